@@ -1,0 +1,1 @@
+"""Projects memory and performance of large language model training on GPU clusters."""

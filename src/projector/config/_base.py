@@ -1,0 +1,108 @@
+"""What every configuration class shares: closed, frozen, helpful."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from projector.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Immutable, closed configuration; the docstring under a field documents it.
+
+    A class may list ``aliases``: other spellings of its fields that users of Megatron-LM
+    know. A field and its alias together are an error.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Accepted spelling -> name of the field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_names(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        resolved: dict[str, Any] = {}
+        for given, value in data.items():
+            name = cls.aliases.get(str(given).replace("-", "_"), given)
+            if name not in cls.model_fields:
+                raise UnknownKeyError(str(given), cls)
+            if name in resolved:
+                msg = f"{name!r} is set twice, also under its alias {given!r}"
+                raise ValueError(msg)
+            resolved[name] = value
+        return resolved
+
+    @classmethod
+    def parse(cls, data: Any, *, path: str = "") -> Self:
+        """Validate ``data``, turning pydantic's report into one `ConfigError`.
+
+        Parameters
+        ----------
+        data : mapping or instance
+            What the user wrote.
+        path : str
+            Dotted position of ``data`` in the job, put before every key.
+
+        Raises
+        ------
+        ConfigError
+            For the first thing that is wrong, with key, value and what is allowed.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise config_error(error, path) from None
+
+
+class UnknownKeyError(ValueError):
+    """A key that a configuration class does not have."""
+
+    def __init__(self, key: str, owner: type[Config]) -> None:
+        names = [*owner.model_fields, *owner.aliases]
+        close = difflib.get_close_matches(key, names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(names))}"
+        super().__init__(f"unknown key {key!r}{hint}")
+        self.key = key
+        self.allowed = close or sorted(names)
+
+
+def config_error(error: ValidationError, path: str) -> ConfigError:
+    """Turn the first entry of a pydantic report into a `ConfigError`."""
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    location = [str(part) for part in first["loc"] if not _is_union_tag(str(part))]
+    key = ".".join(filter(None, [path, *location]))
+    value: Any = first.get("input")
+    allowed: Any = None
+    if isinstance(cause, ConfigError):
+        inner = ".".join(filter(None, [key, cause.key]))
+        return ConfigError(cause.message, key=inner, value=cause.value, allowed=cause.allowed)
+    if isinstance(cause, UnknownKeyError):
+        value = value.get(cause.key) if isinstance(value, Mapping) else value
+        key = ".".join(filter(None, [key, cause.key]))
+        allowed, text = cause.allowed, str(cause)
+    elif cause is not None:
+        text = str(cause)
+    else:
+        text = _sentence(first["msg"])
+        allowed = first.get("ctx", {}).get("expected", text)
+    shown = f" (got {_short(value)})" if cause is None else ""
+    return ConfigError(f"{key}: {text}{shown}" if key else text, key=key, value=value, allowed=allowed)
+
+
+def _is_union_tag(part: str) -> bool:
+    return "[" in part or "(" in part or part in {"int", "float", "str", "bool", "constrained-str"}
+
+
+def _sentence(message: str) -> str:
+    return message.replace("Input should be", "should be").replace("Input", "value")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

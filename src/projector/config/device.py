@@ -1,0 +1,345 @@
+"""One accelerator: what its datasheet, microbenchmarks and libraries say about it.
+
+Rates are decimal (1 TB/s = 1e12 bytes/s), capacities binary. In a device file every number
+stands beside its source, ``{value: 304, source: name}``, where ``name`` is a key of the file's
+``sources`` table or free text; in a user's own file or override a bare number will do.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from projector.config import resources
+from projector.config._base import Config
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+
+Fraction = float
+
+
+class GemmTile(Config):
+    """One output tile that the device's GEMM library offers."""
+
+    m: PositiveInt
+    """Rows of the output tile."""
+
+    n: PositiveInt
+    """Columns of the output tile."""
+
+    k_bytes: PositiveInt
+    """Bytes of the K dimension that one step of the main loop takes of each operand row."""
+
+    efficiency: float = Field(default=1.0, gt=0, le=1)
+    """Share of the matrix pipe that the main loop keeps busy at a given clock."""
+
+
+class AttentionKernel(Config):
+    """One fused attention implementation on this device."""
+
+    forward_rows: PositiveInt
+    """Query rows of one work-group in the forward pass."""
+
+    forward_columns: PositiveInt
+    """Key columns of one inner step in the forward pass."""
+
+    backward_columns: PositiveInt
+    """Key columns of one work-group in the backward pass."""
+
+    backward_rows: PositiveInt
+    """Query rows of one inner step in the backward pass."""
+
+    forward_efficiency: float = Field(gt=0, le=1)
+    """Share of the sustained matrix rate in the forward inner loop."""
+
+    backward_efficiency: float = Field(gt=0, le=1)
+    """Share of the sustained matrix rate in the backward inner loop."""
+
+    softmax_exposed: float = Field(ge=0, le=2)
+    """Share of the softmax work that the matrix pipe does not hide."""
+
+    tile_overhead_us: NonNegativeFloat
+    """Start and finish of one work-group (load Q, store O)."""
+
+    atomic_gb_per_s: PositiveFloat | None = None
+    """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
+
+
+class Device(Config):
+    """An accelerator, as the kernels see it."""
+
+    name: str
+    """Name shown in reports."""
+
+    vendor: Literal["amd", "nvidia", "other"]
+    """Decides nothing; shown in reports and used to choose a default node."""
+
+    architecture: str
+    """Family name, e.g. ``cdna3`` or ``hopper``; decides nothing."""
+
+    compute_units: PositiveInt
+    """Streaming multiprocessors or compute units."""
+
+    dies: PositiveInt = 1
+    """Compute dies with an L2 of their own (XCDs on CDNA)."""
+
+    peak_clock_mhz: PositiveFloat
+    """Clock at which the datasheet peaks hold."""
+
+    sustained_clock_mhz: dict[MatrixType, PositiveFloat]
+    """Clock under a long dense matrix load of each type, within the power cap."""
+
+    matrix_flop_per_clk_per_cu: dict[MatrixType, PositiveFloat]
+    """Dense matrix rate of one compute unit, for every type that it has natively."""
+
+    matrix_peak_tflops: dict[MatrixType, PositiveFloat]
+    """Dense datasheet peak, the denominator of MFU."""
+
+    gemm_efficiency: dict[MatrixType, float]
+    """Share of the rate at the sustained clock that the best large GEMM reaches."""
+
+    vector_tflops: PositiveFloat
+    """FP32 vector rate."""
+
+    transcendental_per_clk_per_cu: PositiveFloat
+    """Exponentials a compute unit starts per clock."""
+
+    lds_kib_per_cu: PositiveFloat
+    """Shared memory (LDS) of one compute unit."""
+
+    l2_fill_bytes_per_clk_per_cu: PositiveFloat
+    """Bytes a compute unit can take from L2 per clock."""
+
+    l2_mib: PositiveFloat
+    """L2 of the whole device."""
+
+    l2_tb_per_s: PositiveFloat
+    """L2 read bandwidth of the whole device."""
+
+    mall_mib: NonNegativeFloat = 0.0
+    """Memory-side cache (Infinity Cache); 0 where there is none."""
+
+    mall_tb_per_s: NonNegativeFloat = 0.0
+    """Bandwidth of the memory-side cache."""
+
+    hbm_gib: PositiveFloat
+    """Memory as the driver reports it."""
+
+    hbm_peak_tb_per_s: PositiveFloat
+    """Datasheet memory bandwidth."""
+
+    hbm_efficiency: float = Field(gt=0, le=1)
+    """Share of the peak bandwidth that a long streaming kernel reaches."""
+
+    hbm_latency_us: NonNegativeFloat
+    """Load latency from memory, idle."""
+
+    tdp_w: PositiveFloat
+    """Power cap."""
+
+    kernel_start_us: NonNegativeFloat
+    """Time from one kernel's end to the next one's first work when the queue is full."""
+
+    kernel_start_graph_us: NonNegativeFloat
+    """The same inside a CUDA or HIP graph."""
+
+    gemm_overhead_us: NonNegativeFloat
+    """Fixed cost of one GEMM kernel: prologue, first loads and last store."""
+
+    gemm_split_k_us: NonNegativeFloat
+    """Cost of reducing the partial results of one split-K GEMM."""
+
+    gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1)
+    """Tile menu of the GEMM library."""
+
+    attention: AttentionKernel
+    """The fused attention that training uses by default."""
+
+    scale_up_gb_per_s: PositiveFloat
+    """Bandwidth of one device into its scale-up fabric, per direction."""
+
+    scale_up_peer_gb_per_s: PositiveFloat
+    """The most one pair of devices gets, per direction (one link of a mesh; the whole of a switch)."""
+
+    scale_up_efficiency: float = Field(gt=0, le=1)
+    """Share of the link rate that large ring collectives reach."""
+
+    scale_up_latency_us: NonNegativeFloat
+    """One hop of a collective within the scale-up domain."""
+
+    collective_start_us: NonNegativeFloat
+    """Fixed cost of any collective."""
+
+    in_network_all_reduce_gb_per_s: NonNegativeFloat = 0.0
+    """Algorithm bandwidth of a switch-reduced all-reduce (NVLS); 0 where there is none."""
+
+    in_network_all_reduce_min_gpus: NonNegativeInt = 0
+    """Fewest devices for which the library uses it."""
+
+    comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
+    """Share by which compute is slowed while a collective runs beside it."""
+
+    host_link_gb_per_s: PositiveFloat
+    """Host link, per direction."""
+
+    network: str
+    """Name of the cluster network that this device usually comes with (``hardware/networks.yaml``)."""
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where each number comes from, by dotted field."""
+
+    aliases: ClassVar = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_sources(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        table = data.get("sources") or {}
+        found: dict[str, str] = {}
+        body = {
+            str(name): _strip(value, str(name), table, found)
+            for name, value in data.items()
+            if name not in {"sources", "extends"}
+        }
+        known = {key: text for key, text in table.items() if key in cls.model_fields or "." in key}
+        return {**body, "sources": {**known, **found}}
+
+    @model_validator(mode="after")
+    def _types_agree(self) -> Self:
+        for field in ("sustained_clock_mhz", "matrix_peak_tflops", "gemm_efficiency"):
+            missing = self.matrix_flop_per_clk_per_cu.keys() - getattr(self, field).keys()
+            if missing:
+                msg = f"{field} lacks {', '.join(sorted(missing))}, which the device has natively"
+                raise ConfigError(msg, key=field, allowed=sorted(self.matrix_flop_per_clk_per_cu))
+        for kind, clock in self.sustained_clock_mhz.items():
+            if clock > self.peak_clock_mhz:
+                msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({self.peak_clock_mhz})"
+                raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
+        if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
+            msg = (
+                f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "
+                f"scale_up_gb_per_s ({self.scale_up_gb_per_s})"
+            )
+            raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
+        return self
+
+
+class Network(Config):
+    """How nodes of one kind of cluster are built and joined."""
+
+    name: str
+    """Name shown in reports."""
+
+    gpus_per_node: PositiveInt = 8
+    """Devices of one host."""
+
+    scale_up_gpus: PositiveInt = 8
+    """Devices of one scale-up domain (8 in an HGX node, 72 in an NVL72 rack)."""
+
+    nics_per_node: PositiveInt = 8
+    """Network adapters of one host."""
+
+    nic_gbit_per_s: PositiveFloat
+    """Rate of one adapter, per direction."""
+
+    nic_efficiency: float = Field(default=0.9, gt=0, le=1)
+    """Share of the adapter rate that large messages reach."""
+
+    nic_latency_us: NonNegativeFloat = 5.0
+    """One hop of a collective between nodes."""
+
+    collective_start_us: NonNegativeFloat = 20.0
+    """Fixed cost that any collective between nodes adds."""
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where each number comes from, by field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_sources(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        table = data.get("sources") or {}
+        found: dict[str, str] = {}
+        body = {
+            str(name): _strip(value, str(name), table, found)
+            for name, value in data.items()
+            if name != "sources"
+        }
+        return {**body, "sources": found}
+
+
+def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.device") -> Device:
+    """Return a device by shipped name, by path of a YAML file, or from a mapping.
+
+    A file or mapping with ``extends: NAME`` starts from that device and overrides it field by
+    field.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name (with the nearest ones) or an invalid field.
+    """
+    return Device.parse(_device_data(name, key, depth=0), path=key)
+
+
+def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
+    if depth > 8:
+        msg = f"{key}: 'extends' goes in a circle"
+        raise ConfigError(msg, key=f"{key}.extends", value=name)
+    if isinstance(name, Mapping):
+        data = dict(name)
+    elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):
+        data = read_yaml(name, key=key)
+    elif isinstance(name, str):
+        data = read_yaml(resources.find("hardware", name, key=key), key=key)
+    else:
+        msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
+        raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    return merge(_device_data(base, key, depth + 1), data)
+
+
+def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
+    """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping."""
+    if isinstance(name, Mapping):
+        return Network.parse(name, path=key)
+    table = read_yaml(resources.data_dir("hardware") / "networks.yaml", key=key)
+    if name not in table:
+        msg = f"{key}: unknown network {name!r}; known: {', '.join(sorted(table))}"
+        raise ConfigError(msg, key=key, value=name, allowed=sorted(table))
+    return Network.parse({"name": name, **table[name]}, path=key)
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with ``override`` laid over it, mapping by mapping.
+
+    A sourced number is replaced whole, so that an override never inherits a source.
+    """
+    merged = dict(base)
+    for name, value in override.items():
+        old = merged.get(name)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping) and "value" not in value
+        merged[name] = merge(old, value) if nested else value  # type: ignore[arg-type]
+    return merged
+
+
+def _strip(value: Any, path: str, table: Mapping[str, str], found: dict[str, str]) -> Any:
+    """Replace every ``{value, source}`` below ``value`` by its value, noting the source."""
+    if isinstance(value, Mapping):
+        if "value" in value and value.keys() <= {"value", "source", "note"}:
+            text = str(table.get(str(value.get("source")), value.get("source") or "unsourced"))
+            note = f" ({value['note']})" if value.get("note") else ""
+            found[path] = f"{text}{note}"
+            return value["value"]
+        return {key: _strip(item, f"{path}.{key}", table, found) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_strip(item, f"{path}.{i}", table, found) for i, item in enumerate(value)]
+    return value

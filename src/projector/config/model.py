@@ -1,0 +1,244 @@
+"""The architecture of a transformer language model."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.errors import ConfigError
+
+
+class MLAConfig(Config):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
+
+    q_lora_rank: NonNegativeInt = 0
+    """Rank of the compressed query; 0 projects queries directly."""
+
+    kv_lora_rank: PositiveInt
+    """Rank of the compressed keys and values (the latent that is cached)."""
+
+    qk_head_dim: PositiveInt
+    """Query/key width of one head without the rotary part (``qk_nope_head_dim``)."""
+
+    qk_pos_emb_head_dim: PositiveInt
+    """Rotary query/key width of one head, its key part shared by all heads."""
+
+    v_head_dim: PositiveInt
+    """Value width of one head."""
+
+    aliases: ClassVar = {
+        "qk_nope_head_dim": "qk_head_dim",
+        "qk_rope_head_dim": "qk_pos_emb_head_dim",
+    }
+
+
+class MoEConfig(Config):
+    """Mixture-of-experts layers."""
+
+    num_experts: PositiveInt
+    """Routed experts of one layer."""
+
+    router_topk: PositiveInt
+    """Routed experts each token visits."""
+
+    ffn_hidden_size: PositiveInt
+    """Inner width of one routed expert (Megatron ``moe_ffn_hidden_size``)."""
+
+    shared_expert_ffn_hidden_size: NonNegativeInt = 0
+    """Inner width of all shared experts together (Megatron ``moe_shared_expert_intermediate_size``)."""
+
+    num_shared_experts: NonNegativeInt = 0
+    """Shared experts; only names the split of the shared width."""
+
+    shared_expert_gate: bool = False
+    """Whether a learned gate scales the shared experts' output."""
+
+    router_bias: bool = False
+    """Whether the router projection has a bias that counts as a parameter."""
+
+    layer_freq: PositiveInt | tuple[int, ...] = 1
+    """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
+    of 0 and 1, one for each layer, says it directly."""
+
+    num_groups: NonNegativeInt = 0
+    """Groups of experts for group-limited routing; 0 routes freely."""
+
+    group_topk: NonNegativeInt = 0
+    """Groups each token may visit with group-limited routing."""
+
+    aliases: ClassVar = {
+        "moe_ffn_hidden_size": "ffn_hidden_size",
+        "moe_router_topk": "router_topk",
+        "top_k": "router_topk",
+        "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
+        "moe_layer_freq": "layer_freq",
+    }
+
+    @field_validator("layer_freq", mode="after")
+    @classmethod
+    def _pattern_is_binary(cls, value: int | tuple[int, ...]) -> int | tuple[int, ...]:
+        if isinstance(value, tuple) and set(value) - {0, 1}:
+            msg = f"a layer pattern holds only 0 (dense) and 1 (MoE), got {sorted(set(value))}"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _topk_fits(self) -> Self:
+        if self.router_topk > self.num_experts:
+            msg = f"router_topk ({self.router_topk}) exceeds num_experts ({self.num_experts})"
+            raise ValueError(msg)
+        if self.num_groups and self.num_experts % self.num_groups:
+            msg = f"num_groups ({self.num_groups}) must divide num_experts ({self.num_experts})"
+            raise ValueError(msg)
+        return self
+
+
+class ModelConfig(Config):
+    """Everything about the architecture that changes parameters, work or memory."""
+
+    name: str = "custom"
+    """Name shown in reports."""
+
+    num_layers: PositiveInt = Field(le=10_000)
+    """Transformer layers, without multi-token-prediction modules."""
+
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+
+    ffn_hidden_size: PositiveInt
+    """Inner width of a dense MLP."""
+
+    num_attention_heads: PositiveInt
+    """Query heads."""
+
+    num_query_groups: PositiveInt | None = None
+    """Key/value heads; none given means one for each query head."""
+
+    kv_channels: PositiveInt | None = None
+    """Width of one head; none given means hidden_size / num_attention_heads."""
+
+    vocab_size: PositiveInt
+    """Rows of the vocabulary as the model has them; there is no default."""
+
+    make_vocab_size_divisible_by: PositiveInt | None = None
+    """Pad the vocabulary to a multiple of this times TP, as Megatron does; none pads nothing."""
+
+    max_position_embeddings: PositiveInt = 4096
+    """Longest sequence; sizes the table of learned positions."""
+
+    position_embedding: Literal["rope", "learned", "alibi", "none"] = "rope"
+    """Kind of position information."""
+
+    normalization: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    """RMSNorm has H parameters, LayerNorm 2H."""
+
+    norms_per_layer: PositiveInt = 2
+    """Norms on the residual path of one layer (4 with sandwich norms)."""
+
+    activation: Literal["swiglu", "geglu", "gelu", "relu", "squared_relu"] = "swiglu"
+    """Activation of the MLP; the gated ones have three projections instead of two."""
+
+    attention_bias: Literal["none", "qkv", "qkv+out"] = "none"
+    """Which attention projections carry a bias."""
+
+    mlp_bias: bool = False
+    """Whether MLP projections (and experts) carry a bias."""
+
+    qk_norm: Literal["none", "head", "full"] = "none"
+    """Learned norm on queries and keys: over one head, or over the full projection width."""
+
+    attention_sinks: bool = False
+    """One learned sink logit for each head (gpt-oss)."""
+
+    tied_embeddings: bool = False
+    """Whether the output layer shares the embedding's weights."""
+
+    sliding_window: NonNegativeInt = 0
+    """Keys a windowed layer sees; 0 means full causal attention."""
+
+    sliding_window_layers: NonNegativeInt = 0
+    """How many of the layers are windowed."""
+
+    mla: MLAConfig | None = None
+    """Multi-head latent attention instead of grouped-query attention."""
+
+    moe: MoEConfig | None = None
+    """Mixture-of-experts layers, if there are any."""
+
+    mtp_num_layers: NonNegativeInt = 0
+    """Multi-token-prediction modules that are trained along."""
+
+    source: str = ""
+    """Where the dimensions were read."""
+
+    aliases: ClassVar = {
+        "head_dim": "kv_channels",
+        "kv_heads": "num_query_groups",
+    }
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        heads, groups = self.num_attention_heads, self.query_groups
+        if heads % groups:
+            msg = (
+                f"num_query_groups ({groups}) must divide num_attention_heads ({heads})"
+            )
+            raise ConfigError(msg, key="num_query_groups", value=groups, allowed=_divisors(heads))
+        if self.kv_channels is None and self.hidden_size % heads and self.mla is None:
+            msg = (
+                f"hidden_size ({self.hidden_size}) is not a multiple of num_attention_heads "
+                f"({heads}); give kv_channels, the width of one head"
+            )
+            raise ConfigError(msg, key="kv_channels", allowed="the width of one head")
+        if self.sliding_window_layers > self.num_layers:
+            msg = (
+                f"sliding_window_layers ({self.sliding_window_layers}) exceeds num_layers "
+                f"({self.num_layers})"
+            )
+            raise ConfigError(msg, key="sliding_window_layers", value=self.sliding_window_layers)
+        if self.sliding_window_layers and not self.sliding_window:
+            msg = "sliding_window_layers is set but sliding_window, their width, is 0"
+            raise ConfigError(msg, key="sliding_window", value=0, allowed="a width in tokens")
+        pattern = self.moe.layer_freq if self.moe else 1
+        if isinstance(pattern, tuple) and len(pattern) != self.num_layers:
+            msg = f"moe.layer_freq lists {len(pattern)} layers, the model has {self.num_layers}"
+            raise ConfigError(msg, key="moe.layer_freq", value=list(pattern))
+        return self
+
+    @property
+    def query_groups(self) -> int:
+        """Key/value heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head (of the value head with MLA)."""
+        if self.mla is not None:
+            return self.mla.v_head_dim
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate projection."""
+        return self.activation in {"swiglu", "geglu"}
+
+    @property
+    def moe_layers(self) -> tuple[bool, ...]:
+        """For each layer, whether it is a mixture of experts."""
+        if self.moe is None:
+            return (False,) * self.num_layers
+        freq = self.moe.layer_freq
+        if isinstance(freq, tuple):
+            return tuple(bool(flag) for flag in freq)
+        return tuple(layer % freq == 0 for layer in range(self.num_layers))
+
+    def padded_vocab_size(self, tp: int) -> int:
+        """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
+        if self.make_vocab_size_divisible_by is None:
+            return self.vocab_size
+        multiple = self.make_vocab_size_divisible_by * tp
+        return -(-self.vocab_size // multiple) * multiple
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]

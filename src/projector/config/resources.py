@@ -1,0 +1,74 @@
+"""Where the files that ship with the package lie: in the wheel, or in a checkout."""
+
+import difflib
+from functools import lru_cache
+from pathlib import Path
+
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@lru_cache(maxsize=None)
+def data_dir(kind: str) -> Path:
+    """Return the folder of shipped ``hardware`` or ``models``."""
+    for folder in (_PACKAGE / "_data" / kind, _PACKAGE.parents[1] / kind):
+        if folder.is_dir():
+            return folder
+    msg = f"the installation is incomplete: no folder of {kind} files was found"
+    raise ConfigError(msg, key=kind)
+
+
+def normalise(name: str) -> str:
+    """Fold case and separators, so that ``MI300X``, ``mi300x`` and ``mi-300x`` are one name."""
+    return "".join(char for char in name.lower() if char.isalnum() or char == ".").strip(".")
+
+
+@lru_cache(maxsize=None)
+def index(kind: str) -> dict[str, Path]:
+    """Map every normalised name and alias of shipped files to its path.
+
+    A folder's ``aliases.yaml`` maps further names to file stems.
+    """
+    folder = data_dir(kind)
+    names = {
+        normalise(path.stem): path
+        for path in sorted(folder.glob("*.yaml"))
+        if path.stem not in _NOT_ENTRIES
+    }
+    alias_file = folder / "aliases.yaml"
+    if alias_file.is_file():
+        for alias, stem in read_yaml(alias_file).items():
+            names.setdefault(normalise(str(alias)), folder / f"{stem}.yaml")
+    return names
+
+
+def shipped(kind: str) -> list[str]:
+    """Return the names of the shipped files of one kind, sorted."""
+    return sorted({path.stem for path in index(kind).values()})
+
+
+def find(kind: str, name: str, *, key: str) -> Path:
+    """Return the shipped file called ``name``.
+
+    Raises
+    ------
+    ConfigError
+        If there is none; the message lists the nearest names.
+    """
+    found = index(kind).get(normalise(name))
+    if found is not None:
+        return found
+    names = shipped(kind)
+    candidates = {normalise(stem): stem for stem in names}
+    candidates |= {alias: path.stem for alias, path in index(kind).items()}
+    close = difflib.get_close_matches(normalise(name), candidates, n=4, cutoff=0.4)
+    nearest = list(dict.fromkeys(candidates[match] for match in close))
+    hint = f"nearest: {', '.join(nearest)}" if nearest else f"known: {', '.join(names)}"
+    msg = f"{key}: unknown {_SINGULAR[kind]} {name!r}; {hint}"
+    raise ConfigError(msg, key=key, value=name, allowed=nearest or names)
+
+
+_NOT_ENTRIES = {"aliases", "software", "uncertainty", "networks"}
+_SINGULAR = {"hardware": "GPU", "models": "model"}

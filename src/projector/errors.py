@@ -1,0 +1,63 @@
+"""Every error that a user can cause, with what was wrong and what would be right."""
+
+from typing import Any
+
+
+class ProjectorError(Exception):
+    """Base of every error a user can cause.
+
+    Parameters
+    ----------
+    message : str
+        One sentence that names the key, the value and the way out.
+    key : str
+        Dotted field the error is about, ``""`` when it concerns a whole file.
+    value : object
+        The offending value as the user gave it.
+    allowed : object
+        What would be legal: a list of values, or a description.
+    """
+
+    def __init__(
+        self, message: str, *, key: str = "", value: Any = None, allowed: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints for this error."""
+        return {
+            "error": self.message,
+            "key": self.key,
+            "value": _plain(self.value),
+            "allowed": _plain(self.allowed),
+        }
+
+
+class ConfigError(ProjectorError, ValueError):
+    """A configuration that cannot describe a real job."""
+
+
+class UnsupportedError(ConfigError):
+    """A configuration that is legal elsewhere and that this package does not model."""
+
+
+class ScheduleError(ProjectorError, ValueError):
+    """A pipeline schedule that cannot run with the given stages and microbatches."""
+
+
+class NumericError(ProjectorError, ArithmeticError):
+    """A kernel reported a status other than success: a number left its range."""
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return str(value)

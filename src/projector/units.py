@@ -1,0 +1,30 @@
+"""Units, converted once at the edge; inside the package everything is SI.
+
+A rate of memory or of a link is decimal (1 GB/s = 1e9 bytes/s), a capacity is binary
+(1 GiB = 2**30 bytes), as vendors print them.
+"""
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+GB = 1e9
+TB = 1e12
+TERA = 1e12
+MEGA = 1e6
+
+MICROSECOND = 1e-6
+MILLISECOND = 1e-3
+
+GBIT = 1e9 / 8
+"""Bytes in a gigabit."""
+
+
+def to_gib(num_bytes: float) -> float:
+    """Convert bytes to GiB."""
+    return num_bytes / GIB
+
+
+def to_ms(seconds: float) -> float:
+    """Convert seconds to milliseconds."""
+    return seconds / MILLISECOND
