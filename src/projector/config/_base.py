@@ -81,7 +81,8 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
     allowed: Any = None
     if isinstance(cause, ConfigError):
         inner = ".".join(filter(None, [key, cause.key]))
-        return ConfigError(cause.message, key=inner, value=cause.value, allowed=cause.allowed)
+        text = cause.message if cause.message.startswith(inner) else f"{inner}: {cause.message}"
+        return ConfigError(text, key=inner, value=cause.value, allowed=cause.allowed)
     if isinstance(cause, UnknownKeyError):
         value = value.get(cause.key) if isinstance(value, Mapping) else value
         key = ".".join(filter(None, [key, cause.key]))

@@ -1,0 +1,106 @@
+"""The machines a job runs on, and the host software that feeds them."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.config.device import Device, Network, load_device, load_network
+from projector.errors import ConfigError
+
+
+class SoftwareConfig(Config):
+    """Costs of the host side of training; these belong to a framework, not to a chip."""
+
+    launch_us: NonNegativeFloat = 4.5
+    """Host time to launch one kernel from Python (4-6 us measured on NVIDIA drivers)."""
+
+    operator_us: NonNegativeFloat = 8.0
+    """Host time of the framework around one operator (dispatch, autograd), beside the launch;
+    PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
+
+    host_sync_us: NonNegativeFloat = 40.0
+    """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
+
+    step_overhead_ms: NonNegativeFloat = 5.0
+    """Data loading, logging and gradient-norm bookkeeping of one step."""
+
+
+class ClusterConfig(Config):
+    """Devices, their number, and how they are joined."""
+
+    device: Device
+    """Accelerator: a shipped name, a device file, or a mapping (``extends`` starts from one)."""
+
+    nodes: PositiveInt = Field(default=1, le=1 << 20)
+    """Hosts."""
+
+    gpus_per_node: PositiveInt = Field(default=8, le=1024)
+    """Devices of one host; left out, the network's."""
+
+    network: Network
+    """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
+    device's usual one."""
+
+    memory_reserve_gib: NonNegativeFloat = 2.0
+    """Device memory that training cannot use: driver context, communicators, libraries."""
+
+    fragmentation: float = Field(default=0.03, ge=0, lt=1)
+    """Share of allocated memory that the caching allocator reserves on top."""
+
+    gpu_clock_mhz: PositiveFloat | None = None
+    """Clock to assume instead of the sustained one, for every type; never above the peak."""
+
+    software: SoftwareConfig = SoftwareConfig()
+    """Host-side costs."""
+
+    aliases: ClassVar = {"gpu": "device", "nnodes": "nodes", "num_nodes": "nodes"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_device(cls, data: Any) -> Any:
+        """Load the device and the network by name; take what is missing from them."""
+        if not isinstance(data, Mapping):
+            return data
+        filled = {cls.aliases.get(str(key), str(key)): value for key, value in data.items()}
+        if "device" not in filled:
+            msg = "device is missing: name the GPU, for example mi355x"
+            raise ConfigError(msg, key="device", allowed="a GPU name")
+        if not isinstance(filled["device"], Device):
+            filled["device"] = load_device(filled["device"], key="device")
+        network = filled.get("network") or filled["device"].network
+        if not isinstance(network, Network):
+            network = load_network(network, key="network")
+        filled["network"] = network
+        if filled.get("gpus_per_node") is None:
+            filled["gpus_per_node"] = network.gpus_per_node
+        return filled
+
+    @field_validator("gpu_clock_mhz", mode="after")
+    @classmethod
+    def _clock_is_plausible(cls, value: float | None) -> float | None:
+        if value is not None and value < 1:
+            msg = f"a clock of {value} MHz is no clock"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _clock_within_peak(self) -> Self:
+        if self.gpu_clock_mhz is not None and self.gpu_clock_mhz > self.device.peak_clock_mhz:
+            msg = (
+                f"gpu_clock_mhz ({self.gpu_clock_mhz:g}) exceeds the peak clock of "
+                f"{self.device.name} ({self.device.peak_clock_mhz:g} MHz)"
+            )
+            raise ConfigError(
+                msg,
+                key="gpu_clock_mhz",
+                value=self.gpu_clock_mhz,
+                allowed=f"at most {self.device.peak_clock_mhz:g}",
+            )
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the whole cluster."""
+        return self.nodes * self.gpus_per_node

@@ -1,0 +1,53 @@
+"""One training job: model, parallelism, training and cluster."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.config.cluster import ClusterConfig
+from projector.config.model import ModelConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
+
+
+class Job(Config):
+    """Everything one projection depends on; nothing else changes its result."""
+
+    name: str = ""
+    """Title of reports."""
+
+    model: ModelConfig
+    """Architecture: a name from ``models/``, a file, or a mapping."""
+
+    parallelism: ParallelismConfig = ParallelismConfig()
+    """How the job is split."""
+
+    training: TrainingConfig
+    """What one step does."""
+
+    cluster: ClusterConfig
+    """Where it runs."""
+
+    notes: tuple[str, ...] = Field(default=(), exclude=True)
+    """Warnings of the reader that made this job: settings it could not take over."""
+
+    origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
+    """Where settings came from that the job file does not state itself, by dotted field."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_by_name(cls, value: Any) -> Any:
+        from projector.config.load import load_model
+
+        return value if isinstance(value, ModelConfig) else load_model(value, key="")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections_are_mappings(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            for section in ("parallelism", "training", "cluster"):
+                if section in data and data[section] is None:
+                    return {**data, section: {}}
+        return data

@@ -1,0 +1,174 @@
+"""Reading jobs and models from wherever users keep them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from projector.config import resources
+from projector.config.device import merge
+from projector.config.job import Job
+from projector.config.model import ModelConfig
+from projector.config.yaml_file import parse_yaml, read_text, read_yaml
+from projector.errors import ConfigError
+
+_ARGUMENT_SUFFIXES = {".sh", ".args", ".txt"}
+
+
+def load_job(
+    source: str | Path | Mapping[str, Any] | Job,
+    overrides: Mapping[str, Any] | None = None,
+) -> Job:
+    """Read a training job.
+
+    Parameters
+    ----------
+    source : str, Path, mapping or Job
+        A native job file, a Primus experiment file, a file of Megatron-LM arguments
+        (``.sh``, ``.args``, ``.txt``), a mapping with the native layout, or a job.
+    overrides : mapping, optional
+        Dotted field -> value, e.g. ``{"parallelism.pp": 8}``; applied last.
+
+    Raises
+    ------
+    ConfigError
+        For anything that does not describe a job; the message names key and remedy.
+    """
+    overrides = dict(overrides or {})
+    if isinstance(source, Job):
+        data, notes, origins = _job_data(source), source.notes, dict(source.origins)
+    elif isinstance(source, Mapping):
+        data, notes, origins = dict(source), (), {}
+    else:
+        data, notes, origins = _read_file(Path(source))
+    for key, value in overrides.items():
+        _override(data, str(key), value)
+        origins.pop(str(key), None)
+    return Job.parse({**data, "notes": notes, "origins": origins})
+
+
+def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") -> ModelConfig:
+    """Read an architecture by shipped name, from a YAML or Hugging Face JSON file, or a mapping.
+
+    A mapping with ``extends: NAME`` starts from that model and overrides it.
+    """
+    data = model_data(source, key=key)
+    return ModelConfig.parse(data, path=key)
+
+
+def model_data(source: Any, *, key: str = "model") -> dict[str, Any]:
+    """Return the native mapping of an architecture, with ``extends`` resolved."""
+    if isinstance(source, ModelConfig):
+        return source.model_dump(exclude_unset=True)
+    if isinstance(source, Mapping):
+        data = {str(name): value for name, value in source.items()}
+        base = data.pop("extends", None)
+        if "model_type" in data or "architectures" in data:
+            return _from_huggingface(data, name="", key=key)
+        return data if base is None else merge(model_data(base, key=key), data)
+    if not isinstance(source, str | Path):
+        msg = f"{key or 'model'}: a model is a name, a file or a mapping, got {source!r}"
+        raise ConfigError(msg, key=key, value=source, allowed="a name, a file or a mapping")
+    text = str(source)
+    if text.endswith(".json"):
+        return _from_huggingface(_read_json(Path(text)), name=Path(text).parent.name, key=key)
+    if text.endswith((".yaml", ".yml")):
+        return model_data(read_yaml(text, key=key or "model"), key=key)
+    path = resources.find("models", text, key=key or "model")
+    return {"name": path.stem, **read_yaml(path)}
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``key=value`` of the command line; the value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        If there is no ``=`` or no key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        msg = f"{text!r} is no override; write key=value, for example parallelism.tp=4"
+        raise ConfigError(msg, key=text, allowed="key=value")
+    return key.strip(), parse_yaml(value, name=key) if value.strip() else value
+
+
+def _read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
+    if path.suffix in _ARGUMENT_SUFFIXES:
+        from projector.config.formats.megatron import read_megatron
+
+        return read_megatron(read_text(path), name=path.stem)
+    data = _read_json(path) if path.suffix == ".json" else read_yaml(path)
+    if "modules" in data:
+        from projector.config.formats.primus import read_primus
+
+        return read_primus(data, path=path)
+    if "model_type" in data or "architectures" in data:
+        msg = (
+            f"{path} describes an architecture, not a job; name it as the model of a job: "
+            f"model: {path}"
+        )
+        raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+    return data, (), {}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        msg = f"{path} is not valid JSON: {error}"
+        raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object") from None
+    if not isinstance(data, dict):
+        msg = f"{path} holds a {type(data).__name__}, not a JSON object"
+        raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object")
+    return data
+
+
+def _from_huggingface(data: Mapping[str, Any], *, name: str, key: str) -> dict[str, Any]:
+    from projector.config.formats.huggingface import read_huggingface
+
+    model, _ = read_huggingface(data, name=name, key=key or "model")
+    return model.model_dump(exclude_unset=True)
+
+
+def _job_data(job: Job) -> dict[str, Any]:
+    """Return what a job states, so that values derived from others are derived anew."""
+    data: dict[str, Any] = job.model_dump(exclude_unset=True, exclude={"cluster"})
+    cluster = job.cluster.model_dump(exclude_unset=True, exclude={"device", "network"})
+    data["cluster"] = {**cluster, "device": job.cluster.device, "network": job.cluster.network}
+    return data
+
+
+def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set one dotted field, expanding a model or device that is given by name."""
+    parts = dotted.split(".")
+    node: dict[str, Any] = data
+    for depth, part in enumerate(parts[:-1]):
+        child = node.get(part)
+        path = ".".join(parts[: depth + 1])
+        if path == "model" and child is not None:
+            child = model_data(child)
+        elif path in {"cluster.device", "cluster.network"} and child is not None:
+            child = {"extends": child} if isinstance(child, str) and part == "device" else child
+            if not isinstance(child, Mapping):
+                child = child if isinstance(child, str) else child.model_dump()
+            if isinstance(child, str):
+                child = _network_data(child)
+        elif isinstance(child, str) and path == "training.recompute":
+            child = {"granularity": child}
+        elif isinstance(child, str) and path == "training.optimizer":
+            child = {"name": child}
+        if child is None:
+            child = {}
+        if not isinstance(child, Mapping):
+            msg = f"{dotted}: {path} is {child!r}, which has no field {parts[depth + 1]!r}"
+            raise ConfigError(msg, key=dotted, value=value)
+        node[part] = dict(child)
+        node = node[part]
+    node[parts[-1]] = value
+
+
+def _network_data(name: str) -> dict[str, Any]:
+    from projector.config.device import load_network
+
+    return load_network(name).model_dump()

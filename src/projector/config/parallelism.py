@@ -1,0 +1,138 @@
+"""How a job is split over devices, in Megatron's terms."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.errors import ConfigError
+
+MAX_DEGREE = 1 << 20
+
+
+class ParallelismConfig(Config):
+    """Degrees of every parallel axis, what is sharded over them, and what overlaps."""
+
+    tp: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    """Tensor parallelism: devices that share the matrices of one layer."""
+
+    pp: PositiveInt = Field(default=1, le=1024)
+    """Pipeline parallelism: devices the layers are cut over."""
+
+    vpp: PositiveInt = Field(default=1, le=64)
+    """Model chunks of one pipeline rank (virtual pipeline size); 1 is not interleaved."""
+
+    cp: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    """Context parallelism: devices that share one sequence."""
+
+    ep: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    """Expert parallelism: devices the experts of one layer are spread over."""
+
+    etp: PositiveInt | None = Field(default=None, le=MAX_DEGREE)
+    """Tensor parallelism of the experts; none given means tp."""
+
+    dp: PositiveInt | None = Field(default=None, le=1 << 24)
+    """Data parallelism of the dense parameters; derived from the cluster when left out."""
+
+    sequence_parallel: bool | None = None
+    """Split norms and residuals over TP as well; none given means whenever tp > 1."""
+
+    zero_stage: int = Field(default=1, ge=0, le=3)
+    """ZeRO stage over data parallelism; 1 is Megatron's distributed optimizer."""
+
+    fsdp: Literal[False, 1, 2] = False
+    """PyTorch FSDP generation; implies ZeRO stage 3 with layer-wise gathers."""
+
+    fsdp_reshard_after_forward: bool = True
+    """Whether FSDP frees gathered weights after the forward and gathers them again."""
+
+    cp_comm_type: Literal["p2p", "all_gather", "a2a"] = "p2p"
+    """How context parallelism moves keys and values: a ring, one gather, or head exchange."""
+
+    decoder_first_pipeline_num_layers: NonNegativeInt | None = None
+    """Layers of the first pipeline stage, where the rest is divided evenly."""
+
+    decoder_last_pipeline_num_layers: NonNegativeInt | None = None
+    """Layers of the last pipeline stage, where the rest is divided evenly."""
+
+    pipeline_model_parallel_layout: str | None = None
+    """Megatron layout string: stages apart by ``|``, E embedding, t layer, m MTP, L loss;
+    ``t*3`` repeats, ``(tt|)*4`` repeats a group."""
+
+    account_for_embedding_in_pipeline_split: bool = False
+    """Count the embedding as a layer when layers are divided."""
+
+    account_for_loss_in_pipeline_split: bool = False
+    """Count the output layer and loss as a layer when layers are divided."""
+
+    overlap_grad_reduce: bool = True
+    """Reduce gradients beside the last backward instead of after it."""
+
+    overlap_param_gather: bool = True
+    """Gather updated parameters beside the first forward instead of before it."""
+
+    tp_comm_overlap: bool = False
+    """Overlap tensor-parallel collectives with the GEMM beside them, in TP chunks."""
+
+    overlap_moe_expert_parallel_comm: bool = False
+    """Hide the expert all-to-all of one microbatch behind another one's compute."""
+
+    aliases: ClassVar = {
+        "tensor_model_parallel_size": "tp",
+        "tensor_parallel_size": "tp",
+        "pipeline_model_parallel_size": "pp",
+        "pipeline_parallel_size": "pp",
+        "virtual_pipeline_model_parallel_size": "vpp",
+        "num_virtual_stages_per_pipeline_rank": "vpp",
+        "context_parallel_size": "cp",
+        "expert_model_parallel_size": "ep",
+        "expert_parallel_size": "ep",
+        "expert_tensor_parallel_size": "etp",
+        "data_parallel_size": "dp",
+        "layout": "pipeline_model_parallel_layout",
+    }
+
+    @field_validator("fsdp", mode="before")
+    @classmethod
+    def _fsdp_generation(cls, value: object) -> object:
+        if value is True:
+            msg = "fsdp is false, 1 or 2 (the generation), not true"
+            raise ConfigError(msg, value=True, allowed=[False, 1, 2])
+        return False if value in (0, None, "false", "none") else int(value) if value in ("1", "2") else value
+
+    @model_validator(mode="after")
+    def _combination_is_legal(self) -> Self:
+        if self.vpp > 1 and self.pp == 1:
+            msg = f"vpp ({self.vpp}) interleaves pipeline stages, but pp is 1; set pp > 1 or vpp = 1"
+            raise ConfigError(msg, key="vpp", value=self.vpp, allowed=[1])
+        if self.pipeline_model_parallel_layout and (
+            self.decoder_first_pipeline_num_layers is not None
+            or self.decoder_last_pipeline_num_layers is not None
+        ):
+            msg = (
+                "pipeline_model_parallel_layout already places every layer; leave out "
+                "decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers"
+            )
+            raise ConfigError(msg, key="pipeline_model_parallel_layout")
+        if self.fsdp and "zero_stage" in self.model_fields_set and self.zero_stage != 3:
+            msg = f"fsdp shards everything (ZeRO 3), but zero_stage is {self.zero_stage}; leave it out"
+            raise ConfigError(msg, key="zero_stage", value=self.zero_stage, allowed=[3])
+        if self.sequence_parallel and self.tp == 1 and "sequence_parallel" in self.model_fields_set:
+            # Megatron turns it off silently with one tensor-parallel rank, and so does this.
+            object.__setattr__(self, "sequence_parallel", False)
+        return self
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallelism of the experts."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether norms and residuals are divided over TP."""
+        return self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
+
+    @property
+    def sharding_stage(self) -> int:
+        """ZeRO stage in effect; FSDP is stage 3."""
+        return 3 if self.fsdp else self.zero_stage

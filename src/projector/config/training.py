@@ -1,0 +1,211 @@
+"""What one training step does: batch, precision, recomputation, optimizer, switches."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.errors import ConfigError
+
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
+"""Modules that selective recomputation can drop, under Megatron's names."""
+
+
+class RecomputeConfig(Config):
+    """Which activations are dropped in the forward and computed again in the backward."""
+
+    granularity: Literal["none", "selective", "full"] = "none"
+    """Nothing, named modules, or whole layers."""
+
+    method: Literal["uniform", "block"] = "uniform"
+    """Full recomputation of all layers in units of num_layers, or of the first num_layers of
+    each pipeline chunk."""
+
+    num_layers: NonNegativeInt | None = None
+    """Unit length (uniform; default 1) or number of layers a chunk recomputes (block)."""
+
+    layers: tuple[NonNegativeInt, ...] | None = None
+    """Full recomputation of exactly these layers, counted from 0 over the whole model."""
+
+    modules: tuple[str, ...] = ("core_attn",)
+    """Modules that selective recomputation drops."""
+
+    aliases: ClassVar = {
+        "recompute_granularity": "granularity",
+        "recompute_method": "method",
+        "recompute_num_layers": "num_layers",
+        "recompute_modules": "modules",
+        "recompute_layer_ids": "layers",
+    }
+
+    @field_validator("modules", mode="after")
+    @classmethod
+    def _modules_are_known(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in modules if name not in RECOMPUTE_MODULES]
+        if unknown:
+            msg = f"unknown module {unknown[0]!r}; known: {', '.join(RECOMPUTE_MODULES)}"
+            raise ConfigError(msg, value=unknown[0], allowed=list(RECOMPUTE_MODULES))
+        return modules
+
+    @model_validator(mode="after")
+    def _method_is_complete(self) -> Self:
+        full = self.granularity == "full"
+        if full and self.layers is None and self.method == "block" and self.num_layers is None:
+            msg = "method 'block' needs num_layers, the number of layers each chunk recomputes"
+            raise ConfigError(msg, key="num_layers", allowed="an integer >= 0")
+        if full and self.method == "uniform" and self.num_layers == 0:
+            msg = "num_layers is the length of a recomputed unit with method 'uniform': at least 1"
+            raise ConfigError(msg, key="num_layers", value=0, allowed="an integer >= 1")
+        if self.layers is not None and not full:
+            msg = f"layers lists fully recomputed layers, but granularity is {self.granularity!r}"
+            raise ConfigError(msg, key="layers", allowed="granularity: full")
+        return self
+
+
+class OptimizerConfig(Config):
+    """Optimizer and the type of each of its states."""
+
+    name: Literal["adam", "sgd", "muon"] = "adam"
+    """Update rule: Adam keeps two moments, SGD with momentum and Muon one."""
+
+    master_weights: Literal["fp32", "split", "none"] = "fp32"
+    """FP32 copy of the weights, only the 16 bits that BF16 weights lack, or nothing."""
+
+    moment_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
+    """Type of the moments (precision-aware optimizer when narrower than FP32)."""
+
+    offload_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Share of the optimizer states kept in host memory and updated there."""
+
+
+class MoETrainingConfig(Config):
+    """How tokens reach their experts."""
+
+    dispatcher: Literal["alltoall", "allgather", "deepep"] = "alltoall"
+    """Token dispatcher: exchange, gather everything, or node-wise de-duplicated exchange."""
+
+    load: Literal["balanced", "zipf"] = "balanced"
+    """Distribution of tokens over experts."""
+
+    zipf_exponent: float = Field(default=1.0, ge=0, le=8)
+    """Exponent of the Zipf load."""
+
+    capacity_factor: PositiveFloat | None = None
+    """Tokens kept for each expert over the balanced share; none drops nothing."""
+
+    dispatch_precision: Literal["bf16", "fp8"] = "bf16"
+    """Type of the tokens on their way to the experts; they come back in BF16."""
+
+    permute_fusion: bool = True
+    """Permutation as one kernel instead of sort, gather and scatter."""
+
+    host_sync: bool = True
+    """Whether the host waits for token counts once in each layer (dropless, not sync-free)."""
+
+
+class TrainingConfig(Config):
+    """One training step."""
+
+    micro_batch_size: PositiveInt
+    """Sequences of one microbatch on one data-parallel rank."""
+
+    global_batch_size: PositiveInt
+    """Sequences of one optimizer step over all ranks."""
+
+    seq_length: PositiveInt = Field(le=1 << 30)
+    """Tokens of one sequence."""
+
+    precision: Precision = "bf16"
+    """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits."""
+
+    fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise"] = "delayed"
+    """How FP8 scales are found: delayed needs no pass of its own, the others read a tensor
+    once more."""
+
+    fp8_param_gather: bool = False
+    """Keep and gather the primary weights in FP8."""
+
+    fp8_weight_transpose_cache: bool = True
+    """Keep an FP8 transpose of each weight for the backward."""
+
+    first_last_layers_bf16: NonNegativeInt = 0
+    """Layers at each end that stay in BF16 with a narrow precision."""
+
+    gradient_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type of the main gradients that microbatches accumulate in."""
+
+    grad_reduce_dtype: Literal["fp32", "bf16"] | None = None
+    """Type of gradients on the wire; none given means gradient_dtype."""
+
+    recompute: RecomputeConfig = RecomputeConfig()
+    """Activation recomputation: none, selective, full, or a mapping."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer: a name or a mapping."""
+
+    moe: MoETrainingConfig = MoETrainingConfig()
+    """Token dispatch of mixture-of-experts layers."""
+
+    schedule: str = "auto"
+    """Pipeline schedule; auto is 1F1B, interleaved when vpp > 1."""
+
+    flash_attention: bool = True
+    """Fused attention; without it scores are written to memory."""
+
+    cross_entropy_fusion: bool = True
+    """Loss from 16-bit logits in one kernel, without an FP32 copy."""
+
+    cuda_graphs: bool = False
+    """Replay layers as CUDA or HIP graphs."""
+
+    torch_compile: bool = False
+    """Fuse memory-bound operators by a compiler."""
+
+    activation_offload_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Share of the saved activations moved to host memory until their backward."""
+
+    mtp_loss: bool = True
+    """Train multi-token-prediction modules where the model has them."""
+
+    aliases: ClassVar = {
+        "mbs": "micro_batch_size",
+        "gbs": "global_batch_size",
+        "sequence_length": "seq_length",
+        "pipeline_schedule_algorithm": "schedule",
+    }
+
+    @field_validator("recompute", mode="before")
+    @classmethod
+    def _recompute_by_name(cls, value: Any) -> Any:
+        if value is None or value is False:
+            return {"granularity": "none"}
+        if isinstance(value, str):
+            if value not in {"none", "selective", "full"}:
+                msg = f"recompute is none, selective, full or a mapping, got {value!r}"
+                raise ConfigError(msg, value=value, allowed=["none", "selective", "full"])
+            return {"granularity": value}
+        if isinstance(value, Mapping) and "granularity" not in value and "recompute_granularity" not in value:
+            full = value.keys() & {"method", "num_layers", "layers"}
+            return {"granularity": "full" if full else "selective", **value}
+        return value
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _optimizer_by_name(cls, value: Any) -> Any:
+        return {"name": value.removesuffix("w")} if isinstance(value, str) else value
+
+    @property
+    def reduce_dtype(self) -> str:
+        """Type of gradients on the wire."""
+        return self.grad_reduce_dtype or self.gradient_dtype
