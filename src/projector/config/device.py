@@ -180,6 +180,13 @@ class Device(Config):
     in_network_all_reduce_min_gpus: NonNegativeInt = 0
     """Fewest devices for which the library uses it."""
 
+    collective_self_copy_share: float = Field(default=0.0, ge=0, le=2)
+    """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
+    copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""
+
+    collective_algorithms: tuple[str, ...] = ("ring", "tree", "in_network", "pairwise")
+    """What the collective library chooses among; the default is what NCCL and RCCL use."""
+
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
     """Share by which compute is slowed while a collective runs beside it."""
 

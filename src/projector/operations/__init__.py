@@ -1,1 +1,1 @@
-""""""
+"""From workloads to the operation table, the narrow waist that every reading starts from."""

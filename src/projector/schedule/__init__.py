@@ -1,1 +1,1 @@
-""""""
+"""Pipeline schedules: orders of operations, their replay, and what they hold in memory."""

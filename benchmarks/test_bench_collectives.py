@@ -1,0 +1,106 @@
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+
+from projector.kernels.collectives import (
+    ANY_ALGORITHM,
+    FABRIC,
+    LIBRARY_ALGORITHMS,
+    SEND_RECV,
+    collective_time_columns,
+    collective_times,
+    moe_exchange_times,
+)
+
+FIRST_CALL = """
+import numpy as np
+from projector.kernels.collectives import FABRIC, collective_time_columns
+fabric = np.ones(1, FABRIC)
+fabric["domain_gpus"] = 8
+collective_time_columns(0, 1e6, 8, 8, 0, fabric)
+"""
+
+
+def fabrics(algorithms):
+    table = np.zeros(2, FABRIC)
+    table["scale_up_bytes_per_s"] = 450e9, 448e9
+    table["peer_bytes_per_s"] = 450e9, 64e9
+    table["scale_up_efficiency"] = 0.81, 0.707
+    table["scale_up_latency_s"] = 0.8e-6, 2.3e-6
+    table["start_s"] = 5e-6, 20e-6
+    table["in_network_bytes_per_s"] = 273e9, 0.0
+    table["in_network_min_gpus"] = 5, 0
+    table["nic_bytes_per_s"] = 47e9
+    table["nic_latency_s"] = 5e-6
+    table["network_start_s"] = 20e-6
+    table["domain_gpus"] = 8
+    table["self_copy_share"] = 0.4, 0.0
+    table["algorithms"] = algorithms
+    return table
+
+
+def rows(count):
+    rng = np.random.default_rng(0)
+    local = 2 ** rng.integers(0, 4, count)
+    return {
+        "op": rng.integers(0, SEND_RECV, count),
+        "bytes": 2.0 ** rng.uniform(10, 33, count),
+        "ranks": local * 2 ** rng.integers(0, 6, count),
+        "local": local,
+        "fabric": rng.integers(0, 2, count),
+    }
+
+
+@pytest.mark.parametrize("algorithms", [ANY_ALGORITHM, LIBRARY_ALGORITHMS], ids=["any", "library"])
+@pytest.mark.parametrize("count", [1, 100, 100_000])
+def test_collective_times(benchmark, count, algorithms):
+    out = np.empty(count), np.empty(count, np.int64)
+    args = (*rows(count).values(), fabrics(algorithms), *out)
+    collective_times(*args)  # compile outside the clock
+
+    benchmark.extra_info["rows"] = count
+    assert benchmark(collective_times, *args) == 0
+
+
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_collective_time_columns(benchmark, count):
+    args = (*rows(count).values(), fabrics(LIBRARY_ALGORITHMS))
+    collective_time_columns(*args)
+
+    benchmark.extra_info["rows"] = count
+    time_s, _ = benchmark(collective_time_columns, *args)
+    assert np.isfinite(time_s).all()
+
+
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_moe_exchange_times(benchmark, count):
+    columns = rows(count)
+    ranks, local, fabric = columns["ranks"], columns["local"], columns["fabric"]
+    near = np.where(local > 1, columns["bytes"], 0.0)
+    far = np.where(local < ranks, columns["bytes"], 0.0)
+    args = near, far, ranks, local, fabric, fabrics(LIBRARY_ALGORITHMS), np.empty(count)
+    moe_exchange_times(*args)
+
+    benchmark.extra_info["rows"] = count
+    assert benchmark(moe_exchange_times, *args) == 0
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_first_call(benchmark, cache, tmp_path):
+    """What a user waits for: a new process, with and without a disk cache."""
+
+    def first_call(cache_dir):
+        env = {**os.environ, "PROJECTOR_CACHE_DIR": str(cache_dir)}
+        subprocess.run([sys.executable, "-c", FIRST_CALL], env=env, check=True)
+
+    def setup():
+        warm_dir = tmp_path / "warm"
+        return (warm_dir if cache == "warm" else tempfile.mkdtemp(dir=tmp_path),), {}
+
+    if cache == "warm":
+        first_call(tmp_path / "warm")
+    benchmark.pedantic(first_call, setup=setup, rounds=3)

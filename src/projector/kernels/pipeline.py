@@ -1,0 +1,403 @@
+"""Replay of a pipeline schedule, and the activations it holds.
+
+An order lists the operations of each rank. It does not depend on time, so it is compiled once
+into a *line*: one topological list in which every operation knows where its two predecessors
+stand. A replay walks the line once for each configuration. The activations in flight do not
+depend on time either; what is kept of them are the states of a rank that no other state of the
+same rank dominates, and the peak of a configuration is a maximum over those.
+
+Shapes
+    n        configurations that share one order
+    pp, vpp  ranks, and chunks (virtual stages) of a rank
+    stages   pp * vpp virtual stages in model order
+    ops      operations of all ranks, rank by rank
+    3, 3     kind (F, B, W) and class (first, middle, last microbatch)
+Units
+    times int64 picoseconds, memory bytes in float64.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jit import helper, kernel
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+"""Kinds of operation: forward, backward, gradient of the weights where it stands alone."""
+
+FIRST, MIDDLE, LAST = 0, 1, 2
+"""Classes of duration: F of microbatch 0 is first, B and W of the last microbatch are last,
+everything else is middle; a single microbatch has F first and B and W last."""
+
+PREVIOUS, DEPENDENCY, LATENCY, DURATION = 0, 1, 2, 3
+"""Columns of a line."""
+
+OK, DEADLOCK, OUT_OF_RANGE = 0, 1, 2
+"""Status of a kernel."""
+
+MAX_PS = 2**62
+"""No operation may end later than this, which is 53 days."""
+
+MAX_DURATION_PS = 2**60
+"""Longest duration and latency; one more of each on top of ``MAX_PS`` still fits an int64."""
+
+
+@helper
+def _dependency(
+    kind: int, stage: int, microbatch: int, microbatches: int, stages: int
+) -> tuple[int, int, int]:
+    """Return kind, virtual stage and key of what an operation waits for; key -1 is nothing."""
+    if kind == FORWARD:
+        if stage == 0:
+            return FORWARD, stage, -1
+        needed, source = FORWARD, stage - 1
+    elif kind == WEIGHT:
+        needed, source = BACKWARD, stage
+    elif stage == stages - 1:
+        needed, source = FORWARD, stage
+    else:
+        needed, source = BACKWARD, stage + 1
+    return needed, source, (needed * stages + source) * microbatches + microbatch
+
+
+@helper
+def _duration_class(kind: int, microbatch: int, microbatches: int) -> int:
+    if kind == FORWARD:
+        return FIRST if microbatch == 0 else MIDDLE
+    return LAST if microbatch == microbatches - 1 else MIDDLE
+
+
+@kernel
+def compile_line(
+    rank_offset: NDArray[np.int64],
+    kind: NDArray[np.int8],
+    chunk: NDArray[np.int64],
+    microbatch: NDArray[np.int64],
+    stage_of: NDArray[np.int64],
+    microbatches: int,
+    line: NDArray[np.int32],
+    slot: NDArray[np.int64],
+) -> int:
+    """Turn the orders of the ranks into one topological list.
+
+    Ranks take turns with one operation each, so that neighbours in the line rarely wait for one
+    another and the processor can overlap them.
+
+    Parameters
+    ----------
+    rank_offset : int64[pp + 1]
+        Where the operations of a rank begin in the three columns below.
+    kind : int8[ops]
+        ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
+    chunk, microbatch : int64[ops]
+        What the operation works on.
+    stage_of : int64[pp, vpp]
+        Virtual stage, in model order, that a chunk of a rank holds.
+    microbatches : int
+        Microbatches of the step.
+    line : int32[ops, 4]
+        Output. Slots of the previous operation of the rank and of the dependency (0: none), index
+        of the latency (0: none, ``1 + s`` from stage s to the next, ``1 + stages + s`` to the
+        one before), index into the flattened durations.
+    slot : int64[ops]
+        Output. Slot of each operation: its position in the line plus one.
+
+    Returns
+    -------
+    int
+        ``OK``, or ``DEADLOCK`` where some operation waits for ever.
+    """
+    num_ranks, num_chunks = stage_of.shape
+    stages = num_ranks * num_chunks
+    num_ops = kind.shape[0]
+    rank_of = np.empty(stages, np.int64)
+    for rank in range(num_ranks):
+        for c in range(num_chunks):
+            rank_of[stage_of[rank, c]] = rank
+    done = np.zeros(3 * stages * microbatches, np.int32)
+    following = np.empty(num_ranks, np.int64)
+    for rank in range(num_ranks):
+        following[rank] = rank_offset[rank]
+    previous = np.zeros(num_ranks, np.int32)
+
+    count = 0
+    while count < num_ops:
+        before = count
+        for rank in range(num_ranks):
+            op = following[rank]
+            if op == rank_offset[rank + 1]:
+                continue
+            k, c, m = int(kind[op]), chunk[op], microbatch[op]
+            stage = stage_of[rank, c]
+            needed, source, key = _dependency(k, stage, m, microbatches, stages)
+            dependency = 0
+            latency = 0
+            if key >= 0:
+                dependency = int(done[key])
+                if dependency == 0:
+                    continue
+                if rank_of[source] != rank:
+                    latency = 1 + source + (stages if needed == BACKWARD else 0)
+            line[count, PREVIOUS] = previous[rank]
+            line[count, DEPENDENCY] = dependency
+            line[count, LATENCY] = latency
+            line[count, DURATION] = ((rank * num_chunks + c) * 3 + k) * 3 + _duration_class(
+                k, m, microbatches
+            )
+            count += 1
+            done[(k * stages + stage) * microbatches + m] = count
+            slot[op] = count
+            previous[rank] = count
+            following[rank] = op + 1
+        if count == before:
+            return DEADLOCK
+    return OK
+
+
+@kernel
+def replay_batch(
+    line: NDArray[np.int32],
+    uses: NDArray[np.int64],
+    first_slot: NDArray[np.int64],
+    last_slot: NDArray[np.int64],
+    last_backward_slot: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    p2p_ps: NDArray[np.int64],
+    end_ps: NDArray[np.int64],
+    rank_start_ps: NDArray[np.int64],
+    rank_end_ps: NDArray[np.int64],
+    rank_busy_ps: NDArray[np.int64],
+    last_backward_end_ps: NDArray[np.int64],
+) -> int:
+    """Run one order with the durations of each configuration.
+
+    An operation starts when the one before it on its rank has ended and its dependency has
+    ended and, from another rank, has arrived: F of a stage waits for F of the stage before, B
+    for B of the stage behind (in the last stage for its own F), W for its own B. A transfer is
+    pure latency, it occupies nobody.
+
+    Parameters
+    ----------
+    line : int32[ops, 4]
+        From :func:`compile_line`.
+    uses : int64[pp * vpp * 9]
+        How many operations have each duration.
+    first_slot, last_slot : int64[pp]
+        Slots of the first and last operation of each rank.
+    last_backward_slot : int64[pp, vpp]
+        Slot of the last B (W, where it stands alone) of each chunk.
+    duration_ps : int64[n, pp * vpp * 9]
+        Flattened from ``[n, pp, vpp, kind, class]``.
+    p2p_ps : int64[n, 2, stages]
+        Latency from each virtual stage to the next (row 0) and to the one before (row 1). Not
+        read between chunks of one rank.
+    end_ps : int64[ops + 1]
+        Scratch; afterwards the end of each slot in the last configuration.
+    rank_start_ps, rank_end_ps, rank_busy_ps : int64[n, pp]
+        Output: start of the first and end of the last operation, and time spent in operations.
+    last_backward_end_ps : int64[n, pp, vpp]
+        Output: when the gradients of a chunk are complete.
+
+    Returns
+    -------
+    int
+        ``OK``, or ``OUT_OF_RANGE`` where a time is negative or too long; outputs then mean
+        nothing.
+    """
+    num_ranks, num_chunks = last_backward_slot.shape
+    stages = num_ranks * num_chunks
+    per_rank = num_chunks * 9
+    latency_ps = np.zeros(1 + 2 * stages, np.int64)
+    end_ps[0] = 0
+    for config in range(duration_ps.shape[0]):
+        for direction in range(2):
+            for stage in range(stages):
+                latency = p2p_ps[config, direction, stage]
+                if latency < 0 or latency > MAX_DURATION_PS:
+                    return OUT_OF_RANGE
+                latency_ps[1 + direction * stages + stage] = latency
+        for index in range(uses.shape[0]):
+            duration = duration_ps[config, index]
+            if uses[index] > 0 and (duration < 0 or duration > MAX_DURATION_PS):
+                return OUT_OF_RANGE
+
+        for i in range(line.shape[0]):
+            arrival = end_ps[line[i, DEPENDENCY]] + latency_ps[line[i, LATENCY]]
+            end = max(end_ps[line[i, PREVIOUS]], arrival) + duration_ps[config, line[i, DURATION]]
+            if end > MAX_PS:
+                return OUT_OF_RANGE
+            end_ps[i + 1] = end
+
+        for rank in range(num_ranks):
+            first = first_slot[rank]
+            rank_start_ps[config, rank] = (
+                end_ps[first] - duration_ps[config, line[first - 1, DURATION]]
+            )
+            rank_end_ps[config, rank] = end_ps[last_slot[rank]]
+            busy = np.int64(0)
+            for index in range(rank * per_rank, (rank + 1) * per_rank):
+                if uses[index] > 0:
+                    busy += uses[index] * duration_ps[config, index]
+            rank_busy_ps[config, rank] = busy
+            for c in range(num_chunks):
+                last_backward_end_ps[config, rank, c] = end_ps[last_backward_slot[rank, c]]
+    return OK
+
+
+@helper
+def _dominates(states: NDArray[np.int64], larger: int, smaller: int) -> bool:
+    for i in range(states.shape[1]):  # noqa: SIM110  numba knows no all() of a generator
+        if states[larger, i] < states[smaller, i]:
+            return False
+    return True
+
+
+@helper
+def _copy_state(
+    source: NDArray[np.int64], row: int, target: NDArray[np.int64], target_row: int
+) -> None:
+    # Scalar loops throughout: assignments of slices took 3 s to compile.
+    for i in range(source.shape[1]):
+        target[target_row, i] = source[row, i]
+
+
+@helper
+def _find_dominating(states: NDArray[np.int64], begin: int, end: int, latest: int) -> int:
+    """Return a state in ``begin:end`` that dominates state 0, or -1.
+
+    States repeat in cycles: the search begins behind the one that was met last.
+    """
+    for step in range(end - begin):
+        index = begin + (latest - begin + 1 + step) % (end - begin)
+        if _dominates(states, index, 0):
+            return index
+    return -1
+
+
+@helper
+def _drop_dominated(states: NDArray[np.int64], begin: int, end: int) -> int:
+    """Close the ranks of the states in ``begin:end`` that state 0 does not dominate."""
+    kept = begin
+    for index in range(begin, end):
+        if not _dominates(states, 0, index):
+            _copy_state(states, index, states, kept)
+            kept += 1
+    return kept
+
+
+@kernel
+def compile_peaks(
+    rank_offset: NDArray[np.int64],
+    kind: NDArray[np.int8],
+    chunk: NDArray[np.int64],
+    num_chunks: int,
+    splits_backward: bool,
+    peak_offset: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Find the states of each rank that can be its peak of memory.
+
+    A state counts the activations of each chunk that wait for B and those that wait for W only.
+    Memory grows at F alone, so the candidates are the states after an F that no F follows; one
+    that another dominates in every count can never be larger.
+
+    Parameters
+    ----------
+    rank_offset, kind, chunk
+        As in :func:`compile_line`.
+    num_chunks : int
+        Chunks of a rank.
+    splits_backward : bool
+        Whether W stands alone; otherwise B frees everything.
+    peak_offset : int64[pp + 1]
+        Output. Where the states of a rank begin.
+
+    Returns
+    -------
+    int64[states, 2 * vpp]
+        Activations of each chunk that wait for B, then those that wait for W only.
+    """
+    width = 2 * num_chunks
+    # Row 0 is the state at hand.
+    found = np.zeros((16, width), np.int64)
+    total = 1
+    for rank in range(rank_offset.shape[0] - 1):
+        begin = total
+        peak_offset[rank] = begin - 1
+        latest = begin
+        for i in range(width):
+            found[0, i] = 0
+        for op in range(rank_offset[rank], rank_offset[rank + 1]):
+            c = chunk[op]
+            if kind[op] == BACKWARD:
+                found[0, c] -= 1
+                if splits_backward:
+                    found[0, num_chunks + c] += 1
+                continue
+            if kind[op] == WEIGHT:
+                found[0, num_chunks + c] -= 1
+                continue
+            found[0, c] += 1
+            if op + 1 < rank_offset[rank + 1] and kind[op + 1] == FORWARD:
+                continue
+
+            dominating = _find_dominating(found, begin, total, latest)
+            if dominating >= 0:
+                latest = dominating
+                continue
+            kept = _drop_dominated(found, begin, total)
+            if kept == found.shape[0]:
+                grown = np.zeros((2 * kept, width), np.int64)
+                for index in range(kept):
+                    _copy_state(found, index, grown, index)
+                found = grown
+            _copy_state(found, 0, found, kept)
+            latest = kept
+            total = kept + 1
+    peak_offset[rank_offset.shape[0] - 1] = total - 1
+    states = np.empty((total - 1, width), np.int64)
+    for index in range(1, total):
+        _copy_state(found, index, states, index - 1)
+    return states
+
+
+@kernel
+def peak_bytes(
+    peak_offset: NDArray[np.int64],
+    peak_state: NDArray[np.int64],
+    activation_bytes: NDArray[np.float64],
+    w_share: float,
+    peak: NDArray[np.float64],
+    in_flight: NDArray[np.int64],
+) -> None:
+    """Largest memory of activations that each rank holds at one time.
+
+    Parameters
+    ----------
+    peak_offset, peak_state : int64[pp + 1], int64[states, 2 * vpp]
+        From :func:`compile_peaks`.
+    activation_bytes : float64[n, pp, vpp]
+        Bytes that one microbatch leaves in one chunk between its F and its B.
+    w_share : float
+        Share of those bytes that stays until W where W stands alone.
+    peak : float64[n, pp]
+        Output.
+    in_flight : int64[n, pp, 2, vpp]
+        Output. Activations of each chunk at the peak: before B, and between B and W.
+    """
+    num_chunks = activation_bytes.shape[2]
+    for config in range(activation_bytes.shape[0]):
+        for rank in range(activation_bytes.shape[1]):
+            best = 0.0
+            winner = peak_offset[rank]
+            for state in range(peak_offset[rank], peak_offset[rank + 1]):
+                held = 0.0
+                for c in range(num_chunks):
+                    each = activation_bytes[config, rank, c]
+                    held += each * peak_state[state, c]
+                    held += each * w_share * peak_state[state, num_chunks + c]
+                if state == peak_offset[rank] or held > best:
+                    best = held
+                    winner = state
+            peak[config, rank] = best
+            for c in range(num_chunks):
+                in_flight[config, rank, 0, c] = peak_state[winner, c]
+                in_flight[config, rank, 1, c] = peak_state[winner, num_chunks + c]

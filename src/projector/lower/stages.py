@@ -1,0 +1,270 @@
+"""Which layers lie on which virtual pipeline stage, as counts of layer kinds."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from projector.config.model import ModelConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import RecomputeConfig
+from projector.errors import ConfigError
+
+RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
+
+
+class LayerKind(NamedTuple):
+    """What makes two layers of one job cost differently."""
+
+    moe: bool
+    windowed: bool
+    recompute: int
+    """`RECOMPUTE_NONE`, `RECOMPUTE_SELECTIVE` or `RECOMPUTE_FULL`."""
+    narrow: bool
+    """Whether its GEMMs use the job's narrow type (FP8 and below) rather than 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One virtual pipeline stage."""
+
+    layers: tuple[tuple[LayerKind, int], ...]
+    """Runs of equal layers, in model order."""
+
+    embedding: bool
+    """Whether it holds the embedding."""
+
+    head: bool
+    """Whether it holds the output layer and the loss."""
+
+    mtp: int
+    """Multi-token-prediction modules it holds."""
+
+    @property
+    def num_layers(self) -> int:
+        """Transformer layers, without MTP modules."""
+        return sum(count for _, count in self.layers)
+
+
+class _Slot(NamedTuple):
+    layers: int
+    embedding: bool
+    head: bool
+    mtp: int
+
+
+@lru_cache(maxsize=4096)
+def stage_layout(
+    model: ModelConfig,
+    parallelism: ParallelismConfig,
+    recompute: RecomputeConfig,
+    narrow: bool,
+    wide_ends: int,
+    mtp_loss: bool,
+) -> tuple[Stage, ...]:
+    """Place layers on the ``pp * vpp`` virtual stages, in model order.
+
+    Parameters
+    ----------
+    model, parallelism, recompute
+        The job's sections.
+    narrow : bool
+        Whether the job trains in a type narrower than 16 bits.
+    wide_ends : int
+        Layers at each end that stay in 16 bits nevertheless.
+    mtp_loss : bool
+        Whether multi-token-prediction modules are trained.
+
+    Raises
+    ------
+    ConfigError
+        If the layers cannot be laid out as asked.
+    """
+    mtp = model.mtp_num_layers if mtp_loss else 0
+    slots = _slots(model.num_layers, parallelism, mtp)
+    is_moe = model.moe_layers
+    last = model.num_layers
+    stages = []
+    first = 0
+    for slot in slots:
+        kinds = [
+            LayerKind(
+                moe=is_moe[layer],
+                windowed=_is_windowed(layer, model),
+                recompute=_recompute_mode(layer, layer - first, recompute),
+                narrow=narrow and wide_ends <= layer < last - wide_ends,
+            )
+            for layer in range(first, first + slot.layers)
+        ]
+        runs = tuple((kind, len(list(group))) for kind, group in groupby(kinds))
+        stages.append(Stage(runs, slot.embedding, slot.head, slot.mtp))
+        first += slot.layers
+    if recompute.layers is not None and any(layer >= last for layer in recompute.layers):
+        msg = f"recompute.layers names layer {max(recompute.layers)}; the model has {last}, from 0"
+        raise ConfigError(msg, key="training.recompute.layers", value=list(recompute.layers))
+    return tuple(stages)
+
+
+def _is_windowed(layer: int, model: ModelConfig) -> bool:
+    """Spread the windowed layers evenly: where exactly they lie changes no stage by much."""
+    count, total = model.sliding_window_layers, model.num_layers
+    return (layer + 1) * count // total > layer * count // total
+
+
+def _recompute_mode(layer: int, position: int, recompute: RecomputeConfig) -> int:
+    if recompute.granularity == "none":
+        return RECOMPUTE_NONE
+    if recompute.granularity == "selective":
+        return RECOMPUTE_SELECTIVE
+    if recompute.layers is not None:
+        chosen = layer in recompute.layers
+    elif recompute.method == "block":
+        chosen = position < (recompute.num_layers or 0)
+    else:
+        chosen = True
+    return RECOMPUTE_FULL if chosen else RECOMPUTE_NONE
+
+
+def _slots(num_layers: int, parallelism: ParallelismConfig, mtp: int) -> list[_Slot]:
+    if parallelism.pipeline_model_parallel_layout:
+        slots = parse_layout(parallelism.pipeline_model_parallel_layout)
+        _check_layout(slots, num_layers, parallelism, mtp)
+        return slots
+    counts = _layer_counts(num_layers, parallelism)
+    last = len(counts) - 1
+    return [
+        _Slot(count, embedding=i == 0, head=i == last, mtp=mtp if i == last else 0)
+        for i, count in enumerate(counts)
+    ]
+
+
+def _layer_counts(num_layers: int, parallelism: ParallelismConfig) -> list[int]:
+    """Return the layers of each virtual stage in model order."""
+    pp, vpp = parallelism.pp, parallelism.vpp
+    first = parallelism.decoder_first_pipeline_num_layers
+    last = parallelism.decoder_last_pipeline_num_layers
+    if first is not None or last is not None:
+        return _ends_given(num_layers, pp, vpp, first, last)
+    stages = pp * vpp
+    extra_first = int(parallelism.account_for_embedding_in_pipeline_split)
+    extra_last = int(parallelism.account_for_loss_in_pipeline_split)
+    counts = _even(num_layers + extra_first + extra_last, stages)
+    counts[0] -= extra_first
+    counts[-1] -= extra_last
+    if min(counts) < 0 or num_layers < stages:
+        msg = (
+            f"{num_layers} layers cannot be laid out over pp ({pp}) * vpp ({vpp}) = {stages} "
+            f"stages; at most {num_layers} stages get a layer each"
+        )
+        raise ConfigError(
+            msg, key="parallelism.pp", value=pp, allowed=f"pp * vpp <= {num_layers}"
+        )
+    return counts
+
+
+def _ends_given(num_layers: int, pp: int, vpp: int, first: int | None, last: int | None) -> list[int]:
+    middle_ranks = pp - (first is not None) - (last is not None)
+    middle = num_layers - (first or 0) - (last or 0)
+    key = "decoder_first_pipeline_num_layers" if first is not None else "decoder_last_pipeline_num_layers"
+    if middle < 0 or (middle_ranks <= 0) != (middle == 0) or middle_ranks < 0:
+        msg = (
+            f"{first or 0} layers on the first and {last or 0} on the last stage leave {middle} of "
+            f"{num_layers} for {max(middle_ranks, 0)} other stages"
+        )
+        raise ConfigError(msg, key=f"parallelism.{key}", value=first if first is not None else last)
+    per_rank = _even(middle, middle_ranks) if middle_ranks else []
+    per_rank = ([first] if first is not None else []) + per_rank
+    per_rank += [last] if last is not None else []
+    for count in per_rank:
+        if count % vpp:
+            msg = f"a pipeline rank with {count} layers cannot split them evenly into vpp ({vpp}) chunks"
+            raise ConfigError(msg, key=f"parallelism.{key}", value=count, allowed=f"multiples of {vpp}")
+    return [count // vpp for _ in range(vpp) for count in per_rank]
+
+
+def _even(total: int, parts: int) -> list[int]:
+    """Divide evenly, the remainder to the first parts (61 over 4 is 16, 15, 15, 15)."""
+    share, rest = divmod(total, parts)
+    return [share + (part < rest) for part in range(parts)]
+
+
+def parse_layout(text: str) -> list[_Slot]:
+    """Parse a Megatron pipeline layout string such as ``Et*3|(tt|)*29,m|L``.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown character, an unbalanced group, or more than 4096 stages.
+    """
+    expanded = _expand(text.replace(" ", "").replace(",", ""), text)
+    slots = []
+    for part in expanded.split("|"):
+        slots.append(
+            _Slot(part.count("t"), embedding="E" in part, head="L" in part, mtp=part.count("m"))
+        )
+    return slots
+
+
+def _expand(text: str, whole: str) -> str:
+    """Expand ``x*3`` and ``(xy|)*2``; nesting is allowed."""
+    out: list[str] = []
+    stack: list[list[str]] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char == "(":
+            stack.append(out)
+            out = []
+            continue
+        if char == ")":
+            if not stack:
+                raise _layout_error("has ')' without '('", whole)
+            unit, out = "".join(out), stack.pop()
+        elif char in "EtmL|":
+            unit = char
+        else:
+            raise _layout_error(f"has {char!r}; known are E t m L | ( ) * and digits", whole)
+        repeat = 1
+        if position < len(text) and text[position] == "*":
+            end = position + 1
+            while end < len(text) and text[end].isdigit():
+                end += 1
+            if end == position + 1 or end - position > 5:
+                raise _layout_error("has '*' without a count of at most four digits", whole)
+            repeat, position = int(text[position + 1 : end]), end
+        out.append(unit * repeat)
+        if sum(map(len, out)) > 100_000:
+            raise _layout_error("expands beyond 100,000 entries", whole)
+    if stack:
+        raise _layout_error("has '(' without ')'", whole)
+    return "".join(out)
+
+
+def _check_layout(slots: list[_Slot], num_layers: int, parallelism: ParallelismConfig, mtp: int) -> None:
+    text = parallelism.pipeline_model_parallel_layout or ""
+    stages = parallelism.pp * parallelism.vpp
+    if len(slots) != stages:
+        raise _layout_error(
+            f"has {len(slots)} stages, but pp ({parallelism.pp}) * vpp ({parallelism.vpp}) = {stages}",
+            text,
+        )
+    placed = sum(slot.layers for slot in slots)
+    if placed != num_layers:
+        raise _layout_error(f"places {placed} layers, the model has {num_layers}", text)
+    for name, where, ends in (("E", 0, "first"), ("L", -1, "last")):
+        flags = [slot.embedding if name == "E" else slot.head for slot in slots]
+        if sum(flags) != 1 or not flags[where]:
+            raise _layout_error(f"must have exactly one {name}, on the {ends} stage", text)
+    modules = sum(slot.mtp for slot in slots)
+    if modules != mtp:
+        raise _layout_error(f"places {modules} MTP modules, the model trains {mtp}", text)
+
+
+def _layout_error(problem: str, text: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline_model_parallel_layout {text!r} {problem}",
+        key="parallelism.pipeline_model_parallel_layout",
+        value=text,
+        allowed="for example Et*3|(tt|)*29L with pp * vpp stages",
+    )

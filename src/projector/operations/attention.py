@@ -1,0 +1,244 @@
+"""Self-attention: grouped-query or latent, fused or not, over tensor and context parallelism."""
+
+from typing import Any
+
+import numpy as np
+
+from projector.kernels.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECV
+from projector.operations.communication import (
+    emit_collective,
+    emit_region_entry,
+    emit_region_exit,
+)
+from projector.operations.linear import emit_linear, emit_memory
+from projector.operations.shapes import Ints, Shapes, ceil_div
+from projector.operations.table import (
+    ATTENTION,
+    BACKWARD,
+    COMPUTE_ATTENTION,
+    CP_COMM,
+    FORWARD,
+    GEMM,
+    MEMORY,
+    TableBuilder,
+)
+
+CORE_ATTN_BIT, MLA_UP_BIT = 1 << 0, 1 << 2
+SEGMENT_QKV, SEGMENT_PROJ, SEGMENT_CORE = 1, 2, 3
+P2P, GATHER, EXCHANGE_HEADS = range(3)
+
+
+def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the attention of all transformer layers in ``where``."""
+    key_heads = np.maximum(1, shapes.key_heads // shapes.tp)
+    heads = shapes.heads // shapes.tp
+    query_width, value_width = heads * shapes.d_qk, key_heads * shapes.d_v
+    grouped = where[shapes.mla[where] == 0]
+    latent = where[shapes.mla[where] == 1]
+    _emit_grouped_projections(table, shapes, grouped, query_width, key_heads * shapes.d_qk, value_width)
+    _emit_latent_projections(table, shapes, latent, heads)
+    _emit_core(table, shapes, where, heads, key_heads)
+    emit_linear(
+        table, shapes, where, "attention.proj", tokens=shapes.tokens, n_in=heads * shapes.d_v,
+        n_out=shapes.hidden, bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+    )  # fmt: skip
+    activations = 2.0 * shapes.tokens * shapes.hidden
+    emit_region_exit(table, shapes, where, "attention.tp", activations, SEGMENT_PROJ)
+
+
+def _emit_grouped_projections(
+    table: TableBuilder, shapes: Shapes, where: Ints, query: Ints, key: Ints, value: Ints
+) -> None:
+    if len(where) == 0:
+        return
+    emit_region_entry(table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV)
+    emit_linear(
+        table, shapes, where, "attention.qkv", tokens=shapes.tokens, n_in=shapes.hidden,
+        n_out=query + key + value, saved_tokens=shapes.outer_tokens,
+        bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
+    )  # fmt: skip
+    rotated = shapes.tokens * (query + key).astype(np.float64)
+    emit_memory(
+        table, where[shapes.rope[where] == 1], "attention.rope",
+        forward_bytes=4.0 * rotated, backward_bytes=4.0 * rotated,
+    )  # fmt: skip
+    normed = where[shapes.qk_norm[where] > 0]
+    per_head = shapes.d_qk * 2.0
+    width = np.where(shapes.qk_norm == 1, per_head, query + key)
+    emit_memory(
+        table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
+        backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
+    )  # fmt: skip
+
+
+def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints) -> None:
+    """Emit DeepSeek's latent projections; the down-projections are replicated over TP and run
+    before the sequence is gathered, so only the latents travel."""
+    if len(where) == 0:
+        return
+    query_width = heads * shapes.d_qk
+    compressed = where[shapes.q_lora[where] > 0]
+    direct = where[shapes.q_lora[where] == 0]
+    outer, tokens = shapes.outer_tokens, shapes.tokens
+    latent_width = shapes.q_lora + shapes.kv_lora + shapes.d_rope
+    gathered = np.where(shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope)
+    emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
+    emit_linear(
+        table, shapes, compressed, "attention.q_down", tokens=outer, n_in=shapes.hidden,
+        n_out=shapes.q_lora,
+    )  # fmt: skip
+    emit_linear(
+        table, shapes, where, "attention.kv_down", tokens=outer, n_in=shapes.hidden,
+        n_out=shapes.kv_lora + shapes.d_rope,
+        # The queries' down-projection already keeps this input, where there is one.
+        saves_input=shapes.q_lora == 0,
+    )  # fmt: skip
+    normed = (shapes.q_lora + shapes.kv_lora) * outer.astype(np.float64)
+    emit_memory(
+        table, where, "attention.latent_norm", forward_bytes=4.0 * normed,
+        backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
+        parameters=shapes.q_lora + shapes.kv_lora,
+    )  # fmt: skip
+    up: dict[str, Any] = {"tokens": tokens, "segment": SEGMENT_QKV, "recompute_bit": MLA_UP_BIT}
+    emit_linear(table, shapes, compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width, **up)
+    emit_linear(table, shapes, direct, "attention.q", n_in=shapes.hidden, n_out=query_width, **up)
+    emit_linear(
+        table, shapes, where, "attention.kv_up", n_in=shapes.kv_lora,
+        n_out=heads * (shapes.d_nope + shapes.d_v), **up,
+    )  # fmt: skip
+    # Rotation touches the rope parts; assembling K copies the shared part to every head.
+    moved = tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
+    emit_memory(
+        table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
+        launches=3.0, recompute_bit=MLA_UP_BIT,
+    )  # fmt: skip
+
+
+def _emit_core(table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints) -> None:
+    """Emit softmax(QK')V and the traffic of context parallelism.
+
+    A rank of a balanced context-parallel group computes 1/CP of the causal work: its seq/CP
+    queries meet half of all keys on average. With head exchange it sees whole sequences of
+    1/CP of its heads.
+    """
+    exchanged = shapes.cp_type == EXCHANGE_HEADS
+    divided = (shapes.cp > 1) & ~exchanged
+    local_heads = np.where(exchanged, heads // shapes.cp, heads)
+    local_key_heads = np.where(exchanged, np.maximum(1, key_heads // shapes.cp), key_heads)
+    queries = np.where(divided, shapes.seq // shapes.cp, shapes.seq)
+    half = ceil_div(shapes.seq, 2)
+    windowed = shapes.window > 0
+    seen = np.where(windowed, np.minimum(half, shapes.window), half)
+    keys = np.where(divided, seen, shapes.seq)
+    causal = (~divided).astype(np.int64)
+    window = np.where(divided, 0, shapes.window)
+    # Every pair of a query and a key it may see, on average over the sequence.
+    width = np.minimum(np.where(windowed, shapes.window, shapes.seq), shapes.seq).astype(np.float64)
+    pairs = shapes.seq * width - 0.5 * width * width
+    flop = 2.0 * shapes.micro_batch * shapes.heads * pairs * (shapes.d_qk + shapes.d_v)
+    flop = flop / (shapes.tp * shapes.cp)
+    _emit_context_traffic(table, shapes, where, heads, key_heads)
+    tokens = shapes.tokens.astype(np.float64)
+    query_bytes = 2.0 * tokens * heads * shapes.d_qk
+    key_bytes = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    # A narrow output projection keeps its own copy of O.
+    output_bytes = np.where(shapes.narrow, 2.0 * tokens * heads * shapes.d_v, 0.0)
+    log_sums = 4.0 * tokens * heads
+    fused = where[shapes.flash[where] == 1]
+    core: dict[str, Any] = {
+        "kind": ATTENTION, "category": COMPUTE_ATTENTION, "segment": SEGMENT_CORE,
+        "dtype": shapes.wide_dtype, "batch": shapes.micro_batch, "heads": local_heads,
+        "key_heads": local_key_heads, "m": queries, "n": keys, "k": shapes.d_qk,
+        "d_v": shapes.d_v, "causal": causal, "window": window,
+    }  # fmt: skip
+    table.add(
+        fused, "attention.core", phase=FORWARD, flop=flop, recompute_bit=CORE_ATTN_BIT,
+        saved_bytes=log_sums, parameters=shapes.sinks * heads, **core,
+    )  # fmt: skip
+    table.add(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0, **core)
+    emit_memory(
+        table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
+        saved_bytes=query_bytes + key_bytes + output_bytes,
+        transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
+        recompute_bit=MLA_UP_BIT,
+    )  # fmt: skip
+    _emit_unfused_core(table, shapes, where[shapes.flash[where] == 0], local_heads, queries, flop)
+
+
+def _emit_unfused_core(
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, flop: Any
+) -> None:
+    """Emit attention that writes its scores: batched GEMMs and passes over S * S.
+
+    Softmax, mask, scale and dropout make about 13 passes of 16 bits over the scores, 5 forward
+    and 8 backward; 5 bytes of every score are kept (Korthikanti et al., arXiv 2205.05198).
+    """
+    if len(where) == 0:
+        return
+    batch = shapes.micro_batch * heads
+    scores = batch * queries.astype(np.float64) * shapes.seq
+    gemm: dict[str, Any] = {
+        "kind": GEMM, "category": COMPUTE_ATTENTION, "dtype": shapes.wide_dtype, "batch": batch,
+        "segment": SEGMENT_CORE,
+    }  # fmt: skip
+    share_qk = shapes.d_qk / (shapes.d_qk + shapes.d_v)
+    scores_label, values_label = "attention.core.scores", "attention.core.values"
+    table.add(
+        where, scores_label, phase=FORWARD, m=queries, n=shapes.seq, k=shapes.d_qk,
+        flop=flop * share_qk, recompute_bit=CORE_ATTN_BIT, parameters=shapes.sinks * heads, **gemm,
+    )  # fmt: skip
+    table.add(
+        where, values_label, phase=FORWARD, m=queries, n=shapes.d_v, k=shapes.seq,
+        flop=flop * (1.0 - share_qk), recompute_bit=CORE_ATTN_BIT, **gemm,
+    )  # fmt: skip
+    for width, share, label in ((shapes.d_qk, share_qk, scores_label), (shapes.d_v, 1.0 - share_qk, values_label)):
+        table.add(where, label, phase=BACKWARD, m=queries, n=width, k=shapes.seq, flop=flop * share, **gemm)
+        table.add(where, label, phase=BACKWARD, m=shapes.seq, n=width, k=queries, flop=flop * share, **gemm)
+    for phase, passes in ((FORWARD, 5.0), (BACKWARD, 8.0)):
+        table.add(
+            where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,
+            bytes=2.0 * passes * scores, exponentials=scores, launches=4.0,
+            saved_bytes=5.0 * scores if phase == FORWARD else 0.0,
+            transient_bytes=4.0 * scores, recompute_bit=CORE_ATTN_BIT if phase == FORWARD else 0,
+        )  # fmt: skip
+
+
+def _emit_context_traffic(
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
+) -> None:
+    """Emit what context parallelism moves: keys and values round a ring, gathered at once, or
+    heads for sequence."""
+    split = where[shapes.cp[where] > 1]
+    if len(split) == 0:
+        return
+    tokens = shapes.tokens.astype(np.float64)
+    own = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    # A ring of ranks that spans domains moves at the pace of its slowest link.
+    ring: dict[str, Any] = {
+        "category": CP_COMM, "operation": SEND_RECV, "ranks": 2,
+        "local": np.where(shapes.cp_local == shapes.cp, 2, 1), "repeats": shapes.cp - 1.0,
+        "exposed_share": 0.0, "partner_share": 1.0 - 1.0 / shapes.cp, "segment": SEGMENT_CORE,
+    }  # fmt: skip
+    label = "attention.cp"
+    p2p = split[shapes.cp_type[split] == P2P]
+    emit_collective(table, p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=own, **ring)
+    emit_collective(table, p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * own, **ring)
+    gather = split[shapes.cp_type[split] == GATHER]
+    group: dict[str, Any] = {"category": CP_COMM, "ranks": shapes.cp, "local": shapes.cp_local}
+    everything = own * shapes.cp
+    for phase in (FORWARD, BACKWARD):
+        emit_collective(
+            table, gather, f"{label}.all_gather", phase=phase, operation=ALL_GATHER,
+            num_bytes=everything, **group,
+        )  # fmt: skip
+    emit_collective(
+        table, gather, f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER,
+        num_bytes=everything, **group,
+    )  # fmt: skip
+    exchange = split[shapes.cp_type[split] == EXCHANGE_HEADS]
+    moved = own + 2.0 * tokens * heads * (shapes.d_qk + shapes.d_v)
+    for phase in (FORWARD, BACKWARD):
+        emit_collective(
+            table, exchange, f"{label}.all_to_all", phase=phase, operation=ALL_TO_ALL,
+            num_bytes=moved, **group,
+        )  # fmt: skip

@@ -1,0 +1,77 @@
+"""The ends of the model: embedding, output layer with loss, and the MTP projection."""
+
+import numpy as np
+
+from projector.kernels.collectives import ALL_REDUCE
+from projector.operations.communication import (
+    emit_collective,
+    emit_region_entry,
+    emit_region_exit,
+)
+from projector.operations.linear import emit_linear, emit_memory
+from projector.operations.norm import emit_norm
+from projector.operations.shapes import Ints, Shapes, ceil_div
+from projector.operations.table import FORWARD, TP_COMM, TableBuilder
+
+SEGMENT_HEAD = 6
+
+
+def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the look-up of tokens and learned positions; the backward scatters FP32 gradients."""
+    if len(where) == 0:
+        return
+    elements = shapes.tokens * shapes.hidden.astype(np.float64)
+    positions = shapes.positions * shapes.hidden
+    emit_memory(
+        table, where, "embedding", forward_bytes=4.0 * elements,
+        backward_bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * elements,
+        parameters=ceil_div(shapes.vocab, shapes.tp) * shapes.hidden + positions,
+        saved_bytes=8.0 * shapes.tokens,
+    )  # fmt: skip
+    emit_region_exit(table, shapes, where, "embedding.tp", 2.0 * elements, 0)
+
+
+def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit final norm, output layer and cross-entropy over a vocabulary divided by TP.
+
+    A fused loss works on 16-bit logits in place; otherwise they are widened to FP32 and passed
+    over about five times forward and three times backward.
+    """
+    if len(where) == 0:
+        return
+    emit_norm(table, shapes, where, "head.norm")
+    activations = 2.0 * shapes.tokens * shapes.hidden
+    columns = ceil_div(shapes.vocab, shapes.tp)
+    logits = shapes.tokens * columns.astype(np.float64)
+    fused = shapes.fused_loss == 1
+    emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
+    emit_linear(
+        table, shapes, where, "head.output", tokens=shapes.tokens, n_in=shapes.hidden,
+        n_out=columns, saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,
+        parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
+    )  # fmt: skip
+    emit_memory(
+        table, where, "head.loss", forward_bytes=np.where(fused, 4.0, 22.0) * logits,
+        backward_bytes=np.where(fused, 2.0, 12.0) * logits,
+        launches=np.where(fused, 2.0, 8.0), exponentials=logits,
+        saved_bytes=np.where(fused, 2.0, 4.0) * logits,
+        transient_bytes=np.where(fused, 2.0, 6.0) * logits,
+    )  # fmt: skip
+    # Maximum, sum of exponentials and the target's logit of each token.
+    emit_collective(
+        table, np.intersect1d(where, shapes.where(shapes.tp > 1)), "head.tp.all_reduce",
+        phase=FORWARD, category=TP_COMM, operation=ALL_REDUCE, num_bytes=4.0 * shapes.tokens,
+        ranks=shapes.tp, local=shapes.tp_local, repeats=3.0,
+    )  # fmt: skip
+
+
+def emit_mtp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the joint projection of an MTP module: two norms and a 2H x H linear layer
+    (DeepSeek-V3, arXiv 2412.19437, section 2.2); its layer and head are workloads of their own."""
+    if len(where) == 0:
+        return
+    emit_norm(table, shapes, where, "mtp.norm", count=2)
+    emit_linear(
+        table, shapes, where, "mtp.proj", tokens=shapes.outer_tokens, n_in=2 * shapes.hidden,
+        n_out=shapes.hidden,
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""A linear layer: three GEMMs, their quantising passes, its parameters and saved input."""
+
+from typing import Any
+
+import numpy as np
+
+from projector.operations.shapes import Ints, Shapes
+from projector.operations.table import (
+    BACKWARD,
+    COMPUTE_GEMM,
+    COMPUTE_OTHER,
+    FORWARD,
+    GEMM,
+    MEMORY,
+    WEIGHT,
+    TableBuilder,
+)
+
+TENSORWISE, ROWWISE = 1, 2
+
+
+def emit_linear(
+    table: TableBuilder,
+    shapes: Shapes,
+    where: Ints,
+    label: str,
+    *,
+    tokens: Any,
+    n_in: Any,
+    n_out: Any,
+    groups: Any = 1,
+    saved_tokens: Any = None,
+    bias: Any = 0,
+    wide: bool = False,
+    expert: int = 0,
+    segment: int = 0,
+    recompute_bit: int = 0,
+    saves_input: bool = True,
+    parameters: Any = None,
+    transient_bytes: Any = 0.0,
+) -> None:
+    """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
+
+    Parameters
+    ----------
+    tokens, n_in, n_out : int or int64[workloads]
+        Extents on one rank; with ``groups`` > 1 tokens of one group (expert).
+    groups : int or int64[workloads]
+        Equal problems in one launch, each with its own weights.
+    saved_tokens : int or int64[workloads], optional
+        Rows of X kept for the weight gradient (fewer under sequence parallelism).
+    bias : int or int64[workloads]
+        1 where the layer has a bias.
+    wide : bool
+        Stay in 16 bits whatever the workload's linear type is.
+    parameters : float or float64[workloads], optional
+        Instead of ``groups * n_in * n_out`` plus the bias.
+
+    Notes
+    -----
+    Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds
+    to the main gradient in place. A narrow GEMM quantises X row- and column-wise for the forward
+    and the weight gradient, and dY alike; scales that depend on the whole tensor or row cost one
+    more read. Weights are quantised once a step, see the optimizer.
+    """
+    dtype = shapes.wide_dtype if wide else shapes.dtype
+    operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
+    size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
+    flop = 2.0 * np.asarray(tokens, np.float64) * size
+    kept = tokens if saved_tokens is None else saved_tokens
+    stored = np.where(shapes.narrow & (not wide), operand, 2.0)
+    saved = np.asarray(kept, np.float64) * np.multiply(groups, n_in) * stored * saves_input
+    weights = size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
+    gemm: dict[str, Any] = {
+        "kind": GEMM,
+        "category": COMPUTE_GEMM,
+        "dtype": dtype,
+        "batch": np.broadcast_to(groups, len(shapes.rows)),
+        "segment": segment,
+        "flop": flop,
+    }
+    table.add(
+        where, label, phase=FORWARD, m=tokens, n=n_out, k=n_in, **gemm,
+        saved_bytes=saved, parameters=weights, expert=expert, recompute_bit=recompute_bit,
+        transient_bytes=transient_bytes,
+    )  # fmt: skip
+    table.add(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out, **gemm)
+    accumulate = 2.0 * shapes.accumulate_bytes
+    table.add(where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens, **gemm, out_bytes=accumulate)
+    if wide or not shapes.narrow.any():
+        return
+    quantised = where[shapes.narrow[where]]
+    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == 4)
+    per_element = 2.0 + 2.0 * operand + 2.0 * one_more_read
+    rows = np.asarray(tokens, np.float64) * groups
+    quantise: dict[str, Any] = {
+        "kind": MEMORY,
+        "category": COMPUTE_OTHER,
+        "launches": 1.0 + one_more_read,
+    }
+    table.add(
+        quantised, f"{label}.quantise", phase=FORWARD, bytes=rows * n_in * per_element,
+        recompute_bit=recompute_bit, **quantise,
+    )  # fmt: skip
+    table.add(
+        quantised, f"{label}.quantise", phase=BACKWARD, bytes=rows * n_out * per_element, **quantise
+    )
+
+
+def emit_memory(
+    table: TableBuilder,
+    where: Ints,
+    label: str,
+    *,
+    forward_bytes: Any,
+    backward_bytes: Any,
+    launches: Any = 1.0,
+    backward_launches: Any = None,
+    saved_bytes: Any = 0.0,
+    parameters: Any = 0.0,
+    recompute_bit: int = 0,
+    exponentials: Any = 0.0,
+    transient_bytes: Any = 0.0,
+    syncs: Any = 0.0,
+) -> None:
+    """Emit a memory-bound operator: its traffic forward and backward."""
+    common: dict[str, Any] = {"kind": MEMORY, "category": COMPUTE_OTHER}
+    table.add(
+        where, label, phase=FORWARD, bytes=forward_bytes, launches=launches, saved_bytes=saved_bytes,
+        parameters=parameters, recompute_bit=recompute_bit, exponentials=exponentials,
+        transient_bytes=transient_bytes, syncs=syncs, **common,
+    )  # fmt: skip
+    table.add(
+        where, label, phase=BACKWARD, bytes=backward_bytes,
+        launches=launches if backward_launches is None else backward_launches, **common,
+    )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Dense MLP, also used for shared experts."""
+
+import numpy as np
+
+from projector.operations.communication import emit_region_entry, emit_region_exit
+from projector.operations.linear import emit_linear, emit_memory
+from projector.operations.shapes import Floats, Ints, Shapes
+from projector.operations.table import TableBuilder
+
+MLP_BIT, SHARED_BIT = 1 << 3, 1 << 6
+SEGMENT_FC1, SEGMENT_FC2 = 4, 5
+
+
+def emit_mlp(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints, *, bit: int = MLP_BIT
+) -> None:
+    """Emit fc1, activation and fc2 of ``width`` inner channels divided over TP."""
+    if len(where) == 0:
+        return
+    inner = width // shapes.tp
+    activations = 2.0 * shapes.tokens * shapes.hidden
+    working_set = 2.0 * shapes.tokens * inner * (2.0 + shapes.gated)
+    emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC1)
+    emit_linear(
+        table, shapes, where, f"{label}.fc1", tokens=shapes.tokens, n_in=shapes.hidden,
+        n_out=inner * (1 + shapes.gated), saved_tokens=shapes.outer_tokens, bias=shapes.mlp_bias,
+        segment=SEGMENT_FC1, recompute_bit=bit, transient_bytes=working_set,
+    )  # fmt: skip
+    emit_activation(table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit)
+    emit_linear(
+        table, shapes, where, f"{label}.fc2", tokens=shapes.tokens, n_in=inner,
+        n_out=shapes.hidden, bias=shapes.mlp_bias, segment=SEGMENT_FC2, recompute_bit=bit,
+    )  # fmt: skip
+    emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC2)
+
+
+def emit_activation(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, elements: Floats, bit: int
+) -> None:
+    """Emit the activation of ``elements`` outputs: it reads one or two inputs for each and keeps
+    them; the backward reads inputs and gradient and writes the inputs' gradients."""
+    inputs = 1.0 + shapes.gated
+    emit_memory(
+        table, where, label, forward_bytes=2.0 * elements * (inputs + 1.0),
+        backward_bytes=2.0 * elements * (2.0 * inputs + 1.0), saved_bytes=2.0 * elements * inputs,
+        exponentials=elements, recompute_bit=bit,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""The order of operations of every rank, as integer arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+"""Kinds of operation: forward, backward, gradient of the weights where it stands alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What each rank does, and in which order; times come later.
+
+    Operations stand rank by rank: those of rank r are ``rank_offset[r]:rank_offset[r + 1]``.
+    The arrays are read-only copies, because an order is shared by everyone who asks for it.
+    """
+
+    microbatches: int
+    rank_offset: NDArray[np.int64]
+    """``int64[pp + 1]``"""
+    kind: NDArray[np.int8]
+    """``int8[ops]``: F 0, B 1, W 2."""
+    chunk: NDArray[np.int64]
+    """``int64[ops]``: which of the chunks of its rank an operation works on."""
+    microbatch: NDArray[np.int64]
+    """``int64[ops]``"""
+    stage_of: NDArray[np.int64]
+    """``int64[pp, vpp]``: virtual stage, in model order, that each chunk holds."""
+    splits_backward: bool = False
+    """Whether B is the gradient of the input alone and W an operation of its own."""
+
+    def __post_init__(self) -> None:
+        for name, dtype in (
+            ("rank_offset", np.int64),
+            ("kind", np.int8),
+            ("chunk", np.int64),
+            ("microbatch", np.int64),
+            ("stage_of", np.int64),
+        ):
+            column = np.array(getattr(self, name), dtype, order="C")
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+
+    def __repr__(self) -> str:
+        return (
+            f"Order(pp={self.pp}, vpp={self.vpp}, microbatches={self.microbatches}, "
+            f"operations={len(self.kind)}, splits_backward={self.splits_backward})"
+        )
+
+    @property
+    def pp(self) -> int:
+        """Ranks of the pipeline."""
+        return int(self.stage_of.shape[0])
+
+    @property
+    def vpp(self) -> int:
+        """Chunks of each rank."""
+        return int(self.stage_of.shape[1])
+
+    @property
+    def rank(self) -> NDArray[np.int64]:
+        """Rank of each operation, ``int64[ops]``."""
+        return np.repeat(np.arange(self.pp), np.diff(self.rank_offset))
+
+    @property
+    def stage(self) -> NDArray[np.int64]:
+        """Virtual stage of each operation, ``int64[ops]``."""
+        stage: NDArray[np.int64] = self.stage_of[self.rank, self.chunk]
+        return stage
+
+
+def round_robin_stages(pp: int, vpp: int) -> NDArray[np.int64]:
+    """Deal the virtual stages to the ranks in turn: chunk c of rank r holds ``c * pp + r``."""
+    return np.arange(pp * vpp).reshape(vpp, pp).T
+
+
+def one_forward_one_backward(
+    warmup: ArrayLike,
+    forward: tuple[NDArray[np.int64], NDArray[np.int64]],
+    backward: tuple[NDArray[np.int64], NDArray[np.int64]],
+    stage_of: NDArray[np.int64],
+    microbatches: int,
+) -> Order:
+    """Build the orders that begin with some forwards, then alternate, then drain.
+
+    Parameters
+    ----------
+    warmup : int[pp]
+        Forwards of each rank before the first pair of F and B; at most all of them.
+    forward, backward : pair of int64[vpp * microbatches]
+        Chunk and microbatch of each F and of each B, the same on every rank.
+    stage_of : int64[pp, vpp]
+        Placement of the chunks.
+    microbatches : int
+        Microbatches of the step.
+    """
+    each = len(forward[0])
+    pp = len(stage_of)
+    step = np.arange(each)
+    waiting = np.minimum(warmup, each)[:, np.newaxis]
+    # Step i of the forwards stands at i, behind the warm-up every second place; step j of the
+    # backwards fills the places between, and follows on when the forwards are through.
+    forward_at = np.where(step < waiting, step, 2 * step - waiting)
+    backward_at = np.where(step < each - waiting, waiting + 2 * step + 1, each + step)
+
+    rank = np.arange(pp)[:, np.newaxis]
+    kind = np.empty((pp, 2 * each), np.int8)
+    chunk = np.empty((pp, 2 * each), np.int64)
+    microbatch = np.empty((pp, 2 * each), np.int64)
+    for code, place, (chunks, numbers) in (
+        (FORWARD, forward_at, forward),
+        (BACKWARD, backward_at, backward),
+    ):
+        kind[rank, place] = code
+        chunk[rank, place] = chunks
+        microbatch[rank, place] = numbers
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.arange(pp + 1) * 2 * each,
+        kind=kind.ravel(),
+        chunk=chunk.ravel(),
+        microbatch=microbatch.ravel(),
+        stage_of=stage_of,
+    )

@@ -1,0 +1,62 @@
+"""Interleaved 1F1B in the order of Megatron-LM (Narayanan et al., 2021)."""
+
+import numpy as np
+
+from projector.errors import ScheduleError
+from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
+
+
+def check(pp: int, vpp: int, microbatches: int) -> None:
+    """At least two ranks and two chunks; microbatches a multiple of the ranks."""
+    if pp < 2:
+        msg = (
+            f"schedule interleaved needs at least two ranks, but pp is {pp}; set pp >= 2 or vpp = 1"
+        )
+        raise ScheduleError(msg, key="pp", value=pp, allowed="pp >= 2")
+    if vpp < 2:
+        msg = (
+            f"schedule interleaved needs at least two chunks a rank, but vpp is {vpp}; "
+            "set vpp >= 2 or choose 1f1b"
+        )
+        raise ScheduleError(msg, key="vpp", value=vpp, allowed="vpp >= 2")
+    if microbatches % pp:
+        below = microbatches // pp * pp
+        nearest = [below, below + pp] if below else [pp]
+        msg = (
+            f"schedule interleaved needs a multiple of pp ({pp}) microbatches, but there are "
+            f"{microbatches}; nearest that fit: {' or '.join(map(str, nearest))}"
+        )
+        raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=nearest)
+
+
+def order(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Order:
+    """Return the order.
+
+    Parameters
+    ----------
+    pp, vpp, microbatches : int
+        Ranks, chunks of a rank, microbatches of the step.
+    group_size : int, optional
+        Consecutive microbatches that a chunk takes before the next chunk has its turn
+        (Megatron's ``microbatch_group_size_per_vp_stage``); ``pp`` unless given.
+    """
+    group = pp if group_size is None else group_size
+    if not pp <= group <= microbatches or 0 < microbatches % group < pp:
+        msg = (
+            f"a microbatch group of {group} does not fit {microbatches} microbatches on {pp} "
+            "ranks: the group, and what is left for the last one, must be at least pp"
+        )
+        raise ScheduleError(msg, key="group_size", value=group, allowed=f">= {pp}")
+    number = np.arange(microbatches)
+    whole = microbatches // group * group
+    chunk = [np.tile(np.repeat(np.arange(vpp), group), whole // group)]
+    microbatch = [np.repeat(number[:whole].reshape(-1, group), vpp, axis=0).ravel()]
+    if whole < microbatches:
+        chunk.append(np.repeat(np.arange(vpp), microbatches - whole))
+        microbatch.append(np.tile(number[whole:], vpp))
+    forward = (np.concatenate(chunk), np.concatenate(microbatch))
+    backward = (vpp - 1 - forward[0], forward[1])
+    warmup = 2 * np.arange(pp)[::-1] + (vpp - 1) * group
+    return one_forward_one_backward(
+        warmup, forward, backward, round_robin_stages(pp, vpp), microbatches
+    )

@@ -1,0 +1,262 @@
+"""Times and activations of an order: the gate between arrays of a caller and the kernels."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.errors import NumericError, ScheduleError
+from projector.kernels import pipeline as kernels
+
+from .legality import check_complete
+from .order import FORWARD, Order
+
+PS_PER_S = 1e12
+
+
+class Line(NamedTuple):
+    """An order compiled for replay; see :func:`projector.kernels.pipeline.compile_line`."""
+
+    line: NDArray[np.int32]
+    """``int32[ops, 4]``"""
+    slot: NDArray[np.int64]
+    """``int64[ops]``: where an operation of the order stands in the line, plus one."""
+    uses: NDArray[np.int64]
+    """``int64[pp * vpp * 9]``: how many operations have each duration."""
+    first_slot: NDArray[np.int64]
+    """``int64[pp]``"""
+    last_slot: NDArray[np.int64]
+    """``int64[pp]``"""
+    last_backward_slot: NDArray[np.int64]
+    """``int64[pp, vpp]``"""
+
+
+class Peaks(NamedTuple):
+    """States that can be a peak; see :func:`projector.kernels.pipeline.compile_peaks`."""
+
+    offset: NDArray[np.int64]
+    """``int64[pp + 1]``"""
+    state: NDArray[np.int64]
+    """``int64[states, 2 * vpp]``"""
+
+
+class Replays(NamedTuple):
+    """Times of n configurations, int64 picoseconds from the start of the first operation."""
+
+    makespan_ps: NDArray[np.int64]
+    """``int64[n]``: end of the last operation."""
+    rank_start_ps: NDArray[np.int64]
+    """``int64[n, pp]``: start of the first operation of each rank."""
+    rank_end_ps: NDArray[np.int64]
+    """``int64[n, pp]``: end of the last operation of each rank."""
+    rank_busy_ps: NDArray[np.int64]
+    """``int64[n, pp]``: time each rank spends in operations."""
+    last_backward_end_ps: NDArray[np.int64]
+    """``int64[n, pp, vpp]``: end of the last B (W, where it stands alone) of each chunk."""
+
+
+class Timeline(NamedTuple):
+    """Every operation of one configuration, in the rows of its order."""
+
+    start_ps: NDArray[np.int64]
+    """``int64[ops]``"""
+    end_ps: NDArray[np.int64]
+    """``int64[ops]``"""
+    summary: Replays
+    """The batch of one it comes from."""
+
+
+def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
+    """Round seconds to integer picoseconds, once, at the edge."""
+    picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
+    # NaN compares false, so it is refused as well.
+    if not np.all((picoseconds >= 0) & (picoseconds <= kernels.MAX_DURATION_PS)):
+        limit = kernels.MAX_DURATION_PS / PS_PER_S
+        msg = f"a time is negative, not finite or longer than {limit:.3g} s"
+        raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
+    return picoseconds.astype(np.int64)
+
+
+@lru_cache(maxsize=128)
+def compile_line(order: Order) -> Line:
+    """Compile an order for replay, or raise :class:`ScheduleError` where it cannot run."""
+    check_complete(order)
+    num_ops = len(order.kind)
+    line = np.empty((num_ops, 4), np.int32)
+    slot = np.empty(num_ops, np.int64)
+    status = kernels.compile_line(
+        order.rank_offset,
+        order.kind,
+        order.chunk,
+        order.microbatch,
+        order.stage_of,
+        order.microbatches,
+        line,
+        slot,
+    )
+    if status != kernels.OK:
+        msg = "this order is not a schedule: a rank waits for ever"
+        raise ScheduleError(msg, key="schedule")
+    # Rows of a rank are in its own order, so the last assignment is the last operation.
+    last_backward = np.empty((order.pp, order.vpp), np.int64)
+    (backward,) = np.nonzero(order.kind != FORWARD)
+    last_backward[order.rank[backward], order.chunk[backward]] = slot[backward]
+    compiled = Line(
+        line=line,
+        slot=slot,
+        uses=np.bincount(line[:, kernels.DURATION], minlength=order.pp * order.vpp * 9),
+        first_slot=slot[order.rank_offset[:-1]],
+        last_slot=slot[order.rank_offset[1:] - 1],
+        last_backward_slot=last_backward,
+    )
+    _freeze(compiled)
+    return compiled
+
+
+@lru_cache(maxsize=128)
+def compile_peaks(order: Order) -> Peaks:
+    """Find the states of each rank that can be its peak of memory."""
+    check_complete(order)
+    offset = np.empty(order.pp + 1, np.int64)
+    state = kernels.compile_peaks(
+        order.rank_offset, order.kind, order.chunk, order.vpp, order.splits_backward, offset
+    )
+    peaks = Peaks(offset, state)
+    _freeze(peaks)
+    return peaks
+
+
+def replay_batch(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Replays:
+    """Run one order with the durations of n configurations.
+
+    Parameters
+    ----------
+    order : Order
+        What every configuration runs.
+    duration_ps : int64[n, pp, vpp, 3, 3]
+        By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
+        last microbatch are class 2, everything else is class 1. A single microbatch has F in
+        class 0 and B and W in class 2. Without W in the order, B lasts for both.
+    p2p_ps : int64[n, 2, pp * vpp]
+        Latency from each virtual stage to the next (row 0) and to the one before (row 1);
+        nothing is added between two chunks of one rank, whatever stands here.
+    """
+    return _replay(order, duration_ps, p2p_ps)[0]
+
+
+def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
+    """Run one configuration and keep every operation; a batch of one of :func:`replay_batch`.
+
+    Parameters
+    ----------
+    order : Order
+        What runs.
+    duration_ps : int64[pp, vpp, 3, 3]
+        As in :func:`replay_batch`.
+    p2p_ps : int64[2, pp * vpp]
+        As in :func:`replay_batch`.
+    """
+    durations = np.asarray(duration_ps)[np.newaxis]
+    summary, ends = _replay(order, durations, np.asarray(p2p_ps)[np.newaxis])
+    line = compile_line(order)
+    end_ps = ends[line.slot]
+    index = line.line[line.slot - 1, kernels.DURATION]
+    return Timeline(end_ps - durations.reshape(-1)[index], end_ps, summary)
+
+
+def _replay(
+    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike
+) -> tuple[Replays, NDArray[np.int64]]:
+    durations, latencies = _column(duration_ps, np.int64), _column(p2p_ps, np.int64)
+    pp, vpp, n = order.pp, order.vpp, len(durations)
+    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != (n, 2, pp * vpp):
+        msg = (
+            f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
+            f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
+        )
+        raise ValueError(msg)
+    line = compile_line(order)
+    end_ps = np.empty(len(order.kind) + 1, np.int64)
+    start, end, busy = (np.empty((n, pp), np.int64) for _ in range(3))
+    last_backward = np.empty((n, pp, vpp), np.int64)
+    status = kernels.replay_batch(
+        line.line,
+        line.uses,
+        line.first_slot,
+        line.last_slot,
+        line.last_backward_slot,
+        durations.reshape(n, pp * vpp * 9),
+        latencies,
+        end_ps,
+        start,
+        end,
+        busy,
+        last_backward,
+    )
+    if status != kernels.OK:
+        limit = kernels.MAX_PS / PS_PER_S
+        msg = f"a time of the schedule is negative or the step is longer than {limit:.3g} s"
+        raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
+    return Replays(end.max(axis=1), start, end, busy, last_backward), end_ps
+
+
+def peak_bytes(
+    order: Order, activation_bytes: ArrayLike, w_share: float = 0.0
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the largest memory of activations that each rank holds at one time.
+
+    Parameters
+    ----------
+    order : Order
+        What every configuration runs.
+    activation_bytes : float64[n, pp, vpp]
+        Bytes that one microbatch leaves in one chunk from its F to its B.
+    w_share : float
+        Share of those bytes that stays until W, where the order has W.
+
+    Returns
+    -------
+    peak : float64[n, pp]
+        Bytes at the peak.
+    in_flight : int64[n, pp, vpp]
+        Microbatches between F and B of each chunk at the peak; the first such state where
+        several hold the same.
+    """
+    held = _column(activation_bytes, np.float64)
+    n = len(held)
+    if held.shape != (n, order.pp, order.vpp):
+        msg = f"bytes of shape {held.shape} do not fit {order.pp} ranks with {order.vpp} chunks"
+        raise ValueError(msg)
+    if not 0.0 <= w_share <= 1.0:
+        msg = f"w_share must lie between 0 and 1, not {w_share}"
+        raise ValueError(msg)
+    peaks = compile_peaks(order)
+    peak = np.empty((n, order.pp), np.float64)
+    in_flight = np.empty((n, order.pp, 2, order.vpp), np.int64)
+    kernels.peak_bytes(peaks.offset, peaks.state, held, float(w_share), peak, in_flight)
+    return peak, in_flight[:, :, 0]
+
+
+def peak_in_flight(order: Order) -> NDArray[np.int64]:
+    """Return the largest number of microbatch-chunks that each rank holds, ``int64[pp]``.
+
+    One is held from its F to its B, or to its W where the order has W.
+    """
+    ones = np.ones((1, order.pp, order.vpp))
+    peak, _ = peak_bytes(order, ones, w_share=1.0 if order.splits_backward else 0.0)
+    count: NDArray[np.int64] = peak[0].astype(np.int64)
+    return count
+
+
+def _column(values: ArrayLike, dtype: type) -> NDArray[Any]:
+    """Cast for a kernel. Never floats to integers; writable, or numba would compile once more."""
+    given: NDArray[Any] = np.asarray(values)
+    cast: NDArray[Any] = given.astype(dtype, order="C", casting="same_kind", copy=False)
+    return np.require(cast, requirements=["C", "W"])
+
+
+def _freeze(arrays: tuple[NDArray[Any], ...]) -> None:
+    """Guard what a cache hands to everyone."""
+    for array in arrays:
+        array.setflags(write=False)

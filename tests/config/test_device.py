@@ -1,0 +1,163 @@
+"""Reading a device or network: sources, inheritance and errors."""
+
+import pytest
+
+from projector.config.device import Device, load_device, load_network, merge
+from projector.errors import ConfigError
+
+
+def test_number_may_be_bare_in_an_override():
+    device = load_device({"extends": "h100", "name": "test", "tdp_w": 350})
+    assert device.tdp_w == 350
+    assert "tdp_w" not in device.sources
+    assert device.hbm_gib == load_device("h100").hbm_gib
+
+
+def test_override_of_one_type_keeps_the_others():
+    base = load_device("h100")
+    device = load_device({"extends": "h100", "sustained_clock_mhz": {"bf16": 1200}})
+    assert device.sustained_clock_mhz["bf16"] == 1200
+    assert device.sustained_clock_mhz["fp8"] == base.sustained_clock_mhz["fp8"]
+    assert "sustained_clock_mhz.bf16" not in device.sources
+    assert device.sources["sustained_clock_mhz.fp8"]
+
+
+def test_source_key_is_replaced_by_its_text_and_note():
+    device = load_device(
+        {
+            "extends": "h100",
+            "tdp_w": {"value": 650, "source": "lab", "note": "one card"},
+            "hbm_gib": {"value": 79, "source": "a log"},
+            "sources": {"lab": "our own measurement"},
+        }
+    )
+    assert device.sources["tdp_w"] == "our own measurement (one card)"
+    assert device.sources["hbm_gib"] == "a log"
+    assert device.sources["l2_mib"].startswith("stas00/ml-engineering")
+
+
+def test_extends_from_a_file(tmp_path):
+    path = tmp_path / "slow.yaml"
+    path.write_text(
+        "extends: mi300x\nname: slow\nhbm_efficiency: 0.5\nattention: {forward_rows: 128}\n"
+    )
+    device = load_device(str(path))
+    base = load_device("mi300x")
+    assert (device.name, device.hbm_efficiency) == ("slow", 0.5)
+    assert device.attention.forward_rows == 128
+    assert device.attention.backward_rows == base.attention.backward_rows
+    assert load_device(path) == device
+    second = tmp_path / "slower.yaml"
+    second.write_text(f"extends: {path}\nhbm_efficiency: 0.25\n")
+    assert load_device(str(second)).name == "slow"
+    assert load_device(str(second)).hbm_efficiency == 0.25
+
+
+def test_extends_in_a_circle(tmp_path):
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(f"extends: {two}\n")
+    two.write_text(f"extends: {one}\n")
+    with pytest.raises(ConfigError, match="circle") as error:
+        load_device(str(one))
+    assert error.value.key == "cluster.device.extends"
+
+
+def test_unknown_device_names_the_nearest():
+    with pytest.raises(ConfigError, match="mi300x") as error:
+        load_device("mi30x")
+    assert error.value.key == "cluster.device"
+    assert error.value.value == "mi30x"
+    assert "mi300x" in error.value.allowed
+
+
+def test_unknown_base_of_extends():
+    with pytest.raises(ConfigError, match="unknown GPU 'zzz'"):
+        load_device({"extends": "zzz"})
+
+
+def test_misspelt_key_is_suggested():
+    with pytest.raises(ConfigError, match="did you mean 'hbm_gib'") as error:
+        load_device({"extends": "h100", "hbm_gb": 80})
+    assert "hbm_g" in str(error.value.key)
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ({"hbm_peak_tb_per_s": -1}, "hbm_peak_tb_per_s"),
+        ({"hbm_peak_tb_per_s": {"value": -1, "source": "x"}}, "hbm_peak_tb_per_s"),
+        ({"scale_up_gb_per_s": 0}, "scale_up_gb_per_s"),
+        ({"hbm_efficiency": 1.5}, "hbm_efficiency"),
+        ({"compute_units": 1.5}, "compute_units"),
+        ({"tdp_w": float("inf")}, "tdp_w"),
+        ({"gemm_tiles": []}, "gemm_tiles"),
+        ({"gemm_tiles": [{"m": 128, "n": 0, "k_bytes": 128}]}, "gemm_tiles.0.n"),
+        ({"attention": {"forward_efficiency": 1.2}}, "attention.forward_efficiency"),
+        ({"sustained_clock_mhz": {"bf16": -5}}, "sustained_clock_mhz.bf16"),
+        ({"sustained_clock_mhz": {"bf16": 9999}}, "sustained_clock_mhz.bf16"),
+        ({"scale_up_peer_gb_per_s": 9999}, "scale_up_peer_gb_per_s"),
+        ({"matrix_flop_per_clk_per_cu": {"nvfp4": 16384}}, "lacks nvfp4"),
+    ],
+)
+def test_bad_value_is_refused_by_name(override, key):
+    with pytest.raises(ConfigError) as error:
+        load_device({"extends": "h100", **override})
+    assert key in f"{error.value.key} {error.value}"
+
+
+@pytest.mark.parametrize("given", [3, None, ["h100"]])
+def test_device_is_a_name_a_file_or_a_mapping(given):
+    with pytest.raises(ConfigError, match="a name, a file or a mapping"):
+        load_device(given)
+
+
+def test_key_of_the_caller_is_used():
+    with pytest.raises(ConfigError) as error:
+        load_device({"extends": "h100", "tdp_w": -1}, key="job.gpu")
+    assert error.value.key == "job.gpu.tdp_w"
+
+
+def test_device_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load_device("h100").tdp_w = 1
+
+
+def test_merge_replaces_a_sourced_number_whole():
+    base = {"a": {"value": 1, "source": "s", "note": "n"}, "b": {"x": 1, "y": 2}}
+    assert merge(base, {"a": {"value": 2}, "b": {"y": 3}}) == {
+        "a": {"value": 2},
+        "b": {"x": 1, "y": 3},
+    }
+    assert merge(base, {"a": 5})["a"] == 5
+    assert base["b"] == {"x": 1, "y": 2}
+
+
+def test_missing_field_is_named():
+    with pytest.raises(ConfigError) as error:
+        Device.parse({"name": "x", "vendor": "other"}, path="gpu")
+    assert str(error.value.key).startswith("gpu.")
+
+
+def test_network_by_name_and_by_mapping():
+    rack = load_network("gb200_nvl72")
+    assert (rack.gpus_per_node, rack.scale_up_gpus, rack.nics_per_node) == (4, 72, 4)
+    assert "unsourced" not in " ".join(rack.sources.values())
+    own = load_network({"name": "own", "nic_gbit_per_s": 100})
+    assert own.gpus_per_node == 8
+    assert not own.sources
+
+
+def test_unknown_network_lists_the_known():
+    with pytest.raises(ConfigError, match="hgx_h100") as error:
+        load_network("hgx")
+    assert error.value.key == "cluster.network"
+    assert "hgx_h100" in error.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("override", "key"), [({"nic_efficiency": 2}, "nic_efficiency"), ({"nics": 2}, "nics")]
+)
+def test_bad_network_is_refused(override, key):
+    with pytest.raises(ConfigError) as error:
+        load_network({"name": "own", "nic_gbit_per_s": 100, **override})
+    assert key in f"{error.value.key} {error.value}"

@@ -1,0 +1,651 @@
+"""Reading config.json: equal to the shipped architecture, or an error that names the key."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projector.config.formats.huggingface import read_huggingface
+from projector.config.model import ModelConfig
+from projector.config.resources import find
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError, UnsupportedError
+from reference.parameters import parameters_active, parameters_total
+
+
+def llama_like(
+    model_type: str, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocab: int
+) -> dict[str, Any]:
+    return {
+        "model_type": model_type,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+        "hidden_act": "silu",
+        "torch_dtype": "bfloat16",
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "use_cache": True,
+    }
+
+
+LLAMA_3_1_70B = llama_like("llama", 80, 8192, 28672, 64, 8, 128256) | {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "mlp_bias": False,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {"factor": 8.0, "rope_type": "llama3"},
+    "tie_word_embeddings": False,
+}
+LLAMA_3_2_1B = llama_like("llama", 16, 2048, 8192, 32, 8, 128256) | {
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+LLAMA_2_7B = llama_like("llama", 32, 4096, 11008, 32, 32, 32000) | {
+    "max_position_embeddings": 4096,
+    "pretraining_tp": 1,
+}
+MISTRAL_7B = llama_like("mistral", 32, 4096, 14336, 32, 8, 32000) | {
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+MISTRAL_7B_V03 = llama_like("mistral", 32, 4096, 14336, 32, 8, 32768) | {
+    "max_position_embeddings": 32768,
+    "sliding_window": None,
+}
+MIXTRAL_8X7B = llama_like("mixtral", 32, 4096, 14336, 32, 8, 32000) | {
+    "max_position_embeddings": 32768,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "sliding_window": None,
+}
+QWEN2_5_7B = llama_like("qwen2", 28, 3584, 18944, 28, 4, 152064) | {
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+}
+QWEN3_8B = llama_like("qwen3", 36, 4096, 12288, 32, 8, 151936) | {
+    "attention_bias": False,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+}
+QWEN3_30B_A3B = llama_like("qwen3_moe", 48, 2048, 6144, 32, 4, 151936) | {
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+}
+DEEPSEEK_V3 = llama_like("deepseek_v3", 61, 7168, 18432, 128, 128, 129280) | {
+    "attention_bias": False,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+}
+KIMI_K2 = DEEPSEEK_V3 | {
+    "model_type": "kimi_k2",
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "first_k_dense_replace": 1,
+    "max_position_embeddings": 131072,
+    "n_group": 1,
+    "n_routed_experts": 384,
+    "num_nextn_predict_layers": 0,
+    "topk_group": 1,
+    "vocab_size": 163840,
+}
+DEEPSEEK_V2_LITE = llama_like("deepseek_v2", 27, 2048, 10944, 16, 16, 102400) | {
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "v_head_dim": 128,
+}
+GLM_4_5_AIR = llama_like("glm4_moe", 46, 4096, 10944, 96, 8, 151552) | {
+    "attention_bias": True,
+    "first_k_dense_replace": 1,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1408,
+    "n_group": 1,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "num_nextn_predict_layers": 1,
+    "partial_rotary_factor": 0.5,
+    "topk_group": 1,
+    "use_qk_norm": False,
+}
+GPT_OSS_20B = llama_like("gpt_oss", 24, 2880, 2880, 64, 8, 201088) | {
+    "attention_bias": True,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_experts_per_tok": 4,
+    "num_local_experts": 32,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+}
+LLAMA_4_MAVERICK = {
+    "model_type": "llama4",
+    "vision_config": {"model_type": "llama4_vision_model", "hidden_size": 1408},
+    "text_config": llama_like("llama4_text", 48, 5120, 8192, 40, 8, 202048)
+    | {
+        "attention_chunk_size": 8192,
+        "head_dim": 128,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 262144,
+        "num_experts_per_tok": 1,
+        "num_local_experts": 128,
+        "use_qk_norm": False,
+    },
+}
+GEMMA_2_9B = llama_like("gemma2", 42, 3584, 14336, 16, 8, 256000) | {
+    "attn_logit_softcapping": 50.0,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+}
+GEMMA_3_1B = llama_like("gemma3_text", 26, 1152, 6912, 4, 1, 262144) | {
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 32768,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+}
+GEMMA_3_4B = {
+    "model_type": "gemma3",
+    "vision_config": {"model_type": "siglip_vision_model"},
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+}
+PHI_4 = llama_like("phi3", 40, 5120, 17920, 40, 10, 100352) | {
+    "max_position_embeddings": 16384,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+INTERNLM2_7B = llama_like("internlm2", 32, 4096, 14336, 32, 8, 92544) | {
+    "bias": False,
+    "max_position_embeddings": 32768,
+}
+INTERNLM_7B = llama_like("internlm", 32, 4096, 11008, 32, 32, 103168) | {
+    "bias": True,
+    "max_position_embeddings": 2048,
+}
+NEMOTRON_4_340B = llama_like("nemotron", 96, 18432, 73728, 96, 8, 256000) | {
+    "attention_bias": False,
+    "head_dim": 192,
+    "hidden_act": "relu2",
+    "max_position_embeddings": 4096,
+    "mlp_bias": False,
+    "partial_rotary_factor": 0.5,
+}
+FALCON_7B = {
+    "model_type": "falcon",
+    "alibi": False,
+    "bias": False,
+    "hidden_size": 4544,
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "num_attention_heads": 71,
+    "num_hidden_layers": 32,
+    "parallel_attn": True,
+    "vocab_size": 65024,
+}
+FALCON_40B = FALCON_7B | {
+    "hidden_size": 8192,
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+}
+GPT2_XL = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "n_ctx": 1024,
+    "n_embd": 1600,
+    "n_head": 25,
+    "n_layer": 48,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+OPT_1_3B = {
+    "model_type": "opt",
+    "activation_function": "relu",
+    "do_layer_norm_before": True,
+    "ffn_dim": 8192,
+    "hidden_size": 2048,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 24,
+    "vocab_size": 50272,
+    "word_embed_proj_dim": 2048,
+}
+
+SHIPPED = {
+    "llama3.1_70b": LLAMA_3_1_70B,
+    "llama3.2_1b": LLAMA_3_2_1B,
+    "llama2_7b": LLAMA_2_7B,
+    "mistral_7b_v0.1": MISTRAL_7B,
+    "mistral_7b_v0.3": MISTRAL_7B_V03,
+    "mixtral_8x7b": MIXTRAL_8X7B,
+    "qwen2.5_7b": QWEN2_5_7B,
+    "qwen3_8b": QWEN3_8B,
+    "qwen3_30b_a3b": QWEN3_30B_A3B,
+    "deepseek_v3": DEEPSEEK_V3,
+    "kimi_k2": KIMI_K2,
+    "deepseek_v2_lite": DEEPSEEK_V2_LITE,
+    "glm4.5_air": GLM_4_5_AIR,
+    "gpt_oss_20b": GPT_OSS_20B,
+    "llama4_maverick": LLAMA_4_MAVERICK,
+    "gemma2_9b": GEMMA_2_9B,
+    "gemma3_1b": GEMMA_3_1B,
+    "gemma3_4b": GEMMA_3_4B,
+    "phi4": PHI_4,
+    "internlm2_7b": INTERNLM2_7B,
+    "internlm_7b": INTERNLM_7B,
+    "nemotron4_340b": NEMOTRON_4_340B,
+    "falcon_7b": FALCON_7B,
+    "falcon_40b": FALCON_40B,
+    "gpt2_xl": GPT2_XL,
+    "opt_1.3b": OPT_1_3B,
+}
+
+MPT_7B = {
+    "model_type": "mpt",
+    "attn_config": {"alibi": True, "attn_type": "multihead_attention", "qk_ln": False},
+    "d_model": 4096,
+    "expansion_ratio": 4,
+    "learned_pos_emb": True,
+    "max_seq_len": 2048,
+    "n_heads": 32,
+    "n_layers": 32,
+    "no_bias": True,
+    "vocab_size": 50432,
+}
+STARCODER2_3B = llama_like("starcoder2", 30, 3072, 12288, 24, 2, 49152) | {
+    "hidden_act": "gelu_pytorch_tanh",
+    "max_position_embeddings": 16384,
+    "sliding_window": 4096,
+    "use_bias": True,
+}
+GPT_NEOX_20B = llama_like("gpt_neox", 44, 6144, 24576, 64, 64, 50432) | {
+    "hidden_act": "gelu_fast",
+    "max_position_embeddings": 2048,
+    "use_parallel_residual": True,
+}
+COMMAND_R = llama_like("cohere", 40, 8192, 22528, 64, 64, 256000) | {
+    "max_position_embeddings": 131072,
+    "use_qk_norm": False,
+}
+OLMO_2_7B = llama_like("olmo2", 32, 4096, 11008, 32, 32, 100352) | {
+    "max_position_embeddings": 4096,
+}
+QWEN_1_5_MOE = llama_like("qwen2_moe", 24, 2048, 5632, 16, 16, 151936) | {
+    "decoder_sparse_step": 1,
+    "max_position_embeddings": 8192,
+    "max_window_layers": 21,
+    "moe_intermediate_size": 1408,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "shared_expert_intermediate_size": 5632,
+    "use_sliding_window": False,
+}
+GEMMA_7B = llama_like("gemma", 28, 3072, 24576, 16, 16, 256000) | {
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+}
+
+PUBLISHED = [
+    # config, parameters of the checkpoint on the Hugging Face hub
+    ("mpt-7b", MPT_7B, 6_649_286_656),
+    ("starcoder2-3b", STARCODER2_3B, 3_030_371_328),
+    ("gpt-neox-20b", GPT_NEOX_20B, 20_554_567_680),
+    ("c4ai-command-r-v01", COMMAND_R, 34_980_831_232),
+    ("OLMo-2-1124-7B", OLMO_2_7B, 7_298_617_344),
+    ("Qwen1.5-MoE-A2.7B", QWEN_1_5_MOE, 14_315_784_192),
+    ("gemma-7b", GEMMA_7B, 8_537_680_896),
+]
+
+
+def read(data: dict[str, Any], **changes: Any) -> ModelConfig:
+    return read_huggingface(data | changes)[0]
+
+
+def without(data: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != key}
+
+
+def same_shape(model: ModelConfig) -> dict[str, Any]:
+    """Return the architecture with what may be spelt in two ways written out."""
+    fields = model.model_dump(exclude={"name", "source"})
+    return fields | {"num_query_groups": model.query_groups, "kv_channels": model.head_dim}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_equals_the_shipped_architecture(name: str) -> None:
+    model, _ = read_huggingface(SHIPPED[name])
+    shipped = ModelConfig.parse(read_yaml(find("models", name, key="model")))
+    expected = same_shape(shipped)
+    given = same_shape(model)
+    if shipped.mla is not None:
+        given["num_query_groups"] = expected["num_query_groups"]
+    if model.moe is not None and all(model.moe_layers):
+        # The width of dense layers is unused, and Mixtral's file gives the experts' there.
+        given["ffn_hidden_size"] = expected["ffn_hidden_size"]
+    assert given == expected
+    assert parameters_total(model) == parameters_total(shipped)
+    assert parameters_active(model) == parameters_active(shipped)
+
+
+@pytest.mark.parametrize(
+    ("data", "total"), [row[1:] for row in PUBLISHED], ids=[row[0] for row in PUBLISHED]
+)
+def test_has_the_parameters_of_the_checkpoint(data: dict[str, Any], total: int) -> None:
+    assert parameters_total(read(data)) == total
+
+
+def test_names_itself() -> None:
+    assert read(LLAMA_3_1_70B).name == "llama"
+    assert read(LLAMA_3_1_70B, _name_or_path="org/model").name == "org/model"
+    assert read_huggingface(LLAMA_3_1_70B, name="mine")[0].name == "mine"
+
+
+def test_plain_models_have_no_warnings() -> None:
+    for name in ("llama3.1_70b", "mixtral_8x7b", "qwen3_30b_a3b", "gpt_oss_20b", "opt_1.3b"):
+        assert read_huggingface(SHIPPED[name])[1] == [], name
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (DEEPSEEK_V3, ["quantised", "multi-token-prediction"]),
+        (LLAMA_4_MAVERICK, ["vision", "chunks of 8192"]),
+        (GEMMA_3_4B, ["vision"]),
+        (GEMMA_2_9B, ["soft cap"]),
+        (FALCON_7B, ["side by side"]),
+        (COMMAND_R, ["side by side"]),
+        (GPT_NEOX_20B, ["side by side"]),
+    ],
+)
+def test_warns_of_what_is_not_modelled(data: dict[str, Any], words: list[str]) -> None:
+    warnings = read_huggingface(data)[1]
+    assert len(warnings) == len(words)
+    for word in words:
+        assert any(word in warning for warning in warnings)
+
+
+def test_absent_key_value_heads_are_the_query_heads() -> None:
+    assert read(without(LLAMA_2_7B, "num_key_value_heads")).query_groups == 32
+    assert read(LLAMA_2_7B, num_key_value_heads=None).query_groups == 32
+
+
+def test_tied_embeddings_default_differs_by_class() -> None:
+    assert not read(without(LLAMA_3_1_70B, "tie_word_embeddings")).tied_embeddings
+    assert read(GEMMA_2_9B).tied_embeddings
+    assert read(GPT2_XL).tied_embeddings
+
+
+def test_multimodal_file_may_untie_the_embeddings() -> None:
+    assert not read(GEMMA_3_4B, tie_word_embeddings=False).tied_embeddings
+
+
+def test_qwen_windows_count_from_the_end() -> None:
+    model = read(QWEN2_5_7B, use_sliding_window=True, sliding_window=4096, max_window_layers=20)
+    assert (model.sliding_window, model.sliding_window_layers) == (4096, 8)
+
+
+def test_window_defaults_follow_the_class() -> None:
+    assert read(without(MISTRAL_7B, "sliding_window")).sliding_window == 4096
+    assert read(without(GPT_OSS_20B, "layer_types")).sliding_window_layers == 12
+    assert read(PHI_4).sliding_window_layers == 0
+
+
+def test_dense_layers_between_experts() -> None:
+    model = read(QWEN3_30B_A3B, decoder_sparse_step=2, mlp_only_layers=[1])
+    assert model.moe_layers[:6] == (False, False, False, True, False, True)
+    assert read(QWEN3_30B_A3B, mlp_only_layers=list(range(48))).moe is None
+    listed = LLAMA_4_MAVERICK["text_config"] | {"moe_layers": [0, 5]}
+    assert [i for i, flag in enumerate(read(listed).moe_layers) if flag] == [0, 5]
+
+
+def test_deepseek_without_experts_is_dense() -> None:
+    assert read(DEEPSEEK_V3, n_routed_experts=None).moe is None
+
+
+def test_group_limited_routing_is_read() -> None:
+    moe = read(DEEPSEEK_V3).moe
+    assert moe is not None
+    assert (moe.num_groups, moe.group_topk) == (8, 4)
+
+
+def test_biased_llama() -> None:
+    model = read(LLAMA_2_7B, attention_bias=True, mlp_bias=True)
+    assert (model.attention_bias, model.mlp_bias) == ("qkv+out", True)
+
+
+def test_falcon_variants() -> None:
+    sequential = read(FALCON_7B, parallel_attn=False, alibi=True, multi_query=False, bias=True)
+    assert sequential.norms_per_layer == 2
+    assert sequential.position_embedding == "alibi"
+    assert sequential.query_groups == 71
+    assert sequential.mlp_bias
+
+
+def test_mpt_with_learned_positions_and_biases() -> None:
+    # The 125M of llm-foundry's benchmark, whose count is published.
+    data = MPT_7B | {"d_model": 768, "n_heads": 12, "n_layers": 12, "vocab_size": 50368}
+    model = read(data, no_bias=False, attn_config={"alibi": False})
+    assert parameters_total(model) == 125_311_488
+
+
+def test_mpt_key_value_heads() -> None:
+    one = read(MPT_7B, attn_config={"attn_type": "multiquery_attention"})
+    assert one.query_groups == 1
+    grouped = {"attn_type": "grouped_query_attention"}
+    assert read(MPT_7B, attn_config=grouped | {"kv_n_heads": 8}).query_groups == 8
+    with pytest.raises(ConfigError) as error:
+        read(MPT_7B, attn_config=grouped)
+    assert error.value.key == "model.attn_config.kv_n_heads"
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        "mamba",
+        "mamba2",
+        "jamba",
+        "zamba2",
+        "nemotron_h",
+        "bamba",
+        "falcon_h1",
+        "qwen3_next",
+        "recurrent_gemma",
+        "rwkv",
+    ],
+)
+def test_hybrids_are_refused(model_type: str) -> None:
+    with pytest.raises(UnsupportedError, match="hybrid Mamba / linear-attention") as error:
+        read_huggingface({"model_type": model_type}, key="model")
+    assert error.value.key == "model.model_type"
+    assert error.value.value == model_type
+
+
+def test_unknown_type_names_the_known_ones() -> None:
+    with pytest.raises(UnsupportedError, match=r"known: .*deepseek_v3.*llama.*qwen3_moe") as error:
+        read_huggingface({"model_type": "bert"})
+    assert "mixtral" in error.value.allowed
+
+
+def test_bloom_is_refused_with_the_reason() -> None:
+    with pytest.raises(UnsupportedError, match="norm behind its embedding"):
+        read_huggingface({"model_type": "bloom"})
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "key"),
+    [
+        (OPT_1_3B, {"word_embed_proj_dim": 512}, "word_embed_proj_dim"),
+        (OPT_1_3B, {"do_layer_norm_before": False}, "do_layer_norm_before"),
+        (DEEPSEEK_V3, {"attention_bias": True}, "attention_bias"),
+        (LLAMA_2_7B, {"hidden_act": "tanh"}, "hidden_act"),
+        (QWEN3_8B, {"layer_types": ["linear_attention"] * 36}, "layer_types"),
+        (MPT_7B, {"attn_config": {"qk_ln": True}}, "attn_config.qk_ln"),
+    ],
+)
+def test_variants_that_cannot_be_described(
+    data: dict[str, Any], changes: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        read(data, **changes)
+    assert error.value.key == f"model.{key}"
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        (LLAMA_3_1_70B, "hidden_size"),
+        (LLAMA_3_1_70B, "vocab_size"),
+        (LLAMA_3_1_70B, "num_hidden_layers"),
+        (LLAMA_3_1_70B, "model_type"),
+        (QWEN3_30B_A3B, "num_experts"),
+        (DEEPSEEK_V3, "kv_lora_rank"),
+        (DEEPSEEK_V3, "q_lora_rank"),
+        (DEEPSEEK_V3, "first_k_dense_replace"),
+        (GPT2_XL, "n_embd"),
+    ],
+)
+def test_missing_key_is_named(data: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match="missing") as error:
+        read(without(data, key))
+    assert error.value.key == f"model.{key}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", "8192"),
+        ("hidden_size", 8192.0),
+        ("hidden_size", True),
+        ("hidden_size", None),
+        ("hidden_size", 0),
+        ("hidden_size", 10**30),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", -1),
+        ("num_key_value_heads", 7),
+        ("tie_word_embeddings", "no"),
+        ("attention_bias", 1),
+        ("hidden_act", 3),
+        ("layer_types", "full_attention"),
+        ("layer_types", [1]),
+        ("model_type", ["llama"]),
+    ],
+)
+def test_bad_values_are_named(key: str, value: object) -> None:
+    renamed = {
+        "num_key_value_heads": "num_query_groups",
+        "num_hidden_layers": "num_layers",
+    }
+    with pytest.raises(ConfigError) as error:
+        read(LLAMA_3_1_70B, **{key: value})
+    assert error.value.key in {f"model.{key}", f"model.{renamed.get(key, key)}"}
+
+
+def test_too_many_layers_are_refused_before_patterns_are_built() -> None:
+    with pytest.raises(ConfigError) as error:
+        read(QWEN3_30B_A3B, num_hidden_layers=10**9)
+    assert error.value.key == "model.num_hidden_layers"
+
+
+def test_nested_keys_are_named_with_their_path() -> None:
+    text = without(LLAMA_4_MAVERICK["text_config"], "num_local_experts")
+    with pytest.raises(ConfigError) as error:
+        read(LLAMA_4_MAVERICK, text_config=text)
+    assert error.value.key == "model.text_config.num_local_experts"
+    with pytest.raises(ConfigError):
+        read(LLAMA_4_MAVERICK, text_config=[1])
+
+
+@pytest.mark.parametrize("data", [None, [], "llama", 3])
+def test_not_a_mapping(data: Any) -> None:
+    with pytest.raises(ConfigError, match="mapping"):
+        read_huggingface(data)
+
+
+def test_an_error_is_ready_for_json() -> None:
+    with pytest.raises(ConfigError) as error:
+        read(LLAMA_3_1_70B, hidden_size="wide")
+    assert error.value.to_dict()["value"] == "wide"
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**70),
+    st.floats(),
+    st.text(max_size=4),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@given(name=st.sampled_from(sorted(SHIPPED)), data=st.data(), value=JUNK)
+def test_any_change_is_read_or_refused(name: str, data: st.DataObject, value: object) -> None:
+    config = SHIPPED[name]
+    key = data.draw(st.sampled_from(sorted(config)))
+    try:
+        model, _ = read_huggingface(config | {key: value})
+    except ConfigError:
+        return
+    assert parameters_active(model) <= parameters_total(model)

@@ -1,0 +1,219 @@
+"""Plain-Python collectives: every algorithm walked step by step, one collective at a time.
+
+A fabric is a dict with the fields of a FABRIC record. Each function returns the time without the
+start, or None where the algorithm does not serve the operation.
+"""
+
+import math
+
+REDUCING = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def group_rate(fabric, local):
+    links = (local - 1) * fabric["peer_bytes_per_s"]
+    return min(fabric["scale_up_bytes_per_s"], links) * fabric["scale_up_efficiency"]
+
+
+def pair_rate(fabric):
+    return group_rate(fabric, 2)
+
+
+def domain_of(n, local):
+    """Domain of each rank, the ranks of a domain side by side."""
+    return [rank // local for rank in range(n)]
+
+
+def chain_hops(n, local, fabric):
+    """Latency of a chunk that visits every rank, once."""
+    domain = domain_of(n, local)
+    return sum(
+        fabric["scale_up_latency_s"] if domain[i] == domain[i + 1] else fabric["nic_latency_s"]
+        for i in range(n - 1)
+    )
+
+
+def trips(op):
+    return 2 if op == "all_reduce" else 1
+
+
+def ring(op, size, n, local, fabric):
+    if op not in (*REDUCING, "broadcast"):
+        return None
+    chunks = [size] if op == "broadcast" else [size / n] * (trips(op) * (n - 1))
+    sent = sum(chunks)
+    hops = trips(op) * chain_hops(n, local, fabric)
+    if local == n:
+        return sent / group_rate(fabric, n) + hops
+    # One ring per local member, each with an equal part; in each of them one member of the
+    # domain sends to the next domain and the others send to a neighbour.
+    per_ring = sent / local
+    nic = per_ring / fabric["nic_bytes_per_s"]
+    near = (local - 1) * per_ring / group_rate(fabric, local) if local > 1 else 0.0
+    return max(nic, near) + hops
+
+
+def tree(op, size, n, local, fabric):
+    domains = len(set(domain_of(n, local)))
+    if domains == 1 or op not in ("all_reduce", "broadcast"):
+        return None
+    # Two trees carry half of the buffer each. A domain is an inner vertex of at most one.
+    half = size / 2
+    if op == "all_reduce":
+        children = 1 if domains == 2 else 2
+        up_as_leaf = half
+        up_as_inner = 0.0 if domains == 2 else half
+        sent = up_as_leaf + up_as_inner + children * half
+    else:
+        sent = 2 * half
+    nic = sent / (local * fabric["nic_bytes_per_s"])
+    near = 0.0
+    if local > 1:
+        near = trips(op) * size * (local - 1) / local / group_rate(fabric, local)
+    depth = math.ceil(math.log2(domains))
+    hops = (local - 1) * fabric["scale_up_latency_s"] + depth * fabric["nic_latency_s"]
+    return max(nic, near) + trips(op) * hops
+
+
+def halving_doubling(op, size, n, local, fabric):
+    if op not in REDUCING:
+        return None
+    whole = n == 2 ** int(math.log2(n))
+    hop, nic_hop = fabric["scale_up_latency_s"], fabric["nic_latency_s"]
+    if local == n:
+        if not whole and op != "all_reduce":
+            return None
+        core = 2 ** int(math.log2(n))
+        total, block, partners = 0.0, size, core
+        while partners > 1:
+            block /= 2
+            total += block / pair_rate(fabric) + hop
+            partners //= 2
+        total *= trips(op)
+        if not whole:
+            total += 2 * (size / pair_rate(fabric) + hop)
+        return total
+    if not whole or local != 2 ** int(math.log2(local)):
+        return None
+    total, block, distance = 0.0, size, 1
+    while distance < n:
+        block /= 2
+        if distance < local:
+            total += block / pair_rate(fabric) + hop
+        else:
+            total += block / fabric["nic_bytes_per_s"] + nic_hop
+        distance *= 2
+    return trips(op) * total
+
+
+def bruck(op, size, n, local, fabric):
+    if op not in ("all_gather", "all_to_all"):
+        return None
+    rate, hop = pair_rate(fabric), fabric["scale_up_latency_s"]
+    if local < n:
+        rate = fabric["nic_bytes_per_s"] if local == 1 else min(rate, fabric["nic_bytes_per_s"])
+        hop = fabric["nic_latency_s"]
+    total, distance = 0.0, 1
+    while distance < n:
+        if op == "all_gather":  # what is held doubles until all is there
+            blocks = min(distance, n - distance)
+        else:
+            blocks = len([block for block in range(n) if block & distance])
+        total += blocks * size / n / rate + hop
+        distance *= 2
+    return total
+
+
+def direct(op, size, n, local, fabric):
+    hop = fabric["scale_up_latency_s"]
+    if op == "send_recv":
+        if local == 2:
+            return size / pair_rate(fabric) + hop
+        return size / fabric["nic_bytes_per_s"] + fabric["nic_latency_s"]
+    if local < n:
+        return None
+    shares = (n - 1) * (size / n) / group_rate(fabric, n)
+    if op in ("all_reduce", "broadcast"):
+        return min((n - 1) * size / group_rate(fabric, n) + hop, 2 * (shares + hop))
+    return shares + hop
+
+
+def hierarchical(op, size, n, local, fabric):
+    if op not in REDUCING or local in (1, n):
+        return None
+    domains = len(set(domain_of(n, local)))
+    within = ring("all_gather", size, local, local, fabric)
+    across = ring(op, size / local, domains, 1, fabric)
+    # All-reduce scatters, reduces across and gathers; the others do one of the two.
+    return trips(op) * within + across
+
+
+def in_network(op, size, n, local, fabric):
+    if op != "all_reduce" or local < n or n < fabric["in_network_min_gpus"]:
+        return None
+    if fabric["in_network_bytes_per_s"] == 0:
+        return None
+    return size / fabric["in_network_bytes_per_s"] + 2 * fabric["scale_up_latency_s"]
+
+
+def pairwise(op, size, n, local, fabric):
+    if op != "all_to_all":
+        return None
+    block = size / n
+    near = (local - 1) * block / group_rate(fabric, local) if local > 1 else 0.0
+    issue = (n - 1) * fabric["scale_up_latency_s"]
+    if local == n:
+        return near + issue
+    far = (n - local) * block / fabric["nic_bytes_per_s"]
+    return max(near, far) + issue + fabric["nic_latency_s"]
+
+
+ALGORITHMS = (
+    ring,
+    tree,
+    halving_doubling,
+    bruck,
+    direct,
+    hierarchical,
+    in_network,
+    pairwise,
+)
+
+
+def start(n, local, fabric):
+    return fabric["start_s"] + (fabric["network_start_s"] if local < n else 0.0)
+
+
+def self_copy(op, size, n, fabric):
+    if op not in (*REDUCING, "all_to_all"):
+        return 0.0
+    rate = fabric["scale_up_bytes_per_s"] * fabric["scale_up_efficiency"]
+    return fabric["self_copy_share"] * size / n / rate
+
+
+def algorithm_times(op, size, n, local, fabric):
+    """Time of each algorithm that serves the operation, by its code."""
+    times = {}
+    for code, algorithm in enumerate(ALGORITHMS):
+        time_s = algorithm(op, size, n, local, fabric)
+        if time_s is not None:
+            copy = 0.0 if algorithm is in_network else self_copy(op, size, n, fabric)
+            times[code] = start(n, local, fabric) + time_s + copy
+    allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
+    return allowed or times
+
+
+def collective_time(op, size, n, local, fabric):
+    if n == 1 or size == 0:
+        return 0.0
+    return min(algorithm_times(op, size, n, local, fabric).values())
+
+
+def moe_exchange_time(local_bytes, remote_bytes, n, local, fabric):
+    if local_bytes == 0 and remote_bytes == 0:
+        return 0.0
+    domains = len(set(domain_of(n, local)))
+    near = local_bytes / group_rate(fabric, local) if local > 1 else 0.0
+    far = remote_bytes / fabric["nic_bytes_per_s"] if domains > 1 else 0.0
+    hops = fabric["scale_up_latency_s"] if local > 1 else 0.0
+    hops += math.ceil(math.log2(domains)) * fabric["nic_latency_s"]
+    return start(n, local, fabric) + hops + max(near, far)

@@ -1,0 +1,135 @@
+"""Parameter counts straight from the definition of each module, in plain integers.
+
+H is the width of the residual stream, V the vocabulary, A the query heads, G the key/value
+heads, d the width of a head, F the inner width of an MLP and E the number of experts.
+
+The vocabulary is not padded, and multi-token-prediction modules are outside every count.
+"""
+
+from projector.config.model import MLAConfig, ModelConfig, MoEConfig
+
+
+def parameters_total(model: ModelConfig) -> int:
+    """Count every parameter of the model once."""
+    layers = sum(layer_parameters(model, is_moe=is_moe) for is_moe in model.moe_layers)
+    return embedding_parameters(model) + layers + norm_parameters(model) + output_parameters(model)
+
+
+def parameters_active(model: ModelConfig) -> int:
+    """Count the parameters that one token uses.
+
+    Everything but the routed experts that the router does not pick. Both embeddings, the
+    router, the norms and the shared experts are active; several published figures (gpt-oss,
+    DeepSeek-V2-Lite) leave out the input embedding.
+    """
+    if model.moe is None:
+        return parameters_total(model)
+    idle = model.moe.num_experts - model.moe.router_topk
+    return parameters_total(model) - sum(model.moe_layers) * idle * expert_parameters(model)
+
+
+def embedding_parameters(model: ModelConfig) -> int:
+    """Count token embedding, V H, and the table of learned positions."""
+    positions = model.max_position_embeddings if model.position_embedding == "learned" else 0
+    return (model.vocab_size + positions) * model.hidden_size
+
+
+def output_parameters(model: ModelConfig) -> int:
+    """Count the output layer, V H, which is the embedding's when they are tied."""
+    return 0 if model.tied_embeddings else model.vocab_size * model.hidden_size
+
+
+def norm_parameters(model: ModelConfig) -> int:
+    """Count one norm over the residual stream: a gain, for LayerNorm also a bias."""
+    return norm_of_width(model, model.hidden_size)
+
+
+def norm_of_width(model: ModelConfig, width: int) -> int:
+    """Count one norm over ``width`` channels."""
+    return width if model.normalization == "rmsnorm" else 2 * width
+
+
+def layer_parameters(model: ModelConfig, *, is_moe: bool) -> int:
+    """Count one transformer layer."""
+    mlp = moe_parameters(model) if is_moe else dense_mlp_parameters(model)
+    return model.norms_per_layer * norm_parameters(model) + attention_parameters(model) + mlp
+
+
+def attention_parameters(model: ModelConfig) -> int:
+    """Count the attention of one layer."""
+    if model.mla is not None:
+        return mla_parameters(model, model.mla)
+    hidden = model.hidden_size
+    query = model.num_attention_heads * model.head_dim
+    key = value = model.query_groups * model.head_dim
+
+    projections = hidden * query + hidden * key + hidden * value + query * hidden
+    biases = {"none": 0, "qkv": query + key + value, "qkv+out": query + key + value + hidden}
+    norms = {"none": 0, "head": 2 * model.head_dim, "full": query + key}
+    sinks = model.num_attention_heads if model.attention_sinks else 0
+    return projections + biases[model.attention_bias] + norms[model.qk_norm] + sinks
+
+
+def mla_parameters(model: ModelConfig, mla: MLAConfig) -> int:
+    """Count multi-head latent attention, whose two latents each have a norm and no biases."""
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    query = heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim)
+    if mla.q_lora_rank:
+        queries = (
+            hidden * mla.q_lora_rank
+            + norm_of_width(model, mla.q_lora_rank)
+            + mla.q_lora_rank * query
+        )
+    else:
+        queries = hidden * query
+    # One rotary key is projected beside the latent and shared by all heads.
+    latent = hidden * (mla.kv_lora_rank + mla.qk_pos_emb_head_dim)
+    latent_norm = norm_of_width(model, mla.kv_lora_rank)
+    keys_and_values = mla.kv_lora_rank * heads * (mla.qk_head_dim + mla.v_head_dim)
+    output = heads * mla.v_head_dim * hidden
+    return queries + latent + latent_norm + keys_and_values + output
+
+
+def dense_mlp_parameters(model: ModelConfig) -> int:
+    """Count the MLP of a dense layer."""
+    return mlp_of_width(model, model.ffn_hidden_size)
+
+
+def mlp_of_width(model: ModelConfig, width: int) -> int:
+    """Count an MLP of inner width F: up (and gate) H F, down F H, and their biases."""
+    inputs = 2 if model.gated else 1
+    weights = (inputs + 1) * model.hidden_size * width
+    biases = inputs * width + model.hidden_size
+    return weights + biases if model.mlp_bias else weights
+
+
+def moe_parameters(model: ModelConfig) -> int:
+    """Count router, routed and shared experts of one layer."""
+    moe = _moe(model)
+    experts = moe.num_experts * expert_parameters(model)
+    return router_parameters(model) + experts + shared_expert_parameters(model)
+
+
+def router_parameters(model: ModelConfig) -> int:
+    """Count the router, H E, and its bias."""
+    moe = _moe(model)
+    return model.hidden_size * moe.num_experts + (moe.num_experts if moe.router_bias else 0)
+
+
+def expert_parameters(model: ModelConfig) -> int:
+    """Count one routed expert."""
+    return mlp_of_width(model, _moe(model).ffn_hidden_size)
+
+
+def shared_expert_parameters(model: ModelConfig) -> int:
+    """Count the shared experts of one layer and the gate, H, on their output."""
+    moe = _moe(model)
+    if not moe.shared_expert_ffn_hidden_size:
+        return 0
+    gate = model.hidden_size if moe.shared_expert_gate else 0
+    return mlp_of_width(model, moe.shared_expert_ffn_hidden_size) + gate
+
+
+def _moe(model: ModelConfig) -> MoEConfig:
+    assert model.moe is not None, f"{model.name} has no experts"
+    return model.moe

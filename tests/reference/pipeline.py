@@ -1,0 +1,126 @@
+"""Plain-Python pipelines: an event simulation, and memory by walking through each rank."""
+
+import heapq
+import itertools
+
+
+def tasks_of(order):
+    """Operations of each rank of an order of arrays, as (kind, chunk, microbatch)."""
+    names = ["FBW"[kind] for kind in order.kind]
+    tasks = list(zip(names, order.chunk.tolist(), order.microbatch.tolist(), strict=True))
+    return [tasks[begin:end] for begin, end in itertools.pairwise(order.rank_offset.tolist())]
+
+
+def simulate(ranks, placement, duration, latency, microbatches):
+    """Run ordered operations through an event queue.
+
+    ``ranks[r]`` lists (kind, chunk, microbatch) with kind "F", "B" or "W"; ``placement[r][c]`` is
+    a virtual stage; ``duration(rank, chunk, kind, microbatch)`` and ``latency(source, target)``
+    (virtual stages) are integers. Returns {(kind, stage, microbatch): (start, end)}.
+    """
+    home = {stage: rank for rank, row in enumerate(placement) for stage in row}
+    last = len(home) - 1
+    arrived = {("F", 0, m) for m in range(microbatches)}
+    position = [0] * len(ranks)
+    busy = [False] * len(ranks)
+    spans = {}
+    events = []
+
+    def start_next(rank, now):
+        if busy[rank] or position[rank] == len(ranks[rank]):
+            return
+        kind, chunk, microbatch = ranks[rank][position[rank]]
+        task = (kind, placement[rank][chunk], microbatch)
+        if task not in arrived:
+            return
+        busy[rank] = True
+        position[rank] += 1
+        end = now + duration(rank, chunk, kind, microbatch)
+        spans[task] = (now, end)
+        heapq.heappush(events, (end, "end", rank, task))
+
+    def consequences(task):
+        kind, stage, microbatch = task
+        if kind == "F" and stage < last:
+            yield "F", stage + 1, microbatch
+        elif kind == "F":
+            yield "B", stage, microbatch
+        elif kind == "B":
+            yield "W", stage, microbatch
+            if stage > 0:
+                yield "B", stage - 1, microbatch
+
+    for rank in range(len(ranks)):
+        start_next(rank, 0)
+    while events:
+        now, what, rank, task = heapq.heappop(events)
+        if what == "end":
+            busy[rank] = False
+            for message in consequences(task):
+                target = home[message[1]]
+                delay = 0 if target == rank else latency(task[1], message[1])
+                heapq.heappush(events, (now + delay, "message", target, message))
+        else:
+            arrived.add(task)
+        start_next(rank, now)
+    if any(position[rank] < len(tasks) for rank, tasks in enumerate(ranks)):
+        msg = "deadlock"
+        raise RuntimeError(msg)
+    return spans
+
+
+def one_forward_one_backward(pp, microbatches):
+    """Operations of each rank in 1F1B, by the rule that each rank follows on its own."""
+    ranks = []
+    for rank in range(pp):
+        forwards, backwards, tasks = 0, 0, []
+        while backwards < microbatches:
+            if forwards < microbatches and forwards - backwards < pp - rank:
+                tasks.append(("F", 0, forwards))
+                forwards += 1
+            else:
+                tasks.append(("B", 0, backwards))
+                backwards += 1
+        ranks.append(tasks)
+    return ranks
+
+
+def interleaved(pp, vpp, microbatches):
+    """Operations of each rank as Megatron-LM's loops issue them, microbatch groups of ``pp``."""
+    total = vpp * microbatches
+
+    def unit(step, forward):
+        group, inside = divmod(step, pp * vpp)
+        chunk = inside // pp
+        return chunk if forward else vpp - 1 - chunk, group * pp + inside % pp
+
+    ranks = []
+    for rank in range(pp):
+        warmup = min((pp - rank - 1) * 2 + (vpp - 1) * pp, total)
+        tasks = [("F", *unit(step, forward=True)) for step in range(warmup)]
+        for step in range(total - warmup):
+            tasks.append(("F", *unit(step + warmup, forward=True)))
+            tasks.append(("B", *unit(step, forward=False)))
+        tasks += [("B", *unit(step, forward=False)) for step in range(total - warmup, total)]
+        ranks.append(tasks)
+    return ranks
+
+
+def peak_bytes(tasks, bytes_of_chunk, splits_backward, w_share):
+    """Largest sum of held bytes on one rank, looked at after every operation."""
+    forward_only, awaiting_w = [0] * len(bytes_of_chunk), [0] * len(bytes_of_chunk)
+    peak = 0
+    for kind, chunk, _ in tasks:
+        if kind == "F":
+            forward_only[chunk] += 1
+        elif kind == "B":
+            forward_only[chunk] -= 1
+            awaiting_w[chunk] += splits_backward
+        else:
+            awaiting_w[chunk] -= 1
+        held = sum(
+            size * (full + w_share * part)
+            for size, full, part in zip(bytes_of_chunk, forward_only, awaiting_w, strict=True)
+        )
+        peak = max(peak, held)
+    return peak

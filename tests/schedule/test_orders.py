@@ -1,0 +1,149 @@
+"""Every order is legal, and is the one that the framework runs."""
+
+import numpy as np
+import pytest
+
+from projector.errors import ScheduleError
+from projector.schedule import registry
+from projector.schedule.legality import check_order
+from projector.schedule.order import Order
+from projector.schedule.replay import compile_line, peak_in_flight
+from reference import pipeline as reference
+
+
+@pytest.mark.parametrize("pp", range(1, 17))
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_one_chunk_orders_are_legal(name, pp):
+    for microbatches in range(1, 4 * pp + 1):
+        check_order(registry.SCHEDULES[name].order(pp, 1, microbatches))
+
+
+@pytest.mark.parametrize("pp", range(2, 17))
+def test_interleaved_orders_are_legal(pp):
+    for vpp in (2, 3, 5):
+        for groups in range(1, 5):
+            check_order(registry.build("interleaved", pp, vpp, groups * pp))
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "vpp", "microbatches"),
+    [("1f1b", 32, 1, 100), ("gpipe", 32, 1, 64), ("interleaved", 32, 4, 64)],
+)
+def test_large_orders_are_legal(name, pp, vpp, microbatches):
+    order = registry.build(name, pp, vpp, microbatches)
+    check_order(order)
+    assert len(order.kind) == 2 * pp * vpp * microbatches
+
+
+def test_many_stages_do_not_leave_the_code_of_a_kind():
+    # 64 stages and more: a code of one byte must not be multiplied as one.
+    compile_line(registry.build("1f1b", 130, 1, 2))
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 8])
+def test_one_forward_one_backward_follows_the_rule(pp):
+    for microbatches in (1, pp - 1, pp, pp + 1, 3 * pp):
+        if microbatches:
+            order = registry.build("1f1b", pp, 1, microbatches)
+            assert reference.tasks_of(order) == reference.one_forward_one_backward(pp, microbatches)
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+@pytest.mark.parametrize("vpp", [2, 3, 4])
+def test_interleaved_follows_megatron(pp, vpp):
+    for microbatches in (pp, 2 * pp, 4 * pp):
+        order = registry.build("interleaved", pp, vpp, microbatches)
+        assert reference.tasks_of(order) == reference.interleaved(pp, vpp, microbatches)
+        assert order.stage_of.tolist() == [
+            [chunk * pp + rank for chunk in range(vpp)] for rank in range(pp)
+        ]
+
+
+@pytest.mark.parametrize("microbatches", [1, 3, 8, 20])
+def test_peak_in_flight_of_one_chunk(microbatches):
+    pp = 8
+    one, all_at_once = (
+        peak_in_flight(registry.build(name, pp, 1, microbatches)) for name in ("1f1b", "gpipe")
+    )
+    assert one.tolist() == [min(microbatches, pp - rank) for rank in range(pp)]
+    assert all_at_once.tolist() == [microbatches] * pp
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (4, 5), (8, 3)])
+def test_peak_in_flight_of_interleaved(pp, vpp):
+    for microbatches in (pp, 4 * pp):
+        peak = peak_in_flight(registry.build("interleaved", pp, vpp, microbatches))
+        assert peak.tolist() == [
+            min((pp - rank - 1) * 2 + (vpp - 1) * pp + 1, vpp * microbatches) for rank in range(pp)
+        ]
+
+
+def test_interleaved_groups():
+    order = registry.SCHEDULES["interleaved"].order
+    check_order(order(4, 2, 8, group_size=8))
+    # A rest of at least pp microbatches makes a group of its own.
+    check_order(order(4, 2, 20, group_size=8))
+    for group in (3, 12):
+        with pytest.raises(ScheduleError, match="microbatch group"):
+            order(4, 2, 8, group_size=group)
+    with pytest.raises(ScheduleError, match="microbatch group"):
+        order(4, 2, 10, group_size=8)
+
+
+def test_orders_are_shared_and_read_only():
+    order = registry.build("1f1b", 4, 1, 8)
+    assert order is registry.build("auto", 4, 1, np.int64(8))
+    for column in (order.rank_offset, order.kind, order.chunk, order.microbatch, order.stage_of):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 0
+    assert repr(order) == (
+        "Order(pp=4, vpp=1, microbatches=8, operations=64, splits_backward=False)"
+    )
+
+
+def broken(**changes):
+    columns = {
+        "microbatches": 1,
+        "rank_offset": [0, 2, 4],
+        "kind": [0, 1, 0, 1],
+        "chunk": [0] * 4,
+        "microbatch": [0] * 4,
+        "stage_of": [[0], [1]],
+    }
+    return Order(**{**columns, **changes})
+
+
+def test_the_order_that_is_broken_below_is_legal():
+    check_order(broken())
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"rank_offset": [0, 4]}, "columns"),
+        ({"rank_offset": [0, 5, 4]}, "columns"),
+        ({"chunk": [0] * 3}, "columns"),
+        ({"stage_of": [[0], [2]]}, "placement"),
+        ({"stage_of": [[0], [0]]}, "placement"),
+        ({"kind": [0, 2, 0, 1]}, "does not exist"),
+        ({"chunk": [0, 1, 0, 0]}, "does not exist"),
+        ({"microbatch": [0, -1, 0, 0]}, "does not exist"),
+        ({"kind": [0, 0, 0, 1]}, "F of virtual stage 0 and microbatch 0 stands 2 times"),
+        ({"microbatches": 2}, "stands 0 times"),
+        ({"splits_backward": True}, "W of virtual stage 0 and microbatch 0 stands 0 times"),
+        ({"kind": [0, 1, 1, 0]}, "rank 0 waits for ever before B of virtual stage 0"),
+        ({"kind": [1, 0, 0, 1]}, "rank 0 waits for ever before B"),
+    ],
+)
+def test_broken_orders_are_refused(changes, match):
+    with pytest.raises(ScheduleError, match=match):
+        check_order(broken(**changes))
+
+
+def test_weight_gradient_before_its_backward_is_refused():
+    columns = {"microbatches": 1, "chunk": [0] * 3, "microbatch": [0] * 3, "stage_of": [[0]]}
+    good = Order(rank_offset=[0, 3], kind=[0, 1, 2], splits_backward=True, **columns)
+    check_order(good)
+    bad = Order(rank_offset=[0, 3], kind=[0, 2, 1], splits_backward=True, **columns)
+    with pytest.raises(ScheduleError, match="before W"):
+        check_order(bad)

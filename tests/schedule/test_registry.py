@@ -1,0 +1,73 @@
+"""Names of schedules and the rules they have."""
+
+import subprocess
+import sys
+
+import pytest
+
+from projector.errors import ScheduleError
+from projector.schedule import registry
+
+
+@pytest.mark.parametrize(
+    ("name", "vpp", "expected"),
+    [
+        ("auto", 1, "1f1b"),
+        ("auto", 2, "interleaved"),
+        ("gpipe", 1, "gpipe"),
+        ("interleaved", 4, "interleaved"),
+    ],
+)
+def test_resolve(name, vpp, expected):
+    assert registry.resolve(name, vpp).name == expected
+
+
+def test_unknown_name_suggests():
+    with pytest.raises(ScheduleError, match="did you mean '1f1b'") as error:
+        registry.resolve("1F1b")
+    assert error.value.allowed == ["auto", "gpipe", "1f1b", "interleaved"]
+    assert error.value.to_dict()["key"] == "schedule"
+    with pytest.raises(ScheduleError, match="no schedule 'xyz'; choose one of auto, gpipe"):
+        registry.resolve("xyz")
+
+
+@pytest.mark.parametrize("name", registry.PLANNED)
+def test_planned_names(name):
+    with pytest.raises(ScheduleError, match=f"{name} is not available in this version"):
+        registry.check(name, 4, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "vpp", "microbatches", "key", "match"),
+    [
+        ("1f1b", 4, 2, 8, "vpp", "schedule 1f1b has one chunk a rank, but vpp is 2"),
+        ("gpipe", 4, 2, 8, "vpp", "schedule gpipe has one chunk"),
+        ("interleaved", 1, 2, 8, "pp", "at least two ranks"),
+        ("auto", 1, 2, 8, "pp", "at least two ranks"),
+        ("interleaved", 4, 1, 8, "vpp", "at least two chunks"),
+        ("interleaved", 4, 2, 10, "microbatches", "nearest that fit: 8 or 12"),
+        ("interleaved", 4, 2, 3, "microbatches", "nearest that fit: 4$"),
+        ("1f1b", 0, 1, 8, "pp", "pp must be an integer >= 1, not 0"),
+        ("1f1b", 4, -1, 8, "vpp", "vpp must be an integer >= 1"),
+        ("1f1b", 4, 1, 2.5, "microbatches", "microbatches must be an integer >= 1, not 2.5"),
+        ("1f1b", 4, 1, True, "microbatches", "microbatches must be an integer"),
+        ("1f1b", 1024, 1, 10**6, "microbatches", "more than a schedule may have"),
+    ],
+)
+def test_rules(name, pp, vpp, microbatches, key, match):
+    with pytest.raises(ScheduleError, match=match) as error:
+        registry.build(name, pp, vpp, microbatches)
+    assert error.value.key == key
+    assert error.value.allowed is not None
+
+
+def test_applicable():
+    assert registry.applicable(4, 1, 3) == ["gpipe", "1f1b"]
+    assert registry.applicable(4, 2, 8) == ["interleaved"]
+    assert registry.applicable(4, 2, 9) == []
+
+
+def test_names_load_no_compiler():
+    code = "import projector.schedule.registry, sys; print('numba' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

@@ -1,0 +1,151 @@
+"""Simulation from the times of the chunks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from projector.errors import ScheduleError
+from projector.schedule import registry
+from projector.schedule.order import Order, round_robin_stages
+from projector.schedule.simulate import simulate_schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "vpp", "makespan_s"),
+    [
+        # Work F = B = W = 1 for each rank and microbatch, 32 microbatches on 8 ranks:
+        # (M + PP - 1) * 3, and with virtual stages 3 M + 3 (PP - 1) / VPP
+        # (Narayanan et al., 2021, arXiv:2104.04473, section 2.2).
+        ("gpipe", 1, 117.0),
+        ("1f1b", 1, 117.0),
+        ("interleaved", 2, 106.5),
+        ("interleaved", 4, 101.25),
+    ],
+)
+def test_published_makespans(name, vpp, makespan_s):
+    chunk = 1 / vpp
+    result = simulate_schedule(name, pp=8, vpp=vpp, microbatches=32, f=chunk, b=chunk, w=chunk)
+    assert result.makespan_s == makespan_s
+    assert result.period_s == makespan_s  # Rank 0 works from the start to the end.
+    assert result.bubble_fraction == pytest.approx(7 / (vpp * 32), rel=1e-12)
+
+
+def test_result():
+    result = simulate_schedule("auto", pp=4, microbatches=8)
+    assert result.to_dict() == {
+        "schedule": "1f1b",
+        "pp": 4,
+        "vpp": 1,
+        "microbatches": 8,
+        "makespan_s": 33.0,
+        "period_s": 33.0,
+        "bubble_fraction": 9 / 24,
+        "peak_in_flight": [4, 3, 2, 1],
+    }
+    assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
+    assert repr(result) == (
+        "ScheduleResult(1f1b, pp=4, vpp=1, microbatches=8: makespan 33 s, period 33 s, "
+        "bubble 37.50% of the work, peak in flight 4)"
+    )
+
+
+def test_one_rank_has_no_bubble():
+    result = simulate_schedule("1f1b", pp=1, microbatches=5, f=0.1, b=0.2, w=0.3, p2p=9.0)
+    assert result.makespan_s == pytest.approx(5 * 0.6, abs=1e-11)
+    assert result.bubble_fraction == 0.0
+
+
+def test_period_is_the_span_of_one_rank():
+    # A long last stage: rank 0 starts earlier than the last one, which never waits again.
+    result = simulate_schedule("1f1b", pp=2, microbatches=3, f=[1, 10], b=[1, 10], w=0)
+    assert result.makespan_s == 1 + 3 * 20 + 1
+    assert result.period_s == 62
+    assert result.bubble_fraction == pytest.approx(2 / 60)
+
+
+def test_arrays_are_in_model_order():
+    # Virtual stage 2 is chunk 1 of rank 0; one microbatch each passes through all stages.
+    times = np.array([1.0, 2.0, 4.0, 8.0])
+    result = simulate_schedule("interleaved", 2, 2, 2, f=times, b=0, w=0)
+    # Rank 0: stage 0 twice, stage 2 from 3 on; rank 1: stage 1 twice, stage 3 twice.
+    assert result.makespan_s == 7 + 8 + 8
+    assert result == simulate_schedule("interleaved", 2, 2, 2, f=times.tolist(), b=0.0, w=[0] * 4)
+
+
+def test_weight_gradient_runs_with_the_backward():
+    together = simulate_schedule("1f1b", 4, 1, 8, f=1, b=3, w=0)
+    assert simulate_schedule("1f1b", 4, 1, 8, f=1, b=1, w=2) == together
+
+
+def test_schedule_that_splits_the_backward(monkeypatch):
+    def order(pp, vpp, microbatches):
+        # F B W of the first stage behind its neighbour, W of the last stage put off to the end.
+        number = np.arange(microbatches)
+        twice = np.repeat(number, 2)
+        return Order(
+            microbatches=microbatches,
+            rank_offset=[0, 3 * microbatches, 6 * microbatches],
+            kind=np.concatenate(
+                [
+                    [0] * microbatches,
+                    [1, 2] * microbatches,
+                    [0, 1] * microbatches,
+                    [2] * microbatches,
+                ]
+            ),
+            chunk=np.zeros(6 * microbatches),
+            microbatch=np.concatenate([number, twice, twice, number]),
+            stage_of=round_robin_stages(pp, vpp),
+            splits_backward=True,
+        )
+
+    entry = registry.Entry("late", "one line in the registry", lambda *sizes: None, order)
+    monkeypatch.setitem(registry.SCHEDULES, "late", entry)
+    result = simulate_schedule("late", 2, 1, 3, f=1, b=2, w=[3, 5])
+    # Rank 1 works from 1 to 10 on F and B, then 3 * 5 on W; rank 0 needs 1 + 3 + 3 * 5 = 19.
+    assert result.makespan_s == 25.0
+    assert result.period_s == 24.0
+    assert result.peak_in_flight == [3, 3]
+
+
+def test_latency_delays():
+    quick, slow = (simulate_schedule("1f1b", 4, 1, 8, p2p=p2p) for p2p in (0.0, 0.5))
+    assert slow.makespan_s > quick.makespan_s
+    # One microbatch passes every stage there and back.
+    assert simulate_schedule("gpipe", 4, p2p=0.5).makespan_s == 4 * 3 + 6 * 0.5
+
+
+def test_no_work_has_no_bubble():
+    result = simulate_schedule("1f1b", 4, 1, 8, f=0, b=0, w=0)
+    assert (result.makespan_s, result.bubble_fraction) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({"f": -1.0}, "f"),
+        ({"b": math.nan}, "b"),
+        ({"w": math.inf}, "w"),
+        ({"f": 1e7}, "f"),
+        ({"f": [1.0, 2.0, 3.0]}, "f"),
+        ({"b": [[1.0] * 4]}, "b"),
+        ({"w": "fast"}, "w"),
+        ({"p2p": [0.0] * 4}, "p2p"),
+        ({"p2p": -1.0}, "p2p"),
+        ({"pp": 0}, "pp"),
+        ({"microbatches": 10**9}, "microbatches"),
+        ({"name": "2f2b"}, "schedule"),
+    ],
+)
+def test_refusals(arguments, key):
+    with pytest.raises(ScheduleError) as error:
+        simulate_schedule(**{"name": "1f1b", "pp": 4, "microbatches": 8, **arguments})
+    assert error.value.key == key
+    json.dumps(error.value.to_dict(), allow_nan=True)
+
+
+def test_step_that_is_too_long():
+    with pytest.raises(ScheduleError, match="longer than"):
+        simulate_schedule("1f1b", 1, 1, 1000, f=1e5, b=0, w=0)

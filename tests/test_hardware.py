@@ -1,0 +1,245 @@
+"""The shipped hardware files: complete, sourced, and physically consistent."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from projector.config import resources
+from projector.config.device import Device, load_device, load_network
+from projector.config.yaml_file import read_yaml
+from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
+
+HARDWARE = resources.data_dir("hardware")
+DEVICES = resources.shipped("hardware")
+ALIASES = read_yaml(HARDWARE / "aliases.yaml")
+NETWORKS = read_yaml(HARDWARE / "networks.yaml")
+
+EXPECTED = {
+    "a100", "a100_40gb", "a100_pcie", "b200", "b300", "gb200", "gb300", "gh200", "h100",
+    "h100_hbm2e", "h100_pcie", "h200", "h800", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x",
+}  # fmt: skip
+
+# The vector peak is quoted at the maximum boost clock, 1965-2062 MHz, while peak_clock_mhz is
+# the lower clock that reproduces the matrix peaks.
+VECTOR_PEAK_AT_BOOST = {"hopper", "blackwell"}
+
+NARROWER = [
+    ("fp32", "tf32"), ("tf32", "fp16"), ("tf32", "bf16"), ("fp32", "fp16"), ("fp32", "bf16"),
+    ("fp16", "fp8"), ("bf16", "fp8"), ("fp8", "nvfp4"), ("mxfp8", "nvfp4"),
+]  # fmt: skip
+
+
+def sustained_tflops(device: Device, kind: str) -> float:
+    per_clk = device.compute_units * device.matrix_flop_per_clk_per_cu[kind]
+    return per_clk * device.sustained_clock_mhz[kind] * device.gemm_efficiency[kind] * 1e-6
+
+
+def operand_bytes(kind: str) -> float:
+    return float(OPERAND_BYTES[MATRIX_TYPES.index(kind)])
+
+
+def numbers(value: object, path: str = "") -> Iterator[str]:
+    """Yield the path of every number below ``value`` that is written without its source."""
+    if isinstance(value, Mapping):
+        if "value" in value:
+            assert isinstance(value.get("source"), str), path
+            return
+        for key, item in value.items():
+            yield from numbers(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from numbers(item, f"{path}.{i}")
+    elif isinstance(value, int | float):
+        yield path
+
+
+def sourced_keys(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "value" in value:
+            yield str(value["source"])
+        else:
+            for item in value.values():
+                yield from sourced_keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from sourced_keys(item)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request) -> Device:
+    return load_device(request.param)
+
+
+def test_every_expected_device_ships():
+    assert set(DEVICES) == EXPECTED
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_alias_resolves(alias):
+    assert ALIASES[alias] in EXPECTED
+    assert resources.find("hardware", alias, key="gpu").stem == ALIASES[alias]
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("A100-80GB", "a100"), ("A100-40GB", "a100_40gb"), ("A100-PCIe-80GB", "a100_pcie"),
+        ("H100", "h100"), ("H100-80GB", "h100"), ("H100-96GB-HBM2e (500W)", "h100_hbm2e"),
+        ("MI300X", "mi300x"), ("mi-355x", "mi355x"), ("GB200", "gb200"), ("gh200 96GB", "gh200"),
+    ],
+)  # fmt: skip
+def test_names_in_use_resolve(name, stem):
+    assert resources.find("hardware", name, key="gpu").stem == stem
+
+
+@pytest.mark.parametrize("stem", DEVICES)
+def test_every_number_has_a_source(stem):
+    data = read_yaml(HARDWARE / f"{stem}.yaml")
+    table = data.pop("sources")
+    bare = [path for path in numbers(data) if not any(path.startswith(key) for key in table)]
+    assert not bare
+    assert set(sourced_keys(data)) <= table.keys()
+    assert all(len(text) > 10 for text in table.values())
+    assert set(table) - set(sourced_keys(data)) <= {"gemm_tiles"}, "a source that nothing cites"
+
+
+def test_device_keeps_its_sources(device):
+    assert device.sources["hbm_gib"]
+    assert device.sources["sustained_clock_mhz.bf16"]
+    assert device.sources["attention.forward_efficiency"]
+    assert not [path for path, text in device.sources.items() if "unsourced" in text]
+
+
+def test_files_name_no_place_of_a_private_machine():
+    for path in HARDWARE.glob("*.yaml"):
+        assert not re.search(r"(^|\s)/(work|tmp|home)/", path.read_text()), path.name
+
+
+def test_network_of_device_exists(device):
+    network = load_network(device.network)
+    assert network.scale_up_gpus % network.gpus_per_node == 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_loads_and_is_used(name):
+    network = load_network(name)
+    assert network.sources["nic_gbit_per_s"]
+    assert name in {load_device(stem).network for stem in DEVICES}
+    data = dict(NETWORKS[name])
+    table = data.pop("sources")
+    assert not list(numbers(data))
+    assert set(sourced_keys(data)) == table.keys()
+
+
+def test_every_type_has_clock_peak_and_efficiency(device):
+    kinds = device.matrix_flop_per_clk_per_cu.keys()
+    assert {"fp32", "fp16", "bf16"} <= kinds
+    for table in (device.sustained_clock_mhz, device.matrix_peak_tflops, device.gemm_efficiency):
+        assert table.keys() == kinds
+    assert all(0 < share <= 1 for share in device.gemm_efficiency.values())
+
+
+def test_peak_is_units_times_rate_times_clock(device):
+    for kind, peak in device.matrix_peak_tflops.items():
+        if kind == "fp32" and device.architecture in VECTOR_PEAK_AT_BOOST:
+            continue
+        per_clk = device.compute_units * device.matrix_flop_per_clk_per_cu[kind]
+        assert per_clk * device.peak_clock_mhz * 1e-6 == pytest.approx(peak, rel=0.02), kind
+
+
+def test_sustained_rate_is_below_peak(device):
+    for kind, peak in device.matrix_peak_tflops.items():
+        assert sustained_tflops(device, kind) < peak, kind
+
+
+def test_narrower_types_are_no_slower(device):
+    rate = {kind: sustained_tflops(device, kind) for kind in device.matrix_flop_per_clk_per_cu}
+    for wide, narrow in NARROWER:
+        if wide in rate and narrow in rate:
+            assert rate[wide] <= rate[narrow] * 1.001, (wide, narrow)
+    if "mxfp8" in rate:
+        assert rate["mxfp8"] == pytest.approx(rate["fp8"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("stem", "kind", "tflops"),
+    [
+        ("mi300x", "bf16", 708), ("mi300x", "fp16", 654), ("mi300x", "fp8", 1273),
+        ("mi325x", "bf16", 831), ("mi325x", "fp8", 1409), ("mi355x", "bf16", 1565),
+        ("mi355x", "fp8", 3293), ("a100", "fp16", 255), ("h100", "fp8", 1380),
+        ("h200", "fp8", 1350), ("b200", "bf16", 1458), ("gb200", "bf16", 1536),
+        ("gb200", "fp8", 2818), ("gb300", "fp8", 3300), ("gb300", "nvfp4", 8156),
+    ],
+)  # fmt: skip
+def test_sustained_rate_is_the_published_one(stem, kind, tflops):
+    assert sustained_tflops(load_device(stem), kind) == pytest.approx(tflops, rel=0.005)
+
+
+def test_largest_tile_is_not_held_up_by_l2_fill(device):
+    tile = max(device.gemm_tiles, key=lambda tile: tile.m * tile.n)
+    for kind, flop in device.matrix_flop_per_clk_per_cu.items():
+        fill = (tile.m + tile.n) * operand_bytes(kind) / device.l2_fill_bytes_per_clk_per_cu
+        matrix = 2 * tile.m * tile.n / (flop * device.gemm_efficiency[kind])
+        assert fill < matrix, kind
+
+
+def test_l2_feeds_the_sustained_rate(device):
+    """What L2 puts out suffices, where two units that share an operand read it once."""
+    tile = max(device.gemm_tiles, key=lambda tile: tile.m * tile.n)
+    short, long = sorted((tile.m, tile.n))
+    rows, columns = (2 * short, long) if device.vendor == "nvidia" else (short, long)
+    for kind in device.matrix_flop_per_clk_per_cu:
+        flop_per_byte = 2 * rows * columns / ((rows + columns) * operand_bytes(kind))
+        assert flop_per_byte * device.l2_tb_per_s > sustained_tflops(device, kind), kind
+
+
+def test_l2_fill_of_all_units_is_near_the_l2_bandwidth(device):
+    clock = device.sustained_clock_mhz["bf16"] * 1e6
+    fill = device.compute_units * device.l2_fill_bytes_per_clk_per_cu * clock * 1e-12
+    assert fill > 0.8 * device.l2_tb_per_s
+
+
+def test_caches_are_faster_than_memory(device):
+    assert device.l2_tb_per_s > device.hbm_peak_tb_per_s
+    if device.mall_mib:
+        assert device.hbm_peak_tb_per_s * device.hbm_efficiency < device.mall_tb_per_s
+        assert device.mall_tb_per_s < device.l2_tb_per_s
+
+
+def test_tile_menu_is_distinct_and_fits_shared_memory(device):
+    shapes = [(tile.m, tile.n, tile.k_bytes) for tile in device.gemm_tiles]
+    assert len(set(shapes)) == len(shapes) <= MAX_TILES
+    for m, n, k_bytes in shapes:
+        assert (m + n) * k_bytes <= device.lds_kib_per_cu * 1024
+
+
+def test_collectives_stay_within_the_links(device):
+    assert device.in_network_all_reduce_gb_per_s < device.scale_up_gb_per_s
+    assert (device.in_network_all_reduce_gb_per_s > 0) == (
+        device.in_network_all_reduce_min_gpus > 0
+    )
+    if device.vendor == "amd":
+        assert device.in_network_all_reduce_gb_per_s == 0
+        assert device.scale_up_peer_gb_per_s < device.scale_up_gb_per_s
+
+
+def test_graphs_shorten_the_gap_between_kernels(device):
+    assert device.kernel_start_graph_us < device.kernel_start_us
+
+
+@pytest.mark.parametrize(
+    ("stem", "gib"), [("mi300x", 191.98), ("h100", 79.19), ("h200", 139.8), ("b200", 178.35)]
+)
+def test_memory_is_what_the_driver_reports(stem, gib):
+    assert load_device(stem).hbm_gib == pytest.approx(gib, abs=0.01)
+
+
+@pytest.mark.parametrize("stem", DEVICES)
+def test_only_native_types(stem):
+    kinds = load_device(stem).matrix_flop_per_clk_per_cu.keys()
+    architecture = load_device(stem).architecture
+    assert ("fp8" in kinds) == (architecture not in {"ampere", "cdna2"})
+    assert ("mxfp8" in kinds) == (architecture in {"blackwell", "cdna4"})
+    assert ("nvfp4" in kinds) == (architecture == "blackwell")
+    assert ("tf32" in kinds) == (architecture not in {"cdna2", "cdna4"})
