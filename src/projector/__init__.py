@@ -1,1 +1,70 @@
-"""Projects memory and performance of large language model training on GPU clusters."""
+"""Projects memory and performance of large language model training on GPU clusters.
+
+Everything public stands here and is loaded on first use, so that ``import projector`` stays
+light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from projector.config.job import Job
+    from projector.config.load import load_job
+    from projector.errors import ProjectorError
+    from projector.projection.api import project_jobs, project_memory, project_performance
+    from projector.projection.memory import MemoryProjection
+    from projector.projection.performance import PerformanceProjection
+    from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+    from projector.schedule.simulate import ScheduleResult, simulate_schedule
+
+_HOMES = {
+    "Job": "projector.config.job",
+    "MemoryProjection": "projector.projection.memory",
+    "PerformanceProjection": "projector.projection.performance",
+    "ProjectorError": "projector.errors",
+    "ScheduleResult": "projector.schedule.simulate",
+    "attention_time": "projector.projection.kernel_api",
+    "collective_time": "projector.projection.kernel_api",
+    "gemm_time": "projector.projection.kernel_api",
+    "load_job": "projector.config.load",
+    "project_jobs": "projector.projection.api",
+    "project_memory": "projector.projection.api",
+    "project_performance": "projector.projection.api",
+    "simulate_schedule": "projector.schedule.simulate",
+}
+
+__all__ = [  # noqa: RUF022  # types first, then functions
+    "Job",
+    "MemoryProjection",
+    "PerformanceProjection",
+    "ProjectorError",
+    "ScheduleResult",
+    "attention_time",
+    "collective_time",
+    "gemm_time",
+    "load_job",
+    "project_jobs",
+    "project_memory",
+    "project_performance",
+    "simulate_schedule",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("projector")
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"module 'projector' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*_HOMES, "__version__"])

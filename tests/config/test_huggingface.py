@@ -500,21 +500,11 @@ def test_mpt_key_value_heads() -> None:
     assert error.value.key == "model.attn_config.kv_n_heads"
 
 
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        "mamba",
-        "mamba2",
-        "jamba",
-        "zamba2",
-        "nemotron_h",
-        "bamba",
-        "falcon_h1",
-        "qwen3_next",
-        "recurrent_gemma",
-        "rwkv",
-    ],
-)
+HYBRIDS = ["mamba", "mamba2", "jamba", "zamba2", "nemotron_h", "bamba", "falcon_h1"]
+HYBRIDS += ["qwen3_next", "recurrent_gemma", "rwkv"]
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
 def test_hybrids_are_refused(model_type: str) -> None:
     with pytest.raises(UnsupportedError, match="hybrid Mamba / linear-attention") as error:
         read_huggingface({"model_type": model_type}, key="model")
@@ -606,6 +596,13 @@ def test_too_many_layers_are_refused_before_patterns_are_built() -> None:
     with pytest.raises(ConfigError) as error:
         read(QWEN3_30B_A3B, num_hidden_layers=10**9)
     assert error.value.key == "model.num_hidden_layers"
+
+
+def test_too_many_heads_are_refused_before_their_divisors_are_listed() -> None:
+    # 10**11 heads once ran for minutes, collecting the key/value heads that would fit.
+    with pytest.raises(ConfigError) as error:
+        read(LLAMA_2_7B, num_attention_heads=10**11)
+    assert error.value.key == "model.num_attention_heads"
 
 
 def test_nested_keys_are_named_with_their_path() -> None:

@@ -118,6 +118,8 @@ class Workloads:
     """WORKLOAD[workloads], distinct."""
     devices: NDArray[np.void]
     """DEVICE[devices]."""
+    slowdown: NDArray[np.float64]
+    """float64[devices]: share by which a collective slows the compute beside it."""
     fabrics: NDArray[np.void]
     """FABRIC[jobs]."""
     device_of_job: NDArray[np.int64]
@@ -177,6 +179,7 @@ def lower(jobs: Sequence[Job]) -> Workloads:
         jobs=columns,
         rows=np.concatenate(records),
         devices=devices,
+        slowdown=_slowdowns(jobs, device_of_job, len(devices)),
         fabrics=fabrics,
         device_of_job=device_of_job,
         stage_offset=np.array(stage_offset, np.int64),
@@ -186,6 +189,14 @@ def lower(jobs: Sequence[Job]) -> Workloads:
         run_count=np.array(run_count, np.int64),
         run_copies=np.array(run_copies, np.int64),
     )
+
+
+def _slowdowns(
+    jobs: Sequence[Job], device_of_job: NDArray[np.int64], num_devices: int
+) -> NDArray[np.float64]:
+    slowdown = np.zeros(num_devices)
+    slowdown[device_of_job] = [job.cluster.device.comm_compute_slowdown for job in jobs]
+    return slowdown
 
 
 def layout_of(job: Job) -> tuple[Stage, ...]:

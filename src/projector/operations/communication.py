@@ -51,12 +51,14 @@ def emit_region_entry(
         "segment": segment,
     }
     overlap = _overlap(shapes)
+    # Two collectives of the backward share the compute of this segment.
+    halved = {**overlap, "partner_share": 0.5 * overlap["partner_share"]}
     split, whole = np.intersect1d(split, where), np.intersect1d(whole, where)
     emit_collective(
         table, split, f"{label}.all_gather", phase=FORWARD, operation=ALL_GATHER, **common, **overlap
     )
     emit_collective(
-        table, split, f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER, **common, **overlap
+        table, split, f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER, **common, **halved
     )
     beside = {"exposed_share": 0.0, "partner_share": 0.5}
     if gathers_again:

@@ -38,6 +38,7 @@ def emit_linear(
     saves_input: bool = True,
     parameters: Any = None,
     transient_bytes: Any = 0.0,
+    flop: Any = None,
 ) -> None:
     """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
 
@@ -55,6 +56,8 @@ def emit_linear(
         Stay in 16 bits whatever the workload's linear type is.
     parameters : float or float64[workloads], optional
         Instead of ``groups * n_in * n_out`` plus the bias.
+    flop : float or float64[workloads], optional
+        Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows.
 
     Notes
     -----
@@ -66,7 +69,8 @@ def emit_linear(
     dtype = shapes.wide_dtype if wide else shapes.dtype
     operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
-    flop = 2.0 * np.asarray(tokens, np.float64) * size
+    if flop is None:
+        flop = 2.0 * np.asarray(tokens, np.float64) * size
     kept = tokens if saved_tokens is None else saved_tokens
     stored = np.where(shapes.narrow & (not wide), operand, 2.0)
     saved = np.asarray(kept, np.float64) * np.multiply(groups, n_in) * stored * saves_input

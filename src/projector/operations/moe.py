@@ -59,14 +59,16 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_linear(
         table, shapes, where, "moe.experts.fc1", n_in=shapes.hidden,
         n_out=width * (1 + shapes.gated), saved_tokens=_ratio(arriving, local_experts),
-        transient_bytes=working_set, **expert,
+        transient_bytes=working_set,
+        flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated), **expert,
     )  # fmt: skip
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
     emit_linear(
         table, shapes, where, "moe.experts.fc2", n_in=width, n_out=shapes.hidden,
-        saved_tokens=_ratio(arriving, local_experts), **expert,
+        saved_tokens=_ratio(arriving, local_experts),
+        flop=2.0 * arriving_f * shapes.hidden * width, **expert,
     )  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
             remote_bytes=far_tokens * hidden * element * load,
             bytes=(near_tokens + far_tokens) * hidden * element * load,
             ranks=ep, local=local, segment=WHOLE_LAYER,
-            exposed_share=np.where(hides, 0.0, 1.0), partner_share=np.where(hides, 1.0, 0.0),
+            exposed_share=np.where(hides, 0.0, 1.0), partner_share=np.where(hides, 0.5, 0.0),
             recompute_bit=MOE_BIT if phase == FORWARD else 0,
         )  # fmt: skip
     gathered = split[shapes.dispatcher[split] == ALLGATHER]

@@ -1,8 +1,10 @@
 """Small expressions inside configuration values, computed without ``eval``."""
 
 import ast
+import re
 from collections.abc import Callable
 
+_ALPHABET = re.compile(r"[0-9\s,\[\]()+*/%-]*")
 _MAX_TEXT = 8192
 _MAX_LENGTH = 10_000
 _MAX_INTEGER = 1 << 62
@@ -16,7 +18,7 @@ def integer(text: str) -> int:
     ValueError
         If it is anything else.
     """
-    value = _value(_parse(text))
+    value = int_or_list(text)
     if not isinstance(value, int):
         msg = f"{text!r} is no integer expression"
         raise ValueError(msg)  # noqa: TRY004  # a wrong text, not a wrong type
@@ -31,12 +33,19 @@ def int_or_list(text: str) -> int | list[int]:
     ValueError
         If it is anything else, or longer than any model.
     """
-    return _value(_parse(text))
+    try:
+        return _value(_parse(text))
+    except RecursionError:
+        msg = "the expression is nested too deeply"
+        raise ValueError(msg) from None
 
 
 def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
         msg = f"an expression of {len(text)} characters is no layer pattern"
+        raise ValueError(msg)
+    if not _ALPHABET.fullmatch(text):
+        msg = "only integers, lists, + and * can be used"
         raise ValueError(msg)
     try:
         return ast.parse(text.strip(), mode="eval").body

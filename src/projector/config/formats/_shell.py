@@ -14,10 +14,14 @@ from projector.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?!$-]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
+_PATTERN = re.compile(r"\(+\[[\d,\[\]()+*]*(?=\s|$)", re.ASCII)
+"""A layer pattern such as ([0]*3+[1]*58), which a plain list of arguments need not quote."""
+
 _OPENERS = {"if", "case", "while", "for", "until", "select"}
 _CLOSERS = {"fi", "esac", "done"}
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 _MAX_WORDS = 50_000
+_MAX_EXPANDED = 1 << 22
 _END = "\n"
 
 
@@ -39,6 +43,7 @@ class Script:
         self._at = 0
         self._depth = 0
         self._words_seen = 0
+        self._expanded = 0
         self.commands: list[list[str]] = []
         self.variables: dict[str, str | list[str]] = {}
         self.skipped = False
@@ -69,7 +74,9 @@ class Script:
             fields = self._word()
             self._words_seen += len(fields)
             if self._words_seen > _MAX_WORDS:
-                msg = f"the script expands to more than {_MAX_WORDS} words; this is no launch script"
+                msg = (
+                    f"the script expands to more than {_MAX_WORDS} words; this is no launch script"
+                )
                 raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
             if drop_next:
                 drop_next = False
@@ -87,6 +94,8 @@ class Script:
                 self._at += 2
             elif char == "#":
                 self._at = _find_or_end(text, "\n", self._at)
+            elif _PATTERN.match(text, self._at):
+                return None
             elif char in "\n;|&()":
                 self._at += 1
                 return _END
@@ -128,6 +137,8 @@ class Script:
                 self._at += 2
             elif char == "#":
                 self._at = _find_or_end(self._text, "\n", self._at)
+            elif _PATTERN.match(self._text, self._at):
+                values.extend(self._word())
             elif char == ")":
                 self._at += 1
                 break
@@ -145,6 +156,10 @@ class Script:
     def _word(self) -> list[str]:
         """Read one word; unquoted expansions may split it into several or none."""
         text = self._text
+        pattern = _PATTERN.match(text, self._at)
+        if pattern is not None:
+            self._at = pattern.end()
+            return [pattern[0]]
         fields = [""]
         solid = False
         start = self._at
@@ -155,7 +170,7 @@ class Script:
             if char == "'":
                 end = text.find("'", self._at + 1)
                 if end < 0:
-                    raise self._unclosed("'", start)
+                    raise self._unclosed(start)
                 fields[-1] += text[self._at + 1 : end]
                 self._at, solid = end + 1, True
             elif char == '"':
@@ -193,8 +208,10 @@ class Script:
                 return fields
             if char == "\\":
                 following = self._text[self._at + 1 : self._at + 2]
-                if following not in {"\n"}:
-                    fields[-1] += following if following in {'"', "$", "\\", "`"} else f"\\{following}"
+                if following != "\n":
+                    fields[-1] += (
+                        following if following in {'"', "$", "\\", "`"} else f"\\{following}"
+                    )
                 self._at += 2
             elif char in "$`":
                 value = self._expansion()
@@ -202,9 +219,18 @@ class Script:
             else:
                 fields[-1] += char
                 self._at += 1
-        raise self._unclosed('"', start)
+        raise self._unclosed(start)
 
     def _expansion(self) -> str | list[str]:
+        """Expand what stands next, within bounds: ``A=$A$A`` doubles with every line."""
+        value = self._expand()
+        self._expanded += len(value) + sum(map(len, value))
+        if self._expanded > _MAX_EXPANDED:
+            msg = f"the script expands to more than {_MAX_EXPANDED} characters"
+            raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
+        return value
+
+    def _expand(self) -> str | list[str]:
         """Consume one ``$`` expansion or back-quoted command and return what it stands for."""
         text, start = self._text, self._at
         if text[start] == "`":
@@ -213,7 +239,7 @@ class Script:
         if text.startswith("$((", start):
             end = text.find("))", start)
             if end < 0:
-                raise self._unclosed("$((", start)
+                raise self._unclosed(start)
             self._at = end + 2
             return self._arithmetic(text[start + 3 : end])
         if text.startswith("$(", start):
@@ -245,10 +271,13 @@ class Script:
         return self._value(name[0]) if not rest else f"${{{body}}}"
 
     def _nested(self, text: str) -> str:
-        inner = Script.__new__(Script)
-        inner._text, inner._at, inner._depth, inner._words_seen = f'"{text.strip(chr(34))}"', 0, 0, 0
-        inner.variables = self.variables
-        return " ".join(inner._double_quoted())
+        """Expand the default of ``${NAME:-default}``."""
+        outer, position = self._text, self._at
+        self._text, self._at = '"' + text.strip('"') + '"', 0
+        try:
+            return " ".join(self._double_quoted())
+        finally:
+            self._text, self._at = outer, position
 
     def _value(self, name: str) -> str | list[str]:
         value = self.variables.get(name, f"${{{name}}}")
@@ -293,9 +322,10 @@ class Script:
         if rest and words[0] not in _DECLARATIONS:
             self.commands.append(list(_resplit(rest)))
 
-    def _unclosed(self, what: str, start: int) -> ConfigError:
-        msg = f"{what} in line {self._line(start)} of the script is never closed"
-        return ConfigError(msg, key="config", allowed=f"a closing {what}")
+    def _unclosed(self, start: int) -> ConfigError:
+        shown = self._text[start : start + 20].partition("\n")[0]
+        msg = f"a quote or bracket in line {self._line(start)} is never closed: {shown}"
+        return ConfigError(msg, key="config", value=shown, allowed="balanced quotes")
 
     def _line(self, position: int) -> int:
         return self._text.count("\n", 0, position) + 1

@@ -16,6 +16,9 @@ from projector.errors import ConfigError, UnsupportedError
 MAX_LAYERS: Final = 10_000
 """Layers we expand patterns for; `ModelConfig` has the same bound."""
 
+MAX_HEADS: Final = 10_000
+"""Query heads of one layer; `ModelConfig` lists the divisors when key/value heads do not fit."""
+
 MAX_EXTENT: Final = 10**12
 """Above this a number is no dimension of a model."""
 
@@ -87,13 +90,15 @@ class _Config:
     def warn(self, what: str) -> None:
         self.warnings.append(f"not modelled: {what}")
 
-    def integer(self, name: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
-        """Return a whole number of at least ``least``; null is an error."""
+    def integer(
+        self, name: str, default: Any = _REQUIRED, *, least: int = 1, most: int = MAX_EXTENT
+    ) -> int:
+        """Return a whole number from ``least`` to ``most``; null is an error."""
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.error(name, "a whole number")
-        if not least <= value <= MAX_EXTENT:
-            raise self.error(name, f"between {least} and {MAX_EXTENT}")
+        if not least <= value <= most:
+            raise self.error(name, f"between {least} and {most}")
         return value
 
     def optional_integer(self, name: str, default: Any = None) -> int | None:
@@ -162,13 +167,14 @@ class _Key:
     default: Any = _REQUIRED
     is_flag: bool = False
     optional: bool = False
+    most: int = MAX_EXTENT
 
     def read(self, config: _Config) -> int | bool | None:
         if self.is_flag:
             return config.flag(self.name, self.default)
         if self.optional:
             return config.optional_integer(self.name, self.default)
-        return config.integer(self.name, self.default)
+        return config.integer(self.name, self.default, most=self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +221,7 @@ def _check_layer_types(config: _Config) -> None:
 
 
 def _num_layers(config: _Config) -> int:
-    layers = config.integer("num_hidden_layers")
-    if layers > MAX_LAYERS:
-        raise config.error(name="num_hidden_layers", allowed=f"at most {MAX_LAYERS}")
-    return layers
+    return config.integer("num_hidden_layers", most=MAX_LAYERS)
 
 
 # Activation and biases
@@ -545,9 +548,9 @@ _PLAIN: Final = {
 _SILU: Final = _activation("hidden_act", _GATED, "silu")
 
 _WIDTHS: Final = {
-    "num_layers": _Key("num_hidden_layers"),
+    "num_layers": _Key("num_hidden_layers", most=MAX_LAYERS),
     "hidden_size": _Key("hidden_size"),
-    "num_attention_heads": _Key("num_attention_heads"),
+    "num_attention_heads": _Key("num_attention_heads", most=MAX_HEADS),
     "vocab_size": _Key("vocab_size"),
 }
 _ROPE: Final = _WIDTHS | {
@@ -566,22 +569,22 @@ _QWEN3: Final = _LLAMA | {"kv_channels": _Key("head_dim", default=128, optional=
 _GEMMA: Final = _ROPE | _TIED | {"kv_channels": _Key("head_dim", default=256)}
 _GEMMA3: Final = _GEMMA | {
     # Files of the multimodal models leave out what equals the default of the class.
-    "num_attention_heads": _Key("num_attention_heads", default=8),
+    "num_attention_heads": _Key("num_attention_heads", default=8, most=MAX_HEADS),
     "num_query_groups": _Key("num_key_value_heads", default=4),
     "vocab_size": _Key("vocab_size", default=262_208),
     "max_position_embeddings": _Key("max_position_embeddings", default=131_072),
 }
 _GPT2: Final = _TIED | {
-    "num_layers": _Key("n_layer"),
+    "num_layers": _Key("n_layer", most=MAX_LAYERS),
     "hidden_size": _Key("n_embd"),
-    "num_attention_heads": _Key("n_head"),
+    "num_attention_heads": _Key("n_head", most=MAX_HEADS),
     "vocab_size": _Key("vocab_size"),
     "max_position_embeddings": _Key("n_positions"),
 }
 _MPT: Final = _TIED | {
-    "num_layers": _Key("n_layers"),
+    "num_layers": _Key("n_layers", most=MAX_LAYERS),
     "hidden_size": _Key("d_model"),
-    "num_attention_heads": _Key("n_heads"),
+    "num_attention_heads": _Key("n_heads", most=MAX_HEADS),
     "vocab_size": _Key("vocab_size"),
     "max_position_embeddings": _Key("max_seq_len"),
 }

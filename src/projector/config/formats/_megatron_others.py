@@ -1,0 +1,172 @@
+"""Megatron-LM settings that are not taken over: what is said about each, or nothing."""
+
+from typing import Any
+
+_OFF: tuple[Any, ...] = (False, 0)
+_ON: tuple[Any, ...] = (True, 1)
+
+UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "activation_checkpoint_method": ((), "use recompute_method"),
+    "apply_rope_fusion": (_ON, "RoPE is projected as one kernel"),
+    "async_tensor_model_parallel_allreduce": (
+        _ON,
+        "input gradients are projected as Megatron's default",
+    ),
+    "bias_dropout_fusion": (_ON, "bias and dropout are projected as fused"),
+    "bias_gelu_fusion": (_ON, "the activation is projected as fused"),
+    "bias_swiglu_fusion": (_ON, "the activation is projected as fused"),
+    "checkpoint_activations": (_OFF, "use recompute_granularity"),
+    "cpu_offload": (_OFF, "activation offload is set by training.activation_offload_fraction"),
+    "cpu_offloading": (_OFF, "activation offload is set by training.activation_offload_fraction"),
+    "cpu_offloading_num_layers": (
+        _OFF,
+        "activation offload is set by training.activation_offload_fraction",
+    ),
+    "decoder_pipeline_manual_split_list": ((), "use pipeline_model_parallel_layout"),
+    "defer_embedding_wgrad_compute": (_OFF, "the output layer's weight gradient is not deferred"),
+    "delay_wgrad_compute": (_OFF, "weight gradients are computed with the input gradients"),
+    "distribute_saved_activations": (_OFF, "saved activations are not divided over TP again"),
+    "enable_1f1b_v": (_OFF, "this schedule is not available"),
+    "enable_turbo_attention_float8": (_OFF, "attention is projected in 16 bits"),
+    "fine_grained_activation_offloading": (
+        _OFF,
+        "activation offload is set by training.activation_offload_fraction",
+    ),
+    "fp32_residual_connection": (_OFF, "the residual stream is projected in 16 bits"),
+    "fp8_dot_product_attention": (_OFF, "attention is projected in 16 bits"),
+    "fp8_multi_head_attention": (_OFF, "attention is projected in 16 bits"),
+    "fp8_wgrad": (_ON, "weight gradients are projected in FP8"),
+    "gradient_accumulation_fusion": (
+        _ON,
+        "gradient accumulation is projected as fused into the weight-gradient GEMM",
+    ),
+    "hierarchical_context_parallel_sizes": ((), "context parallelism is projected on one level"),
+    "keep_fp8_transpose_cache": (_OFF, "FSDP is projected without it"),
+    "lora_rank": (_OFF, "every parameter is projected as trained"),
+    "masked_softmax_fusion": (_ON, "softmax is projected as part of fused attention"),
+    "microbatch_group_size_per_vp_stage": ((), "interleaving goes in groups of PP microbatches"),
+    "moe_extended_tp": (_OFF, "use expert_tensor_parallel_size"),
+    "moe_router_fusion": (_OFF, "the router is projected as separate kernels"),
+    "moe_shared_expert_overlap": (
+        _OFF,
+        "shared experts are projected one after the other with routing",
+    ),
+    "moe_upcycling_granularity": (_OFF, "training from the first step is projected"),
+    "moe_use_fused_router_with_aux_score": (_OFF, "the router is projected as separate kernels"),
+    "moe_use_legacy_grouped_gemm": (_OFF, "experts are projected with the current grouped GEMM"),
+    "nccl_ub": (_OFF, "registered buffers are not modelled"),
+    "no_persist_layer_norm": (_OFF, "norms are projected as one kernel"),
+    "num_distributed_optimizer_instances": (
+        (1, "1"),
+        "the optimizer is sharded over all of data parallelism",
+    ),
+    "num_seq_splits": ((1, "1"), "a sequence is not divided within the pipeline"),
+    "offload_chunk_num": (
+        _OFF,
+        "activation offload is set by training.activation_offload_fraction",
+    ),
+    "overlap_cpu_optimizer_d2h_h2d": (_OFF, "optimizer offload is projected without overlap"),
+    "overlap_p2p_comm": (_ON, "pipeline transfers follow the schedule"),
+    "overlap_p2p_comm_warmup_flush": (_OFF, "pipeline transfers follow the schedule"),
+    "overlap_param_gather_with_optimizer_step": (
+        _OFF,
+        "the gather starts after the optimizer step",
+    ),
+    "patch_moe_overlap": (_OFF, "use overlap_moe_expert_parallel_comm"),
+    "pipeline_model_parallel_split_rank": ((), "encoders are not modelled"),
+    "qk_l2_norm": (_OFF, "the parameter-free norm of queries and keys is not projected"),
+    "rampup_batch_size": ((), "the final global batch is projected"),
+    "standalone_embedding_stage": (_OFF, "use pipeline_model_parallel_layout"),
+    "te_precision_config_file": ((), "all linear layers are projected in one precision"),
+    "turbo_fused_grouped_gemm": (_OFF, "experts are projected with separate grouped GEMMs"),
+    "use_checkpoint_args": (_OFF, "the checkpoint's arguments are not read"),
+    "use_rocmoe": (_OFF, "experts are projected with grouped GEMMs"),
+    "use_sharp": (_OFF, "the network does not reduce"),
+    "use_turbo_mega_moe": (_OFF, "experts are projected with grouped GEMMs"),
+    "use_turbo_rms_norm": (_OFF, "the norm's kernel is the device's usual one"),
+    "yaml_cfg": ((), "the settings inside it are not read"),
+}
+"""Settings that change the result and are not modelled: values without effect, what is done."""
+
+UNSUPPORTED: dict[str, str] = {
+    "is_hybrid_model": "hybrid Mamba models are not supported",
+    "hybrid_override_pattern": "hybrid Mamba models are not supported",
+    "hybrid_layer_pattern": "hybrid Mamba models are not supported",
+    "hybrid_attention_ratio": "hybrid Mamba models are not supported",
+    "hybrid_mlp_ratio": "hybrid Mamba models are not supported",
+    "mamba_state_dim": "hybrid Mamba models are not supported",
+    "mamba_head_dim": "hybrid Mamba models are not supported",
+    "mamba_num_groups": "hybrid Mamba models are not supported",
+    "mamba_num_heads": "hybrid Mamba models are not supported",
+    "experimental_attention_variant": "this attention is not supported",
+    "linear_attention_type": "linear attention is not supported",
+    "lfm_layer_types": "models of convolution and attention layers are not supported",
+    "heterogeneous_layers_config_path": "models whose layers all differ are not supported",
+    "heterogeneous_layers_config_encoded_json": "models whose layers all differ are not supported",
+    "retro_add_retriever": "retrieval models are not supported",
+}
+"""Settings without which the model would be another one."""
+
+_IGNORED_TEXT = """
+align_grad_reduce align_param_gather allow_padding_num_layers apply_layernorm_1p
+apply_query_key_layer_scaling apply_residual_connection_post_layernorm async_save
+attention_dropout attention_softmax_in_fp32 attn_logit_softcapping auto_continue_train
+barrier_with_L1_time batch_size calculate_per_token_loss check_for_large_grads
+check_for_nan_in_loss_and_grad check_for_spiky_loss clip_grad
+clone_scatter_output_in_embedding create_attention_mask_in_dataloader
+cross_entropy_fusion_impl cuda_graph_warmup_steps dataloader_type ddp_average_in_collective
+ddp_bucket_size ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw decoder_seq_length
+decoupled_lr decoupled_min_lr decrease_batch_size_if_needed delay_grad_reduce
+deprecated_use_mcore_models deterministic_mode disable_bf16_reduced_precision_matmul
+disable_compile_dependencies disable_last_saving disable_mlflow disable_primus_topk_router
+distrib_optim_fully_reshardable_mem_efficient distributed_backend dump_pp_data
+empty_unused_memory_level enable_exactly_numeric_match enable_experimental enable_ft_package
+enable_gloo_process_groups enable_one_logger enable_optimizer_post_validation
+enable_zb_runtime end_weight_decay eod_mask_loss error_injection_rate error_injection_type
+exit_duration_in_mins exit_interval exit_on_missing_checkpoint exit_signal_handler
+file_sink_level final_logit_softcapping finetune fp8_amax_compute_algo fp8_amax_history_len
+fp8_interval fp8_margin full_validation gradient_reduce_div_fusion hidden_dropout
+high_priority_stream_groups hysteresis inference_rng_tracker init_model_with_meta_device
+initial_loss_scale iterations_to_skip layernorm_epsilon lazy_mpu_init local_rank lora_alpha
+loss_scale loss_scale_window manual_gc manual_gc_eval manual_gc_interval mask_prob merge_file
+min_loss_scale mmap_bin_files mock_data moe_apply_probs_on_input moe_aux_loss_coeff
+moe_deepep_num_sms moe_hybridep_num_sms moe_input_jitter_eps moe_per_layer_logging
+moe_router_bias_update_rate moe_router_dtype moe_router_enable_expert_bias
+moe_router_load_balancing_type moe_router_pre_softmax moe_router_score_function
+moe_router_topk_scaling_factor moe_token_drop_policy moe_use_upcycling moe_z_loss_coeff mscale
+mscale_all_dim mtp_loss_scaling_factor multiple_validation_sets multiprocessing_context
+norm_epsilon num_dataset_builder_threads num_workers one_logger_async onnx_safe openai_gelu
+override_opt_param_scheduler per_split_data_args_path perform_initialization pin_cpu_grads
+pin_cpu_params pp_warmup pre_communication_optimization quick_gelu rampup_samples rerun_mode
+reset_attention_mask reset_position_ids result_rejected_tracker_filename
+router_logit_softcapping sample_rate scatter_gather_tensors_in_pipeline seed sgd_momentum
+short_seq_prob sink_level skip_train spec split start_weight_decay stderr_sink_level
+suggested_communication_unit_size te_rng_tracker test_mode tiktoken_pattern
+train_sync_interval trainable turbo_grouped_gemm_without_padding
+use_checkpoint_opt_param_scheduler use_cpu_initialization use_deprecated_20241209_moe_layer
+use_fused_weighted_squared_relu use_legacy_models use_mcore_models
+use_mp_args_from_checkpoint_args use_persistent_ckpt_worker use_pytorch_profiler
+use_ring_exchange_p2p use_rocm_mem_info use_rocm_mem_info_iters use_rope_scaling
+use_te_activation_func use_tokenizer_model_from_checkpoint_args
+use_torch_optimizer_for_cpu_offload use_tp_pp_dp_mapping use_turbo_attention
+use_turbo_autotune use_turbo_fused_act_with_probs use_turbo_gemm use_turbo_grouped_gemm
+use_turbo_parallel_linear vision_pretraining vocab_extra_ids vocab_file weight_decay
+weight_decay_incr_style xavier_uniform
+"""
+IGNORED = frozenset(_IGNORED_TEXT.split())
+"""Settings that cannot change memory or speed, or that only choose a kernel library."""
+
+_PREFIX_TEXT = """
+adam_ adlr_ app_tag_ auto_detect_ckpt bert_ ckpt_ config_logger data_ dataset_ dino_
+disable_profiler disable_straggler disable_tensorboard disable_wandb dist_ckpt
+distributed_timeout enable_msc error_injection eval_ grpo_ ict_ inference_ init_method
+inprocess_ langrl_ load log_ logging_ lr memory_snapshot min_lr mlflow_ msc muon_ mxfp4_
+nccl_communicator no_load_ no_save_ non_persistent_ one_logger_ perform_rl
+pretrained_checkpoint profile record_memory rerun_ retro_ rl_ rope_ rotary_ save straggler_
+swin_ tensorboard_ test_data tiktoken_ timing_ tokenizer_ torch_profiler tp_comm_ train_data
+train_iters train_samples turbo_deepep turbo_gemm_backend turbo_grouped_gemm_backend
+use_dist_ckpt valid_data wandb_ warmup zero_bubble_adaptive zero_bubble_max_pending
+zero_bubble_pipeline_timers
+"""
+IGNORED_PREFIXES = tuple(_PREFIX_TEXT.split())
+"""Beginnings of names of further settings without consequence."""

@@ -1,0 +1,222 @@
+"""Seconds of every row of the operation table, and what each workload adds up to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import NumericError
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
+from projector.kernels.elementwise import elementwise_time_column
+from projector.kernels.gemm import gemm_time_columns
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.lower.workloads import Workloads
+from projector.operations.shapes import shapes_of
+from projector.operations.table import (
+    ATTENTION,
+    BACKWARD,
+    CATEGORIES,
+    COLLECTIVE,
+    EXCHANGE,
+    FORWARD,
+    GEMM,
+    MEMORY,
+    TP_COMM,
+    WHOLE_LAYER,
+    OperationTable,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NUM_SEGMENTS = 8
+NUM_PHASES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RowCosts:
+    """Device time of each row, without what surrounds kernels."""
+
+    time_s: Floats
+    """Seconds of all repeats of a row; of a collective before anything hides it."""
+    exposed_s: Floats
+    """What of it lengthens the step: all of it for compute, the rest of a hidden collective
+    and the slowdown it causes beside it."""
+    detail: Ints
+    """Limiter of a compute row or algorithm of a collective; -1 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCosts:
+    """What one microbatch of each workload costs a rank."""
+
+    exposed_s: Floats
+    """float64[workloads, phases, categories]; recomputation stands in the backward."""
+    launches: Floats
+    """float64[workloads, phases]: kernels the host launches."""
+    syncs: Floats
+    """float64[workloads, phases]: times the host waits."""
+    saved_bytes: Floats
+    """float64[workloads]: activations kept from forward to backward, after recomputation."""
+    unchecked_bytes: Floats
+    """float64[workloads]: what would be kept without recomputation, the working set of a layer
+    that is being recomputed."""
+    transient_bytes: Floats
+    """float64[workloads]: the largest working set of one operation."""
+    dense_parameters: Floats
+    """float64[workloads]: parameters of one rank outside routed experts."""
+    expert_parameters: Floats
+    """float64[workloads]: parameters of routed experts of one rank."""
+    recompute_flop: Floats
+    """float64[workloads]: matrix FLOP that recomputation repeats."""
+
+
+def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
+    """Cost the whole table on the devices and fabrics of its workloads.
+
+    Raises
+    ------
+    NumericError
+        If a kernel reports a time that is no finite, non-negative number.
+    """
+    time_s = np.zeros(len(table))
+    detail = np.full(len(table), -1, np.int64)
+    device = workloads.rows["device"][table.workload]
+    fabric = workloads.rows["fabric"][table.workload]
+    try:
+        _cost_gemms(table, workloads, device, time_s, detail)
+        _cost_attention(table, workloads, device, time_s, detail)
+        rows = np.flatnonzero(table.kind == MEMORY)
+        time_s[rows] = elementwise_time_column(
+            table.bytes[rows], np.zeros(len(rows)), table.exponentials[rows], device[rows], workloads.devices
+        )
+        rows = np.flatnonzero(table.kind == COLLECTIVE)
+        time_s[rows], detail[rows] = collective_time_columns(
+            table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
+            fabric[rows], workloads.fabrics,
+        )  # fmt: skip
+        rows = np.flatnonzero(table.kind == EXCHANGE)
+        time_s[rows] = moe_exchange_time_column(
+            table.local_bytes[rows], table.remote_bytes[rows], table.ranks[rows], table.local[rows],
+            fabric[rows], workloads.fabrics,
+        )  # fmt: skip
+    except (ValueError, FloatingPointError) as error:
+        msg = f"a cost model left the range of its numbers: {error}"
+        raise NumericError(msg) from None
+    time_s *= table.repeats
+    if not np.all(np.isfinite(time_s)):
+        msg = "an operation's time is not finite; some extent is beyond what the models cover"
+        raise NumericError(msg)
+    slowdown = workloads.slowdown[workloads.rows["device"]][table.workload]
+    return RowCosts(time_s, _expose(table, time_s, slowdown, len(workloads.rows)), detail)
+
+
+def _cost_gemms(
+    table: OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
+) -> None:
+    rows = np.flatnonzero(table.kind == GEMM)
+    extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
+    time_s[rows], detail[rows], _ = gemm_time_columns(
+        extents, table.dtype[rows], table.out_bytes[rows], device[rows], workloads.devices
+    )
+
+
+def _cost_attention(
+    table: OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
+) -> None:
+    rows = np.flatnonzero(table.kind == ATTENTION)
+    extents = np.stack(
+        [
+            table.batch[rows], table.heads[rows], table.key_heads[rows], table.m[rows],
+            table.n[rows], table.k[rows], table.d_v[rows],
+        ],
+        axis=1,
+    )  # fmt: skip
+    backward = (table.phase[rows] == BACKWARD).astype(np.int64)
+    time_s[rows], detail[rows] = attention_time_columns(
+        extents, table.causal[rows], table.window[rows], backward, table.dtype[rows], device[rows],
+        workloads.devices,
+    )  # fmt: skip
+
+
+def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int) -> Floats:
+    """Hide collectives behind the compute of their segment, where their row allows it.
+
+    A collective of t seconds with exposed share e beside a compute of c seconds, of which it
+    may use the share p, lengthens the step by ``e*t + max(0, (1-e)*t - p*c)``. What is hidden
+    slows the compute beside it by the device's ``comm_compute_slowdown``. The shares of one
+    segment add up to at most one, so faster compute never makes a step slower.
+    """
+    direction = (table.phase != FORWARD).astype(np.int64)
+    slot = (table.workload * 2 + direction) * NUM_SEGMENTS
+    size = num_workloads * 2 * NUM_SEGMENTS
+    compute = table.category < TP_COMM
+    hides = ~compute & (table.exposed_share < 1.0)
+    segment_s = np.bincount(slot[compute] + table.segment[compute], time_s[compute], size)
+    hides_in_segment = hides & (table.segment != WHOLE_LAYER)
+    claimed = np.bincount(
+        slot[hides_in_segment] + table.segment[hides_in_segment],
+        table.partner_share[hides_in_segment],
+        size,
+    )
+    free_s = (segment_s * (1.0 - claimed)).reshape(-1, NUM_SEGMENTS)
+    whole_s = np.zeros(len(free_s))
+    for segment in range(NUM_SEGMENTS):
+        whole_s += free_s[:, segment]
+    rows = np.flatnonzero(hides)
+    segment = table.segment[rows]
+    partner_s = np.where(
+        segment == WHOLE_LAYER,
+        whole_s[slot[rows] // NUM_SEGMENTS],
+        segment_s[slot[rows] + np.maximum(segment, 0)],
+    )
+    exposed_s = time_s.copy()
+    never = table.exposed_share[rows] * time_s[rows]
+    rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s)
+    hidden = time_s[rows] - never - rest
+    exposed_s[rows] = never + rest + slowdown[rows] * np.maximum(hidden, 0.0)
+    return exposed_s
+
+
+def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
+    """Add the rows of each workload up, repeating what is recomputed in the backward."""
+    num = len(workloads.rows)
+    recompute = workloads.rows["recompute"][table.workload]
+    mask = workloads.rows["recompute_mask"][table.workload]
+    forward = table.phase == FORWARD
+    dropped = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
+    again = forward & (dropped | (recompute == RECOMPUTE_FULL))
+    slot = (table.workload * NUM_PHASES + table.phase) * len(CATEGORIES) + table.category
+    repeated = (table.workload * NUM_PHASES + BACKWARD) * len(CATEGORIES) + table.category
+    size = num * NUM_PHASES * len(CATEGORIES)
+    exposed_s = np.bincount(slot, costs.exposed_s, size)
+    exposed_s += np.bincount(repeated[again], costs.exposed_s[again], size)
+    phases = table.workload * NUM_PHASES + table.phase
+    phases_again = (table.workload * NUM_PHASES + BACKWARD)[again]
+
+    def per_phase(values: Floats) -> Floats:
+        total = np.bincount(phases, values, num * NUM_PHASES)
+        total += np.bincount(phases_again, values[again], num * NUM_PHASES)
+        return np.asarray(total.reshape(num, NUM_PHASES), np.float64)
+
+    kept = np.where(dropped, 0.0, table.saved_bytes)
+    unchecked = np.bincount(table.workload, table.saved_bytes, num)
+    saved = np.bincount(table.workload, kept, num)
+    shapes = shapes_of(workloads.rows)
+    full = workloads.rows["recompute"] == RECOMPUTE_FULL
+    checkpoint = 2.0 * shapes.outer_tokens * shapes.hidden
+    transient = np.zeros(num)
+    np.maximum.at(transient, table.workload, table.transient_bytes)
+    experts = table.expert == 1
+    return WorkloadCosts(
+        exposed_s=exposed_s.reshape(num, NUM_PHASES, len(CATEGORIES)),
+        launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
+        syncs=per_phase(table.syncs),
+        saved_bytes=np.where(full, checkpoint, saved),
+        unchecked_bytes=unchecked,
+        transient_bytes=transient,
+        dense_parameters=np.bincount(table.workload[~experts], table.parameters[~experts], num),
+        expert_parameters=np.bincount(table.workload[experts], table.parameters[experts], num),
+        recompute_flop=np.bincount(table.workload[again], table.flop[again], num),
+    )

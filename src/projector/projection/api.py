@@ -1,0 +1,91 @@
+"""Projecting jobs: one, many, or one under every schedule."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.errors import ProjectorError
+from projector.projection.evaluate import evaluate
+from projector.projection.memory import MemoryProjection, memory_projection
+from projector.projection.performance import PerformanceProjection, performance_projection
+
+JobLike = Job | Mapping[str, Any] | str | Path
+
+
+def project_memory(job: JobLike) -> MemoryProjection:
+    """Project the memory of every pipeline stage.
+
+    Parameters
+    ----------
+    job : Job, mapping, str or Path
+        A job, or anything that `load_job` reads.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot exist. A job that does not fit is projected all the same.
+    """
+    return memory_projection(evaluate([load_job(job)]), 0)
+
+
+def project_performance(
+    job: JobLike, *, target_nodes: int | None = None, schedule: str | None = None
+) -> PerformanceProjection:
+    """Project the time of one training step.
+
+    Parameters
+    ----------
+    job : Job, mapping, str or Path
+        A job, or anything that `load_job` reads.
+    target_nodes : int, optional
+        Replaces ``cluster.nodes``; the global batch stays.
+    schedule : str, optional
+        Replaces ``training.schedule``; ``all`` compares every schedule that can run and returns
+        the fastest that fits (the fastest at all where none does), the others as
+        ``alternatives``.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot exist. A job that does not fit is projected all the same.
+    """
+    return project_jobs([job], target_nodes=target_nodes, schedule=schedule)[0]
+
+
+def project_jobs(
+    jobs: Sequence[JobLike], *, target_nodes: int | None = None, schedule: str | None = None
+) -> list[PerformanceProjection]:
+    """Project a batch of jobs; each result equals that of the job alone, bit for bit."""
+    overrides: dict[str, Any] = {}
+    if target_nodes is not None:
+        overrides["cluster.nodes"] = target_nodes
+    if schedule not in (None, "all"):
+        overrides["training.schedule"] = schedule
+    loaded = [job if isinstance(job, Job) and not overrides else load_job(job, overrides) for job in jobs]
+    if schedule == "all":
+        return [_compare_schedules(job) for job in loaded]
+    evaluation = evaluate(loaded)
+    return [performance_projection(evaluation, row) for row in range(len(loaded))]
+
+
+def _compare_schedules(job: Job) -> PerformanceProjection:
+    """Return the fastest schedule that fits, with the others."""
+    from projector.schedule.registry import SCHEDULES
+
+    candidates = []
+    refusal: ProjectorError | None = None
+    for name in SCHEDULES:
+        try:
+            evaluation = evaluate([load_job(job, {"training.schedule": name})])
+        except ProjectorError as error:
+            refusal = refusal or error
+        else:
+            candidates.append(performance_projection(evaluation, 0))
+    if not candidates:
+        assert refusal is not None
+        raise refusal
+    ranked = sorted(candidates, key=lambda each: (not each.memory.fits, each.iteration_time_s))
+    return replace(ranked[0], alternatives=tuple(ranked[1:]))

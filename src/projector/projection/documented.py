@@ -1,0 +1,183 @@
+"""The memory forms as Primus documents them, kept for comparison.
+
+They are known to be coarse: every norm counts 2H parameters and there are three a layer, the
+total has no output layer and no final norm, the sharding degree is world / (EP * PP) for all
+parameters, and the schedule factor multiplies the embedding too. The physical form is in
+`projector.projection.memory`.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from projector.config.job import Job
+from projector.config.model import ModelConfig
+from projector.config.training import RecomputeConfig
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.lower.workloads import layout_of
+from projector.units import to_gib
+
+ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentedMemory:
+    """What the documented closed forms give for rank 0."""
+
+    parameters_total: int
+    parameters_per_rank: int
+    param_optimizer_gib: float
+    activation_gib: float
+    total_gib: float
+    components: dict[str, dict[str, float]]
+    """Parameters of one rank and activation GiB of one microbatch, by module."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values under the names of the attributes."""
+        return asdict(self)
+
+
+def documented_memory(job: Job) -> DocumentedMemory:
+    """Evaluate the documented forms for rank 0 of a job."""
+    model, split, training = job.model, job.parallelism, job.training
+    forms = _Forms(job)
+    stages = layout_of(job)
+    mine = stages[:: split.pp]
+    parameters = forms.embedding_parameters
+    activation = float(forms.token_bytes)
+    for stage in mine:
+        for kind, count in stage.layers:
+            parameters += count * forms.layer_parameters(kind.moe, split.ep)
+            activation += count * forms.kept_bytes(kind.moe, kind.recompute)
+    is_moe = model.moe_layers
+    total = forms.embedding_parameters + sum(forms.layer_parameters(moe, 1) for moe in is_moe)
+    sharding = max(1, job.cluster.gpus // (split.ep * split.pp))
+    bytes_per_parameter = 2 + 2 + 10 / sharding
+    microbatches = training.global_batch_size // (
+        training.micro_batch_size * max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
+    )
+    factor = (
+        split.pp
+        * (1 + (split.pp - 1) / (split.pp * split.vpp))
+        * min(1.0, microbatches / split.pp)
+    )
+    states_gib = to_gib(parameters * bytes_per_parameter)
+    activation_gib = to_gib(activation * factor)
+    return DocumentedMemory(
+        parameters_total=total,
+        parameters_per_rank=parameters,
+        param_optimizer_gib=states_gib,
+        activation_gib=activation_gib,
+        total_gib=states_gib + activation_gib,
+        components=forms.components(split.ep),
+    )
+
+
+class _Forms:
+    """The closed forms of one job; parameters of one rank, bytes of one microbatch."""
+
+    def __init__(self, job: Job) -> None:
+        model, split, training = job.model, job.parallelism, job.training
+        self.model: ModelConfig = model
+        self.recompute: RecomputeConfig = training.recompute
+        self.tokens = training.micro_batch_size * training.seq_length // split.tp // split.cp
+        self.vocab = model.padded_vocab_size(split.tp)
+        self.token_bytes = ELEMENT_BYTES * self.tokens * model.hidden_size
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab * self.model.hidden_size
+
+    @property
+    def norm_parameters(self) -> int:
+        return 2 * self.model.hidden_size
+
+    @property
+    def attention_parameters(self) -> int:
+        model = self.model
+        heads, hidden = model.num_attention_heads, model.hidden_size
+        mla = model.mla
+        if mla is None:
+            width = heads * model.head_dim
+            return 2 * hidden * width + 2 * hidden * model.query_groups * model.head_dim
+        query = mla.qk_head_dim + mla.qk_pos_emb_head_dim
+        rank = mla.q_lora_rank
+        queries = rank * (hidden + heads * query + 1) if rank else hidden * heads * query
+        keys = mla.kv_lora_rank * (hidden + heads * (mla.qk_head_dim + mla.v_head_dim) + 1)
+        return queries + keys + hidden * mla.qk_pos_emb_head_dim + heads * mla.v_head_dim * hidden
+
+    @property
+    def _projections(self) -> int:
+        return 3 if self.model.gated else 2
+
+    def mlp_parameters(self, moe: bool, ep: int) -> int:
+        model = self.model
+        if not moe or model.moe is None:
+            return self._projections * model.hidden_size * model.ffn_hidden_size
+        routed = model.moe.num_experts // ep * model.moe.ffn_hidden_size
+        width = routed + model.moe.shared_expert_ffn_hidden_size
+        return self._projections * model.hidden_size * width
+
+    @property
+    def router_parameters(self) -> int:
+        return self.model.hidden_size * self.model.moe.num_experts if self.model.moe else 0
+
+    def layer_parameters(self, moe: bool, ep: int) -> int:
+        router = self.router_parameters if moe else 0
+        return (
+            3 * self.norm_parameters + self.attention_parameters + router + self.mlp_parameters(moe, ep)
+        )
+
+    @property
+    def attention_bytes(self) -> int:
+        model = self.model
+        query = model.num_attention_heads * model.head_dim
+        if model.mla is not None:
+            wide = model.num_attention_heads * (model.mla.qk_head_dim + model.mla.qk_pos_emb_head_dim)
+            return ELEMENT_BYTES * self.tokens * (3 * wide + 2 * query)
+        keys = model.query_groups * model.head_dim
+        return ELEMENT_BYTES * self.tokens * (query + 2 * keys + model.hidden_size + query)
+
+    def mlp_bytes(self, moe: bool) -> int:
+        model = self.model
+        if not moe or model.moe is None:
+            return ELEMENT_BYTES * self.tokens * (3 * model.ffn_hidden_size + model.hidden_size)
+        width = model.moe.ffn_hidden_size
+        shared = model.moe.num_shared_experts or -(-model.moe.shared_expert_ffn_hidden_size // width)
+        visits = model.moe.router_topk + shared
+        return ELEMENT_BYTES * self.tokens * visits * (model.hidden_size + 3 * width)
+
+    def layer_bytes(self, moe: bool) -> int:
+        # Three norms, two residual additions and, in an MoE layer, the router.
+        around = (6 if moe else 5) * self.token_bytes
+        return around + self.attention_bytes + self.mlp_bytes(moe)
+
+    def kept_bytes(self, moe: bool, recompute: int) -> int:
+        if recompute == RECOMPUTE_FULL:
+            return self.token_bytes
+        dropped = self.attention_bytes if recompute == RECOMPUTE_SELECTIVE else 0
+        return self.layer_bytes(moe) - dropped
+
+    def components(self, ep: int) -> dict[str, dict[str, float]]:
+        """List modules as the documented report prints them."""
+        entries: dict[str, tuple[int, int]] = {
+            "embedding": (self.embedding_parameters, self.token_bytes),
+            "dense_transformer_layer": (self.layer_parameters(False, ep), self.layer_bytes(False)),
+            "layer_norm": (self.norm_parameters, self.token_bytes),
+            "self_attention": (self.attention_parameters, self.attention_bytes),
+            "residual_add": (0, self.token_bytes),
+            "mlp": (self.mlp_parameters(False, ep), self.mlp_bytes(False)),
+        }
+        if self.model.moe is not None:
+            entries |= {
+                "moe_transformer_layer": (self.layer_parameters(True, ep), self.layer_bytes(True)),
+                "router": (self.router_parameters, self.token_bytes),
+                "moe_mlp": (self.mlp_parameters(True, ep), self.mlp_bytes(True)),
+            }
+        entries |= {
+            "final_layernorm": (self.norm_parameters, self.token_bytes),
+            "output_layer": (self.embedding_parameters, ELEMENT_BYTES * self.tokens * self.vocab),
+        }
+        return {
+            name: {"parameters": parameters, "activation_gib": to_gib(num_bytes)}
+            for name, (parameters, num_bytes) in entries.items()
+        }

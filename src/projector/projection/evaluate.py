@@ -1,0 +1,370 @@
+"""The one path of every projection: jobs in, columns of memory and time out.
+
+A single job is a batch of one. Rows are independent: what a job gives does not depend on the
+jobs it is evaluated with.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.job import Job
+from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
+from projector.kernels.device import OPERAND_BYTES
+from projector.lower.workloads import Workloads, lower
+from projector.operations.cost import (
+    RowCosts,
+    WorkloadCosts,
+    cost_rows,
+    sum_workloads,
+)
+from projector.operations.emit import emit_operations
+from projector.operations.table import CATEGORIES, FORWARD, OperationTable
+from projector.projection.data_parallel import (
+    DataParallelCosts,
+    StageTimes,
+    cost_data_parallel,
+    parameter_bytes,
+    stage_times,
+)
+from projector.projection.memory_columns import StageMemory, stage_memory
+from projector.schedule import registry
+from projector.schedule.order import Order
+from projector.schedule.replay import peak_bytes, replay_batch, to_ps
+from projector.units import GB, MICROSECOND, MILLISECOND
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+PS = 1e-12
+
+BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
+"""Terms of a step, which add up to it."""
+
+PP_BUBBLE, PP_COMM, DP_COMM, OPTIMIZER, LAUNCH = range(len(CATEGORIES), len(BREAKDOWN))
+
+
+@dataclass(frozen=True, slots=True)
+class RunCosts:
+    """One layer of each run on its job's cluster, host side included."""
+
+    exposed_s: Floats
+    """float64[runs, phases, categories]."""
+    launch_s: Floats
+    """float64[runs, phases]: gaps between kernels and waits for the host."""
+    layer_s: Floats
+    """float64[runs, phases]: everything but data parallelism."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Everything known about a batch of jobs, in columns."""
+
+    jobs: tuple[Job, ...]
+    schedules: tuple[str, ...]
+    """Resolved schedule of each job."""
+    workloads: Workloads
+    table: OperationTable
+    rows: RowCosts
+    costs: WorkloadCosts
+    runs: RunCosts
+    parallel: DataParallelCosts
+    stages: StageTimes
+    memory: StageMemory
+    iteration_s: Floats
+    """float64[jobs]."""
+    breakdown_s: Floats
+    """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
+    ending_rank: Ints
+    """int64[jobs]: pipeline rank that ends the last backward and its gradients."""
+    p2p_s: Floats
+    """float64[stages, 2]: latency from each virtual stage to the next and to the one before."""
+    p2p_bytes: Floats
+    """float64[jobs]."""
+
+
+def evaluate(jobs: Sequence[Job]) -> Evaluation:
+    """Project memory and time of ``jobs``.
+
+    Raises
+    ------
+    ProjectorError
+        If a job cannot exist, a schedule cannot run, or a number leaves its range.
+    """
+    workloads = lower(jobs)
+    orders = [_order(job, int(workloads.jobs.microbatches[row])) for row, job in enumerate(jobs)]
+    table = emit_operations(workloads.rows)
+    rows = cost_rows(table, workloads)
+    costs = sum_workloads(table, rows, workloads)
+    runs = _cost_runs(jobs, workloads, costs)
+    parallel = cost_data_parallel(jobs, workloads, costs)
+    times = stage_times(jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel)
+    p2p_bytes, p2p_s = _cost_p2p(workloads)
+    num = len(jobs)
+    iteration_s = np.zeros(num)
+    breakdown_s = np.zeros((num, len(BREAKDOWN)))
+    ending_rank = np.zeros(num, np.int64)
+    memory = stage_memory(jobs, workloads, costs)
+    optimizer_s = _cost_optimizer(jobs, workloads, memory)
+    tied_s = _cost_tied_embeddings(jobs, workloads)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row, (_, order) in enumerate(orders):
+        groups[id(order)].append(row)
+    for members in groups.values():
+        _replay(
+            np.array(members), orders[members[0]][1], jobs, workloads, runs, times, p2p_s,
+            optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank,
+        )  # fmt: skip
+    return Evaluation(
+        jobs=tuple(jobs),
+        schedules=tuple(name for name, _ in orders),
+        workloads=workloads,
+        table=table,
+        rows=rows,
+        costs=costs,
+        runs=runs,
+        parallel=parallel,
+        stages=times,
+        memory=memory,
+        iteration_s=iteration_s,
+        breakdown_s=breakdown_s,
+        ending_rank=ending_rank,
+        p2p_s=p2p_s,
+        p2p_bytes=p2p_bytes,
+    )
+
+
+def _order(job: Job, microbatches: int) -> tuple[str, Order]:
+    split = job.parallelism
+    name = registry.check(job.training.schedule, split.pp, split.vpp, microbatches).name
+    return name, registry.build(name, split.pp, split.vpp, microbatches)
+
+
+def _backward(per_phase: Floats) -> Floats:
+    """Input and weight gradient together, for schedules that do not split them."""
+    return np.asarray(per_phase[:, 1] + per_phase[:, 2], np.float64)
+
+
+def _job_of_run(workloads: Workloads) -> tuple[Ints, Ints]:
+    job_of_stage = np.repeat(
+        np.arange(len(workloads.stage_offset) - 1), np.diff(workloads.stage_offset)
+    )
+    return np.repeat(job_of_stage, np.diff(workloads.run_offset)), job_of_stage
+
+
+def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
+    """Add the host: it runs ahead of the device unless launching takes longer than computing.
+
+    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
+    removes the framework's part of each launch.
+    """
+    job_of_run, _ = _job_of_run(workloads)
+
+    def column(value: list[float]) -> Floats:
+        return np.array(value, np.float64)[job_of_run][:, None]
+
+    software = [job.cluster.software for job in jobs]
+    graphs = [job.training.cuda_graphs for job in jobs]
+    gap_s = column(
+        [
+            (job.cluster.device.kernel_start_graph_us if graph else job.cluster.device.kernel_start_us)
+            * MICROSECOND
+            for job, graph in zip(jobs, graphs, strict=True)
+        ]
+    )
+    host_s = column(
+        [
+            0.0
+            if graph
+            else (soft.launch_us + (0.0 if job.training.torch_compile else soft.operator_us)) * MICROSECOND
+            for job, graph, soft in zip(jobs, graphs, software, strict=True)
+        ]
+    )
+    sync_s = column([soft.host_sync_us * MICROSECOND for soft in software])
+    workload = workloads.run_workload
+    exposed_s = costs.exposed_s[workload]
+    # Phase by phase and term by term, so that the order of additions is fixed.
+    device_s = np.zeros(exposed_s.shape[:2])
+    for term in range(exposed_s.shape[2]):
+        device_s += exposed_s[:, :, term]
+    launches, syncs = costs.launches[workload], costs.syncs[workload]
+    gaps_s = launches * gap_s
+    waiting_s = np.maximum(0.0, launches * host_s - device_s - gaps_s)
+    launch_s = gaps_s + waiting_s + syncs * sync_s
+    offload_s = column(
+        [
+            job.training.activation_offload_fraction / (job.cluster.device.host_link_gb_per_s * GB)
+            for job in jobs
+        ]
+    )
+    moved_s = costs.saved_bytes[workload][:, None] * offload_s
+    # Offloading runs beside the forward and, coming back, beside the backward.
+    layer_s = device_s + launch_s
+    late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
+    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
+
+
+def _cost_p2p(workloads: Workloads) -> tuple[Floats, Floats]:
+    """Latency of activations between virtual stages, within a domain or between nodes."""
+    columns = workloads.jobs
+    job_of_stage = _job_of_run(workloads)[1]
+    sequence = np.maximum(1, columns.cp)
+    tokens = columns.micro_batch * columns.seq // sequence
+    first_run = workloads.run_offset[workloads.stage_offset[:-1]]
+    record = workloads.rows[workloads.run_workload[first_run]]
+    split = np.where(record["sequence_parallel"] == 1, columns.tp, 1)
+    num_bytes = 2.0 * (tokens // split) * record["hidden"] * (columns.pp > 1)
+    stride = columns.gpus // columns.pp
+    stage = np.arange(len(job_of_stage)) - workloads.stage_offset[:-1][job_of_stage]
+    rank = stage % columns.pp[job_of_stage]
+    step = np.array([1, -1])
+    other = (rank[:, None] + step) % columns.pp[job_of_stage][:, None]
+    domain = columns.domain[job_of_stage][:, None]
+    width = stride[job_of_stage][:, None]
+    local = np.where(rank[:, None] * width // domain == other * width // domain, 2, 1)
+    same = rank[:, None] == other
+    fabric = record["fabric"][job_of_stage]
+    seconds = np.zeros(local.shape)
+    for direction in range(2):
+        moved = num_bytes[job_of_stage] * ~same[:, direction]
+        seconds[:, direction], _ = collective_time_columns(
+            SEND_RECV, moved, 2, local[:, direction], fabric, workloads.fabrics
+        )
+    return np.asarray(num_bytes, np.float64), seconds
+
+
+def _cost_optimizer(jobs: Sequence[Job], workloads: Workloads, memory: StageMemory) -> list[Floats]:
+    """Seconds of the update on each pipeline rank: its states pass through memory once.
+
+    Each owned parameter reads its gradient twice (norm and update), reads and writes master and
+    moments, and writes its weight; a narrow type also quantises every weight row- and
+    column-wise. Offloaded states move gradient and weight over the host link.
+    """
+    seconds = []
+    for row, job in enumerate(jobs):
+        training = job.training
+        optimizer = training.optimizer
+        state = memory.optimizer_state_bytes[row]
+        gradient = 4.0 if training.gradient_dtype == "fp32" else 2.0
+        weight = parameter_bytes(job)
+        per_owned = 2.0 * gradient + 2.0 * state + weight
+        dtype = workloads.rows["dtype"].max()
+        narrow = training.precision in {"fp8", "mxfp8", "nvfp4"}
+        quantise = (2.0 + 2.0 * float(OPERAND_BYTES[dtype])) if narrow else 0.0
+        device = workloads.devices[workloads.device_of_job[row]]
+        owned, held = memory.owned_parameters[row], memory.held_parameters[row]
+        on_device = owned * (1.0 - optimizer.offload_fraction)
+        traffic = on_device * per_owned + held * quantise
+        link = job.cluster.device.host_link_gb_per_s * GB
+        moved = owned * optimizer.offload_fraction * (gradient + weight)
+        seconds.append(traffic / float(device["hbm_bytes_per_s"]) + moved / link)
+    return seconds
+
+
+def _cost_tied_embeddings(jobs: Sequence[Job], workloads: Workloads) -> Floats:
+    """Sum of the two copies' gradients, where a pipeline holds the embedding twice."""
+    columns = workloads.jobs
+    tied = np.array([job.model.tied_embeddings for job in jobs]) & (columns.pp > 1)
+    size = np.array(
+        [
+            -(-job.model.padded_vocab_size(job.parallelism.tp) // job.parallelism.tp)
+            * job.model.hidden_size
+            * (4.0 if job.training.reduce_dtype == "fp32" else 2.0)
+            for job in jobs
+        ]
+    )
+    last = (columns.pp - 1) * (columns.gpus // columns.pp)
+    local = np.where(last // columns.domain == 0, 2, 1)
+    fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
+    seconds, _ = collective_time_columns(ALL_REDUCE, size * tied, 2, local, fabric, workloads.fabrics)
+    return seconds
+
+
+def _first_fabric(workloads: Workloads, row: int) -> int:
+    run = workloads.run_offset[workloads.stage_offset[row]]
+    return int(workloads.rows["fabric"][workloads.run_workload[run]])
+
+
+def _replay(
+    members: Ints,
+    order: Order,
+    jobs: Sequence[Job],
+    workloads: Workloads,
+    runs: RunCosts,
+    times: StageTimes,
+    p2p_s: Floats,
+    optimizer_s: list[Floats],
+    tied_s: Floats,
+    memory: StageMemory,
+    iteration_s: Floats,
+    breakdown_s: Floats,
+    ending_rank: Ints,
+) -> None:
+    """Run one order for all jobs that share it; write their rows of the output columns."""
+    pp, vpp = order.pp, order.vpp
+    first_stage = workloads.stage_offset[members]
+    stages = first_stage[:, None] + np.arange(pp * vpp)
+    held = stages[:, order.stage_of]  # [n, pp, vpp]
+    duration_ps = np.zeros((len(members), pp, vpp, 3, 3), np.int64)
+    duration_ps[:, :, :, 0, :] = to_ps(times.forward_s)[held]
+    duration_ps[:, :, :, 1, :] = to_ps(times.backward_s)[held]
+    latency_ps = to_ps(p2p_s)[stages].transpose(0, 2, 1)
+    with_p2p = replay_batch(order, duration_ps, latency_ps)
+    alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
+    peak, in_flight = peak_bytes(order, memory.saved_bytes[held])
+    last_end_s = with_p2p.last_backward_end_ps * PS
+    tail_s = times.tail_s[held]
+    run_cats, run_launch = _stage_sums(workloads, runs)
+    for n, row in enumerate(members):
+        microbatches = int(workloads.jobs.microbatches[row])
+        channel = np.zeros(pp)
+        by_end = np.argsort(last_end_s[n], axis=1, kind="stable")
+        for position in range(vpp):
+            chunk = by_end[:, position]
+            ranks = np.arange(pp)
+            channel = np.maximum(channel, last_end_s[n, ranks, chunk]) + tail_s[n, ranks, chunk]
+        ends = with_p2p.rank_end_ps[n] * PS
+        # A tail of zero may end a rounding error before its own backward.
+        finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
+        finish[0] += tied_s[row]
+        if pp > 1:
+            finish[-1] += tied_s[row]
+        rank = int(np.argmax(finish))
+        after = optimizer_s[row] + times.gather_after_s[held[n]].sum(axis=1)
+        last = int(np.argmax(after))
+        overhead_s = jobs[row].cluster.software.step_overhead_ms * MILLISECOND
+        iteration_s[row] = finish[rank] + after[last] + overhead_s
+        ending_rank[row] = rank
+        memory.activation_peak_bytes[row][:] = peak[n]
+        memory.in_flight[row][:] = in_flight[n].sum(axis=1)
+        mine = held[n, rank]
+        out = breakdown_s[row]
+        for chunk in mine:
+            out[: len(CATEGORIES)] += microbatches * run_cats[chunk]
+            out[LAUNCH] += microbatches * run_launch[chunk]
+            forward, backward = times.exposed_forward_s[chunk], times.exposed_backward_s[chunk]
+            out[DP_COMM] += forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
+        idle_ps = with_p2p.rank_end_ps[n, rank] - with_p2p.rank_busy_ps[n, rank]
+        bubble_ps = alone.rank_end_ps[n, rank] - alone.rank_busy_ps[n, rank]
+        out[PP_BUBBLE] = bubble_ps * PS
+        out[PP_COMM] = (idle_ps - bubble_ps) * PS
+        out[DP_COMM] += finish[rank] - ends[rank] + times.gather_after_s[held[n, last]].sum()
+        out[OPTIMIZER] = optimizer_s[row][last]
+        out[LAUNCH] += overhead_s
+
+
+def _stage_sums(workloads: Workloads, runs: RunCosts) -> tuple[Floats, Floats]:
+    """Sum categories and launch time of one microbatch over the layers of each virtual stage."""
+    num = len(workloads.run_offset) - 1
+    stage = np.repeat(np.arange(num), np.diff(workloads.run_offset))
+    count = workloads.run_count
+    cats = np.zeros((num, len(CATEGORIES)))
+    launch = np.zeros(num)
+    for phase in range(3):
+        for term in range(len(CATEGORIES)):
+            cats[:, term] += np.bincount(stage, runs.exposed_s[:, phase, term] * count, num)
+        launch += np.bincount(stage, runs.launch_s[:, phase] * count, num)
+    return cats, launch

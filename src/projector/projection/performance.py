@@ -1,0 +1,341 @@
+"""Time of one job's step as users see it: every term, what limits it, what it reaches."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.config.job import Job
+from projector.kernels.collectives import ALGORITHMS
+from projector.operations.counts import ModelCounts, count_model
+from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
+from projector.projection.evaluate import BREAKDOWN, Evaluation
+from projector.projection.memory import MemoryProjection, memory_projection
+from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.units import TERA, to_gib, to_ms
+
+FEW_MICROBATCHES = 4
+"""Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
+
+LIMITS = {
+    "compute_gemm": "matrix multiplication",
+    "compute_attention": "attention",
+    "compute_other": "memory-bound operators",
+    "tp_comm": "tensor-parallel communication",
+    "cp_comm": "context-parallel communication",
+    "ep_comm": "expert-parallel communication",
+    "pp_bubble": "pipeline bubble",
+    "pp_comm": "pipeline communication",
+    "dp_comm": "data-parallel communication",
+    "optimizer": "optimizer",
+    "launch": "kernel launches and host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One kind of collective over a whole step, on the rank that ends it."""
+
+    algorithm: str
+    """Algorithm chosen for the largest message; ``mixed`` where layers differ."""
+    bytes: float
+    """Buffer bytes over the step (see ``docs/collectives.md`` for what a buffer is)."""
+    time_s: float
+    """Time of all of them, hidden or not."""
+    exposed_s: float
+    """What of it lengthens the step, with the slowdown of the compute it hides behind."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as ``--json`` prints it."""
+        return {
+            "algorithm": self.algorithm,
+            "bytes": self.bytes,
+            "time_ms": to_ms(self.time_s),
+            "exposed_ms": to_ms(self.exposed_s),
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PerformanceProjection:
+    """How long one step takes, and why."""
+
+    job: Job
+    schedule: str
+    iteration_time_s: float
+    breakdown_s: dict[str, float]
+    """Terms on the rank that ends the step; they add up to ``iteration_time_s``."""
+    communication: dict[str, Communication]
+    recompute_flop: float
+    """Matrix FLOP that recomputation repeats in one step, over all devices."""
+    counts: ModelCounts
+    memory: MemoryProjection
+    provenance: Provenance
+    alternatives: tuple["PerformanceProjection", ...] = ()
+    """Other schedules that were compared, slower or too large."""
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Terms of the step in seconds."""
+        return self.breakdown_s
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the job."""
+        return self.job.cluster.gpus
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Trained tokens per second and device."""
+        tokens = self.job.training.global_batch_size * self.job.training.seq_length
+        return tokens / self.iteration_time_s / self.gpus
+
+    @property
+    def model_flop(self) -> float:
+        """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
+        return self.counts.flop_per_sequence * self.job.training.global_batch_size
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Needed TFLOP/s of each device, the numerator of MFU."""
+        return self.model_flop / self.iteration_time_s / self.gpus / TERA
+
+    @property
+    def peak_tflops(self) -> float:
+        """Dense datasheet peak of the training precision."""
+        return self.job.cluster.device.matrix_peak_tflops[self.job.training.precision]
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilisation."""
+        return self.tflops_per_gpu / self.peak_tflops
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilisation: MFU with the recomputed FLOP."""
+        return self.mfu * (1.0 + self.recompute_flop / self.model_flop)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle time of the pipeline relative to the work of the rank that ends the step."""
+        idle = self.breakdown_s["pp_bubble"] + self.breakdown_s["pp_comm"]
+        outside = {"pp_bubble", "pp_comm", "optimizer"}
+        work = sum(value for name, value in self.breakdown_s.items() if name not in outside)
+        return idle / work if work > 0.0 else 0.0
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one data-parallel rank in one step."""
+        return self.job.training.global_batch_size // (
+            self.job.training.micro_batch_size * self.degrees["dp"]
+        )
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Every parallel degree."""
+        split = self.job.parallelism
+        return {
+            "tp": split.tp,
+            "pp": split.pp,
+            "vpp": split.vpp,
+            "cp": split.cp,
+            "ep": split.ep,
+            "etp": split.expert_tp if self.job.model.moe else 1,
+            "dp": self.gpus // (split.tp * split.pp * split.cp),
+        }
+
+    @property
+    def bound(self) -> str:
+        """Name what limits the step: its largest term, or too few microbatches."""
+        pp = self.job.parallelism.pp
+        bubble = self.breakdown_s["pp_bubble"] / self.iteration_time_s
+        if pp > 1 and bubble > 0.1 and self.microbatches < FEW_MICROBATCHES * pp:
+            return f"too few microbatches ({self.microbatches} for {pp} pipeline stages)"
+        largest = max(self.breakdown_s, key=lambda name: self.breakdown_s[name])
+        return LIMITS[largest]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``projector performance --json`` prints."""
+        result = {
+            **envelope(self.provenance),
+            "iteration_time_ms": to_ms(self.iteration_time_s),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "bubble_fraction": self.bubble_fraction,
+            "schedule": self.schedule,
+            "microbatches": self.microbatches,
+            "nodes": self.job.cluster.nodes,
+            "gpus": self.gpus,
+            "parallelism": self.degrees,
+            "breakdown_ms": {name: to_ms(value) for name, value in self.breakdown_s.items()},
+            "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
+            "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
+            "bound": self.bound,
+            "provenance": {"times": "analytic", **self.provenance.to_dict()},
+        }
+        if self.alternatives:
+            result["alternatives"] = [
+                {
+                    "schedule": other.schedule,
+                    "iteration_time_ms": to_ms(other.iteration_time_s),
+                    "peak_gib": to_gib(other.memory.peak_bytes),
+                    "fits": other.memory.fits,
+                }
+                for other in self.alternatives
+            ]
+        return result
+
+    def __repr__(self) -> str:
+        """Give the step in one line."""
+        return (
+            f"PerformanceProjection({self.job.model.name} on {self.gpus} x "
+            f"{self.job.cluster.device.name}: {to_ms(self.iteration_time_s):,.1f} ms a step, "
+            f"{self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {self.mfu:.1%}, "
+            f"limited by {self.bound})"
+        )
+
+    def _repr_html_(self) -> str:
+        from projector.projection.html import html_table
+
+        rows = [
+            {"term": name, "ms": to_ms(value), "share": f"{value / self.iteration_time_s:.1%}"}
+            for name, value in self.breakdown_s.items()
+        ]
+        return html_table(repr(self), rows)
+
+
+def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProjection:
+    """Read one job's step out of an evaluated batch."""
+    job = evaluation.jobs[row]
+    terms = dict(zip(BREAKDOWN, evaluation.breakdown_s[row].tolist(), strict=True))
+    return PerformanceProjection(
+        job=job,
+        schedule=evaluation.schedules[row],
+        iteration_time_s=float(evaluation.iteration_s[row]),
+        breakdown_s=terms,
+        communication=_communication(evaluation, row),
+        recompute_flop=_recompute_flop(evaluation, row),
+        counts=count_model(job),
+        memory=memory_projection(evaluation, row),
+        provenance=provenance_of(job),
+    )
+
+
+def _run_weights(evaluation: Evaluation, row: int, rank: int | None) -> dict[int, float]:
+    """Return how often each workload runs in a step, on one pipeline rank or on all of them."""
+    workloads = evaluation.workloads
+    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
+    pp = int(workloads.jobs.pp[row])
+    microbatches = float(workloads.jobs.microbatches[row])
+    weights: dict[int, float] = {}
+    for stage in range(begin, end):
+        if rank is not None and (stage - begin) % pp != rank:
+            continue
+        for run in range(int(workloads.run_offset[stage]), int(workloads.run_offset[stage + 1])):
+            workload = int(workloads.run_workload[run])
+            weights[workload] = weights.get(workload, 0.0) + microbatches * float(
+                workloads.run_count[run]
+            )
+    return weights
+
+
+def _recompute_flop(evaluation: Evaluation, row: int) -> float:
+    columns = evaluation.workloads.jobs
+    ranks = float(columns.gpus[row] // columns.pp[row])
+    weights = _run_weights(evaluation, row, None)
+    return ranks * sum(
+        weight * float(evaluation.costs.recompute_flop[workload]) for workload, weight in weights.items()
+    )
+
+
+def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]:
+    """Sum collectives of a step by label on the rank that ends it."""
+    table, rows = evaluation.table, evaluation.rows
+    rank = int(evaluation.ending_rank[row])
+    weights = _run_weights(evaluation, row, rank)
+    found: dict[str, Communication] = {}
+    recompute = evaluation.workloads.rows["recompute"]
+    for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
+        workload = int(table.workload[index])
+        times = weights.get(workload, 0.0)
+        if times == 0.0 or rows.time_s[index] == 0.0:
+            continue
+        if table.phase[index] == FORWARD and recompute[workload] == 2:
+            times *= 2.0
+        exchange = table.kind[index] == EXCHANGE
+        code = int(rows.detail[index])
+        algorithm = "exchange" if exchange else ALGORITHMS[code]
+        name = f"{CATEGORIES[table.category[index]].removesuffix('_comm')}:{table.labels[table.label[index]]}"
+        moved = float(table.bytes[index] * table.repeats[index])
+        entry = Communication(
+            algorithm, times * moved, times * float(rows.time_s[index]), times * float(rows.exposed_s[index])
+        )
+        found[name] = _add(found[name], entry) if name in found else entry
+    found.update(_data_parallel_communication(evaluation, row, rank))
+    p2p = evaluation.p2p_bytes[row]
+    if p2p > 0.0:
+        found["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
+    return found
+
+
+def _add(first: Communication, second: Communication) -> Communication:
+    same = first.algorithm == second.algorithm
+    return Communication(
+        first.algorithm if same else "mixed",
+        first.bytes + second.bytes,
+        first.time_s + second.time_s,
+        first.exposed_s + second.exposed_s,
+    )
+
+
+def _data_parallel_communication(
+    evaluation: Evaluation, row: int, rank: int
+) -> dict[str, Communication]:
+    """Return gathers and reductions of one rank; what is exposed is shared by their times."""
+    workloads, parallel = evaluation.workloads, evaluation.parallel
+    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
+    pp, stage = int(workloads.jobs.pp[row]), int(workloads.jobs.zero_stage[row])
+    microbatches = float(workloads.jobs.microbatches[row])
+    gathers = 2.0 * microbatches if stage >= 3 else 1.0
+    reduces = microbatches if stage >= 2 else 1.0
+    sums = {"dp:param_all_gather": [0.0, 0.0], "dp:grad_reduce": [0.0, 0.0]}
+    codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
+    for virtual in range(begin + rank, end, pp):
+        for run in range(int(workloads.run_offset[virtual]), int(workloads.run_offset[virtual + 1])):
+            count = float(workloads.run_count[run])
+            for name, times, seconds, num_bytes, code in (
+                ("dp:param_all_gather", gathers, parallel.gather_s, parallel.gather_bytes, parallel.gather_algorithm),
+                ("dp:grad_reduce", reduces, parallel.reduce_s, parallel.reduce_bytes, parallel.reduce_algorithm),
+            ):
+                sums[name][0] += times * count * float(num_bytes[run])
+                sums[name][1] += times * count * float(seconds[run])
+                codes[name] = max(codes[name], int(code[run]))
+    total = sum(seconds for _, seconds in sums.values())
+    exposed = float(evaluation.breakdown_s[row, BREAKDOWN.index("dp_comm")])
+    return {
+        name: Communication(
+            ALGORITHMS[codes[name]] if codes[name] >= 0 else "exchange",
+            num_bytes,
+            seconds,
+            exposed * seconds / total,
+        )
+        for name, (num_bytes, seconds) in sums.items()
+        if seconds > 0.0
+    }
+
+
+def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Communication:
+    workloads = evaluation.workloads
+    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
+    pp, microbatches = int(workloads.jobs.pp[row]), float(workloads.jobs.microbatches[row])
+    seconds, messages = 0.0, 0.0
+    for stage in range(begin + rank, end, pp):
+        if stage + 1 < end:
+            seconds += microbatches * float(evaluation.p2p_s[stage, 0])
+            messages += microbatches
+        if stage > begin:
+            seconds += microbatches * float(evaluation.p2p_s[stage, 1])
+            messages += microbatches
+    exposed = float(evaluation.breakdown_s[row, BREAKDOWN.index("pp_comm")])
+    return Communication("send_recv", messages * float(evaluation.p2p_bytes[row]), seconds, exposed)
