@@ -69,9 +69,15 @@ class ClusterConfig(Config):
             raise ConfigError(msg, key="device", allowed="a GPU name")
         if not isinstance(filled["device"], Device):
             filled["device"] = load_device(filled["device"], key="device")
-        network = filled.get("network") or filled["device"].network
-        if not isinstance(network, Network):
-            network = load_network(network, key="network")
+        network = filled.get("network")
+        usual = filled["device"].network
+        if isinstance(network, Mapping):
+            # A partial mapping overrides the network it extends, or the device's usual one.
+            base = load_network(network.get("extends", usual), key="network").model_dump(exclude={"sources"})
+            own = {key: value for key, value in network.items() if key != "extends"}
+            network = load_network({**base, **own}, key="network")
+        elif not isinstance(network, Network):
+            network = load_network(network or usual, key="network")
         filled["network"] = network
         if filled.get("gpus_per_node") is None:
             filled["gpus_per_node"] = network.gpus_per_node

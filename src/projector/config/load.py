@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from projector.config import resources
 from projector.config.device import merge
 from projector.config.job import Job
@@ -109,7 +111,25 @@ def _read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, s
             f"model: {path}"
         )
         raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
-    return data, (), {}
+    return _resolve_paths(data, path.parent), (), {}
+
+
+def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Let a job name model and device files relative to itself."""
+    resolved = dict(data)
+    cluster = data.get("cluster")
+    if isinstance(cluster, Mapping):
+        resolved["cluster"] = {**cluster, "device": _beside(cluster.get("device"), folder)}
+        if cluster.get("device") is None:
+            resolved["cluster"].pop("device")
+    if "model" in data:
+        resolved["model"] = _beside(data["model"], folder)
+    return resolved
+
+
+def _beside(value: Any, folder: Path) -> Any:
+    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml", ".json"))
+    return str(folder / value) if is_file and (folder / value).is_file() else value
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -140,26 +160,12 @@ def _job_data(job: Job) -> dict[str, Any]:
 
 
 def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set one dotted field, expanding a model or device that is given by name."""
+    """Set one dotted field, expanding what is given by name."""
     parts = dotted.split(".")
-    node: dict[str, Any] = data
+    node = data
     for depth, part in enumerate(parts[:-1]):
-        child = node.get(part)
         path = ".".join(parts[: depth + 1])
-        if path == "model" and child is not None:
-            child = model_data(child)
-        elif path in {"cluster.device", "cluster.network"} and child is not None:
-            child = {"extends": child} if isinstance(child, str) and part == "device" else child
-            if not isinstance(child, Mapping):
-                child = child if isinstance(child, str) else child.model_dump()
-            if isinstance(child, str):
-                child = _network_data(child)
-        elif isinstance(child, str) and path == "training.recompute":
-            child = {"granularity": child}
-        elif isinstance(child, str) and path == "training.optimizer":
-            child = {"name": child}
-        if child is None:
-            child = {}
+        child = _expand(path, node.get(part))
         if not isinstance(child, Mapping):
             msg = f"{dotted}: {path} is {child!r}, which has no field {parts[depth + 1]!r}"
             raise ConfigError(msg, key=dotted, value=value)
@@ -168,7 +174,23 @@ def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
     node[parts[-1]] = value
 
 
-def _network_data(name: str) -> dict[str, Any]:
-    from projector.config.device import load_network
+_SHORT_FORMS = {
+    "training.recompute": "granularity",
+    "training.optimizer": "name",
+    "cluster.device": "extends",
+    "cluster.network": "extends",
+}
+"""Sections that may be given by one word, and the field that word stands for."""
 
-    return load_network(name).model_dump()
+
+def _expand(path: str, child: Any) -> Any:
+    """Return the mapping that a section stands for, so that one of its fields can be set."""
+    if child is None:
+        return {}
+    if path == "model":
+        return model_data(child)
+    if isinstance(child, BaseModel):
+        return child.model_dump(exclude_unset=True)
+    if isinstance(child, str) and path in _SHORT_FORMS:
+        return {_SHORT_FORMS[path]: child}
+    return child

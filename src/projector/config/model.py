@@ -1,29 +1,35 @@
 """The architecture of a transformer language model."""
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
 from projector.errors import ConfigError
 
+Extent = Annotated[int, Field(gt=0, le=1 << 30)]
+"""A width or a count of a real architecture; the limit keeps products within exact integers."""
+
+Count = Annotated[int, Field(ge=0, le=1 << 30)]
+"""The same, where nothing is legal too."""
+
 
 class MLAConfig(Config):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
-    q_lora_rank: NonNegativeInt = 0
+    q_lora_rank: Count = 0
     """Rank of the compressed query; 0 projects queries directly."""
 
-    kv_lora_rank: PositiveInt
+    kv_lora_rank: Extent
     """Rank of the compressed keys and values (the latent that is cached)."""
 
-    qk_head_dim: PositiveInt
+    qk_head_dim: Extent
     """Query/key width of one head without the rotary part (``qk_nope_head_dim``)."""
 
-    qk_pos_emb_head_dim: PositiveInt
+    qk_pos_emb_head_dim: Extent
     """Rotary query/key width of one head, its key part shared by all heads."""
 
-    v_head_dim: PositiveInt
+    v_head_dim: Extent
     """Value width of one head."""
 
     aliases: ClassVar = {
@@ -35,16 +41,16 @@ class MLAConfig(Config):
 class MoEConfig(Config):
     """Mixture-of-experts layers."""
 
-    num_experts: PositiveInt
+    num_experts: Extent
     """Routed experts of one layer."""
 
-    router_topk: PositiveInt
+    router_topk: Extent
     """Routed experts each token visits."""
 
-    ffn_hidden_size: PositiveInt
+    ffn_hidden_size: Extent
     """Inner width of one routed expert (Megatron ``moe_ffn_hidden_size``)."""
 
-    shared_expert_ffn_hidden_size: NonNegativeInt = 0
+    shared_expert_ffn_hidden_size: Count = 0
     """Inner width of all shared experts together (Megatron ``moe_shared_expert_intermediate_size``)."""
 
     num_shared_experts: NonNegativeInt = 0
@@ -58,7 +64,7 @@ class MoEConfig(Config):
 
     layer_freq: PositiveInt | tuple[int, ...] = 1
     """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
-    of 0 and 1, one for each layer, says it directly."""
+    of 0 and 1 says it layer by layer, and a model cut to fewer layers uses its beginning."""
 
     num_groups: NonNegativeInt = 0
     """Groups of experts for group-limited routing; 0 routes freely."""
@@ -102,28 +108,28 @@ class ModelConfig(Config):
     num_layers: PositiveInt = Field(le=10_000)
     """Transformer layers, without multi-token-prediction modules."""
 
-    hidden_size: PositiveInt
+    hidden_size: Extent
     """Width of the residual stream."""
 
-    ffn_hidden_size: PositiveInt
+    ffn_hidden_size: Extent
     """Inner width of a dense MLP."""
 
-    num_attention_heads: PositiveInt
+    num_attention_heads: Extent
     """Query heads."""
 
-    num_query_groups: PositiveInt | None = None
+    num_query_groups: Extent | None = None
     """Key/value heads; none given means one for each query head."""
 
-    kv_channels: PositiveInt | None = None
+    kv_channels: Extent | None = None
     """Width of one head; none given means hidden_size / num_attention_heads."""
 
-    vocab_size: PositiveInt
+    vocab_size: Extent
     """Rows of the vocabulary as the model has them; there is no default."""
 
-    make_vocab_size_divisible_by: PositiveInt | None = None
+    make_vocab_size_divisible_by: Extent | None = None
     """Pad the vocabulary to a multiple of this times TP, as Megatron does; none pads nothing."""
 
-    max_position_embeddings: PositiveInt = 4096
+    max_position_embeddings: Extent = 4096
     """Longest sequence; sizes the table of learned positions."""
 
     position_embedding: Literal["rope", "learned", "alibi", "none"] = "rope"
@@ -153,7 +159,7 @@ class ModelConfig(Config):
     tied_embeddings: bool = False
     """Whether the output layer shares the embedding's weights."""
 
-    sliding_window: NonNegativeInt = 0
+    sliding_window: Count = 0
     """Keys a windowed layer sees; 0 means full causal attention."""
 
     sliding_window_layers: NonNegativeInt = 0
@@ -165,7 +171,7 @@ class ModelConfig(Config):
     moe: MoEConfig | None = None
     """Mixture-of-experts layers, if there are any."""
 
-    mtp_num_layers: NonNegativeInt = 0
+    mtp_num_layers: int = Field(default=0, ge=0, le=64)
     """Multi-token-prediction modules that are trained along."""
 
     source: str = ""
@@ -200,8 +206,8 @@ class ModelConfig(Config):
             msg = "sliding_window_layers is set but sliding_window, their width, is 0"
             raise ConfigError(msg, key="sliding_window", value=0, allowed="a width in tokens")
         pattern = self.moe.layer_freq if self.moe else 1
-        if isinstance(pattern, tuple) and len(pattern) != self.num_layers:
-            msg = f"moe.layer_freq lists {len(pattern)} layers, the model has {self.num_layers}"
+        if isinstance(pattern, tuple) and len(pattern) < self.num_layers:
+            msg = f"moe.layer_freq lists only {len(pattern)} of {self.num_layers} layers"
             raise ConfigError(msg, key="moe.layer_freq", value=list(pattern))
         return self
 
@@ -229,7 +235,7 @@ class ModelConfig(Config):
             return (False,) * self.num_layers
         freq = self.moe.layer_freq
         if isinstance(freq, tuple):
-            return tuple(bool(flag) for flag in freq)
+            return tuple(bool(flag) for flag in freq[: self.num_layers])
         return tuple(layer % freq == 0 for layer in range(self.num_layers))
 
     def padded_vocab_size(self, tp: int) -> int:
@@ -241,4 +247,4 @@ class ModelConfig(Config):
 
 
 def _divisors(number: int) -> list[int]:
-    return [value for value in range(1, number + 1) if number % value == 0]
+    return [value for value in range(1, min(number, 4096) + 1) if number % value == 0]

@@ -117,13 +117,13 @@ class MoETrainingConfig(Config):
 class TrainingConfig(Config):
     """One training step."""
 
-    micro_batch_size: PositiveInt
+    micro_batch_size: PositiveInt = Field(le=1 << 24)
     """Sequences of one microbatch on one data-parallel rank."""
 
-    global_batch_size: PositiveInt
+    global_batch_size: PositiveInt = Field(le=1 << 40)
     """Sequences of one optimizer step over all ranks."""
 
-    seq_length: PositiveInt = Field(le=1 << 30)
+    seq_length: PositiveInt = Field(le=1 << 28)
     """Tokens of one sequence."""
 
     precision: Precision = "bf16"

@@ -1,0 +1,239 @@
+"""Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.config.cluster import ClusterConfig
+from projector.config.device import MATRIX_TYPES as TYPE_NAMES
+from projector.config.device import Device, load_device
+from projector.errors import ConfigError
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.collectives import OPERATIONS, collective_time_columns
+from projector.kernels.device import MATRIX_TYPES
+from projector.kernels.gemm import gemm_time_columns
+from projector.lower.hardware import device_record, domain_gpus, fabric_record, native_type
+from projector.lower.jobs import local_members
+
+DeviceLike = str | Path | Mapping[str, Any] | Device
+
+MAX_EXTENT = 1 << 40
+"""Extents beyond this are no matrix, and their products leave exact numbers."""
+
+
+def gemm_time(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    *,
+    device: DeviceLike,
+    dtype: str = "bf16",
+    batch: ArrayLike = 1,
+    out_bytes: ArrayLike = 2.0,
+    clock_mhz: float | None = None,
+) -> float | NDArray[np.float64]:
+    """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
+
+    Parameters
+    ----------
+    m, n, k, batch : int or int array
+        Extents, broadcast like numpy; ``batch`` equal problems run in one launch.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    dtype : str
+        Operand type; one that the device has natively.
+    out_bytes : float or float array
+        Bytes of an output element (8 for FP32 read and written in place).
+    clock_mhz : float, optional
+        Instead of the sustained clock.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds, without launching from the host and without quantising passes.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device or type, or a negative extent.
+    """
+    profile = _device(device)
+    code = _type_code(profile, dtype)
+    columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
+    extents = _extents(columns, ("m", "n", "k", "batch"))
+    rows = len(extents)
+    seconds, _, _ = gemm_time_columns(
+        extents, np.full(rows, code), columns["out_bytes"], np.zeros(rows, np.int64),
+        device_record(profile, clock_mhz),
+    )  # fmt: skip
+    return _shaped(seconds, shape)
+
+
+def attention_time(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None = None,
+    *,
+    head_dim: ArrayLike,
+    device: DeviceLike,
+    kv_heads: ArrayLike | None = None,
+    v_head_dim: ArrayLike | None = None,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    backward: bool = False,
+    dtype: str = "bf16",
+    clock_mhz: float | None = None,
+) -> float | NDArray[np.float64]:
+    """Return the seconds of fused attention, forward or backward.
+
+    Parameters
+    ----------
+    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window : int or int array
+        Extents, broadcast like numpy. Keys default to the queries' length, key heads to the
+        query heads, the value width to ``head_dim``; ``window`` 0 sees everything.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    causal : bool
+        Whether a query sees only earlier keys.
+    backward : bool
+        Whether to time the backward instead of the forward.
+    dtype : str
+        Type of Q, K and V.
+    clock_mhz : float, optional
+        Instead of the sustained clock.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device or type, or a negative extent.
+    """
+    profile = _device(device)
+    code = _type_code(profile, dtype)
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
+    columns, shape = _broadcast(
+        batch=batch,
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_q if seq_kv is None else seq_kv,
+        head_dim=head_dim,
+        v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        window=window,
+    )
+    extents = _extents(columns, names)
+    rows = len(extents)
+    seconds, _ = attention_time_columns(
+        extents, np.full(rows, int(causal)), _extents(columns, ("window",))[:, 0],
+        np.full(rows, int(backward)), np.full(rows, code), np.zeros(rows, np.int64),
+        device_record(profile, clock_mhz),
+    )  # fmt: skip
+    return _shaped(seconds, shape)
+
+
+def collective_time(
+    operation: str,
+    num_bytes: ArrayLike,
+    ranks: ArrayLike,
+    *,
+    device: DeviceLike,
+    network: str | Mapping[str, Any] | None = None,
+    stride: int = 1,
+) -> float | NDArray[np.float64]:
+    """Return the seconds of a collective, with the best algorithm.
+
+    Parameters
+    ----------
+    operation : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or
+        ``send_recv``.
+    num_bytes : float or float array
+        The whole buffer: what every rank holds (all-reduce), the gathered output, the input of
+        one rank (reduce-scatter, all-to-all), the message.
+    ranks : int or int array
+        Group size.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    network : str or mapping, optional
+        Cluster network; the device's usual one when left out.
+    stride : int
+        Distance between neighbouring ranks of the group, in devices.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name, or a size that is no size.
+    """
+    if operation not in OPERATIONS:
+        msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
+        raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
+    if stride < 1:
+        msg = f"stride is a distance of at least 1, got {stride}"
+        raise ConfigError(msg, key="stride", value=stride, allowed="an integer >= 1")
+    profile = _device(device)
+    cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
+    columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
+    sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
+    if np.any(groups < 1) or not np.all((sizes >= 0.0) & np.isfinite(sizes)):
+        msg = "num_bytes must be finite and at least 0, ranks at least 1"
+        raise ConfigError(msg, key="num_bytes", allowed="num_bytes >= 0, ranks >= 1")
+    if operation == "send_recv" and np.any(groups > 2):
+        msg = "send_recv joins two ranks"
+        raise ConfigError(msg, key="ranks", allowed=[1, 2])
+    domain = domain_gpus(cluster)
+    local = [local_members(int(size), stride, domain) for size in groups]
+    seconds, _ = collective_time_columns(
+        OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
+    )
+    return _shaped(seconds, shape)
+
+
+def _device(device: DeviceLike) -> Device:
+    return device if isinstance(device, Device) else load_device(device, key="device")
+
+
+def _type_code(device: Device, dtype: str) -> int:
+    if dtype not in TYPE_NAMES or native_type(device, dtype) != dtype:
+        legal = list(device.matrix_flop_per_clk_per_cu)
+        msg = f"{device.name} has no native {dtype} matrix rate; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
+    return MATRIX_TYPES.index(dtype)
+
+
+def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+    try:
+        arrays = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in values.values()))
+    except (TypeError, ValueError) as error:
+        msg = f"{', '.join(values)} do not broadcast to one shape of numbers: {error}"
+        raise ConfigError(msg, key=next(iter(values))) from None
+    shape = arrays[0].shape
+    flat = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+    return dict(zip(values, flat, strict=True)), shape
+
+
+def _extents(columns: dict[str, NDArray[np.float64]], names: tuple[str, ...]) -> NDArray[np.int64]:
+    stacked = np.stack([columns[name] for name in names], axis=1)
+    legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
+    if not np.all(legal):
+        row, column = np.argwhere(~legal)[0]
+        name, value = names[column], stacked[row, column]
+        msg = f"{name} is an integer from 0 to 2**40, got {value:g}"
+        raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
+    return stacked.astype(np.int64)
+
+
+def _shaped(seconds: NDArray[np.float64], shape: tuple[int, ...]) -> float | NDArray[np.float64]:
+    return float(seconds[0]) if shape == () else seconds.reshape(shape)
