@@ -153,6 +153,19 @@ class Device(Config):
     gemm_split_k_us: NonNegativeFloat
     """Cost of reducing the partial results of one split-K GEMM."""
 
+    gemm_overlap_loss: float = Field(default=0.1, ge=0, le=1)
+    """Share of the shorter of compute and memory time that a GEMM does not hide. Fits over
+    GEMM tables barely see it (0.0 to 0.3 do equally well)."""
+
+    grouped_gemm_efficiency_forward: float = Field(default=1.0, gt=0, le=1)
+    """Rate of a grouped GEMM (experts) over that of one dense GEMM of the same size, forward."""
+
+    grouped_gemm_efficiency_backward: float = Field(default=1.0, gt=0, le=1)
+    """The same for input and weight gradients."""
+
+    l2_multicast: PositiveFloat = 1.0
+    """Compute units that share one load of the longer operand from L2 (thread-block clusters)."""
+
     gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1)
     """Tile menu of the GEMM library."""
 

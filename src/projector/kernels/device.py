@@ -37,6 +37,12 @@ DEVICE = np.dtype(
         ("hbm_latency_s", np.float64),
         ("gemm_overhead_s", np.float64),
         ("gemm_split_k_s", np.float64),
+        ("gemm_overlap_loss", np.float64),
+        # Rate of grouped GEMMs over dense ones: forward, and both gradients.
+        ("grouped_forward_efficiency", np.float64),
+        ("grouped_backward_efficiency", np.float64),
+        # Compute units that share one load of the longer operand from L2.
+        ("l2_multicast", np.float64),
         ("num_tiles", np.int64),
         # tile_m, tile_n, k_bytes, efficiency; rows past num_tiles are unused.
         ("tiles", np.float64, (MAX_TILES, 4)),

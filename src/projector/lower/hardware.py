@@ -60,6 +60,10 @@ def device_record(device: Device, clock_mhz: float | None = None) -> NDArray[np.
     row["hbm_latency_s"] = device.hbm_latency_us * MICROSECOND
     row["gemm_overhead_s"] = device.gemm_overhead_us * MICROSECOND
     row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
+    row["gemm_overlap_loss"] = device.gemm_overlap_loss
+    row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
+    row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
+    row["l2_multicast"] = device.l2_multicast
     row["num_tiles"] = len(device.gemm_tiles[:MAX_TILES])
     for position, tile in enumerate(device.gemm_tiles[:MAX_TILES]):
         row["tiles"][position] = (tile.m, tile.n, tile.k_bytes, tile.efficiency)

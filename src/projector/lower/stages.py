@@ -151,7 +151,7 @@ def _layer_counts(num_layers: int, parallelism: ParallelismConfig) -> list[int]:
     counts = _even(num_layers + extra_first + extra_last, stages)
     counts[0] -= extra_first
     counts[-1] -= extra_last
-    if min(counts) < 0 or num_layers < stages:
+    if min(counts) < 0 or num_layers + extra_first + extra_last < stages:
         msg = (
             f"{num_layers} layers cannot be laid out over pp ({pp}) * vpp ({vpp}) = {stages} "
             f"stages; at most {num_layers} stages get a layer each"

@@ -117,8 +117,13 @@ def _cost_gemms(
 ) -> None:
     rows = np.flatnonzero(table.kind == GEMM)
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
+    # Rows of routed experts are grouped GEMMs, each pass with a library rate of its own.
+    records = workloads.devices[device[rows]]
+    forward, backward = records["grouped_forward_efficiency"], records["grouped_backward_efficiency"]
+    grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
+    efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
     time_s[rows], detail[rows], _ = gemm_time_columns(
-        extents, table.dtype[rows], table.out_bytes[rows], device[rows], workloads.devices
+        extents, table.dtype[rows], table.out_bytes[rows], efficiency, device[rows], workloads.devices
     )
 
 

@@ -82,10 +82,11 @@ def emit_linear(
         "batch": np.broadcast_to(groups, len(shapes.rows)),
         "segment": segment,
         "flop": flop,
+        "expert": expert,
     }
     table.add(
         where, label, phase=FORWARD, m=tokens, n=n_out, k=n_in, **gemm,
-        saved_bytes=saved, parameters=weights, expert=expert, recompute_bit=recompute_bit,
+        saved_bytes=saved, parameters=weights, recompute_bit=recompute_bit,
         transient_bytes=transient_bytes,
     )  # fmt: skip
     table.add(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out, **gemm)

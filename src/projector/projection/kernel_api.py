@@ -66,7 +66,7 @@ def gemm_time(
     extents = _extents(columns, ("m", "n", "k", "batch"))
     rows = len(extents)
     seconds, _, _ = gemm_time_columns(
-        extents, np.full(rows, code), columns["out_bytes"], np.zeros(rows, np.int64),
+        extents, np.full(rows, code), columns["out_bytes"], np.ones(rows), np.zeros(rows, np.int64),
         device_record(profile, clock_mhz),
     )  # fmt: skip
     return _shaped(seconds, shape)

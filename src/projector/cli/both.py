@@ -1,0 +1,39 @@
+"""``projector both``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    announce_compilation,
+    print_json,
+    print_report,
+    print_warnings,
+)
+
+
+@click.command("both")
+@job_options
+@output_options
+def command(as_json: bool, quiet: bool, **request: Any) -> int:
+    """Project memory, then performance, of one job.
+
+    KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+    """
+    announce_compilation(quiet=quiet)
+    result = JobRequest(**request).project_performance()
+    if as_json:
+        from projector.projection.provenance import envelope
+
+        parts = {"memory": result.memory.to_dict(), "performance": result.to_dict()}
+        print_json({**envelope(result.provenance), **parts})
+    else:
+        from projector.report.both import both_report
+        from projector.report.suggestions import suggest
+
+        print_report(both_report(result, suggest(result)))
+        print_warnings(result.provenance.warnings, quiet=quiet)
+    return SUCCESS if result.memory.fits else DOES_NOT_FIT

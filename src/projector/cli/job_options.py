@@ -1,0 +1,133 @@
+"""The options that every command which projects one job shares, and the job they describe."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from projector.config.job import Job
+    from projector.projection.memory import MemoryProjection
+    from projector.projection.performance import PerformanceProjection
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ALL_SCHEDULES = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job as the command line describes it."""
+
+    config: str
+    assignments: tuple[str, ...] = ()
+    target_nodes: int | None = None
+    gpu_arch: str | None = None
+    gpu_clock_mhz: float | None = None
+    hardware_config: str | None = None
+    schedule: str | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+
+    def load(self) -> "Job":
+        """Read the job file and apply what the command line changes.
+
+        The device comes first, so that a hardware file and overrides of its fields apply to it;
+        then the hardware file, the options, and last ``key=value``.
+        """
+        from projector.config.load import load_job, parse_override
+
+        given = dict(parse_override(text) for text in self.assignments)
+        whole = {"cluster.device": self.gpu_arch}
+        whole |= {key: given[key] for key in ("cluster.device", "cluster.network") if key in given}
+        hardware, warnings = self._hardware()
+        options = {
+            "cluster.nodes": self.target_nodes,
+            "cluster.gpu_clock_mhz": self.gpu_clock_mhz,
+            "training.schedule": None if self.schedule == ALL_SCHEDULES else self.schedule,
+            "training.micro_batch_size": self.micro_batch_size,
+            "training.global_batch_size": self.global_batch_size,
+        }
+        overrides = {
+            **{key: value for key, value in whole.items() if value is not None},
+            **hardware,
+            **{key: value for key, value in options.items() if value is not None},
+            **{key: value for key, value in given.items() if key not in whole},
+        }
+        job = load_job(self.config, overrides)
+        return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
+
+    def project_memory(self) -> "MemoryProjection":
+        """Project memory; with every schedule compared, that of the one that is chosen."""
+        from projector.projection.api import project_memory
+
+        if self.schedule == ALL_SCHEDULES:
+            return self.project_performance().memory
+        return project_memory(self.load())
+
+    def project_performance(self) -> "PerformanceProjection":
+        """Project one training step."""
+        from projector.projection.api import project_performance
+
+        every = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
+        return project_performance(self.load(), schedule=every)
+
+    def _hardware(self) -> tuple[dict[str, Any], list[str]]:
+        if self.hardware_config is None:
+            return {}, []
+        from projector.config.formats.primus_hardware import read_hardware_config
+
+        return read_hardware_config(self.hardware_config)
+
+
+_JOB_OPTIONS = (
+    click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]..."),
+    click.option(
+        "--config",
+        required=True,
+        metavar="FILE",
+        help="Job file: native YAML, a Primus experiment, or Megatron-LM arguments.",
+    ),
+    click.option("--target-nodes", type=int, metavar="N", help="Nodes instead of the job's."),
+    click.option(
+        "--gpu-arch",
+        metavar="NAME",
+        help="Device instead of the job's; the network follows it unless the job names one.",
+    ),
+    click.option("--gpu-clock-mhz", type=float, metavar="F", help="Clock to assume for every type."),
+    click.option(
+        "--hardware-config",
+        metavar="FILE",
+        help="Device and network numbers to change: a Primus hardware file, or our own fields.",
+    ),
+    click.option(
+        "--pipeline-schedule-algorithm",
+        "schedule",
+        metavar="auto|all|NAME",
+        help="Pipeline schedule; all compares those that can run and takes the fastest that fits.",
+    ),
+    click.option("--micro-batch-size", type=int, metavar="N", help="Sequences of a microbatch."),
+    click.option("--global-batch-size", type=int, metavar="N", help="Sequences of a step."),
+)
+
+_OUTPUT_OPTIONS = (
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
+    click.option("--quiet", is_flag=True, help="Print no warnings and no progress."),
+)
+
+
+def job_options(command: Command) -> Command:
+    """Add everything that describes a job; the command takes it as keywords of `JobRequest`."""
+    return _add(command, _JOB_OPTIONS)
+
+
+def output_options(command: Command) -> Command:
+    """Add ``--json`` and ``--quiet``."""
+    return _add(command, _OUTPUT_OPTIONS)
+
+
+def _add(command: Command, options: tuple[Callable[[Any], Any], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,121 @@
+"""The ``projector`` command: finds a subcommand, runs it, turns errors into exit codes."""
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from projector.cli.output import SUCCESS, WRONG_INPUT, print_error
+from projector.errors import ProjectorError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a shell reports for a command that its reader left."""
+
+
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "memory": _Entry("projector.cli.memory", "Project the memory of every pipeline stage."),
+    "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
+    "both": _Entry("projector.cli.both", "Project memory, then performance."),
+    "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
+    "init": _Entry("projector.cli.init", "Write a commented job file."),
+    "models": _Entry("projector.cli.models", "List the shipped models, or show one."),
+    "hardware": _Entry("projector.cli.hardware", "List the shipped devices, or show one."),
+    "warmup": _Entry("projector.cli.warmup", "Compile all kernels, so that later runs start fast."),
+}
+"""Subcommands in the order of the help; each module has a ``command``."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called, and not for its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one subcommand."""
+        del ctx
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(entry.module).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand, naming the nearest where there is none."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(COMMANDS)}"
+            msg = f"there is no command {name!r}; {hint}"
+            raise click.UsageError(msg, ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of subcommands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"projector {version('projector')}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Project memory and speed of large language model training on GPU clusters.
+
+    Exit codes: 0 success, 2 bad input, 3 the job does not fit (it is projected all the same).
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; what is printed is flushed."""
+    try:
+        code: Any = cli.main(list(arguments), prog_name="projector", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return WRONG_INPUT
+    except (click.ClickException, ProjectorError) as error:
+        print_error(error, as_json="--json" in arguments)
+        return WRONG_INPUT
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python would complain once more when it flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code if isinstance(code, int) else SUCCESS
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""``projector memory``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    announce_compilation,
+    print_json,
+    print_report,
+    print_warnings,
+)
+
+
+@click.command("memory")
+@job_options
+@output_options
+def command(as_json: bool, quiet: bool, **request: Any) -> int:
+    """Project the memory of every pipeline stage, term by term.
+
+    KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+    """
+    announce_compilation(quiet=quiet)
+    result = JobRequest(**request).project_memory()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        from projector.report.memory import memory_report
+
+        print_report(memory_report(result))
+        print_warnings(result.provenance.warnings, quiet=quiet)
+    return SUCCESS if result.fits else DOES_NOT_FIT

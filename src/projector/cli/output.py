@@ -1,0 +1,79 @@
+"""Where commands write: results on standard output, everything else on standard error."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from projector.errors import ProjectorError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SUCCESS, WRONG_INPUT, DOES_NOT_FIT = 0, 2, 3
+
+SCHEMA_VERSION = 1
+"""That of `projector.projection.provenance`, which takes a compiler to import."""
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Write one JSON object."""
+    from projector.report.json import to_json
+
+    sys.stdout.write(to_json(result))
+
+
+def plain_envelope() -> dict[str, Any]:
+    """Return the keys that every JSON object carries, also those that project nothing."""
+    from importlib.metadata import version
+
+    return {"schema_version": SCHEMA_VERSION, "version": version("projector"), "warnings": []}
+
+
+def print_report(parts: "Iterable[RenderableType]") -> None:
+    """Write a report laid out for the terminal."""
+    from projector.report.console import render
+
+    sys.stdout.write(render(*parts))
+
+
+def print_warnings(warnings: Iterable[str], *, quiet: bool) -> None:
+    """Write warnings to standard error."""
+    if not quiet:
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201  # the command's output
+
+
+def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) -> None:
+    """Write one message to standard error, and with ``--json`` its object to standard output."""
+    found = error.to_dict() if isinstance(error, ProjectorError) else _usage(error)
+    message = found["error"]
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201  # the command's output
+    if as_json:
+        print_json(found)
+
+
+def announce_compilation(*, quiet: bool) -> None:
+    """Say that the first run compiles, where no compiled kernel is found."""
+    from projector.kernels._jit import cache_dir
+
+    folder = cache_dir()
+    if quiet or (folder.is_dir() and next(folder.rglob("*.nbc"), None) is not None):
+        return
+    message = "compiling kernels for this machine, once; this takes some seconds ..."
+    print(message, file=sys.stderr, flush=True)  # noqa: T201  # the command's output
+
+
+def _usage(error: click.ClickException) -> dict[str, Any]:
+    """Return a mistake in the command line as the object of any other error."""
+    message = error.format_message().rstrip(".")
+    key, allowed = "", None
+    if isinstance(error, click.NoSuchOption):
+        key, allowed = error.option_name, error.possibilities
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        key = error.param.opts[0] if error.param.opts else str(error.param.name)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        message = f"{message} (see '{context.command_path} --help')"
+    return {"error": message, "key": key, "value": None, "allowed": list(allowed) if allowed else None}

@@ -1,0 +1,55 @@
+"""``projector performance``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    announce_compilation,
+    print_json,
+    print_report,
+    print_warnings,
+)
+from projector.errors import UnsupportedError
+
+PROFILING_MODES = ("simulate",)
+"""Where times come from; only the analytic models in this version."""
+
+
+@click.command("performance")
+@job_options
+@click.option(
+    "--profiling-mode",
+    default="simulate",
+    metavar="simulate",
+    help="Where times come from: the analytic models.",
+)
+@output_options
+def command(as_json: bool, quiet: bool, profiling_mode: str, **request: Any) -> int:
+    """Project the time of one training step, and where it goes.
+
+    KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+    """
+    check_profiling_mode(profiling_mode)
+    announce_compilation(quiet=quiet)
+    result = JobRequest(**request).project_performance()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        from projector.report.performance import performance_report
+        from projector.report.suggestions import suggest
+
+        print_report(performance_report(result, suggest(result)))
+        print_warnings(result.provenance.warnings, quiet=quiet)
+    return SUCCESS if result.memory.fits else DOES_NOT_FIT
+
+
+def check_profiling_mode(mode: str) -> None:
+    """Refuse a mode that this version does not have."""
+    if mode not in PROFILING_MODES:
+        known = ", ".join(PROFILING_MODES)
+        msg = f"profiling_mode: {mode!r} is not available in this version; legal: {known}"
+        raise UnsupportedError(msg, key="profiling_mode", value=mode, allowed=list(PROFILING_MODES))

@@ -1,0 +1,77 @@
+"""Derived degrees, and every rule that spans sections."""
+
+import pytest
+
+from projector.config.load import load_job
+from projector.errors import ConfigError
+from projector.lower.jobs import divisors, local_members, lower_jobs
+
+BASE = {
+    "model": "llama3.1_8b",
+    "parallelism": {},
+    "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 8192},
+    "cluster": {"device": "h100", "nodes": 2},
+}
+
+
+def job(**overrides):
+    return load_job(BASE, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def refused(**overrides):
+    with pytest.raises(ConfigError) as caught:
+        lower_jobs([job(**overrides)])
+    return caught.value
+
+
+def test_degrees():
+    columns = lower_jobs([job(parallelism__tp=2, parallelism__pp=2, parallelism__cp=2)])
+    assert columns.dp[0] == 2
+    assert columns.microbatches[0] == 32
+    assert columns.tp_local[0] == 2
+    assert columns.cp_local[0] == 2
+    assert columns.shard_local[0] == 4
+
+
+def test_expert_degrees_fold_over_dense_ranks():
+    columns = lower_jobs(
+        [job(model="mixtral_8x7b", parallelism__tp=2, parallelism__ep=4, parallelism__etp=1)]
+    )
+    assert (columns.dp[0], columns.edp[0], columns.ep_local[0]) == (8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "says"),
+    [
+        ({"parallelism__tp": 3}, "parallelism.tp", "does not divide num_attention_heads"),
+        ({"parallelism__ep": 2}, "parallelism.ep", "is a dense model"),
+        ({"parallelism__cp": 4, "training__seq_length": 8196}, "training.seq_length", "multiple of 8"),
+        ({"parallelism__dp": 4}, "parallelism.dp", "leaves dp = 16"),
+        ({"parallelism__pp": 3}, "cluster.nodes", "must divide the 16 GPUs"),
+        ({"training__global_batch_size": 40}, "training.global_batch_size", "nearest: 32 or 48"),
+        ({"training__precision": "mxfp8"}, "training.precision", "has no native mxfp8"),
+        ({"model": "mixtral_8x7b", "parallelism__ep": 3}, "parallelism.ep", "does not divide num_experts"),
+        (
+            {"model": "mixtral_8x7b", "parallelism__tp": 2, "parallelism__sequence_parallel": False},
+            "parallelism.sequence_parallel",
+            "need sequence_parallel",
+        ),
+        ({"model": "gpt3_175b"}, "training.seq_length", "learned position table"),
+    ],
+)
+def test_rules(overrides, key, says):
+    error = refused(**overrides)
+    assert error.key == key
+    assert says in error.message
+    assert error.allowed is not None
+
+
+def test_divisors():
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+
+
+def test_local_members():
+    assert local_members(8, 1, 8) == 8
+    assert local_members(8, 8, 8) == 1
+    assert local_members(4, 4, 8) == 2
+    assert local_members(4, 16, 8) == 1
