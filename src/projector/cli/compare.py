@@ -25,13 +25,14 @@ def command(
 
     KEY=VALUE overrides a field of both.
     """
-    announce_compilation(quiet=quiet)
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_jobs
     from projector.report.compare import Comparison, compare_report
 
     overrides = dict(parse_override(text) for text in assignments)
-    comparison = Comparison(*project_jobs([load_job(path, overrides) for path in (first, second)]))
+    jobs = [load_job(path, overrides) for path in (first, second)]
+    announce_compilation(quiet=quiet)
+    comparison = Comparison(*project_jobs(jobs))
     result = comparison.to_dict()
     if as_json:
         print_json(result)

@@ -48,4 +48,3 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     except OSError as error:
         msg = f"output: {path} cannot be written: {error.strerror or error}"
         raise ConfigError(msg, key="output", value=str(path), allowed="a writable file") from None
-

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from projector.cli.output import announce_compilation
+
 if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.projection.memory import MemoryProjection
@@ -58,20 +60,24 @@ class JobRequest:
         job = load_job(self.config, overrides)
         return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
 
-    def project_memory(self) -> "MemoryProjection":
+    def project_memory(self, *, quiet: bool) -> "MemoryProjection":
         """Project memory; with every schedule compared, that of the one that is chosen."""
+        if self.schedule == ALL_SCHEDULES:
+            return self.project_performance(quiet=quiet).memory
+        job = self.load()
+        announce_compilation(quiet=quiet)
         from projector.projection.api import project_memory
 
-        if self.schedule == ALL_SCHEDULES:
-            return self.project_performance().memory
-        return project_memory(self.load())
+        return project_memory(job)
 
-    def project_performance(self) -> "PerformanceProjection":
+    def project_performance(self, *, quiet: bool) -> "PerformanceProjection":
         """Project one training step."""
+        job = self.load()
+        announce_compilation(quiet=quiet)
         from projector.projection.api import project_performance
 
         every = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
-        return project_performance(self.load(), schedule=every)
+        return project_performance(job, schedule=every)
 
     def _hardware(self) -> tuple[dict[str, Any], list[str]]:
         if self.hardware_config is None:
@@ -95,7 +101,9 @@ _JOB_OPTIONS = (
         metavar="NAME",
         help="Device instead of the job's; the network follows it unless the job names one.",
     ),
-    click.option("--gpu-clock-mhz", type=float, metavar="F", help="Clock to assume for every type."),
+    click.option(
+        "--gpu-clock-mhz", type=float, metavar="F", help="Clock to assume for every type."
+    ),
     click.option(
         "--hardware-config",
         metavar="FILE",

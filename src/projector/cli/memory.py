@@ -8,7 +8,6 @@ from projector.cli.job_options import JobRequest, job_options, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
     print_json,
     print_report,
     print_warnings,
@@ -23,8 +22,7 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
     """
-    announce_compilation(quiet=quiet)
-    result = JobRequest(**request).project_memory()
+    result = JobRequest(**request).project_memory(quiet=quiet)
     if as_json:
         print_json(result.to_dict())
     else:

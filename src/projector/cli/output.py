@@ -76,4 +76,9 @@ def _usage(error: click.ClickException) -> dict[str, Any]:
     context = getattr(error, "ctx", None)
     if context is not None:
         message = f"{message} (see '{context.command_path} --help')"
-    return {"error": message, "key": key, "value": None, "allowed": list(allowed) if allowed else None}
+    return {
+        "error": message,
+        "key": key,
+        "value": None,
+        "allowed": list(allowed) if allowed else None,
+    }

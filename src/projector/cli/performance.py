@@ -8,7 +8,6 @@ from projector.cli.job_options import JobRequest, job_options, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
     print_json,
     print_report,
     print_warnings,
@@ -34,8 +33,7 @@ def command(as_json: bool, quiet: bool, profiling_mode: str, **request: Any) -> 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
     """
     check_profiling_mode(profiling_mode)
-    announce_compilation(quiet=quiet)
-    result = JobRequest(**request).project_performance()
+    result = JobRequest(**request).project_performance(quiet=quiet)
     if as_json:
         print_json(result.to_dict())
     else:

@@ -81,7 +81,8 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
     allowed: Any = None
     if isinstance(cause, ConfigError):
         inner = ".".join(filter(None, [key, cause.key]))
-        text = cause.message if cause.message.startswith(inner) else f"{inner}: {cause.message}"
+        plain = cause.message.removeprefix(f"{cause.key}: ")
+        text = plain if plain.startswith(inner) else f"{inner}: {plain}"
         return ConfigError(text, key=inner, value=cause.value, allowed=cause.allowed)
     if isinstance(cause, UnknownKeyError):
         value = value.get(cause.key) if isinstance(value, Mapping) else value

@@ -19,7 +19,8 @@ from projector.errors import ConfigError
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 
-Fraction = float
+STALE_PEAK = 0.15
+"""A datasheet peak this far from units * rate * clock is not this device's."""
 
 
 class GemmTile(Config):
@@ -247,6 +248,19 @@ class Device(Config):
             )
             raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
         return self
+
+
+    def peak_tflops(self, kind: MatrixType) -> float:
+        """Return the dense peak of a type, the denominator of MFU.
+
+        The datasheet's, or units * rate * peak clock where that is higher (some datasheets quote
+        a lower clock), or where they are `STALE_PEAK` apart: then an override changed the
+        device and the datasheet speaks of another one.
+        """
+        rate = self.matrix_flop_per_clk_per_cu[kind] * self.compute_units * self.peak_clock_mhz
+        computed = rate * 1e-6
+        stated = self.matrix_peak_tflops[kind]
+        return computed if abs(stated / computed - 1.0) > STALE_PEAK else max(stated, computed)
 
 
 class Network(Config):

@@ -36,6 +36,16 @@ class Job(Config):
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Where settings came from that the job file does not state itself, by dotted field."""
 
+    def __repr__(self) -> str:
+        """Name the parts; the whole is long."""
+        split, training = self.parallelism, self.training
+        return (
+            f"Job({self.model.name} on {self.cluster.gpus} x {self.cluster.device.name}, "
+            f"tp={split.tp} pp={split.pp} vpp={split.vpp} cp={split.cp} ep={split.ep}, "
+            f"mbs={training.micro_batch_size} gbs={training.global_batch_size} "
+            f"seq={training.seq_length} {training.precision})"
+        )
+
     @field_validator("model", mode="before")
     @classmethod
     def _model_by_name(cls, value: Any) -> Any:

@@ -181,7 +181,7 @@ def _emit_unfused_core(
         "kind": GEMM, "category": COMPUTE_ATTENTION, "dtype": shapes.wide_dtype, "batch": batch,
         "segment": SEGMENT_CORE,
     }  # fmt: skip
-    share_qk = shapes.d_qk / (shapes.d_qk + shapes.d_v)
+    share_qk = shapes.d_qk / np.maximum(1, shapes.d_qk + shapes.d_v)
     scores_label, values_label = "attention.core.scores", "attention.core.values"
     table.add(
         where, scores_label, phase=FORWARD, m=queries, n=shapes.seq, k=shapes.d_qk,

@@ -201,8 +201,9 @@ class _Passes:
             backward, duration, tail,
         )  # fmt: skip
         sent = self.total(gather_s) + self.total(reduce_s)
-        # Rounding may leave the recurrence a hair below the plain sum.
-        exposed = np.maximum(duration - plain, 0.0)
+        # Rounding may leave the recurrence a hair off the plain sum; where nothing is sent
+        # nothing is exposed, also beside other jobs that do send.
+        exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0)
         hidden = np.maximum(sent - exposed - tail, 0.0)
         return plain + exposed + self._slowdown * hidden, tail
 

@@ -80,6 +80,8 @@ class Evaluation:
     """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
     ending_rank: Ints
     """int64[jobs]: pipeline rank that ends the last backward and its gradients."""
+    rank_busy_s: list[Floats]
+    """float64[pp] for each job: time each pipeline rank works."""
     p2p_s: Floats
     """float64[stages, 2]: latency from each virtual stage to the next and to the one before."""
     p2p_bytes: Floats
@@ -107,6 +109,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     iteration_s = np.zeros(num)
     breakdown_s = np.zeros((num, len(BREAKDOWN)))
     ending_rank = np.zeros(num, np.int64)
+    rank_busy_s: list[Floats] = [np.zeros(0)] * num
     memory = stage_memory(jobs, workloads, costs)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
     tied_s = _cost_tied_embeddings(jobs, workloads)
@@ -116,7 +119,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     for members in groups.values():
         _replay(
             np.array(members), orders[members[0]][1], jobs, workloads, runs, times, p2p_s,
-            optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank,
+            optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank, rank_busy_s,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -132,6 +135,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         iteration_s=iteration_s,
         breakdown_s=breakdown_s,
         ending_rank=ending_rank,
+        rank_busy_s=rank_busy_s,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
     )
@@ -224,8 +228,9 @@ def _cost_p2p(workloads: Workloads) -> tuple[Floats, Floats]:
     other = (rank[:, None] + step) % columns.pp[job_of_stage][:, None]
     domain = columns.domain[job_of_stage][:, None]
     width = stride[job_of_stage][:, None]
-    local = np.where(rank[:, None] * width // domain == other * width // domain, 2, 1)
     same = rank[:, None] == other
+    near = rank[:, None] * width // domain == other * width // domain
+    local = np.where(near & ~same, 2, 1)
     fabric = record["fabric"][job_of_stage]
     seconds = np.zeros(local.shape)
     for direction in range(2):
@@ -277,7 +282,7 @@ def _cost_tied_embeddings(jobs: Sequence[Job], workloads: Workloads) -> Floats:
         ]
     )
     last = (columns.pp - 1) * (columns.gpus // columns.pp)
-    local = np.where(last // columns.domain == 0, 2, 1)
+    local = np.where(tied & (last // columns.domain == 0), 2, 1)
     fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
     seconds, _ = collective_time_columns(ALL_REDUCE, size * tied, 2, local, fabric, workloads.fabrics)
     return seconds
@@ -302,6 +307,7 @@ def _replay(
     iteration_s: Floats,
     breakdown_s: Floats,
     ending_rank: Ints,
+    rank_busy_s: list[Floats],
 ) -> None:
     """Run one order for all jobs that share it; write their rows of the output columns."""
     pp, vpp = order.pp, order.vpp
@@ -338,6 +344,7 @@ def _replay(
         overhead_s = jobs[row].cluster.software.step_overhead_ms * MILLISECOND
         iteration_s[row] = finish[rank] + after[last] + overhead_s
         ending_rank[row] = rank
+        rank_busy_s[row] = with_p2p.rank_busy_ps[n] * PS
         memory.activation_peak_bytes[row][:] = peak[n]
         memory.in_flight[row][:] = in_flight[n].sum(axis=1)
         mine = held[n, rank]

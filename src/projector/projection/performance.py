@@ -17,6 +17,9 @@ from projector.units import TERA, to_gib, to_ms
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
 
+UNEVEN = 1.1
+"""A pipeline rank this far above the mean makes the others wait."""
+
 LIMITS = {
     "compute_gemm": "matrix multiplication",
     "compute_attention": "attention",
@@ -67,6 +70,10 @@ class PerformanceProjection:
     communication: dict[str, Communication]
     recompute_flop: float
     """Matrix FLOP that recomputation repeats in one step, over all devices."""
+    busiest_stage: int
+    """Pipeline rank with the most work."""
+    busiest_share: float
+    """Work of that rank over the mean of all ranks."""
     counts: ModelCounts
     memory: MemoryProjection
     provenance: Provenance
@@ -102,7 +109,7 @@ class PerformanceProjection:
     @property
     def peak_tflops(self) -> float:
         """Dense datasheet peak of the training precision."""
-        return self.job.cluster.device.matrix_peak_tflops[self.job.training.precision]
+        return self.job.cluster.device.peak_tflops(self.job.training.precision)
 
     @property
     def mfu(self) -> float:
@@ -151,6 +158,9 @@ class PerformanceProjection:
         if pp > 1 and bubble > 0.1 and self.microbatches < FEW_MICROBATCHES * pp:
             return f"too few microbatches ({self.microbatches} for {pp} pipeline stages)"
         largest = max(self.breakdown_s, key=lambda name: self.breakdown_s[name])
+        if largest == "pp_bubble" and self.busiest_share > UNEVEN:
+            percent = 100.0 * (self.busiest_share - 1.0)
+            return f"uneven pipeline stages (stage {self.busiest_stage} works {percent:.0f} % above the mean)"
         return LIMITS[largest]
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,6 +173,8 @@ class PerformanceProjection:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "bubble_fraction": self.bubble_fraction,
+            "busiest_stage": self.busiest_stage,
+            "busiest_share": self.busiest_share,
             "schedule": self.schedule,
             "microbatches": self.microbatches,
             "nodes": self.job.cluster.nodes,
@@ -216,6 +228,8 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
         breakdown_s=terms,
         communication=_communication(evaluation, row),
         recompute_flop=_recompute_flop(evaluation, row),
+        busiest_stage=int(np.argmax(evaluation.rank_busy_s[row])),
+        busiest_share=float(np.max(evaluation.rank_busy_s[row]) / np.mean(evaluation.rank_busy_s[row])),
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),

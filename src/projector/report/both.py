@@ -21,6 +21,7 @@ def both_report(
         Text(),
         verdict(result.memory),
         performance.headline(result),
+        performance.limit(result),
         Text(),
         *memory.stages(result.memory),
         *memory.components(result.memory),
@@ -29,5 +30,5 @@ def both_report(
         *performance.communication(result),
         *performance.alternatives(result),
         *performance.next_steps(result, suggestions),
-        *filled_in(result.provenance),
+        *filled_in(result.job, result.provenance),
     ]

@@ -14,7 +14,7 @@ from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.report.job import title, verdict
 from projector.report.memory import TERMS
-from projector.report.tables import DIM, add_row, flatten, grid, heading, plain
+from projector.report.tables import DIM, add_row, flatten, grid, heading, plain, section
 from projector.units import to_gib, to_ms
 
 _UNSHOWN = {"name", "model.source", "model.name", "parallelism.dp"}
@@ -64,7 +64,13 @@ class Comparison:
             ),
             **{
                 name: Change(getattr(self.first, name), getattr(self.second, name))
-                for name in ("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "bubble_fraction")
+                for name in (
+                    "tokens_per_s_per_gpu",
+                    "tflops_per_gpu",
+                    "mfu",
+                    "hfu",
+                    "bubble_fraction",
+                )
             },
             "peak_gib": Change(
                 to_gib(self.first.memory.peak_bytes), to_gib(self.second.memory.peak_bytes)
@@ -89,7 +95,8 @@ class Comparison:
         return _by_size(
             {
                 term: Change(
-                    to_gib(getattr(first, f"{term}_bytes")), to_gib(getattr(second, f"{term}_bytes"))
+                    to_gib(getattr(first, f"{term}_bytes")),
+                    to_gib(getattr(second, f"{term}_bytes")),
                 )
                 for term in TERMS
             }
@@ -164,7 +171,7 @@ def _plain(changes: Mapping[str, Change]) -> dict[str, dict[str, float | None]]:
 def _changes(
     name: str, changes: Mapping[str, Change], *, unit: str = "", keep_all: bool = False
 ) -> list[RenderableType]:
-    table = grid(f"<{unit}", "A", "B", "difference", "%")
+    table = grid(f"={unit}", "A", "B", "difference", "%")
     for term, change in changes.items():
         if change.first == change.second == 0.0 and not keep_all:
             continue
@@ -179,7 +186,7 @@ def _changes(
             "" if relative is None or not change.difference else f"{relative * 100:+,.1f}",
             style=None if change.difference else DIM,
         )
-    return [heading(name), table]
+    return section(name, "", table)
 
 
 def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
@@ -188,12 +195,12 @@ def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
     names = list(settings)
     device_differs = "cluster.device.name" in settings
     model_differs = "model" in settings
-    table = grid("<setting", "<A", "<B")
+    table = grid("=setting", "<A", "<B")
     hidden = 0
     for key in names:
-        detail = (device_differs and key.startswith("cluster.device.") and key != "cluster.device.name") or (
-            model_differs and key.startswith("model.")
-        )
+        detail = (
+            device_differs and key.startswith("cluster.device.") and key != "cluster.device.name"
+        ) or (model_differs and key.startswith("model."))
         network = key.startswith("cluster.network.") and "cluster.network.name" in settings
         if detail or (network and key != "cluster.network.name"):
             hidden += 1
@@ -201,4 +208,4 @@ def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
         first, second = settings[key]
         add_row(table, key, plain(first), plain(second))
     note = f"{hidden} more of another model, device or network: --json lists them" if hidden else ""
-    return [heading("Settings that differ", note), table]
+    return section("Settings that differ", note, table)

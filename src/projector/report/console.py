@@ -36,7 +36,8 @@ def render(*parts: RenderableType, file: TextIO | None = None, width: int | None
         file=buffer,
         width=width,
         force_terminal=target.is_terminal,
-        color_system=_colors(target),
+        no_color=target.no_color,
+        color_system="auto" if target.is_terminal else None,
         highlight=False,
         emoji=False,
         markup=False,
@@ -48,13 +49,9 @@ def render(*parts: RenderableType, file: TextIO | None = None, width: int | None
     return text.translate(_TO_ASCII) if _is_ascii(file) else text
 
 
-def _colors(target: Console) -> "str | None":  # type: ignore[misc]
-    return target.color_system if target.is_terminal else None
-
-
 def _is_ascii(file: TextIO) -> bool:
     encoding = (getattr(file, "encoding", None) or "utf-8").lower()
     return not encoding.startswith("utf")
 
 
-_TO_ASCII = str.maketrans({"█": "#", "▌": " ", "─": "-", "━": "-", "└": "`", "├": "|", "│": "|"})
+_TO_ASCII = str.maketrans({"█": "#", **dict.fromkeys("▉▊▋▌", "#"), **dict.fromkeys("▍▎▏", " ")})

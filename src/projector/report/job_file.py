@@ -74,7 +74,10 @@ def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1)
 
 
 def _note_on_dp(gpus: int) -> str:
-    return _comment(f"tp * pp * cp must divide the {gpus} GPUs; the rest is data parallelism.", "  ")
+    return (
+        _comment(f"tp * pp * cp must divide the {gpus} GPUs; the rest is data parallelism.", "  ")
+        + "\n"
+    )
 
 
 def _fields(
@@ -93,7 +96,7 @@ def _fields(
             body = _fields(type(value), value.model_dump(mode="json"), {}, indent + "  ")
             shown = f"{indent}{name}:\n{body}"
             text += "".join(
-                f"{indent}# {line[len(indent):]}\n" for line in shown.rstrip("\n").split("\n")
+                f"{indent}# {line[len(indent) :]}\n" for line in shown.rstrip("\n").split("\n")
             )
         else:
             text += f"{indent}# {name}: {_scalar(value)}\n"

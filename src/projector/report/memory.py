@@ -8,7 +8,7 @@ from rich.text import Text
 
 from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
 from projector.report.job import configuration, filled_in, title, verdict
-from projector.report.tables import DIM, add_row, count, gib, grid, heading
+from projector.report.tables import DIM, add_row, count, gib, grid, section
 
 ALL_STAGES = 8
 """Up to this many stages are shown one by one; beyond, equal neighbours are one row."""
@@ -35,24 +35,26 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         *stages(result),
         *components(result),
         *documented(result),
-        *filled_in(result.provenance),
+        *filled_in(job, result.provenance),
     ]
 
 
 def stages(result: MemoryProjection) -> list[RenderableType]:
     """Return the memory of each pipeline rank, term by term."""
-    table = grid("stage", "params", *(_short(term) for term in TERMS), "peak", "in flight")
+    table = grid("stage", "params", *(_short(term) for term in TERMS), "peak", "chunks", gap=1)
     for first, last, stage in fold(result.stages, result.peak_stage):
         add_row(
             table,
             f"{first}" if first == last else f"{first}-{last}",
-            count(stage.parameters).replace(" ", "\u00a0"),
+            count(stage.parameters),
             *(gib(getattr(stage, f"{term}_bytes")) for term in TERMS),
             gib(stage.peak_bytes),
             str(stage.in_flight_microbatches),
             style="bold" if first <= result.peak_stage <= last else None,
         )
-    return [heading("Memory of one GPU of each stage", "GiB; the peak stage is bold"), table]
+    return section(
+        "Memory of each stage", "GiB of one GPU; chunks: those whose activations are held", table
+    )
 
 
 def fold(
@@ -82,17 +84,17 @@ def fold(
 
 def components(result: MemoryProjection) -> list[RenderableType]:
     """Return the module tree: parameters of one rank, activations of one microbatch."""
-    table = grid("<module", "parameters", "activations GiB")
+    table = grid("=module", "parameters", "activations GiB")
     for component in result.components:
         _add_component(table, component, 0)
-    note = "one layer on one GPU, one microbatch, before recomputation"
-    return [heading("Modules", note), table]
+    note = "one GPU, one microbatch, nothing recomputed"
+    return section("Modules", note, table)
 
 
 def documented(result: MemoryProjection) -> list[RenderableType]:
     """Return the closed forms that Primus documents, kept for comparison."""
     forms = result.documented
-    table = grid("<", "", header=False)
+    table = grid("=", "", header=False)
     for name, value in (
         ("parameters", f"{forms.parameters_total:,}"),
         ("parameters of one rank", f"{forms.parameters_per_rank:,}"),
@@ -101,8 +103,8 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
         ("total, GiB", f"{forms.total_gib:,.2f}"),
     ):
         add_row(table, name, value)
-    note = "coarse, for comparison with Primus; the verdict does not use them"
-    return [heading("Documented closed forms", note), table]
+    note = "coarse; the verdict does not use them"
+    return section("Documented closed forms", note, table)
 
 
 def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:

@@ -14,10 +14,9 @@ from projector.report.tables import (
     bar,
     gib,
     grid,
-    heading,
     milliseconds,
-    paragraph,
     percent,
+    section,
     signed,
 )
 
@@ -35,12 +34,13 @@ def performance_report(
         Text(),
         verdict(result.memory),
         headline(result),
+        limit(result),
         Text(),
         *breakdown(result),
         *communication(result),
         *alternatives(result),
         *next_steps(result, suggestions),
-        *filled_in(result.provenance),
+        *filled_in(result.job, result.provenance),
     ]
     return parts
 
@@ -49,38 +49,40 @@ def headline(result: PerformanceProjection) -> Text:
     """Return the numbers that people ask for first."""
     line = Text()
     for text in (
-        f"{milliseconds(result.iteration_time_s)} ms a step",
+        f"{milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
         f"MFU {percent(result.mfu)}",
         f"HFU {percent(result.hfu)}",
     ):
-        line.append("   " if line else "")
-        line.append(text.replace(" ", "\u00a0"), style="bold")
+        line.append("  " if line else "")
+        line.append(text, style="bold")
     return line
+
+
+def limit(result: PerformanceProjection) -> Text:
+    """Name what limits the step."""
+    text = f"limited by {result.bound}"
+    if result.job.parallelism.pp > 1:
+        text += f"; pipeline idle for {percent(result.bubble_fraction)} of the work"
+    return Text(text)
 
 
 def breakdown(result: PerformanceProjection) -> list[RenderableType]:
     """Return where the step goes; the rows add up to the total."""
-    table = grid("<term", "<", "ms", "share", "<")
+    table = grid("=term", "ms", "share", "|")
     largest = max(result.breakdown_s.values())
     for name, seconds in result.breakdown_s.items():
         if seconds > 0.0:
             add_row(
                 table,
-                name,
-                Text(LIMITS[name], style=DIM),
+                Text(f"{name:18}").append(LIMITS[name], style=DIM),
                 milliseconds(seconds),
                 percent(seconds / result.iteration_time_s),
-                Text(bar(seconds / largest, cells=20), style="cyan"),
+                bar(seconds / largest),
             )
-    add_row(
-        table, "total", "", milliseconds(result.iteration_time_s), percent(1.0), "", style="bold"
-    )
-    note = f"limited by {result.bound}"
-    if result.job.parallelism.pp > 1:
-        note += f"; bubble {percent(result.bubble_fraction)} of the work"
-    return [heading("Time of one step", note), table]
+    add_row(table, "total", milliseconds(result.iteration_time_s), percent(1.0), "", style="bold")
+    return section("Time of one step", "", table)
 
 
 def communication(result: PerformanceProjection) -> list[RenderableType]:
@@ -89,7 +91,7 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
     entries = [item for item in entries if item[1].time_s > 0.0]
     if not entries:
         return []
-    table = grid("<collective", "<algorithm", "GB", "ms", "exposed ms")
+    table = grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
     for name, entry in entries[:MAX_COLLECTIVES]:
         add_row(
             table,
@@ -110,14 +112,14 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
             milliseconds(sum(entry.exposed_s for entry in rest)),
             style=DIM,
         )
-    return [heading("Communication of one GPU", "of the stage that ends the step"), table]
+    return section("Communication of one GPU", "on the stage that ends the step", table)
 
 
 def alternatives(result: PerformanceProjection) -> list[RenderableType]:
     """Return the other schedules that were compared, if any were."""
     if not result.alternatives:
         return []
-    table = grid("<schedule", "ms", "peak GiB", "<")
+    table = grid("=schedule", "ms", "peak GiB", "<")
     for other in (result, *result.alternatives):
         add_row(
             table,
@@ -126,7 +128,7 @@ def alternatives(result: PerformanceProjection) -> list[RenderableType]:
             gib(other.memory.peak_bytes),
             "chosen" if other is result else "" if other.memory.fits else "does not fit",
         )
-    return [heading("Schedules"), table]
+    return section("Schedules", "", table)
 
 
 def next_steps(
@@ -137,9 +139,9 @@ def next_steps(
         return []
     table = grid("<change", "tokens/s", "peak GiB", "<")
     for each in suggestions:
-        outcome = "" if each.fits else "still does not fit"
-        if each.fits and not result.memory.fits:
-            outcome = "fits"
+        outcome = "trains differently" if each.changes_training else ""
+        if not result.memory.fits:
+            outcome = "fits" if each.fits else "still does not fit"
         add_row(
             table,
             each.change,
@@ -147,9 +149,4 @@ def next_steps(
             signed(each.peak_bytes / 2**30),
             Text(outcome, style=DIM),
         )
-    return [heading("What to try next", "each projected; append to the command"), table]
-
-
-def no_suggestions() -> RenderableType:
-    """Return the line for a job that no known change improves."""
-    return paragraph("no change among those tried helps", style=DIM)
+    return section("What to try next", "each projected; append to the command", table)

@@ -36,7 +36,17 @@ class Suggestion:
     @property
     def change(self) -> str:
         """The change as it is written on the command line."""
-        return " ".join(f"{key}={_text(value)}" for key, value in self.overrides.items() if value is not None)
+        return " ".join(
+            f"{key}={_text(value)}" for key, value in self.overrides.items() if value is not None
+        )
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether the job would also train differently, not only elsewhere or in other order."""
+        return bool(self.overrides.keys() & _TRAINS_DIFFERENTLY)
+
+
+_TRAINS_DIFFERENTLY = {"training.global_batch_size", "training.grad_reduce_dtype"}
 
 
 def suggest(result: PerformanceProjection) -> list[Suggestion]:
@@ -63,7 +73,11 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
     else:
         missing = -result.memory.headroom_bytes
         helpful = [each for each in found if -each.peak_bytes >= WORTH_NAMING * missing]
-        helpful.sort(key=lambda each: (not each.fits, -each.speed if each.fits else each.peak_bytes))
+        if any(each.fits for each in helpful):
+            helpful = [each for each in helpful if each.fits]
+        helpful.sort(
+            key=lambda each: (not each.fits, -each.speed if each.fits else each.peak_bytes)
+        )
     return helpful[:MAX_SHOWN]
 
 
@@ -77,7 +91,12 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
     free_dp = {"parallelism.dp": None} if split.dp is not None else {}
     for_activations: list[Overrides] = []
     if training.recompute.granularity == "none":
-        for_activations.append({"training.recompute": "selective"})
+        stated = "granularity" in training.recompute.model_fields_set
+        mode = {"training.recompute.granularity": "selective"} if stated else {}
+        narrow = ["layernorm"] if job.model.moe is None else ["layernorm", "moe_act"]
+        for_activations.append({**mode, "training.recompute.modules": narrow})
+        wide = ["mlp"] if job.model.moe is None else ["moe"]
+        for_activations.append({**mode, "training.recompute.modules": wide})
     if training.recompute.granularity != "full":
         for_activations.append({"training.recompute": "full"})
     if training.micro_batch_size > 1 and training.micro_batch_size % 2 == 0:
@@ -90,7 +109,9 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
         for_states.append({"parallelism.ep": split.ep * 2})
     both: list[Overrides] = [{"parallelism.tp": split.tp * 2, **free_dp}]
     both.append({"cluster.nodes": job.cluster.nodes * 2, **free_dp})
-    ordered = (for_activations, for_states) if activations > states else (for_states, for_activations)
+    ordered = (
+        (for_activations, for_states) if activations > states else (for_states, for_activations)
+    )
     return [*ordered[0], *both, *ordered[1]]
 
 
@@ -101,6 +122,7 @@ def faster(result: PerformanceProjection) -> list[Overrides]:
     free_dp = {"parallelism.dp": None} if split.dp is not None else {}
     share = {name: value / result.iteration_time_s for name, value in result.breakdown_s.items()}
     roomy = result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes
+    usual_schedule = {} if training.schedule == "auto" else {"training.schedule": "auto"}
     ranked: list[tuple[float, Overrides]] = []
 
     def offer(worth: float, **overrides: Any) -> None:
@@ -115,10 +137,11 @@ def faster(result: PerformanceProjection) -> list[Overrides]:
         layers = job.model.num_layers // split.pp
         vpp = next((v for v in range(split.vpp + 1, layers + 1) if layers % v == 0), None)
         if vpp is not None:
-            offer(bubble, parallelism__vpp=vpp, training__schedule="auto")
+            ranked.append((bubble, {"parallelism.vpp": vpp, **usual_schedule}))
         fewer: Overrides = {"parallelism.pp": split.pp // 2, **free_dp}
         if split.pp == 2:
-            fewer = {**fewer, "parallelism.vpp": 1, "training.schedule": "auto"}
+            single = {"parallelism.vpp": 1} if split.vpp > 1 else {}
+            fewer = {**fewer, **single, **usual_schedule}
         ranked.append((bubble * 0.9, fewer))
         offer(bubble * 0.8, training__global_batch_size=training.global_batch_size * 2)
         if training.micro_batch_size > 1 and training.micro_batch_size % 2 == 0:
@@ -211,4 +234,6 @@ def _project_alone(job: Job) -> PerformanceProjection | None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(value)}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

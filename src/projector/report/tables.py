@@ -1,67 +1,65 @@
 """Numbers, tables and paragraphs that all reports share."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.bar import Bar
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-BAR_CELLS = 24
+BAR_CELLS = 30
 """Longest bar of a breakdown, in characters."""
 
 DIM = "dim"
 
 
-def grid(*columns: str, header: bool = True, indent: int = 2) -> Table:
-    """Return an empty table without frame; a column whose name begins with ``<`` is text.
+def grid(*columns: str, header: bool = True, gap: int = 2) -> Table:
+    """Return an empty table without frame.
 
-    Numbers stand right-aligned and are never cut; text gives way first.
+    A column whose name begins with ``<`` is text and gives way first, ``=`` text that stays on
+    one line, ``|`` bars; the others are right-aligned numbers and are never cut.
     """
     table = Table(
-        box=None, show_header=header, header_style=DIM, padding=(0, 1, 0, 0), pad_edge=False
+        box=None, show_header=header, header_style=DIM, padding=(0, gap, 0, 0), pad_edge=False
     )
-    table.add_column("", width=indent - 1, no_wrap=True)
     for column in columns:
         if column.startswith("<"):
             table.add_column(column[1:], justify="left", overflow="fold")
+        elif column.startswith("="):
+            table.add_column(column[1:], justify="left", no_wrap=True, min_width=len(column) - 1)
+        elif column.startswith("|"):
+            table.add_column(column[1:], min_width=6, max_width=BAR_CELLS)
         else:
-            table.add_column(column, justify="right", no_wrap=True, overflow="ignore")
+            table.add_column(column, justify="right", no_wrap=True, min_width=len(column))
     return table
 
 
-def add_row(table: Table, *cells: str | Text, style: str | None = None) -> None:
-    """Add a row to a table of `grid`."""
-    table.add_row("", *cells, style=style)
+def add_row(table: Table, *cells: str | Text | Bar, style: str | None = None) -> None:
+    """Add a row to a table of `grid`, widening its number columns to what they hold."""
+    for column, cell in zip(table.columns, cells, strict=True):
+        if column.no_wrap and not isinstance(cell, Bar):
+            column.min_width = max(column.min_width or 0, len(cell))
+    table.add_row(*cells, style=style)
 
 
-def heading(text: str, note: str = "") -> Text:
+def section(title: str, note: str, table: Table) -> list[RenderableType]:
+    """Return a headed, indented table with a blank line below."""
+    return [heading(title, note), Padding(table, (0, 0, 1, 2))]
+
+
+def heading(title: str, note: str = "") -> Text:
     """Return the line above a section."""
-    line = Text(text, style="bold")
+    line = Text(title, style="bold")
     if note:
         line.append(f"  {note}", style="not bold dim")
     return line
 
 
-def pairs(entries: Iterable[tuple[str, str]], indent: int = 2) -> Padding:
-    """Return names with their values as one flowing paragraph, a pair never broken."""
-    text = Text()
-    for name, value in entries:
-        if text:
-            text.append("  ")
-        text.append(f"{name}\u00a0", style=DIM)
-        text.append(value.replace(" ", "\u00a0"))
-    return Padding(text, (0, 0, 0, indent))
-
-
-def paragraph(text: str, *, style: str = "", indent: int = 2) -> Padding:
-    """Return an indented paragraph."""
-    return Padding(Text(text, style=style), (0, 0, 0, indent))
-
-
-def bar(share: float, *, cells: int = BAR_CELLS) -> str:
-    """Return a bar of ``share`` of its full length."""
-    return "█" * round(max(0.0, min(share, 1.0)) * cells)
+def bar(share: float) -> Bar:
+    """Return a bar of ``share`` of the width of its column."""
+    return Bar(size=1.0, begin=0.0, end=max(0.0, min(share, 1.0)), color="cyan")
 
 
 def gib(num_bytes: float) -> str:

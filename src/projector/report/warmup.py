@@ -1,3 +1,41 @@
-"""Compiling every kernel by projecting small jobs that reach each of them."""
+"""Compiling every kernel, by calling what reaches each of them."""
 
 from projector.projection.api import project_jobs
+from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+from projector.schedule.simulate import simulate_schedule
+
+_MODEL = {
+    "num_layers": 4,
+    "hidden_size": 1024,
+    "ffn_hidden_size": 4096,
+    "num_attention_heads": 16,
+    "num_query_groups": 8,
+    "vocab_size": 32000,
+}
+_TRAINING = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048}
+_JOBS = (
+    {
+        "model": {
+            **_MODEL,
+            "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096},
+        },
+        "parallelism": {"pp": 2, "vpp": 2, "ep": 4},
+        "training": _TRAINING,
+        "cluster": {"device": "mi300x", "nodes": 2},
+    },
+    {
+        "model": _MODEL,
+        "parallelism": {"tp": 2, "cp": 2, "fsdp": 2, "tp_comm_overlap": True},
+        "training": {**_TRAINING, "precision": "fp8"},
+        "cluster": {"device": "h100", "nodes": 2},
+    },
+)
+
+
+def compile_kernels() -> None:
+    """Call everything once that runs a kernel; what is compiled stays on disk."""
+    project_jobs(_JOBS)
+    gemm_time(1024, 1024, 1024, device="mi300x", dtype="bf16")
+    collective_time("all_reduce", 1e6, 8, device="mi300x")
+    attention_time(1, 16, 2048, head_dim=128, device="mi300x")
+    simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)

@@ -1,0 +1,151 @@
+"""What must hold for every legal job."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projection.jobs import jobs
+from projector.config.load import load_job
+from projector.projection.api import project_jobs, project_performance
+from projector.projection.evaluate import BREAKDOWN, evaluate
+
+RATES = (
+    "vector_tflops",
+    "transcendental_per_clk_per_cu",
+    "l2_fill_bytes_per_clk_per_cu",
+    "l2_tb_per_s",
+    "mall_tb_per_s",
+    "hbm_peak_tb_per_s",
+    "host_link_gb_per_s",
+)
+
+
+def raised(job, change, factor):
+    """Return the job on a device with one rate multiplied."""
+    device = job.cluster.device
+    if change == "clock":
+        return load_job(
+            job,
+            {
+                "cluster.device.peak_clock_mhz": device.peak_clock_mhz * factor,
+                **{
+                    f"cluster.device.sustained_clock_mhz.{kind}": clock * factor
+                    for kind, clock in device.sustained_clock_mhz.items()
+                },
+            },
+        )
+    if change == "matrix":
+        return load_job(
+            job,
+            {
+                f"cluster.device.matrix_flop_per_clk_per_cu.{kind}": rate * factor
+                for kind, rate in device.matrix_flop_per_clk_per_cu.items()
+            },
+        )
+    if change == "scale_up":
+        return load_job(
+            job,
+            {
+                "cluster.device.scale_up_gb_per_s": device.scale_up_gb_per_s * factor,
+                "cluster.device.scale_up_peer_gb_per_s": device.scale_up_peer_gb_per_s * factor,
+                "cluster.device.in_network_all_reduce_gb_per_s": device.in_network_all_reduce_gb_per_s * factor,
+            },
+        )
+    if change == "nic":
+        rate = job.cluster.network.nic_gbit_per_s
+        return load_job(job, {"cluster.network.nic_gbit_per_s": rate * factor})
+    if change == "atomics":
+        rate = device.attention.atomic_gb_per_s
+        return load_job(job, {"cluster.device.attention.atomic_gb_per_s": rate * factor})
+    return load_job(job, {f"cluster.device.{change}": getattr(device, change) * factor})
+
+
+@settings(max_examples=200)
+@given(jobs())
+def test_terms_are_positive_and_add_up(job):
+    step = project_performance(job)
+    assert math.isfinite(step.iteration_time_s)
+    assert step.iteration_time_s > 0.0
+    assert tuple(step.breakdown) == BREAKDOWN
+    assert min(step.breakdown.values()) >= 0.0
+    assert sum(step.breakdown.values()) == pytest.approx(step.iteration_time_s, rel=1e-9)
+    assert 0.0 < step.mfu <= 1.0
+    assert step.mfu <= step.hfu
+
+
+@settings(max_examples=200)
+@given(
+    jobs(),
+    st.sampled_from([*RATES, "clock", "matrix", "scale_up", "nic", "atomics"]),
+    st.floats(1.0, 8.0),
+)
+def test_a_faster_machine_is_never_slower(job, change, factor):
+    before = project_performance(job).iteration_time_s
+    after = project_performance(raised(job, change, factor)).iteration_time_s
+    # Durations are rounded to picoseconds, one operation at a time.
+    assert after <= before * (1.0 + 1e-9)
+
+
+@settings(max_examples=100)
+@given(jobs())
+def test_persistent_state_never_grows_with_the_zero_stage(job):
+    states = []
+    for stage in range(4):
+        memory = project_performance(load_job(job, {"parallelism.zero_stage": stage})).memory
+        states.append(
+            [s.weights_bytes + s.gradients_bytes + s.optimizer_bytes for s in memory.stages]
+        )
+    for less, more in zip(states, states[1:], strict=False):
+        assert np.all(np.array(more) <= np.array(less))
+
+
+@settings(max_examples=40)
+@given(st.lists(jobs(), min_size=2, max_size=5))
+def test_a_batch_equals_its_jobs_alone(batch):
+    together = project_jobs(batch)
+    for step, job in zip(together, batch, strict=True):
+        alone = project_performance(job)
+        assert step.to_dict() == alone.to_dict()
+        assert step.memory.to_dict() == alone.memory.to_dict()
+
+
+@settings(max_examples=40)
+@given(jobs(), st.floats(0.3, 1.0))
+def test_a_slower_clock_is_never_faster(job, share):
+    peak = job.cluster.device.peak_clock_mhz
+    slow, fast = (
+        project_performance(load_job(job, {"cluster.gpu_clock_mhz": peak * part}))
+        for part in (share, 1.0)
+    )
+    assert fast.iteration_time_s <= slow.iteration_time_s * (1.0 + 1e-9)
+
+
+def test_context_parallelism_divides_attention_by_its_degree():
+    base = {
+        "model": "llama3.1_8b",
+        "training": {"micro_batch_size": 1, "global_batch_size": 1, "seq_length": 131072},
+        "cluster": {"device": "h100", "nodes": 1},
+    }
+    one = load_job(base, {"cluster.gpus_per_node": 1})
+    for kind in ("p2p", "all_gather", "a2a"):
+        eight = load_job(base, {"parallelism.cp": 8, "parallelism.cp_comm_type": kind})
+        ratio = (
+            project_performance(one).breakdown["compute_attention"]
+            / project_performance(eight).breakdown["compute_attention"]
+        )
+        assert ratio == pytest.approx(8.0, rel=0.1)
+
+
+@settings(max_examples=60)
+@given(jobs())
+def test_memory_terms_are_finite_and_not_negative(job):
+    evaluation = evaluate([job])
+    memory = evaluation.memory
+    for name in ("weights", "gradients", "optimizer", "transient", "buffers"):
+        values = getattr(memory, f"{name}_bytes")[0]
+        assert np.all(np.isfinite(values))
+        assert np.all(values >= 0.0)
+    assert np.all(memory.activation_peak_bytes[0] > 0.0)
