@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
-from projector.kernels.device import OPERAND_BYTES
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.workloads import Workloads, lower
 from projector.operations.cost import (
     RowCosts,
@@ -256,9 +256,9 @@ def _cost_optimizer(jobs: Sequence[Job], workloads: Workloads, memory: StageMemo
         gradient = 4.0 if training.gradient_dtype == "fp32" else 2.0
         weight = parameter_bytes(job)
         per_owned = 2.0 * gradient + 2.0 * state + weight
-        dtype = workloads.rows["dtype"].max()
         narrow = training.precision in {"fp8", "mxfp8", "nvfp4"}
-        quantise = (2.0 + 2.0 * float(OPERAND_BYTES[dtype])) if narrow else 0.0
+        operand = float(OPERAND_BYTES[MATRIX_TYPES.index(training.precision)])
+        quantise = (2.0 + 2.0 * operand) if narrow else 0.0
         device = workloads.devices[workloads.device_of_job[row]]
         owned, held = memory.owned_parameters[row], memory.held_parameters[row]
         on_device = owned * (1.0 - optimizer.offload_fraction)

@@ -1,1 +1,1 @@
-""""""
+"""Results as tables, reports, job files and JSON text."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -144,12 +143,15 @@ def compare_report(comparison: Comparison) -> list[RenderableType]:
 
 def job_settings(job: Job) -> dict[str, Any]:
     """Return every setting of a job by dotted field, sources and names left out."""
-    settings: dict[str, Any] = {}
-    for section in ("model", "parallelism", "training", "cluster"):
-        config: BaseModel = getattr(job, section)
-        for key, value in flatten(config.model_dump(mode="json"), f"{section}.").items():
-            if key not in _UNSHOWN and ".sources" not in key:
-                settings[key] = value
+    sections = {
+        name: getattr(job, name).model_dump(mode="json")
+        for name in ("model", "parallelism", "training", "cluster")
+    }
+    settings = {
+        key: value
+        for key, value in flatten(sections).items()
+        if key not in _UNSHOWN and ".sources" not in key
+    }
     settings["model"] = job.model.name
     if job.parallelism.etp is None and job.model.moe is None:
         settings.pop("parallelism.etp", None)

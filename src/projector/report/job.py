@@ -12,7 +12,6 @@ from projector.projection.provenance import Provenance
 from projector.report.tables import DIM, flatten, gib, heading, plain
 from projector.units import to_gib
 
-
 LONG_ENTRY = 40
 """Longer entries stand at the end of their list."""
 

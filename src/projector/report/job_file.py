@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -18,12 +19,21 @@ WIDTH = 92
 """Columns of the comments."""
 
 
+_HEADER = """\
+# A training job. Lines such as '# name: value' show defaults; take the sign away to change one.
+# Any field can also be set on the command line: parallelism.tp=4
+#   projector performance --config FILE
+"""
+
+_MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging Face
+config.json), or a mapping."""
+
+
 def field_docstrings(owner: type[BaseModel]) -> dict[str, str]:
     """Return the docstring under each field of a configuration class, on one line each."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-    assert isinstance(tree, ast.ClassDef)
     found: dict[str, str] = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+    for statement, following in pairwise(getattr(tree, "body", ())):
         if (
             isinstance(statement, ast.AnnAssign)
             and isinstance(statement.target, ast.Name)
@@ -61,15 +71,12 @@ def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1)
     }
     filled = {"network": chip.network, "gpus_per_node": cluster.gpus_per_node}
     sections = [
-        "# A training job. Lines that begin with '# name:' show defaults; take the sign away to\n"
-        "# change one. Any field can also be set on the command line: parallelism.tp=4\n"
-        "#   projector performance --config FILE\n",
-        _line("model", model, _comment("Architecture: a shipped name (`projector models` lists "
-              "them), a file (YAML or Hugging Face config.json), or a mapping.", "")),
+        _HEADER,
+        _line("model", model, _comment(_MODEL, "")),
         "parallelism:\n" + _note_on_dp(cluster.gpus) + _fields(ParallelismConfig, {}, {}),
         "training:\n" + _fields(TrainingConfig, stated, {}),
         "cluster:\n" + _fields(ClusterConfig, {"device": device, "nodes": nodes}, filled),
-    ]  # fmt: skip
+    ]
     return "\n".join(sections)
 
 

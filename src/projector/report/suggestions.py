@@ -21,6 +21,9 @@ WORTH_NAMING = 0.01
 
 Overrides = Mapping[str, Any]
 
+WORTH_TRYING = 0.02
+"""Least share of the step that a term has before changes against it are projected."""
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
@@ -88,7 +91,7 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
     stage = memory.stages[memory.peak_stage]
     activations = stage.activations_bytes + stage.transient_bytes
     states = stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
-    free_dp = {"parallelism.dp": None} if split.dp is not None else {}
+    free_dp = _free_dp(job)
     for_activations: list[Overrides] = []
     if training.recompute.granularity == "none":
         stated = "granularity" in training.recompute.model_fields_set
@@ -117,73 +120,109 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
 
 def faster(result: PerformanceProjection) -> list[Overrides]:
     """Return changes that may shorten the step, those against the largest losses first."""
-    job = result.job
-    split, training = job.parallelism, job.training
-    free_dp = {"parallelism.dp": None} if split.dp is not None else {}
-    share = {name: value / result.iteration_time_s for name, value in result.breakdown_s.items()}
-    roomy = result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes
-    usual_schedule = {} if training.schedule == "auto" else {"training.schedule": "auto"}
-    ranked: list[tuple[float, Overrides]] = []
-
-    def offer(worth: float, **overrides: Any) -> None:
-        ranked.append((worth, {key.replace("__", "."): value for key, value in overrides.items()}))
-
-    if training.recompute.granularity != "none":
-        offer(0.3, training__recompute="none")
-        if training.recompute.granularity == "full":
-            offer(0.2, training__recompute="selective")
-    if share["pp_bubble"] > 0.03 and split.pp > 1:
-        bubble = share["pp_bubble"]
-        layers = job.model.num_layers // split.pp
-        vpp = next((v for v in range(split.vpp + 1, layers + 1) if layers % v == 0), None)
-        if vpp is not None:
-            ranked.append((bubble, {"parallelism.vpp": vpp, **usual_schedule}))
-        fewer: Overrides = {"parallelism.pp": split.pp // 2, **free_dp}
-        if split.pp == 2:
-            single = {"parallelism.vpp": 1} if split.vpp > 1 else {}
-            fewer = {**fewer, **single, **usual_schedule}
-        ranked.append((bubble * 0.9, fewer))
-        offer(bubble * 0.8, training__global_batch_size=training.global_batch_size * 2)
-        if training.micro_batch_size > 1 and training.micro_batch_size % 2 == 0:
-            offer(bubble * 0.5, training__micro_batch_size=training.micro_batch_size // 2)
-    if share["tp_comm"] > 0.03:
-        ranked.append((share["tp_comm"], {"parallelism.tp": split.tp // 2, **free_dp}))
-        if not split.tp_comm_overlap:
-            offer(share["tp_comm"] * 0.9, parallelism__tp_comm_overlap=True)
-    if share["ep_comm"] > 0.03:
-        if not split.overlap_moe_expert_parallel_comm:
-            offer(share["ep_comm"] * 0.9, parallelism__overlap_moe_expert_parallel_comm=True)
-        if training.moe.dispatcher != "deepep":
-            offer(share["ep_comm"] * 0.6, training__moe__dispatcher="deepep")
-        if split.ep > 1:
-            offer(share["ep_comm"] * 0.5, parallelism__ep=split.ep // 2)
-    if share["cp_comm"] > 0.03 and split.cp > 1:
-        ranked.append((share["cp_comm"], {"parallelism.cp": split.cp // 2, **free_dp}))
-    if share["launch"] > 0.02:
-        if not training.cuda_graphs:
-            offer(share["launch"], training__cuda_graphs=True)
-        elif not training.torch_compile:
-            offer(share["launch"] * 0.5, training__torch_compile=True)
-    if share["dp_comm"] > 0.02:
-        if not (split.overlap_grad_reduce and split.overlap_param_gather):
-            offer(
-                share["dp_comm"],
-                parallelism__overlap_grad_reduce=True,
-                parallelism__overlap_param_gather=True,
-            )
-        if training.reduce_dtype == "fp32":
-            offer(share["dp_comm"] * 0.5, training__grad_reduce_dtype="bf16")
-        offer(share["dp_comm"] * 0.4, training__global_batch_size=training.global_batch_size * 2)
-    if split.sharding_stage == 3 and not split.fsdp and roomy:
-        offer(share["dp_comm"], parallelism__zero_stage=1)
-    if roomy:
-        offer(0.05, training__micro_batch_size=training.micro_batch_size * 2)
-        if split.tp > 1:
-            ranked.append((0.04, {"parallelism.tp": split.tp // 2, **free_dp}))
-    if not training.torch_compile and share["compute_other"] > 0.1:
-        offer(share["compute_other"] * 0.3, training__torch_compile=True)
+    ranked = [
+        *_against_recompute(result),
+        *_against_bubble(result),
+        *_against_communication(result),
+        *_against_small_work(result),
+    ]
     ranked.sort(key=lambda entry: -entry[0])
     return [change for _, change in ranked]
+
+
+_Ranked = list[tuple[float, Overrides]]
+"""Changes with a rough guess of what they may gain, to choose which to project."""
+
+
+def _share(result: PerformanceProjection, term: str) -> float:
+    return result.breakdown_s[term] / result.iteration_time_s
+
+
+def _free_dp(job: Job) -> dict[str, Any]:
+    """Let data parallelism follow, where the job states it."""
+    return {"parallelism.dp": None} if job.parallelism.dp is not None else {}
+
+
+def _is_roomy(result: PerformanceProjection) -> bool:
+    return result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes
+
+
+def _against_recompute(result: PerformanceProjection) -> _Ranked:
+    granularity = result.job.training.recompute.granularity
+    found: _Ranked = []
+    if granularity != "none":
+        found.append((0.3, {"training.recompute": "none"}))
+    if granularity == "full":
+        found.append((0.2, {"training.recompute": "selective"}))
+    return found
+
+
+def _against_bubble(result: PerformanceProjection) -> _Ranked:
+    job = result.job
+    split, training = job.parallelism, job.training
+    bubble = _share(result, "pp_bubble")
+    if bubble < WORTH_TRYING or split.pp == 1:
+        return []
+    usual = {} if training.schedule == "auto" else {"training.schedule": "auto"}
+    layers = job.model.num_layers // split.pp
+    vpp = next((v for v in range(split.vpp + 1, layers + 1) if layers % v == 0), None)
+    found: _Ranked = []
+    if vpp is not None:
+        found.append((bubble, {"parallelism.vpp": vpp, **usual}))
+    fewer: dict[str, Any] = {"parallelism.pp": split.pp // 2, **_free_dp(job)}
+    if split.pp == 2:
+        fewer |= {**({"parallelism.vpp": 1} if split.vpp > 1 else {}), **usual}
+    found.append((bubble * 0.9, fewer))
+    found.append((bubble * 0.8, {"training.global_batch_size": training.global_batch_size * 2}))
+    if training.micro_batch_size % 2 == 0:
+        found.append((bubble * 0.5, {"training.micro_batch_size": training.micro_batch_size // 2}))
+    return found
+
+
+def _against_communication(result: PerformanceProjection) -> _Ranked:
+    job = result.job
+    split, training = job.parallelism, job.training
+    tp, cp, ep, dp = (_share(result, f"{name}_comm") for name in ("tp", "cp", "ep", "dp"))
+    found: _Ranked = []
+    if tp > WORTH_TRYING:
+        found.append((tp, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
+        if not split.tp_comm_overlap:
+            found.append((tp * 0.9, {"parallelism.tp_comm_overlap": True}))
+    if ep > WORTH_TRYING:
+        if not split.overlap_moe_expert_parallel_comm:
+            found.append((ep * 0.9, {"parallelism.overlap_moe_expert_parallel_comm": True}))
+        if training.moe.dispatcher != "deepep":
+            found.append((ep * 0.6, {"training.moe.dispatcher": "deepep"}))
+        found.append((ep * 0.5, {"parallelism.ep": split.ep // 2}))
+    if cp > WORTH_TRYING:
+        found.append((cp, {"parallelism.cp": split.cp // 2, **_free_dp(job)}))
+    if dp > WORTH_TRYING:
+        overlap = ("overlap_grad_reduce", "overlap_param_gather")
+        off = {f"parallelism.{name}": True for name in overlap if not getattr(split, name)}
+        if off:
+            found.append((dp, off))
+        if training.reduce_dtype == "fp32":
+            found.append((dp * 0.5, {"training.grad_reduce_dtype": "bf16"}))
+        found.append((dp * 0.4, {"training.global_batch_size": training.global_batch_size * 2}))
+        if split.sharding_stage > 1 and not split.fsdp:
+            found.append((dp, {"parallelism.zero_stage": 1}))
+    return found
+
+
+def _against_small_work(result: PerformanceProjection) -> _Ranked:
+    job = result.job
+    split, training = job.parallelism, job.training
+    launch, other = _share(result, "launch"), _share(result, "compute_other")
+    found: _Ranked = []
+    if launch > WORTH_TRYING and not training.cuda_graphs:
+        found.append((launch, {"training.cuda_graphs": True}))
+    if not training.torch_compile and max(launch, other / 3) > WORTH_TRYING:
+        found.append((max(launch / 2, other / 3), {"training.torch_compile": True}))
+    if _is_roomy(result):
+        found.append((0.05, {"training.micro_batch_size": training.micro_batch_size * 2}))
+        if split.tp > 1:
+            found.append((0.04, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
+    return found
 
 
 def _candidates(result: PerformanceProjection) -> list[Overrides]:
