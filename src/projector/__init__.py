@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from projector.config.load import load_job
     from projector.errors import ProjectorError
     from projector.projection.api import project_jobs, project_memory, project_performance
+    from projector.projection.kernel_api import attention_time, collective_time, gemm_time
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
-    from projector.projection.kernel_api import attention_time, collective_time, gemm_time
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
 
 _HOMES = {
@@ -33,7 +33,7 @@ _HOMES = {
     "simulate_schedule": "projector.schedule.simulate",
 }
 
-__all__ = [  # noqa: RUF022  # types first, then functions
+__all__ = [  # types first, then functions
     "Job",
     "MemoryProjection",
     "PerformanceProjection",

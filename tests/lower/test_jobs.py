@@ -45,14 +45,26 @@ def test_expert_degrees_fold_over_dense_ranks():
     [
         ({"parallelism__tp": 3}, "parallelism.tp", "does not divide num_attention_heads"),
         ({"parallelism__ep": 2}, "parallelism.ep", "is a dense model"),
-        ({"parallelism__cp": 4, "training__seq_length": 8196}, "training.seq_length", "multiple of 8"),
+        (
+            {"parallelism__cp": 4, "training__seq_length": 8196},
+            "training.seq_length",
+            "multiple of 8",
+        ),
         ({"parallelism__dp": 4}, "parallelism.dp", "leaves dp = 16"),
         ({"parallelism__pp": 3}, "cluster.nodes", "must divide the 16 GPUs"),
         ({"training__global_batch_size": 40}, "training.global_batch_size", "nearest: 32 or 48"),
         ({"training__precision": "mxfp8"}, "training.precision", "has no native mxfp8"),
-        ({"model": "mixtral_8x7b", "parallelism__ep": 3}, "parallelism.ep", "does not divide num_experts"),
         (
-            {"model": "mixtral_8x7b", "parallelism__tp": 2, "parallelism__sequence_parallel": False},
+            {"model": "mixtral_8x7b", "parallelism__ep": 3},
+            "parallelism.ep",
+            "does not divide num_experts",
+        ),
+        (
+            {
+                "model": "mixtral_8x7b",
+                "parallelism__tp": 2,
+                "parallelism__sequence_parallel": False,
+            },
             "parallelism.sequence_parallel",
             "need sequence_parallel",
         ),

@@ -57,7 +57,9 @@ def test_every_layer_is_placed_once(layers, pp, vpp):
 
 
 def test_first_and_last_stage_are_given():
-    stages = layout(62, pp=4, decoder_first_pipeline_num_layers=14, decoder_last_pipeline_num_layers=16)
+    stages = layout(
+        62, pp=4, decoder_first_pipeline_num_layers=14, decoder_last_pipeline_num_layers=16
+    )
     assert counts(stages) == [14, 16, 16, 16]
 
 
@@ -119,12 +121,16 @@ def test_bad_layout_strings(text, problem):
 
 
 def modes(stages):
-    return [[kind.recompute for kind, count in stage.layers for _ in range(count)] for stage in stages]
+    return [
+        [kind.recompute for kind, count in stage.layers for _ in range(count)] for stage in stages
+    ]
 
 
 def test_block_recomputation_takes_the_first_layers_of_each_chunk():
     recompute = RecomputeConfig(granularity="full", method="block", num_layers=1)
-    assert modes(layout(6, recompute, pp=2)) == [[RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_NONE]] * 2
+    assert (
+        modes(layout(6, recompute, pp=2)) == [[RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_NONE]] * 2
+    )
 
 
 def test_uniform_recomputation_takes_all_layers():
@@ -134,7 +140,9 @@ def test_uniform_recomputation_takes_all_layers():
 
 def test_listed_layers_are_recomputed():
     recompute = RecomputeConfig(granularity="full", layers=(0, 3))
-    assert modes(layout(4, recompute)) == [[RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_FULL]]
+    assert modes(layout(4, recompute)) == [
+        [RECOMPUTE_FULL, RECOMPUTE_NONE, RECOMPUTE_NONE, RECOMPUTE_FULL]
+    ]
 
 
 def test_listed_layers_must_exist():
@@ -149,7 +157,12 @@ def test_windowed_layers_are_spread():
 
 
 def test_a_longer_layer_pattern_is_cut():
-    moe = {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 64, "layer_freq": (0, 0, 0, 1, 1, 1)}
+    moe = {
+        "num_experts": 8,
+        "router_topk": 2,
+        "ffn_hidden_size": 64,
+        "layer_freq": (0, 0, 0, 1, 1, 1),
+    }
     assert model(4, moe=moe).moe_layers == (False, False, False, True)
     with pytest.raises(ConfigError, match="lists only 6 of 8"):
         ModelConfig.parse(model(8).model_dump() | {"moe": moe}, path="model")

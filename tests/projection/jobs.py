@@ -4,7 +4,15 @@ from hypothesis import strategies as st
 
 from projector.config.load import load_job
 
-MODELS = ["llama3.2_1b", "llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite", "gpt_oss_20b", "qwen3_30b_a3b", "gpt3_5b"]
+MODELS = [
+    "llama3.2_1b",
+    "llama3.1_8b",
+    "mixtral_8x7b",
+    "deepseek_v2_lite",
+    "gpt_oss_20b",
+    "qwen3_30b_a3b",
+    "gpt3_5b",
+]
 DEVICES = ["mi300x", "mi325x", "mi355x", "mi250x", "a100", "h100", "h200", "b200", "gb200", "gb300"]
 RECOMPUTE = [
     "none",
@@ -30,7 +38,12 @@ def jobs(draw, **fixed):
     widest = tp * cp * dp // (etp or 1)
     ep = draw(st.sampled_from([e for e in (1, 2, 4, 8) if widest % e == 0])) if moe else 1
     device = draw(st.sampled_from(DEVICES))
-    narrow = {"mi250x": [], "a100": [], "b200": ["fp8", "mxfp8", "nvfp4"], "mi355x": ["fp8", "mxfp8"]}
+    narrow = {
+        "mi250x": [],
+        "a100": [],
+        "b200": ["fp8", "mxfp8", "nvfp4"],
+        "mi355x": ["fp8", "mxfp8"],
+    }
     precision = draw(st.sampled_from(["bf16", "fp16", *narrow.get(device, ["fp8"])]))
     micro = draw(st.sampled_from([1, 2]))
     microbatches = draw(st.sampled_from([1, 2, 3, 4, 8])) * (pp if vpp > 1 else 1)
@@ -63,6 +76,8 @@ def jobs(draw, **fixed):
                 "load": draw(st.sampled_from(["balanced", "zipf"])),
             },
         },
-        "cluster": {"device": device, "nodes": world // gpus_per_node, "gpus_per_node": gpus_per_node},
+        "cluster": {
+            "device": device, "nodes": world // gpus_per_node, "gpus_per_node": gpus_per_node,
+        },
     }  # fmt: skip
     return load_job(job, fixed)

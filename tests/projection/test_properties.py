@@ -1,5 +1,6 @@
 """What must hold for every legal job."""
 
+import itertools
 import math
 
 import numpy as np
@@ -51,7 +52,8 @@ def raised(job, change, factor):
             {
                 "cluster.device.scale_up_gb_per_s": device.scale_up_gb_per_s * factor,
                 "cluster.device.scale_up_peer_gb_per_s": device.scale_up_peer_gb_per_s * factor,
-                "cluster.device.in_network_all_reduce_gb_per_s": device.in_network_all_reduce_gb_per_s * factor,
+                "cluster.device.in_network_all_reduce_gb_per_s": factor
+                * device.in_network_all_reduce_gb_per_s,
             },
         )
     if change == "nic":
@@ -98,7 +100,7 @@ def test_persistent_state_never_grows_with_the_zero_stage(job):
         states.append(
             [s.weights_bytes + s.gradients_bytes + s.optimizer_bytes for s in memory.stages]
         )
-    for less, more in zip(states, states[1:], strict=False):
+    for less, more in itertools.pairwise(states):
         assert np.all(np.array(more) <= np.array(less))
 
 

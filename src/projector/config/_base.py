@@ -94,7 +94,9 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
         text = _sentence(first["msg"])
         allowed = first.get("ctx", {}).get("expected", text)
     shown = f" (got {_short(value)})" if cause is None else ""
-    return ConfigError(f"{key}: {text}{shown}" if key else text, key=key, value=value, allowed=allowed)
+    return ConfigError(
+        f"{key}: {text}{shown}" if key else text, key=key, value=value, allowed=allowed
+    )
 
 
 def _is_union_tag(part: str) -> bool:

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from projector.config._base import Config
 from projector.config.device import Device, Network, load_device, load_network
@@ -73,7 +80,9 @@ class ClusterConfig(Config):
         usual = filled["device"].network
         if isinstance(network, Mapping):
             # A partial mapping overrides the network it extends, or the device's usual one.
-            base = load_network(network.get("extends", usual), key="network").model_dump(exclude={"sources"})
+            base = load_network(network.get("extends", usual), key="network").model_dump(
+                exclude={"sources"}
+            )
             own = {key: value for key, value in network.items() if key != "extends"}
             network = load_network({**base, **own}, key="network")
         elif not isinstance(network, Network):

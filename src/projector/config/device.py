@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from projector.config import resources
 from projector.config._base import Config
@@ -177,7 +184,7 @@ class Device(Config):
     """Bandwidth of one device into its scale-up fabric, per direction."""
 
     scale_up_peer_gb_per_s: PositiveFloat
-    """The most one pair of devices gets, per direction (one link of a mesh; the whole of a switch)."""
+    """The most one pair of devices gets, per direction: one link of a mesh, all of a switch."""
 
     scale_up_efficiency: float = Field(gt=0, le=1)
     """Share of the link rate that large ring collectives reach."""
@@ -208,7 +215,7 @@ class Device(Config):
     """Host link, per direction."""
 
     network: str
-    """Name of the cluster network that this device usually comes with (``hardware/networks.yaml``)."""
+    """Cluster network that this device usually comes with (``hardware/networks.yaml``)."""
 
     sources: dict[str, str] = Field(default_factory=dict)
     """Where each number comes from, by dotted field."""
@@ -239,7 +246,8 @@ class Device(Config):
                 raise ConfigError(msg, key=field, allowed=sorted(self.matrix_flop_per_clk_per_cu))
         for kind, clock in self.sustained_clock_mhz.items():
             if clock > self.peak_clock_mhz:
-                msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({self.peak_clock_mhz})"
+                peak = self.peak_clock_mhz
+                msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({peak})"
                 raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
         if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
             msg = (
@@ -248,7 +256,6 @@ class Device(Config):
             )
             raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
         return self
-
 
     def peak_tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.

@@ -51,7 +51,7 @@ class MoEConfig(Config):
     """Inner width of one routed expert (Megatron ``moe_ffn_hidden_size``)."""
 
     shared_expert_ffn_hidden_size: Count = 0
-    """Inner width of all shared experts together (Megatron ``moe_shared_expert_intermediate_size``)."""
+    """Inner width of all shared experts together, as in Megatron."""
 
     num_shared_experts: NonNegativeInt = 0
     """Shared experts; only names the split of the shared width."""
@@ -186,9 +186,7 @@ class ModelConfig(Config):
     def _shapes_fit(self) -> Self:
         heads, groups = self.num_attention_heads, self.query_groups
         if heads % groups:
-            msg = (
-                f"num_query_groups ({groups}) must divide num_attention_heads ({heads})"
-            )
+            msg = f"num_query_groups ({groups}) must divide num_attention_heads ({heads})"
             raise ConfigError(msg, key="num_query_groups", value=groups, allowed=_divisors(heads))
         if self.kv_channels is None and self.hidden_size % heads and self.mla is None:
             msg = (

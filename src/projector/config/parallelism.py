@@ -98,12 +98,20 @@ class ParallelismConfig(Config):
         if value is True:
             msg = "fsdp is false, 1 or 2 (the generation), not true"
             raise ConfigError(msg, value=True, allowed=[False, 1, 2])
-        return False if value in (0, None, "false", "none") else int(value) if value in ("1", "2") else value
+        return (
+            False
+            if value in (0, None, "false", "none")
+            else int(value)
+            if value in ("1", "2")
+            else value
+        )
 
     @model_validator(mode="after")
     def _combination_is_legal(self) -> Self:
         if self.vpp > 1 and self.pp == 1:
-            msg = f"vpp ({self.vpp}) interleaves pipeline stages, but pp is 1; set pp > 1 or vpp = 1"
+            msg = (
+                f"vpp ({self.vpp}) interleaves pipeline stages, but pp is 1; set pp > 1 or vpp = 1"
+            )
             raise ConfigError(msg, key="vpp", value=self.vpp, allowed=[1])
         if self.pipeline_model_parallel_layout and (
             self.decoder_first_pipeline_num_layers is not None
@@ -115,7 +123,7 @@ class ParallelismConfig(Config):
             )
             raise ConfigError(msg, key="pipeline_model_parallel_layout")
         if self.fsdp and "zero_stage" in self.model_fields_set and self.zero_stage != 3:
-            msg = f"fsdp shards everything (ZeRO 3), but zero_stage is {self.zero_stage}; leave it out"
+            msg = f"fsdp is ZeRO stage 3, but zero_stage is {self.zero_stage}; leave it out"
             raise ConfigError(msg, key="zero_stage", value=self.zero_stage, allowed=[3])
         if self.sequence_parallel and self.tp == 1 and "sequence_parallel" in self.model_fields_set:
             # Megatron turns it off silently with one tensor-parallel rank, and so does this.

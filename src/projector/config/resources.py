@@ -1,7 +1,7 @@
 """Where the files that ship with the package lie: in the wheel, or in a checkout."""
 
 import difflib
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from projector.config.yaml_file import read_yaml
@@ -10,7 +10,7 @@ from projector.errors import ConfigError
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def data_dir(kind: str) -> Path:
     """Return the folder of shipped ``hardware`` or ``models``."""
     for folder in (_PACKAGE / "_data" / kind, _PACKAGE.parents[1] / kind):
@@ -25,7 +25,7 @@ def normalise(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum() or char == ".").strip(".")
 
 
-@lru_cache(maxsize=None)
+@cache
 def index(kind: str) -> dict[str, Path]:
     """Map every normalised name and alias of shipped files to its path.
 

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from projector.config._base import Config
 from projector.errors import ConfigError
@@ -195,7 +202,11 @@ class TrainingConfig(Config):
                 msg = f"recompute is none, selective, full or a mapping, got {value!r}"
                 raise ConfigError(msg, value=value, allowed=["none", "selective", "full"])
             return {"granularity": value}
-        if isinstance(value, Mapping) and "granularity" not in value and "recompute_granularity" not in value:
+        if (
+            isinstance(value, Mapping)
+            and "granularity" not in value
+            and "recompute_granularity" not in value
+        ):
             full = value.keys() & {"method", "num_layers", "layers"}
             return {"granularity": "full" if full else "selective", **value}
         return value

@@ -11,7 +11,14 @@ from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
 from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, TB, TERA
 
-_STAND_INS = {"mxfp8": "fp8", "nvfp4": "mxfp8", "fp8": "bf16", "tf32": "fp32", "bf16": "fp16", "fp16": "bf16"}
+_STAND_INS = {
+    "mxfp8": "fp8",
+    "nvfp4": "mxfp8",
+    "fp8": "bf16",
+    "tf32": "fp32",
+    "bf16": "fp16",
+    "fp16": "bf16",
+}
 """What runs in place of a matrix type the device lacks."""
 
 
@@ -86,7 +93,11 @@ def native_type(device: Device, name: str) -> str:
     while name not in device.matrix_flop_per_clk_per_cu and name not in seen:
         seen.add(name)
         name = _STAND_INS.get(name, "fp32")
-    return name if name in device.matrix_flop_per_clk_per_cu else next(iter(device.matrix_flop_per_clk_per_cu))
+    return (
+        name
+        if name in device.matrix_flop_per_clk_per_cu
+        else next(iter(device.matrix_flop_per_clk_per_cu))
+    )
 
 
 def domain_gpus(cluster: ClusterConfig) -> int:

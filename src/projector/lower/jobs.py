@@ -117,7 +117,9 @@ def _derive(job: Job) -> dict[str, int]:
 def divisors(number: int, limit: int = 1 << 20) -> list[int]:
     """Return the divisors of ``number`` up to ``limit``, ascending."""
     small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return [value for value in sorted({*small, *(number // value for value in small)}) if value <= limit]
+    return [
+        value for value in sorted({*small, *(number // value for value in small)}) if value <= limit
+    ]
 
 
 def _error(key: str, value: Any, message: str, allowed: Any) -> ConfigError:
@@ -137,8 +139,15 @@ def _key_heads_divide(job: Job) -> ConfigError | None:
     tp, groups = job.parallelism.tp, job.model.query_groups
     if job.model.mla is not None or groups % tp == 0 or tp % groups == 0:
         return None
-    legal = [value for value in divisors(job.model.num_attention_heads) if groups % value == 0 or value % groups == 0]
-    text = f"tp ({tp}) neither divides num_query_groups ({groups}) nor is a multiple; legal: {_list(legal)}"
+    legal = [
+        value
+        for value in divisors(job.model.num_attention_heads)
+        if groups % value == 0 or value % groups == 0
+    ]
+    text = (
+        f"tp ({tp}) neither divides num_query_groups ({groups}) nor is a multiple; "
+        f"legal: {_list(legal)}"
+    )
     return _error("parallelism.tp", tp, text, legal)
 
 
@@ -183,13 +192,18 @@ def _experts_divide(job: Job) -> ConfigError | None:
         return None
     if moe.num_experts % split.ep:
         legal = divisors(moe.num_experts)
-        text = f"ep ({split.ep}) does not divide num_experts ({moe.num_experts}); legal: {_list(legal)}"
+        text = (
+            f"ep ({split.ep}) does not divide num_experts ({moe.num_experts}); "
+            f"legal: {_list(legal)}"
+        )
         return _error("parallelism.ep", split.ep, text, legal)
     expert_tp = split.expert_tp
-    widths = [width for width in (moe.ffn_hidden_size,) if width % expert_tp]
-    if widths:
+    if moe.ffn_hidden_size % expert_tp:
         legal = divisors(moe.ffn_hidden_size)
-        text = f"etp ({expert_tp}) does not divide the expert width ({moe.ffn_hidden_size}); legal: {_list(legal)}"
+        text = (
+            f"etp ({expert_tp}) does not divide the expert width ({moe.ffn_hidden_size}); "
+            f"legal: {_list(legal)}"
+        )
         return _error("parallelism.etp", expert_tp, text, legal)
     if moe.shared_expert_ffn_hidden_size % split.tp:
         text = (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
@@ -156,16 +156,20 @@ def _layer_counts(num_layers: int, parallelism: ParallelismConfig) -> list[int]:
             f"{num_layers} layers cannot be laid out over pp ({pp}) * vpp ({vpp}) = {stages} "
             f"stages; at most {num_layers} stages get a layer each"
         )
-        raise ConfigError(
-            msg, key="parallelism.pp", value=pp, allowed=f"pp * vpp <= {num_layers}"
-        )
+        raise ConfigError(msg, key="parallelism.pp", value=pp, allowed=f"pp * vpp <= {num_layers}")
     return counts
 
 
-def _ends_given(num_layers: int, pp: int, vpp: int, first: int | None, last: int | None) -> list[int]:
+def _ends_given(
+    num_layers: int, pp: int, vpp: int, first: int | None, last: int | None
+) -> list[int]:
     middle_ranks = pp - (first is not None) - (last is not None)
     middle = num_layers - (first or 0) - (last or 0)
-    key = "decoder_first_pipeline_num_layers" if first is not None else "decoder_last_pipeline_num_layers"
+    key = (
+        "decoder_first_pipeline_num_layers"
+        if first is not None
+        else "decoder_last_pipeline_num_layers"
+    )
     if middle < 0 or (middle_ranks <= 0) != (middle == 0) or middle_ranks < 0:
         msg = (
             f"{first or 0} layers on the first and {last or 0} on the last stage leave {middle} of "
@@ -177,8 +181,10 @@ def _ends_given(num_layers: int, pp: int, vpp: int, first: int | None, last: int
     per_rank += [last] if last is not None else []
     for count in per_rank:
         if count % vpp:
-            msg = f"a pipeline rank with {count} layers cannot split them evenly into vpp ({vpp}) chunks"
-            raise ConfigError(msg, key=f"parallelism.{key}", value=count, allowed=f"multiples of {vpp}")
+            msg = f"a pipeline rank with {count} layers cannot split them into vpp ({vpp}) chunks"
+            raise ConfigError(
+                msg, key=f"parallelism.{key}", value=count, allowed=f"multiples of {vpp}"
+            )
     return [count // vpp for _ in range(vpp) for count in per_rank]
 
 
@@ -197,12 +203,10 @@ def parse_layout(text: str) -> list[_Slot]:
         For an unknown character, an unbalanced group, or more than 4096 stages.
     """
     expanded = _expand(text.replace(" ", "").replace(",", ""), text)
-    slots = []
-    for part in expanded.split("|"):
-        slots.append(
-            _Slot(part.count("t"), embedding="E" in part, head="L" in part, mtp=part.count("m"))
-        )
-    return slots
+    return [
+        _Slot(part.count("t"), embedding="E" in part, head="L" in part, mtp=part.count("m"))
+        for part in expanded.split("|")
+    ]
 
 
 def _expand(text: str, whole: str) -> str:
@@ -219,51 +223,55 @@ def _expand(text: str, whole: str) -> str:
             continue
         if char == ")":
             if not stack:
-                raise _layout_error("has ')' without '('", whole)
+                _refuse_layout("has ')' without '('", whole)
             unit, out = "".join(out), stack.pop()
         elif char in "EtmL|":
             unit = char
         else:
-            raise _layout_error(f"has {char!r}; known are E t m L | ( ) * and digits", whole)
+            _refuse_layout(f"has {char!r}; known are E t m L | ( ) * and digits", whole)
         repeat = 1
         if position < len(text) and text[position] == "*":
             end = position + 1
             while end < len(text) and text[end].isdigit():
                 end += 1
             if end == position + 1 or end - position > 5:
-                raise _layout_error("has '*' without a count of at most four digits", whole)
+                _refuse_layout("has '*' without a count of at most four digits", whole)
             repeat, position = int(text[position + 1 : end]), end
         out.append(unit * repeat)
         if sum(map(len, out)) > 100_000:
-            raise _layout_error("expands beyond 100,000 entries", whole)
+            _refuse_layout("expands beyond 100,000 entries", whole)
     if stack:
-        raise _layout_error("has '(' without ')'", whole)
+        _refuse_layout("has '(' without ')'", whole)
     return "".join(out)
 
 
-def _check_layout(slots: list[_Slot], num_layers: int, parallelism: ParallelismConfig, mtp: int) -> None:
+def _check_layout(
+    slots: list[_Slot], num_layers: int, parallelism: ParallelismConfig, mtp: int
+) -> None:
     text = parallelism.pipeline_model_parallel_layout or ""
     stages = parallelism.pp * parallelism.vpp
     if len(slots) != stages:
-        raise _layout_error(
-            f"has {len(slots)} stages, but pp ({parallelism.pp}) * vpp ({parallelism.vpp}) = {stages}",
+        _refuse_layout(
+            f"has {len(slots)} stages, but pp ({parallelism.pp}) * vpp ({parallelism.vpp}) "
+            f"= {stages}",
             text,
         )
     placed = sum(slot.layers for slot in slots)
     if placed != num_layers:
-        raise _layout_error(f"places {placed} layers, the model has {num_layers}", text)
+        _refuse_layout(f"places {placed} layers, the model has {num_layers}", text)
     for name, where, ends in (("E", 0, "first"), ("L", -1, "last")):
         flags = [slot.embedding if name == "E" else slot.head for slot in slots]
         if sum(flags) != 1 or not flags[where]:
-            raise _layout_error(f"must have exactly one {name}, on the {ends} stage", text)
+            _refuse_layout(f"must have exactly one {name}, on the {ends} stage", text)
     modules = sum(slot.mtp for slot in slots)
     if modules != mtp:
-        raise _layout_error(f"places {modules} MTP modules, the model trains {mtp}", text)
+        _refuse_layout(f"places {modules} MTP modules, the model trains {mtp}", text)
 
 
-def _layout_error(problem: str, text: str) -> ConfigError:
-    return ConfigError(
-        f"pipeline_model_parallel_layout {text!r} {problem}",
+def _refuse_layout(problem: str, text: str) -> NoReturn:
+    msg = f"pipeline_model_parallel_layout {text!r} {problem}"
+    raise ConfigError(
+        msg,
         key="parallelism.pipeline_model_parallel_layout",
         value=text,
         allowed="for example Et*3|(tt|)*29L with pp * vpp stages",

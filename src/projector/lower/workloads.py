@@ -16,7 +16,13 @@ from projector.config.training import RECOMPUTE_MODULES
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_records, fabric_record, native_type
 from projector.lower.jobs import JobColumns, local_members, lower_jobs
-from projector.lower.stages import RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, LayerKind, Stage, stage_layout
+from projector.lower.stages import (
+    RECOMPUTE_NONE,
+    RECOMPUTE_SELECTIVE,
+    LayerKind,
+    Stage,
+    stage_layout,
+)
 
 DENSE, MOE, EMBEDDING, HEAD, MTP = range(5)
 """Workload kinds; the first two are transformer layers."""
@@ -226,7 +232,13 @@ def _runs(stage: Stage, job: Job) -> list[tuple[object, int, int]]:
             narrow=stage.layers[-1][0].narrow if stage.layers else False,
         )
         shared_head = 0 if stage.head else 1
-        runs.extend([(MTP, stage.mtp, stage.mtp), (kind, stage.mtp, stage.mtp), (HEAD, stage.mtp, shared_head)])
+        runs.extend(
+            [
+                (MTP, stage.mtp, stage.mtp),
+                (kind, stage.mtp, stage.mtp),
+                (HEAD, stage.mtp, shared_head),
+            ]
+        )
     if stage.head:
         runs.append((HEAD, 1, 1))
     return runs
@@ -349,4 +361,4 @@ def fullest_rank_load(experts: int, ep: int, load: str, exponent: float) -> floa
     if load == "balanced" or ep == 1:
         return 1.0
     weights = [(i + 1.0) ** -exponent for i in range(experts)]
-    return sum(weights[::ep]) * ep / sum(weights)
+    return float(sum(weights[::ep]) * ep / sum(weights))

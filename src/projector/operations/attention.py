@@ -35,7 +35,9 @@ def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     query_width, value_width = heads * shapes.d_qk, key_heads * shapes.d_v
     grouped = where[shapes.mla[where] == 0]
     latent = where[shapes.mla[where] == 1]
-    _emit_grouped_projections(table, shapes, grouped, query_width, key_heads * shapes.d_qk, value_width)
+    _emit_grouped_projections(
+        table, shapes, grouped, query_width, key_heads * shapes.d_qk, value_width
+    )
     _emit_latent_projections(table, shapes, latent, heads)
     _emit_core(table, shapes, where, heads, key_heads)
     emit_linear(
@@ -51,7 +53,9 @@ def _emit_grouped_projections(
 ) -> None:
     if len(where) == 0:
         return
-    emit_region_entry(table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV)
+    emit_region_entry(
+        table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
+    )
     emit_linear(
         table, shapes, where, "attention.qkv", tokens=shapes.tokens, n_in=shapes.hidden,
         n_out=query + key + value, saved_tokens=shapes.outer_tokens,
@@ -72,8 +76,11 @@ def _emit_grouped_projections(
 
 
 def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints) -> None:
-    """Emit DeepSeek's latent projections; the down-projections are replicated over TP and run
-    before the sequence is gathered, so only the latents travel."""
+    """Emit DeepSeek's latent projections.
+
+    The down-projections are replicated over TP and run before the sequence is gathered, so only
+    the latents travel.
+    """
     if len(where) == 0:
         return
     query_width = heads * shapes.d_qk
@@ -81,7 +88,9 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, h
     direct = where[shapes.q_lora[where] == 0]
     outer, tokens = shapes.outer_tokens, shapes.tokens
     latent_width = shapes.q_lora + shapes.kv_lora + shapes.d_rope
-    gathered = np.where(shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope)
+    gathered = np.where(
+        shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
+    )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
     emit_linear(
         table, shapes, compressed, "attention.q_down", tokens=outer, n_in=shapes.hidden,
@@ -100,7 +109,9 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, h
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
     up: dict[str, Any] = {"tokens": tokens, "segment": SEGMENT_QKV, "recompute_bit": MLA_UP_BIT}
-    emit_linear(table, shapes, compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width, **up)
+    emit_linear(
+        table, shapes, compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width, **up
+    )
     emit_linear(table, shapes, direct, "attention.q", n_in=shapes.hidden, n_out=query_width, **up)
     emit_linear(
         table, shapes, where, "attention.kv_up", n_in=shapes.kv_lora,
@@ -114,7 +125,9 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, h
     )  # fmt: skip
 
 
-def _emit_core(table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints) -> None:
+def _emit_core(
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
+) -> None:
     """Emit softmax(QK')V and the traffic of context parallelism.
 
     A rank of a balanced context-parallel group computes 1/CP of the causal work: its seq/CP
@@ -191,9 +204,30 @@ def _emit_unfused_core(
         where, values_label, phase=FORWARD, m=queries, n=shapes.d_v, k=shapes.seq,
         flop=flop * (1.0 - share_qk), recompute_bit=CORE_ATTN_BIT, **gemm,
     )  # fmt: skip
-    for width, share, label in ((shapes.d_qk, share_qk, scores_label), (shapes.d_v, 1.0 - share_qk, values_label)):
-        table.add(where, label, phase=BACKWARD, m=queries, n=width, k=shapes.seq, flop=flop * share, **gemm)
-        table.add(where, label, phase=BACKWARD, m=shapes.seq, n=width, k=queries, flop=flop * share, **gemm)
+    for width, share, label in (
+        (shapes.d_qk, share_qk, scores_label),
+        (shapes.d_v, 1.0 - share_qk, values_label),
+    ):
+        table.add(
+            where,
+            label,
+            phase=BACKWARD,
+            m=queries,
+            n=width,
+            k=shapes.seq,
+            flop=flop * share,
+            **gemm,
+        )
+        table.add(
+            where,
+            label,
+            phase=BACKWARD,
+            m=shapes.seq,
+            n=width,
+            k=queries,
+            flop=flop * share,
+            **gemm,
+        )
     for phase, passes in ((FORWARD, 5.0), (BACKWARD, 8.0)):
         table.add(
             where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,
@@ -206,8 +240,10 @@ def _emit_unfused_core(
 def _emit_context_traffic(
     table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
 ) -> None:
-    """Emit what context parallelism moves: keys and values round a ring, gathered at once, or
-    heads for sequence."""
+    """Emit what context parallelism moves.
+
+    Keys and values go round a ring or are gathered at once, or heads are exchanged for sequence.
+    """
     split = where[shapes.cp[where] > 1]
     if len(split) == 0:
         return

@@ -55,26 +55,53 @@ def emit_region_entry(
     halved = {**overlap, "partner_share": 0.5 * overlap["partner_share"]}
     split, whole = np.intersect1d(split, where), np.intersect1d(whole, where)
     emit_collective(
-        table, split, f"{label}.all_gather", phase=FORWARD, operation=ALL_GATHER, **common, **overlap
+        table,
+        split,
+        f"{label}.all_gather",
+        phase=FORWARD,
+        operation=ALL_GATHER,
+        **common,
+        **overlap,
     )
     emit_collective(
-        table, split, f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER, **common, **halved
+        table,
+        split,
+        f"{label}.reduce_scatter",
+        phase=BACKWARD,
+        operation=REDUCE_SCATTER,
+        **common,
+        **halved,
     )
-    beside = {"exposed_share": 0.0, "partner_share": 0.5}
+    beside: dict[str, Any] = {"exposed_share": 0.0, "partner_share": 0.5}
     if gathers_again:
         emit_collective(
-            table, split, f"{label}.all_gather", phase=BACKWARD, operation=ALL_GATHER, **common, **beside
+            table,
+            split,
+            f"{label}.all_gather",
+            phase=BACKWARD,
+            operation=ALL_GATHER,
+            **common,
+            **beside,
         )
     emit_collective(
-        table, whole, f"{label}.all_reduce", phase=BACKWARD, operation=ALL_REDUCE, **common, **beside
+        table,
+        whole,
+        f"{label}.all_reduce",
+        phase=BACKWARD,
+        operation=ALL_REDUCE,
+        **common,
+        **beside,
     )
 
 
 def emit_region_exit(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
 ) -> None:
-    """Emit what happens where partial sums leave a tensor-parallel region: a reduce-scatter and
-    a gather of gradients with sequence parallelism, one all-reduce in the forward without."""
+    """Emit what happens where partial sums leave a tensor-parallel region.
+
+    With sequence parallelism a reduce-scatter and a gather of gradients, without it one
+    all-reduce in the forward.
+    """
     tp = shapes.tp > 1
     split = np.intersect1d(shapes.where(tp & (shapes.sequence_parallel == 1)), where)
     whole = np.intersect1d(shapes.where(tp & (shapes.sequence_parallel == 0)), where)
@@ -87,19 +114,39 @@ def emit_region_exit(
     }
     overlap = _overlap(shapes)
     emit_collective(
-        table, split, f"{label}.reduce_scatter", phase=FORWARD, operation=REDUCE_SCATTER, **common, **overlap
+        table,
+        split,
+        f"{label}.reduce_scatter",
+        phase=FORWARD,
+        operation=REDUCE_SCATTER,
+        **common,
+        **overlap,
     )
     emit_collective(
-        table, split, f"{label}.all_gather", phase=BACKWARD, operation=ALL_GATHER, **common, **overlap
+        table,
+        split,
+        f"{label}.all_gather",
+        phase=BACKWARD,
+        operation=ALL_GATHER,
+        **common,
+        **overlap,
     )
     emit_collective(
-        table, whole, f"{label}.all_reduce", phase=FORWARD, operation=ALL_REDUCE, **common, **overlap
+        table,
+        whole,
+        f"{label}.all_reduce",
+        phase=FORWARD,
+        operation=ALL_REDUCE,
+        **common,
+        **overlap,
     )
 
 
 def _overlap(shapes: Shapes) -> dict[str, Any]:
-    """With overlap a collective is cut into TP pieces: one stays exposed, the rest hide behind
-    the GEMM of the same segment."""
+    """Return the shares of a collective beside the GEMM of its segment.
+
+    With overlap it is cut into TP pieces: one stays exposed, the rest hide.
+    """
     pieces = shapes.tp.astype(np.float64)
     on = shapes.tp_overlap == 1
     return {

@@ -89,7 +89,11 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
         _cost_attention(table, workloads, device, time_s, detail)
         rows = np.flatnonzero(table.kind == MEMORY)
         time_s[rows] = elementwise_time_column(
-            table.bytes[rows], np.zeros(len(rows)), table.exponentials[rows], device[rows], workloads.devices
+            table.bytes[rows],
+            np.zeros(len(rows)),
+            table.exponentials[rows],
+            device[rows],
+            workloads.devices,
         )
         rows = np.flatnonzero(table.kind == COLLECTIVE)
         time_s[rows], detail[rows] = collective_time_columns(
@@ -119,11 +123,19 @@ def _cost_gemms(
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     # Rows of routed experts are grouped GEMMs, each pass with a library rate of its own.
     records = workloads.devices[device[rows]]
-    forward, backward = records["grouped_forward_efficiency"], records["grouped_backward_efficiency"]
+    forward, backward = (
+        records["grouped_forward_efficiency"],
+        records["grouped_backward_efficiency"],
+    )
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
     efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
     time_s[rows], detail[rows], _ = gemm_time_columns(
-        extents, table.dtype[rows], table.out_bytes[rows], efficiency, device[rows], workloads.devices
+        extents,
+        table.dtype[rows],
+        table.out_bytes[rows],
+        efficiency,
+        device[rows],
+        workloads.devices,
     )
 
 
@@ -184,6 +196,11 @@ def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloa
     return exposed_s
 
 
+def _sums(slot: Ints, values: Floats, size: int) -> Floats:
+    """Add values up by slot, in the order of the rows."""
+    return np.bincount(slot, values, size).astype(np.float64, copy=False)
+
+
 def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
     num = len(workloads.rows)
@@ -195,19 +212,19 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     slot = (table.workload * NUM_PHASES + table.phase) * len(CATEGORIES) + table.category
     repeated = (table.workload * NUM_PHASES + BACKWARD) * len(CATEGORIES) + table.category
     size = num * NUM_PHASES * len(CATEGORIES)
-    exposed_s = np.bincount(slot, costs.exposed_s, size)
-    exposed_s += np.bincount(repeated[again], costs.exposed_s[again], size)
+    exposed_s = _sums(slot, costs.exposed_s, size)
+    exposed_s += _sums(repeated[again], costs.exposed_s[again], size)
     phases = table.workload * NUM_PHASES + table.phase
     phases_again = (table.workload * NUM_PHASES + BACKWARD)[again]
 
     def per_phase(values: Floats) -> Floats:
-        total = np.bincount(phases, values, num * NUM_PHASES)
-        total += np.bincount(phases_again, values[again], num * NUM_PHASES)
-        return np.asarray(total.reshape(num, NUM_PHASES), np.float64)
+        total = _sums(phases, values, num * NUM_PHASES)
+        total += _sums(phases_again, values[again], num * NUM_PHASES)
+        return total.reshape(num, NUM_PHASES)
 
     kept = np.where(dropped, 0.0, table.saved_bytes)
-    unchecked = np.bincount(table.workload, table.saved_bytes, num)
-    saved = np.bincount(table.workload, kept, num)
+    unchecked = _sums(table.workload, table.saved_bytes, num)
+    saved = _sums(table.workload, kept, num)
     shapes = shapes_of(workloads.rows)
     full = workloads.rows["recompute"] == RECOMPUTE_FULL
     checkpoint = 2.0 * shapes.outer_tokens * shapes.hidden
@@ -221,7 +238,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         saved_bytes=np.where(full, checkpoint, saved),
         unchecked_bytes=unchecked,
         transient_bytes=transient,
-        dense_parameters=np.bincount(table.workload[~experts], table.parameters[~experts], num),
-        expert_parameters=np.bincount(table.workload[experts], table.parameters[experts], num),
-        recompute_flop=np.bincount(table.workload[again], table.flop[again], num),
+        dense_parameters=_sums(table.workload[~experts], table.parameters[~experts], num),
+        expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
+        recompute_flop=_sums(table.workload[again], table.flop[again], num),
     )

@@ -66,8 +66,10 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def emit_mtp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit the joint projection of an MTP module: two norms and a 2H x H linear layer
-    (DeepSeek-V3, arXiv 2412.19437, section 2.2); its layer and head are workloads of their own."""
+    """Emit the joint projection of an MTP module: two norms and a 2H x H linear layer.
+
+    See DeepSeek-V3, arXiv 2412.19437, section 2.2; its layer and head are workloads of their own.
+    """
     if len(where) == 0:
         return
     emit_norm(table, shapes, where, "mtp.norm", count=2)

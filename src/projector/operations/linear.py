@@ -74,7 +74,9 @@ def emit_linear(
     kept = tokens if saved_tokens is None else saved_tokens
     stored = np.where(shapes.narrow & (not wide), operand, 2.0)
     saved = np.asarray(kept, np.float64) * np.multiply(groups, n_in) * stored * saves_input
-    weights = size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
+    weights = (
+        size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
+    )
     gemm: dict[str, Any] = {
         "kind": GEMM,
         "category": COMPUTE_GEMM,
@@ -131,8 +133,8 @@ def emit_memory(
     """Emit a memory-bound operator: its traffic forward and backward."""
     common: dict[str, Any] = {"kind": MEMORY, "category": COMPUTE_OTHER}
     table.add(
-        where, label, phase=FORWARD, bytes=forward_bytes, launches=launches, saved_bytes=saved_bytes,
-        parameters=parameters, recompute_bit=recompute_bit, exponentials=exponentials,
+        where, label, phase=FORWARD, bytes=forward_bytes, launches=launches,
+        saved_bytes=saved_bytes, parameters=parameters, recompute_bit=recompute_bit, exponentials=exponentials,
         transient_bytes=transient_bytes, syncs=syncs, **common,
     )  # fmt: skip
     table.add(

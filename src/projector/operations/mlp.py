@@ -26,7 +26,9 @@ def emit_mlp(
         n_out=inner * (1 + shapes.gated), saved_tokens=shapes.outer_tokens, bias=shapes.mlp_bias,
         segment=SEGMENT_FC1, recompute_bit=bit, transient_bytes=working_set,
     )  # fmt: skip
-    emit_activation(table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit)
+    emit_activation(
+        table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit
+    )
     emit_linear(
         table, shapes, where, f"{label}.fc2", tokens=shapes.tokens, n_in=inner,
         n_out=shapes.hidden, bias=shapes.mlp_bias, segment=SEGMENT_FC2, recompute_bit=bit,
@@ -37,8 +39,11 @@ def emit_mlp(
 def emit_activation(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, elements: Floats, bit: int
 ) -> None:
-    """Emit the activation of ``elements`` outputs: it reads one or two inputs for each and keeps
-    them; the backward reads inputs and gradient and writes the inputs' gradients."""
+    """Emit the activation of ``elements`` outputs.
+
+    It reads one or two inputs for each and keeps them; the backward reads inputs and gradient and
+    writes the inputs' gradients.
+    """
     inputs = 1.0 + shapes.gated
     emit_memory(
         table, where, label, forward_bytes=2.0 * elements * (inputs + 1.0),

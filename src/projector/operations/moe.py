@@ -95,8 +95,11 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_permutation(
     table: TableBuilder, shapes: Shapes, where: Ints, sent: Floats, arriving: Floats
 ) -> None:
-    """Emit the gather of tokens by expert before dispatch and their weighted sum after combine,
-    and sorting what arrives by local expert where several ranks send."""
+    """Emit what orders tokens by expert.
+
+    They are gathered before dispatch and summed with their weights after combine; what arrives
+    from several ranks is sorted by local expert.
+    """
     hidden = shapes.hidden.astype(np.float64)
     fused = shapes.permute_fusion == 1
     tokens = shapes.outer_tokens.astype(np.float64)
@@ -165,7 +168,10 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         )  # fmt: skip
     gathered = split[shapes.dispatcher[split] == ALLGATHER]
     everything = 2.0 * tokens * hidden * ep
-    for label, operations in (("moe.dispatch", (ALL_GATHER, REDUCE_SCATTER)), ("moe.combine", (REDUCE_SCATTER, ALL_GATHER))):
+    for label, operations in (
+        ("moe.dispatch", (ALL_GATHER, REDUCE_SCATTER)),
+        ("moe.combine", (REDUCE_SCATTER, ALL_GATHER)),
+    ):
         for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
             emit_collective(
                 table, gathered, label, phase=phase, category=EP_COMM, operation=operation,

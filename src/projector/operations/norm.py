@@ -34,8 +34,10 @@ def emit_norm(
 
 
 def emit_residual(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
-    """Emit one residual addition: two reads and a write; a compiler fuses it into the norm,
-    which then saves re-reading the sum."""
+    """Emit one residual addition: two reads and a write.
+
+    A compiler fuses it into the norm, which saves reading the sum again.
+    """
     elements = shapes.outer_tokens.astype(np.float64) * shapes.hidden
     fused = shapes.compiled == 1
     emit_memory(

@@ -167,7 +167,9 @@ class TableBuilder:
         columns: dict[str, NDArray[Any]] = {
             name: np.full(total, default, np.int64) for name, default in _INT_COLUMNS.items()
         }
-        columns |= {name: np.full(total, value, np.float64) for name, value in _FLOAT_COLUMNS.items()}
+        columns |= {
+            name: np.full(total, value, np.float64) for name, value in _FLOAT_COLUMNS.items()
+        }
         start = 0
         for where, values in self._blocks:
             rows = slice(start, start + len(where))

@@ -64,7 +64,9 @@ def project_jobs(
         overrides["cluster.nodes"] = target_nodes
     if schedule not in (None, "all"):
         overrides["training.schedule"] = schedule
-    loaded = [job if isinstance(job, Job) and not overrides else load_job(job, overrides) for job in jobs]
+    loaded = [
+        job if isinstance(job, Job) and not overrides else load_job(job, overrides) for job in jobs
+    ]
     if schedule == "all":
         return [_compare_schedules(job) for job in loaded]
     evaluation = evaluate(loaded)

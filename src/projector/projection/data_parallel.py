@@ -76,8 +76,11 @@ def cost_data_parallel(
     weight_bytes = np.array([parameter_bytes(job) for job in jobs])[job_of_run]
     stage = columns.zero_stage[job_of_run]
     num_runs = len(workload)
-    sums = {name: np.zeros(num_runs) for name in ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")}
-    algorithms = {}
+    sums = {
+        name: np.zeros(num_runs)
+        for name in ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")
+    }
+    algorithms: dict[str, Ints] = {}
     groups = (
         (costs.dense_parameters[workload], columns.dp * columns.cp, columns.shard_local),
         (costs.expert_parameters[workload], columns.edp, columns.edp_local),
@@ -100,8 +103,15 @@ def cost_data_parallel(
         sums["gather_bytes"] += parameters * weight_bytes * gathers
         sums["reduce_bytes"] += parameters * grad_bytes * (ranks > 1)
         if position == 0:
-            algorithms = {"gather_algorithm": gather_algorithm, "reduce_algorithm": reduce_algorithm}
-    return DataParallelCosts(**sums, **algorithms)
+            algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
+    return DataParallelCosts(
+        gather_s=sums["gather_s"],
+        reduce_s=sums["reduce_s"],
+        gather_bytes=sums["gather_bytes"],
+        reduce_bytes=sums["reduce_bytes"],
+        gather_algorithm=algorithms["gather"],
+        reduce_algorithm=algorithms["reduce"],
+    )
 
 
 def stage_times(
@@ -131,7 +141,9 @@ def stage_times(
     zero = columns.zero_stage
     every_gather = zero >= 3
     every_reduce = zero >= 2
-    overlaps_gather = np.array([job.parallelism.overlap_param_gather for job in jobs]) | every_gather
+    overlaps_gather = (
+        np.array([job.parallelism.overlap_param_gather for job in jobs]) | every_gather
+    )
     overlaps_reduce = np.array([job.parallelism.overlap_grad_reduce for job in jobs])
     regathers = np.array(
         [not job.parallelism.fsdp or job.parallelism.fsdp_reshard_after_forward for job in jobs]
@@ -148,7 +160,10 @@ def stage_times(
     first_f, _ = pass_of.run(forward_s, select(overlaps_gather, gather), nothing, backward=False)
     every_f, _ = pass_of.run(forward_s, select(every_gather, gather), nothing, backward=False)
     every_b, every_tail = pass_of.run(
-        backward_s, select(every_gather & regathers, gather), select(every_reduce, reduce), backward=True
+        backward_s,
+        select(every_gather & regathers, gather),
+        select(every_reduce, reduce),
+        backward=True,
     )
     last_b, last_tail = pass_of.run(
         backward_s,

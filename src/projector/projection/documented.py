@@ -56,9 +56,7 @@ def documented_memory(job: Job) -> DocumentedMemory:
         training.micro_batch_size * max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
     )
     factor = (
-        split.pp
-        * (1 + (split.pp - 1) / (split.pp * split.vpp))
-        * min(1.0, microbatches / split.pp)
+        split.pp * (1 + (split.pp - 1) / (split.pp * split.vpp)) * min(1.0, microbatches / split.pp)
     )
     states_gib = to_gib(parameters * bytes_per_parameter)
     activation_gib = to_gib(activation * factor)
@@ -124,7 +122,10 @@ class _Forms:
     def layer_parameters(self, moe: bool, ep: int) -> int:
         router = self.router_parameters if moe else 0
         return (
-            3 * self.norm_parameters + self.attention_parameters + router + self.mlp_parameters(moe, ep)
+            3 * self.norm_parameters
+            + self.attention_parameters
+            + router
+            + self.mlp_parameters(moe, ep)
         )
 
     @property
@@ -132,7 +133,9 @@ class _Forms:
         model = self.model
         query = model.num_attention_heads * model.head_dim
         if model.mla is not None:
-            wide = model.num_attention_heads * (model.mla.qk_head_dim + model.mla.qk_pos_emb_head_dim)
+            wide = model.num_attention_heads * (
+                model.mla.qk_head_dim + model.mla.qk_pos_emb_head_dim
+            )
             return ELEMENT_BYTES * self.tokens * (3 * wide + 2 * query)
         keys = model.query_groups * model.head_dim
         return ELEMENT_BYTES * self.tokens * (query + 2 * keys + model.hidden_size + query)
@@ -142,7 +145,9 @@ class _Forms:
         if not moe or model.moe is None:
             return ELEMENT_BYTES * self.tokens * (3 * model.ffn_hidden_size + model.hidden_size)
         width = model.moe.ffn_hidden_size
-        shared = model.moe.num_shared_experts or -(-model.moe.shared_expert_ffn_hidden_size // width)
+        shared = model.moe.num_shared_experts or -(
+            -model.moe.shared_expert_ffn_hidden_size // width
+        )
         visits = model.moe.router_topk + shared
         return ELEMENT_BYTES * self.tokens * visits * (model.hidden_size + 3 * width)
 

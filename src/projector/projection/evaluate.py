@@ -103,7 +103,9 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     costs = sum_workloads(table, rows, workloads)
     runs = _cost_runs(jobs, workloads, costs)
     parallel = cost_data_parallel(jobs, workloads, costs)
-    times = stage_times(jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel)
+    times = stage_times(
+        jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel
+    )
     p2p_bytes, p2p_s = _cost_p2p(workloads)
     num = len(jobs)
     iteration_s = np.zeros(num)
@@ -174,7 +176,11 @@ def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) 
     graphs = [job.training.cuda_graphs for job in jobs]
     gap_s = column(
         [
-            (job.cluster.device.kernel_start_graph_us if graph else job.cluster.device.kernel_start_us)
+            (
+                job.cluster.device.kernel_start_graph_us
+                if graph
+                else job.cluster.device.kernel_start_us
+            )
             * MICROSECOND
             for job, graph in zip(jobs, graphs, strict=True)
         ]
@@ -183,7 +189,8 @@ def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) 
         [
             0.0
             if graph
-            else (soft.launch_us + (0.0 if job.training.torch_compile else soft.operator_us)) * MICROSECOND
+            else (soft.launch_us + (0.0 if job.training.torch_compile else soft.operator_us))
+            * MICROSECOND
             for job, graph, soft in zip(jobs, graphs, software, strict=True)
         ]
     )
@@ -284,7 +291,9 @@ def _cost_tied_embeddings(jobs: Sequence[Job], workloads: Workloads) -> Floats:
     last = (columns.pp - 1) * (columns.gpus // columns.pp)
     local = np.where(tied & (last // columns.domain == 0), 2, 1)
     fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
-    seconds, _ = collective_time_columns(ALL_REDUCE, size * tied, 2, local, fabric, workloads.fabrics)
+    seconds, _ = collective_time_columns(
+        ALL_REDUCE, size * tied, 2, local, fabric, workloads.fabrics
+    )
     return seconds
 
 
@@ -353,7 +362,9 @@ def _replay(
             out[: len(CATEGORIES)] += microbatches * run_cats[chunk]
             out[LAUNCH] += microbatches * run_launch[chunk]
             forward, backward = times.exposed_forward_s[chunk], times.exposed_backward_s[chunk]
-            out[DP_COMM] += forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
+            out[DP_COMM] += (
+                forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
+            )
         idle_ps = with_p2p.rank_end_ps[n, rank] - with_p2p.rank_busy_ps[n, rank]
         bubble_ps = alone.rank_end_ps[n, rank] - alone.rank_busy_ps[n, rank]
         out[PP_BUBBLE] = bubble_ps * PS

@@ -229,7 +229,9 @@ def _tree(name: str, leaves: dict[str, list[float]]) -> Component:
         for head, group in groups.items()
     )
     if len(children) == 1 and children[0].name == name:
-        return Component(name, children[0].parameters, children[0].activation_bytes, children[0].children)
+        return Component(
+            name, children[0].parameters, children[0].activation_bytes, children[0].children
+        )
     return Component(
         name,
         sum(child.parameters for child in children),

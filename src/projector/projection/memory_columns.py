@@ -75,7 +75,12 @@ def stage_memory(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts
 
 
 def _add_job(
-    row: int, job: Job, workloads: Workloads, costs: WorkloadCosts, stage_of_run: Ints, memory: StageMemory
+    row: int,
+    job: Job,
+    workloads: Workloads,
+    costs: WorkloadCosts,
+    stage_of_run: Ints,
+    memory: StageMemory,
 ) -> None:
     columns = workloads.jobs
     begin, end = workloads.stage_offset[row], workloads.stage_offset[row + 1]
@@ -112,7 +117,9 @@ def _add_job(
     narrow = (record["dtype"] >= 4) & ((record["kind"] == DENSE) | (record["kind"] == MOE))
     if not sharded_weights:
         # Quantised copies of the linear layers' weights live through the step.
-        copies_bytes = (0.0 if training.fp8_param_gather else 1.0) + training.fp8_weight_transpose_cache
+        copies_bytes = (
+            0.0 if training.fp8_param_gather else 1.0
+        ) + training.fp8_weight_transpose_cache
         weights = weights + copies_bytes * per_rank((dense_layer + expert_layer) * narrow)
     gradients = gradient * (owned if stage >= 2 else everything)
     on_device = 1.0 - training.optimizer.offload_fraction

@@ -160,7 +160,8 @@ class PerformanceProjection:
         largest = max(self.breakdown_s, key=lambda name: self.breakdown_s[name])
         if largest == "pp_bubble" and self.busiest_share > UNEVEN:
             percent = 100.0 * (self.busiest_share - 1.0)
-            return f"uneven pipeline stages (stage {self.busiest_stage} works {percent:.0f} % above the mean)"
+            where = f"stage {self.busiest_stage} works {percent:.0f} % above the mean"
+            return f"uneven pipeline stages ({where})"
         return LIMITS[largest]
 
     def to_dict(self) -> dict[str, Any]:
@@ -229,7 +230,9 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
         communication=_communication(evaluation, row),
         recompute_flop=_recompute_flop(evaluation, row),
         busiest_stage=int(np.argmax(evaluation.rank_busy_s[row])),
-        busiest_share=float(np.max(evaluation.rank_busy_s[row]) / np.mean(evaluation.rank_busy_s[row])),
+        busiest_share=float(
+            np.max(evaluation.rank_busy_s[row]) / np.mean(evaluation.rank_busy_s[row])
+        ),
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),
@@ -259,7 +262,8 @@ def _recompute_flop(evaluation: Evaluation, row: int) -> float:
     ranks = float(columns.gpus[row] // columns.pp[row])
     weights = _run_weights(evaluation, row, None)
     return ranks * sum(
-        weight * float(evaluation.costs.recompute_flop[workload]) for workload, weight in weights.items()
+        weight * float(evaluation.costs.recompute_flop[workload])
+        for workload, weight in weights.items()
     )
 
 
@@ -280,10 +284,14 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
         exchange = table.kind[index] == EXCHANGE
         code = int(rows.detail[index])
         algorithm = "exchange" if exchange else ALGORITHMS[code]
-        name = f"{CATEGORIES[table.category[index]].removesuffix('_comm')}:{table.labels[table.label[index]]}"
+        group = CATEGORIES[table.category[index]].removesuffix("_comm")
+        name = f"{group}:{table.labels[table.label[index]]}"
         moved = float(table.bytes[index] * table.repeats[index])
         entry = Communication(
-            algorithm, times * moved, times * float(rows.time_s[index]), times * float(rows.exposed_s[index])
+            algorithm,
+            times * moved,
+            times * float(rows.time_s[index]),
+            times * float(rows.exposed_s[index]),
         )
         found[name] = _add(found[name], entry) if name in found else entry
     found.update(_data_parallel_communication(evaluation, row, rank))
@@ -316,11 +324,25 @@ def _data_parallel_communication(
     sums = {"dp:param_all_gather": [0.0, 0.0], "dp:grad_reduce": [0.0, 0.0]}
     codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
     for virtual in range(begin + rank, end, pp):
-        for run in range(int(workloads.run_offset[virtual]), int(workloads.run_offset[virtual + 1])):
+        for run in range(
+            int(workloads.run_offset[virtual]), int(workloads.run_offset[virtual + 1])
+        ):
             count = float(workloads.run_count[run])
             for name, times, seconds, num_bytes, code in (
-                ("dp:param_all_gather", gathers, parallel.gather_s, parallel.gather_bytes, parallel.gather_algorithm),
-                ("dp:grad_reduce", reduces, parallel.reduce_s, parallel.reduce_bytes, parallel.reduce_algorithm),
+                (
+                    "dp:param_all_gather",
+                    gathers,
+                    parallel.gather_s,
+                    parallel.gather_bytes,
+                    parallel.gather_algorithm,
+                ),
+                (
+                    "dp:grad_reduce",
+                    reduces,
+                    parallel.reduce_s,
+                    parallel.reduce_bytes,
+                    parallel.reduce_algorithm,
+                ),
             ):
                 sums[name][0] += times * count * float(num_bytes[run])
                 sums[name][1] += times * count * float(seconds[run])

@@ -25,8 +25,8 @@ _HEADER = """\
 #   projector performance --config FILE
 """
 
-_MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging Face
-config.json), or a mapping."""
+_MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging
+Face config.json), or a mapping."""
 
 
 def field_docstrings(owner: type[BaseModel]) -> dict[str, str]:

@@ -1,0 +1,335 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import projector
+from projector.cli.main import COMMANDS, cli, run
+from projector.cli.output import SCHEMA_VERSION
+from projector.projection import provenance
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MIXTRAL = str(EXAMPLES / "mixtral_8x22b_mi355x.yaml")
+TOO_LARGE = str(EXAMPLES / "mixtral_8x22b_seed_sample.yaml")
+
+JOB_OPTIONS = {
+    "--config",
+    "--target-nodes",
+    "--gpu-arch",
+    "--gpu-clock-mhz",
+    "--hardware-config",
+    "--pipeline-schedule-algorithm",
+    "--micro-batch-size",
+    "--global-batch-size",
+}
+OUTPUT_OPTIONS = {"--json", "--quiet"}
+# Adding a command or an option is a decision, and this list is where it is taken.
+SURFACE = {
+    "memory": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {"assignments", "--profiling-mode"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
+    "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
+    "models": {"name"} | OUTPUT_OPTIONS,
+    "hardware": {"name"} | OUTPUT_OPTIONS,
+    "warmup": OUTPUT_OPTIONS,
+}
+
+
+@pytest.fixture
+def projector_run(capsys):
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def as_json(text):
+    def refuse(name):
+        raise AssertionError(name)
+
+    assert text.endswith("}\n")
+    return json.loads(text, parse_constant=refuse)
+
+
+def through_json(value):
+    return json.loads(json.dumps(value))
+
+
+def test_commands_and_options_are_these():
+    context = click.Context(cli)
+    found = {
+        name: {
+            option
+            for parameter in cli.get_command(context, name).params
+            for option in parameter.opts
+        }
+        for name in cli.list_commands(context)
+    }
+    assert found == SURFACE
+
+
+def test_every_command_explains_itself(projector_run):
+    for name in COMMANDS:
+        code, out, err = projector_run(name, "--help")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"Usage: projector {name} ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["performance", "--help"], ["init", "--help"]]
+)
+def test_help_loads_nothing_heavy(arguments):
+    heavy = "{'numba', 'numpy', 'pydantic', 'rich', 'yaml', 'torch', 'scipy', 'projector.projection'}"
+    code = (
+        "import sys; from projector.cli.main import run; "
+        f"code = run({arguments!r}); "
+        f"print(code, *sorted(set(sys.modules) & {heavy}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.split() == ["0"]
+
+
+def test_memory_json_is_the_result(projector_run):
+    code, out, err = projector_run("memory", "--config", MIXTRAL, "--json")
+    assert (code, err) == (0, "")
+    assert as_json(out) == through_json(projector.project_memory(MIXTRAL).to_dict())
+
+
+def test_performance_json_is_the_result(projector_run):
+    code, out, err = projector_run("performance", "--config", MIXTRAL, "--json", "--quiet")
+    assert (code, err) == (0, "")
+    assert as_json(out) == through_json(projector.project_performance(MIXTRAL).to_dict())
+
+
+def test_both_json_holds_the_two(projector_run):
+    code, out, _ = projector_run("both", "--config", MIXTRAL, "--json")
+    found = as_json(out)
+    result = projector.project_performance(MIXTRAL)
+    assert code == 0
+    assert found["memory"] == through_json(result.memory.to_dict())
+    assert found["performance"] == through_json(result.to_dict())
+    assert {"schema_version", "version", "warnings", "uncertainty"} <= found.keys()
+
+
+@pytest.mark.parametrize("command", ["models", "hardware"])
+def test_objects_that_project_nothing_carry_the_envelope(command, projector_run):
+    code, out, _ = projector_run(command, "--json")
+    found = as_json(out)
+    assert code == 0
+    assert (found["schema_version"], found["version"], found["warnings"]) == (
+        SCHEMA_VERSION,
+        projector.__version__,
+        [],
+    )
+    assert SCHEMA_VERSION == provenance.SCHEMA_VERSION
+
+
+def test_a_job_that_does_not_fit_is_projected_and_exits_3(projector_run):
+    for command in ("memory", "performance", "both"):
+        code, out, _ = projector_run(command, "--config", TOO_LARGE)
+        assert code == 3
+        assert "DOES NOT FIT" in out
+    code, out, _ = projector_run("memory", "--config", TOO_LARGE, "--json")
+    assert (code, as_json(out)["fits"]) == (3, False)
+
+
+def test_options_reach_the_job(projector_run, tmp_path):
+    hardware = tmp_path / "hardware.yaml"
+    hardware.write_text("hardware_config:\n  pod_lat: 7.0\n  ar_overlap_factor: 0.5\n")
+    code, out, err = projector_run(
+        *("performance", "--config", MIXTRAL, "--json", "--hardware-config", hardware),
+        *("--target-nodes", 16, "--gpu-arch", "mi325x", "--gpu-clock-mhz", 1500),
+        *("--micro-batch-size", 1, "--global-batch-size", 512),
+        *("--pipeline-schedule-algorithm", "1f1b", "parallelism.vpp=1"),
+    )
+    found = as_json(out)
+    expected = projector.load_job(
+        MIXTRAL,
+        {
+            "cluster.device": "mi325x",
+            "cluster.network.nic_latency_us": 7.0,
+            "cluster.nodes": 16,
+            "cluster.gpu_clock_mhz": 1500,
+            "training.micro_batch_size": 1,
+            "training.global_batch_size": 512,
+            "training.schedule": "1f1b",
+            "parallelism.vpp": 1,
+        },
+    )
+    result = projector.project_performance(expected).to_dict()
+    assert (code, err) == (0, "") if result["memory"]["fits"] else (3, "")
+    assert found["iteration_time_ms"] == result["iteration_time_ms"]
+    assert (found["nodes"], found["schedule"]) == (16, "1f1b")
+    assert any("ar_overlap_factor" in warning for warning in found["warnings"])
+
+
+def test_warnings_go_to_standard_error(projector_run, tmp_path):
+    hardware = tmp_path / "hardware.yaml"
+    hardware.write_text("hardware_config:\n  ar_overlap_factor: 0.5\n")
+    loud = projector_run("memory", "--config", MIXTRAL, "--hardware-config", hardware)
+    quiet = projector_run("memory", "--config", MIXTRAL, "--hardware-config", hardware, "--quiet")
+    assert loud[2].startswith("warning: ar_overlap_factor")
+    assert quiet == (0, loud[1], "")
+
+
+def test_another_device_brings_its_network(projector_run):
+    _, out, _ = projector_run("performance", "--config", MIXTRAL, "--gpu-arch", "h100", "--json")
+    assert "H100" in as_json(out)["provenance"]["derived"]["cluster.network"]
+
+
+def test_all_schedules_are_compared(projector_run):
+    code, out, _ = projector_run(
+        "performance", "--config", MIXTRAL, "parallelism.vpp=1", "--json",
+        "--pipeline-schedule-algorithm", "all",
+    )  # fmt: skip
+    found = as_json(out)
+    assert found["schedule"] == "1f1b"
+    assert [other["schedule"] for other in found["alternatives"]] == ["gpipe"]
+    assert code == 0 if found["memory"]["fits"] else 3
+
+
+def test_the_first_run_says_that_it_compiles(tmp_path, monkeypatch, capsys):
+    from projector.cli.output import announce_compilation
+    from projector.kernels import _jit
+
+    monkeypatch.setattr(_jit, "cache_dir", lambda: tmp_path)
+    announce_compilation(quiet=True)
+    assert capsys.readouterr().err == ""
+    announce_compilation(quiet=False)
+    assert capsys.readouterr().err.startswith("compiling kernels")
+    (tmp_path / "one.nbc").touch()
+    announce_compilation(quiet=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_warmup_compiles_every_kernel(projector_run):
+    from importlib import import_module
+
+    code, out, _ = projector_run("warmup", "--json", "--quiet")
+    assert code == 0
+    assert as_json(out)["seconds"] > 0
+    folder = Path(projector.__file__).parent / "kernels"
+    for path in sorted(folder.glob("[a-z]*.py")):
+        module = import_module(f"projector.kernels.{path.stem}")
+        for name, value in vars(module).items():
+            is_kernel = getattr(value, "__module__", None) == module.__name__ and hasattr(
+                value, "nopython_signatures"
+            )
+            if is_kernel and not name.startswith("_") and value.targetoptions.get("nogil"):
+                cached = type(value._cache).__name__ != "NullCache"
+                assert value.signatures or not cached, f"{module.__name__}.{name} is not compiled"
+
+
+def test_init_writes_a_job_that_projects(projector_run, tmp_path):
+    path = tmp_path / "job.yaml"
+    assert projector_run("init", "--output", path)[0] == 0
+    first = path.read_text()
+    code, _, _ = projector_run("memory", "--config", path)
+    assert code in {0, 3}
+    code, _, err = projector_run("init", "--output", path, "--nodes", 2)
+    assert code == 2
+    assert "--force" in err
+    assert path.read_text() == first
+    assert projector_run("init", "--output", path, "--nodes", 2, "--force")[0] == 0
+    assert path.read_text() != first
+
+
+def test_init_prints_without_output(projector_run):
+    code, out, err = projector_run("init", "--model", "mixtral_8x7b", "--device", "h200")
+    assert (code, err) == (0, "")
+    assert "model: mixtral_8x7b" in out
+
+
+def test_compare_shows_what_moved(projector_run):
+    code, out, _ = projector_run("compare", MIXTRAL, TOO_LARGE, "--json")
+    found = as_json(out)
+    assert code == 3
+    a, b = (projector.project_performance(path) for path in (MIXTRAL, TOO_LARGE))
+    moved = found["breakdown_ms"]
+    differences = [abs(change["difference"]) for change in moved.values()]
+    assert differences == sorted(differences, reverse=True)
+    total = sum(change["difference"] for change in moved.values())
+    assert total == pytest.approx((b.iteration_time_s - a.iteration_time_s) * 1e3)
+    assert found["settings"]["cluster.nodes"] == {"a": 8, "b": 4}
+    assert found["fits"] == {"a": True, "b": False}
+
+
+def test_compare_of_a_job_with_itself(projector_run):
+    code, out, _ = projector_run("compare", MIXTRAL, MIXTRAL, "training.cuda_graphs=true")
+    assert code == 0
+    assert "the same in both" in out
+
+
+def test_lists_name_everything_that_ships(projector_run):
+    from projector.config import resources
+
+    for command, kind in (("models", "models"), ("hardware", "hardware")):
+        code, out, _ = projector_run(command)
+        assert code == 0
+        for name in resources.shipped(kind):
+            assert f" {name} " in out
+
+
+def test_one_device_is_shown_with_its_sources(projector_run):
+    code, out, _ = projector_run("hardware", "mi355x")
+    assert code == 0
+    assert "hbm_gib" in out
+    assert "ROCm" in out
+    assert "nic_gbit_per_s" in out
+
+
+def test_a_reader_that_leaves_is_no_error():
+    done = subprocess.run(
+        f"'{sys.executable}' -c 'from projector.cli.main import main; main()' models "
+        "| head -1 >/dev/null; echo ${PIPESTATUS[0]}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() in {"0", "141"}
+
+
+def test_an_interrupt_exits_130(monkeypatch, capsys):
+    from projector.cli.job_options import JobRequest
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRequest, "load", interrupt)
+    assert run(["memory", "--config", MIXTRAL]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_of_our_own_is_not_swallowed(monkeypatch):
+    from projector.cli.job_options import JobRequest
+
+    def fail(self):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(JobRequest, "load", fail)
+    with pytest.raises(ZeroDivisionError):
+        run(["memory", "--config", MIXTRAL])
+
+
+def test_an_ascii_terminal_gets_ascii():
+    done = subprocess.run(
+        [sys.executable, "-c", "from projector.cli.main import main; main()"]
+        + ["performance", "--config", MIXTRAL],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "####" in done.stdout

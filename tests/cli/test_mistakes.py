@@ -1,0 +1,152 @@
+"""Mistakes that users make: each exits 2, prints no result, and says what to do about it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from projector.cli.main import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MIXTRAL = EXAMPLES / "mixtral_8x22b_mi355x.yaml"
+DENSE = EXAMPLES / "llama3.1_8b_fp8_mi325x.yaml"
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+# What is changed in which example; the key of the error; words of the remedy.
+OVERRIDES = {
+    "tp does not divide heads": (MIXTRAL, ["parallelism.tp=5"], "parallelism.tp", ["48", "legal"]),
+    "experts of a dense model": (DENSE, ["parallelism.ep=8"], "parallelism.ep", ["dense model"]),
+    "layers that cannot be laid out": (
+        MIXTRAL, ["parallelism.pp=4", "parallelism.vpp=3"], "parallelism", ["56", "layer"]
+    ),
+    "layout with too few stages": (
+        MIXTRAL,
+        ["parallelism.pipeline_model_parallel_layout=Et*28|t*28L"],
+        "parallelism.pipeline_model_parallel_layout",
+        ["8"],
+    ),
+    "batch that does not divide": (
+        MIXTRAL, ["training.global_batch_size=250"], "training.global_batch_size", ["nearest", "256"]
+    ),
+    "unknown GPU": (MIXTRAL, ["cluster.device=mi365x"], "cluster.device", ["nearest", "mi355x"]),
+    "unknown GPU by option": (MIXTRAL, ["--gpu-arch", "h10"], "cluster.device", ["h100"]),
+    "unknown model": (MIXTRAL, ["model=mixtral_8x23b"], "model", ["mixtral_8x22b"]),
+    "misspelt key": (MIXTRAL, ["parallelism.ppp=4"], "parallelism.ppp", ["did you mean 'pp'"]),
+    "misspelt section": (MIXTRAL, ["parallelims.pp=4"], "parallelims", ["parallelism"]),
+    "negative bandwidth": (
+        MIXTRAL,
+        ["cluster.network.nic_gbit_per_s=-400"],
+        "cluster.network.nic_gbit_per_s",
+        ["greater than 0"],
+    ),
+    "sequence that cp does not divide": (
+        MIXTRAL,
+        ["parallelism.cp=2", "training.seq_length=8190"],
+        "training.seq_length",
+        ["multiple of 4"],
+    ),
+    "unknown schedule": (
+        MIXTRAL, ["--pipeline-schedule-algorithm", "1f1c"], "schedule", ["1f1b"]
+    ),
+    "clock above the peak": (
+        MIXTRAL, ["--gpu-clock-mhz", "9000"], "cluster.gpu_clock_mhz", ["2400"]
+    ),
+    "no nodes": (MIXTRAL, ["--target-nodes", "0"], "cluster.nodes", ["greater than 0"]),
+    "no override": (MIXTRAL, ["parallelism.tp"], "parallelism.tp", ["key=value"]),
+    "profiling that is not there": (
+        MIXTRAL, ["--profiling-mode", "benchmark"], "profiling_mode", ["simulate"]
+    ),
+    "missing hardware file": (
+        MIXTRAL, ["--hardware-config", "nowhere.yaml"], "hardware_config", ["does not exist"]
+    ),
+}  # fmt: skip
+
+
+def run_with(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def check(capsys, arguments, key, words):
+    code, out, err = run_with(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+    code, out, err_of_json = run_with(capsys, *arguments, "--json")
+    found = json.loads(out)
+    assert code == 2
+    assert found.keys() == {"error", "key", "value", "allowed"}
+    assert found["key"].startswith(key)
+    assert err_of_json == err == f"error: {found['error']}\n"
+
+
+@pytest.mark.parametrize("mistake", OVERRIDES)
+def test_setting(mistake, capsys):
+    config, changes, key, words = OVERRIDES[mistake]
+    check(capsys, ["performance", "--config", config, *changes], key, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("empty", "", ["is empty"]),
+        ("bomb", BOMB, ["values"]),
+        ("list", "[1, 2]", ["not a mapping"]),
+        ("broken", "model: [", ["not valid YAML", "line"]),
+        ("twice", "model: a\nmodel: b\n", ["given twice"]),
+        ("missing", None, ["does not exist"]),
+    ],
+)
+def test_file(name, text, words, tmp_path, capsys):
+    path = tmp_path / f"{name}.yaml"
+    if text is not None:
+        path.write_text(text)
+    check(capsys, ["memory", "--config", path], "", words)
+
+
+def test_directory(tmp_path, capsys):
+    check(capsys, ["memory", "--config", tmp_path], "config", ["is a directory"])
+
+
+@pytest.mark.parametrize("model_type", ["nemotron_h", "mamba2"])
+def test_hybrid_model(model_type, tmp_path, capsys):
+    folder = tmp_path / "hybrid"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": model_type, "hidden_size": 4096, "num_hidden_layers": 52})
+    )
+    model = f"model={folder / 'config.json'}"
+    check(capsys, ["memory", "--config", DENSE, model], "model", [model_type])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "words"),
+    [
+        (["performance"], "--config", ["Missing option"]),
+        (["performance", "--benchmark-gpus", "8"], "--benchmark-gpus", ["No such option"]),
+        (["performance", "--config", "x", "--target-nodes", "y"], "--target-nodes", ["'y'"]),
+        (["perfomance"], "", ["did you mean 'performance'"]),
+        (["sweep"], "", ["there is no command 'sweep'"]),
+        (["models", "mixtral_8x23b"], "model", ["mixtral_8x22b"]),
+        (["hardware", "mi365x"], "device", ["mi355x"]),
+        (["init", "--nodes", "0"], "cluster.nodes", ["greater than 0"]),
+        (["init", "--device", "mi365x"], "device", ["mi355x"]),
+        (["compare", "nowhere.yaml", "nowhere.yaml"], "config", ["does not exist"]),
+    ],
+)
+def test_command_line(arguments, key, words, capsys):
+    check(capsys, arguments, key, words)
+
+
+def test_init_into_a_folder_that_is_missing(tmp_path, capsys):
+    target = tmp_path / "missing" / "job.yaml"
+    check(capsys, ["init", "--output", target], "output", ["cannot be written"])
+    assert not target.parent.exists()
