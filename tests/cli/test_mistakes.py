@@ -21,7 +21,7 @@ OVERRIDES = {
     "tp does not divide heads": (MIXTRAL, ["parallelism.tp=5"], "parallelism.tp", ["48", "legal"]),
     "experts of a dense model": (DENSE, ["parallelism.ep=8"], "parallelism.ep", ["dense model"]),
     "layers that cannot be laid out": (
-        MIXTRAL, ["parallelism.pp=4", "parallelism.vpp=3"], "parallelism", ["56", "layer"]
+        MIXTRAL, ["parallelism.vpp=16"], "parallelism.pp", ["56 layers", "at most"]
     ),
     "layout with too few stages": (
         MIXTRAL,
@@ -30,7 +30,7 @@ OVERRIDES = {
         ["8"],
     ),
     "batch that does not divide": (
-        MIXTRAL, ["training.global_batch_size=250"], "training.global_batch_size", ["nearest", "256"]
+        MIXTRAL, ["--global-batch-size", "250"], "training.global_batch_size", ["nearest", "256"]
     ),
     "unknown GPU": (MIXTRAL, ["cluster.device=mi365x"], "cluster.device", ["nearest", "mi355x"]),
     "unknown GPU by option": (MIXTRAL, ["--gpu-arch", "h10"], "cluster.device", ["h100"]),
@@ -138,7 +138,7 @@ def test_hybrid_model(model_type, tmp_path, capsys):
         (["models", "mixtral_8x23b"], "model", ["mixtral_8x22b"]),
         (["hardware", "mi365x"], "device", ["mi355x"]),
         (["init", "--nodes", "0"], "cluster.nodes", ["greater than 0"]),
-        (["init", "--device", "mi365x"], "device", ["mi355x"]),
+        (["init", "--device", "mi365x"], "cluster.device", ["mi355x"]),
         (["compare", "nowhere.yaml", "nowhere.yaml"], "config", ["does not exist"]),
     ],
 )

@@ -1,15 +1,20 @@
 """Time of memory-bound operators: the longest of traffic, vector work and exponentials.
 
 Shape suffixes
-    G   operators in the batch, D devices
+    G   operators in the batch
+    D   devices
 Units
     time s, traffic bytes, rates bytes/s and FLOP/s; float64.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._jit import kernel
+
+OK, INVALID = 0, 1
 
 
 @kernel
@@ -20,7 +25,7 @@ def elementwise_times(
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
     time_s_G: NDArray[np.float64],
-) -> None:
+) -> int:
     """Time of each operator on the whole device; what surrounds a kernel is the caller's.
 
     Parameters
@@ -31,14 +36,28 @@ def elementwise_times(
         Row of ``devices_D``.
     devices_D : DEVICE[D]
     time_s_G : float64[G]
-        Output.
+        Output, seconds.
+
+    Returns
+    -------
+    int
+        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
     """
+    status = OK
     for g in range(bytes_G.shape[0]):
-        device = devices_D[device_G[g]]
-        traffic_s = bytes_G[g] / device.hbm_bytes_per_s
-        vector_s = flop_G[g] / device.vector_flop_per_s
-        exponential_s = exponentials_G[g] / device.transcendental_per_s
+        d = device_G[g]
+        if not 0 <= d < devices_D.shape[0]:
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        traffic_s = bytes_G[g] / devices_D[d]["hbm_bytes_per_s"]
+        vector_s = flop_G[g] / devices_D[d]["vector_flop_per_s"]
+        exponential_s = exponentials_G[g] / devices_D[d]["transcendental_per_s"]
         time_s_G[g] = max(traffic_s, vector_s, exponential_s)
+        # A NaN passes through max() or not by its place; the sum keeps it.
+        if not (0.0 <= traffic_s + vector_s + exponential_s < math.inf and time_s_G[g] >= 0.0):
+            status = INVALID
+    return status
 
 
 def elementwise_time_column(
@@ -48,10 +67,20 @@ def elementwise_time_column(
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
 ) -> NDArray[np.float64]:
-    """Return the column ``time_s`` of `elementwise_times`."""
+    """Return the column ``time_s`` of `elementwise_times`.
+
+    Raises
+    ------
+    ValueError
+        If a time is no finite, non-negative number.
+    """
     time_s_G = np.empty(len(bytes_G))
-    elementwise_times(
-        np.ascontiguousarray(bytes_G), np.ascontiguousarray(flop_G),
-        np.ascontiguousarray(exponentials_G), np.ascontiguousarray(device_G), devices_D, time_s_G,
+    status = elementwise_times(
+        np.ascontiguousarray(bytes_G, np.float64), np.ascontiguousarray(flop_G, np.float64),
+        np.ascontiguousarray(exponentials_G, np.float64),
+        np.ascontiguousarray(device_G, np.int64), devices_D, time_s_G,
     )  # fmt: skip
+    if status != OK:
+        msg = "an operator has no finite, non-negative time"
+        raise ValueError(msg)
     return time_s_G

@@ -4,17 +4,28 @@ Shape suffixes
     G   GEMMs in the batch
     4   extents (m, n, k, batch) of one of them
     D   devices
+    C   candidates, i.e. pairs of a tile and a K split
+    5   what describes a candidate
 Units
     time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._jit import helper, kernel
-from .device import MATRIX_TYPES, OPERAND_BYTES, TILE_EFFICIENCY, TILE_M, TILE_N
+from .device import (
+    MATRIX_TYPES,
+    MAX_TILES,
+    OPERAND_BYTES,
+    TILE_EFFICIENCY,
+    TILE_K_BYTES,
+    TILE_M,
+    TILE_N,
+)
 
 BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead")
 """What sets the time of a GEMM, by code."""
@@ -22,43 +33,196 @@ BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead")
 COMPUTE, L2_FILL, L2, MEMORY, OVERHEAD = range(5)
 
 MAX_SPLIT_K = 16
-MIN_SPLIT_DEPTH = 256
-"""Shallowest K that a library splits into."""
+"""K is cut into 1, 2, 4, 8 or 16 parts."""
 
-FIRST_STEP_BYTES = 128.0
-"""Bytes of K of each operand row that must arrive before the first instruction."""
+MIN_SPLIT_DEPTH = 256.0
+"""Shallowest part that a library splits K into."""
 
-EDGE_CLOCK = MATRIX_TYPES.index("bf16")
+STEP_ELEMENT_BYTES = 2.0
+"""A step of the main loop takes ``k_bytes`` of 16-bit elements, and as many elements of any other
+type, so that what K is padded to does not depend on the type."""
+
+PARTIAL_BYTES = 8.0
+"""A split-K partial result is written and read once, in FP32."""
 
 OK, INVALID = 0, 1
 
+NUM_SPLITS = 5
+MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
+_ROWS_M, _COLUMNS_N, _STEP_K, _EFFICIENCY, _SPLIT = range(5)
+
+
+class _Problem(NamedTuple):
+    """One GEMM and the device rates it meets."""
+
+    m: float
+    n: float
+    k: float
+    batch: float
+    operand_bytes: float
+    out_bytes: float
+    units: float
+    """Compute units; each holds one tile at a time."""
+    unit_flop_per_s: float
+    fill_bytes_per_s: float
+    """L2 to one compute unit."""
+    l2_bytes: float
+    l2_bytes_per_s: float
+    multicast: float
+    die_units: float
+    """Compute units in front of one L2."""
+    die_reread_share: float
+    """Share of the operands that one L2 does not keep from one wave to the next."""
+    shared_units: float
+    """Compute units in front of the last cache before memory."""
+    shared_reread_share: float
+    fabric_bytes_per_s: float
+    """Rate of the last cache, the memory's where that is higher or the only one."""
+    hbm_bytes_per_s: float
+    start_s: float
+    split_k_s: float
+    overlap_loss: float
+
+
+class _Terms(NamedTuple):
+    """Seconds of one candidate."""
+
+    time: float
+    compute: float
+    fill: float
+    l2: float
+    memory: float
+
 
 @helper
-def _reread_share(inputs: float, cache_bytes: float) -> float:
-    """Share of repeated operand reads that caches do not serve."""
-    return max(0.0, 1.0 - cache_bytes / inputs) if inputs > 0.0 else 0.0
-
-
-@helper
-def _dram_bytes(
-    m: float, n: float, k: float, operand: float, tile_m: float, tile_n: float, units: float, cache: float
+def _sweeps(
+    tiles_m: float, tiles_n: float, tile_m: float, tile_n: float, units: float
 ) -> tuple[float, float]:
-    """Bytes of A and B that leave memory and that leave the caches behind L2.
+    """How often the waves of ``units`` tiles read A and B.
 
-    The tiles of one wave form a rectangle of the output as near to a square as the tile grid
-    allows; its rows of A and columns of B are read once a wave. What a later wave reads again
-    comes from the caches as far as A and B fit there.
+    The tiles of a wave form a rectangle of the output that is as near to a square as the grid of
+    tiles allows. Its rows of A and columns of B are read once, by CTAs that advance in step.
     """
-    rows, columns = math.ceil(m / tile_m), math.ceil(n / tile_n)
-    together = min(rows * columns, units)
-    high = min(rows, max(1.0, math.floor(math.sqrt(together * tile_n / tile_m))))
-    wide = min(columns, math.ceil(together / high))
-    high = min(rows, math.ceil(together / wide))
-    rectangles = rows * columns / (high * wide)
-    requested = rectangles * (high * tile_m + wide * tile_n) * k * operand
-    once = (m + n) * k * operand
-    requested = max(requested, once)
-    return once + (requested - once) * _reread_share(once, cache), requested
+    high = min(tiles_m, max(1.0, np.sqrt(units * tile_n / tile_m)))
+    wide = min(tiles_n, max(1.0, units / high))
+    high = min(tiles_m, max(1.0, units / wide))
+    return tiles_n / wide, tiles_m / high
+
+
+@helper
+def _candidate(
+    problem: _Problem, tile_m: float, tile_n: float, step: float, efficiency: float, split: float
+) -> _Terms:
+    """Seconds of one GEMM with one tile and one K split."""
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
+    waves = np.ceil(tiles_m * tiles_n * batch * split / problem.units)
+    depth = np.ceil(np.ceil(k / step) / split) * step
+
+    tile_s = 2.0 * tile_m * tile_n * depth / (problem.unit_flop_per_s * efficiency)
+    ingest = (min(tile_m, m) + min(tile_n, n)) * problem.operand_bytes / problem.fill_bytes_per_s
+    compute_s = waves * tile_s
+    fill_s = waves * (ingest * depth)
+
+    a_bytes = m * k * problem.operand_bytes * batch
+    b_bytes = n * k * problem.operand_bytes * batch
+    of_a = problem.multicast if tile_m >= tile_n else 1.0
+    of_b = 1.0 if tile_m >= tile_n else problem.multicast
+    l2_s = (tiles_n * a_bytes / of_a + tiles_m * b_bytes / of_b) / problem.l2_bytes_per_s
+
+    on_die = max(1.0, min(problem.units, tiles_m * tiles_n) * problem.die_units / problem.units)
+    sweeps_a, sweeps_b = _sweeps(tiles_m, tiles_n, tile_m, tile_n, on_die)
+    reread = (sweeps_a - 1.0) * a_bytes + (sweeps_b - 1.0) * b_bytes
+    from_fabric = reread * problem.die_reread_share
+    sweeps_a, sweeps_b = _sweeps(tiles_m, tiles_n, tile_m, tile_n, problem.shared_units)
+    reread = (sweeps_a - 1.0) * a_bytes + (sweeps_b - 1.0) * b_bytes
+    from_memory = min(from_fabric, reread * problem.shared_reread_share)
+    output = m * n * batch * problem.out_bytes
+    last_output = min(output, problem.units * tile_m * tile_n * problem.out_bytes)
+    once = a_bytes + b_bytes + (output - last_output)
+    memory_s = max(
+        (once + from_memory) / problem.hbm_bytes_per_s,
+        (once + from_fabric) / problem.fabric_bytes_per_s,
+    )
+
+    store_rate = min(problem.hbm_bytes_per_s, problem.l2_bytes_per_s)
+    around_s = problem.start_s + ingest * step + last_output / store_rate
+    partial = PARTIAL_BYTES * m * n * batch * split
+    partial_rate = problem.l2_bytes_per_s if partial <= 2.0 * problem.l2_bytes else store_rate
+    around_s += problem.split_k_s + partial / partial_rate if split > 1.0 else 0.0
+
+    core_s = max(compute_s, fill_s, l2_s)
+    time = around_s + max(core_s, memory_s) + problem.overlap_loss * min(core_s, memory_s)
+    time = time if split == 1.0 or k >= MIN_SPLIT_DEPTH * split else math.inf
+    return _Terms(time, compute_s, fill_s, l2_s, memory_s)
+
+
+@helper
+def _load_menu(device: np.void, menu_5C: NDArray[np.float64]) -> int:
+    """Lay a device's tiles times K splits out in columns; return how many there are."""
+    count = 0
+    for tile in range(device["num_tiles"]):
+        split = 1
+        while split <= MAX_SPLIT_K:
+            menu_5C[_ROWS_M, count] = device["tiles"][tile, TILE_M]
+            menu_5C[_COLUMNS_N, count] = device["tiles"][tile, TILE_N]
+            menu_5C[_STEP_K, count] = device["tiles"][tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
+            menu_5C[_EFFICIENCY, count] = device["tiles"][tile, TILE_EFFICIENCY]
+            menu_5C[_SPLIT, count] = split
+            split *= 2
+            count += 1
+    return count
+
+
+@helper
+def _meet(
+    device: np.void, code: int, m: float, n: float, k: float, batch: float,
+    out_bytes: float, efficiency: float,
+) -> _Problem:  # fmt: skip
+    """Gather what one GEMM needs of a device."""
+    units = device["compute_units"]
+    die_units = units / device["dies"]
+    die_cache = device["l2_bytes"] / device["dies"]
+    behind_l2 = device["mall_bytes"] > 0.0
+    operand_bytes = OPERAND_BYTES[code]
+    inputs = (m + n) * k * operand_bytes
+    shared_cache = device["mall_bytes"] if behind_l2 else die_cache
+    return _Problem(
+        m,
+        n,
+        k,
+        batch,
+        operand_bytes,
+        out_bytes,
+        units,
+        device["matrix_flop_per_s"][code] / units * efficiency,
+        device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][code],
+        device["l2_bytes"],
+        device["l2_bytes_per_s"],
+        device["l2_multicast"],
+        die_units,
+        max(0.0, 1.0 - die_cache / inputs),
+        units if behind_l2 else die_units,
+        max(0.0, 1.0 - shared_cache / inputs),
+        max(device["mall_bytes_per_s"], device["hbm_bytes_per_s"]),
+        device["hbm_bytes_per_s"],
+        device["gemm_overhead_s"] + device["hbm_latency_s"],
+        device["gemm_split_k_s"],
+        device["gemm_overlap_loss"],
+    )
+
+
+@helper
+def _bound(terms: _Terms) -> int:
+    """Name the longest part; overhead where the fixed parts are longer than any other."""
+    longest_s = max(terms.compute, terms.fill, terms.l2, terms.memory)
+    if terms.time > 2.0 * longest_s:
+        return OVERHEAD
+    if terms.compute == longest_s:
+        return COMPUTE
+    if terms.fill == longest_s:
+        return L2_FILL
+    return L2 if terms.l2 == longest_s else MEMORY
 
 
 @kernel
@@ -69,6 +233,8 @@ def gemm_times(
     efficiency_G: NDArray[np.float64],
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
+    menu_5C: NDArray[np.float64],
+    candidate_s_C: NDArray[np.float64],
     time_s_G: NDArray[np.float64],
     bound_G: NDArray[np.int64],
     choice_G: NDArray[np.int64],
@@ -88,80 +254,80 @@ def gemm_times(
     device_G : int64[G]
         Row of ``devices_D``.
     devices_D : DEVICE[D]
+    menu_5C, candidate_s_C : float64[5, MAX_CANDIDATES], float64[MAX_CANDIDATES]
+        Scratch, overwritten; one for each thread.
     time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
-        Outputs: seconds, code of the limiter, and tile * 16 + split - 1 of the choice.
+        Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
+        of the choice, -1 without one.
 
     Returns
     -------
     int
-        ``OK``, or ``INVALID`` where a time is no finite, non-negative number.
+        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
 
     Notes
     -----
     For a tile and a split the compute units work through ``ceil(tiles / units)`` waves; a wave
     lasts as long as its K loop, ``max(matrix pipe, L2 fill of the unit)``, also when it is only
-    partly full. Beside it run the traffic of the whole device out of L2 and memory. The time is
-    ``overhead + max(compute, memory) + loss * min(compute, memory) + prologue + last store``,
-    plus the reduction of a split K. The smallest wins, the first of equals.
+    partly full. Beside it run the traffic of the whole device out of L2, and out of memory, where each
+    wave reads the rows and columns of its rectangle of tiles once (`_sweeps`) and what an
+    earlier wave read comes from a cache as far as the operands fit there: an L2 for each die,
+    the memory-side cache for all of them. ``time = overhead + first load + max(core, memory) +
+    loss * min(core, memory) + store of the last wave``, plus the reduction of a split K, where
+    the core is the longest of matrix pipe, fill and L2: on-chip loads run ahead in the same
+    pipeline and cost nothing beside it, memory does.
+    The smallest wins, the first of equals. All candidates of a row are evaluated in one
+    branch-free loop, which the compiler vectorises.
+
+    Left out: clusters that do not divide the units, drift of CTAs in a very deep K, stream-K.
     """
     status = OK
+    menu_of = np.int64(-1)
+    candidates = 0
     for g in range(extent_G4.shape[0]):
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
         time_s_G[g] = 0.0
         bound_G[g] = OVERHEAD
         choice_G[g] = -1
-        if m <= 0.0 or n <= 0.0 or k <= 0.0 or batch <= 0.0:
+        if min(m, n, k, batch) == 0.0:
             continue
-        device = devices_D[device_G[g]]
-        units = device.compute_units
-        operand = OPERAND_BYTES[dtype_G[g]]
-        unit_rate = device.matrix_flop_per_s[dtype_G[g]] / units * efficiency_G[g]
-        fill_rate = device.l2_fill_bytes_per_clk_per_cu * device.clock_hz[dtype_G[g]]
-        # First loads and last stores are no matrix load: one clock for all types.
-        edge_rate = device.l2_fill_bytes_per_clk_per_cu * device.clock_hz[EDGE_CLOCK]
-        cache = device.l2_bytes + device.mall_bytes
-        output = m * n * batch * out_bytes_G[g]
-        best = math.inf
-        for tile in range(device.num_tiles):
-            tile_m, tile_n = device.tiles[tile, TILE_M], device.tiles[tile, TILE_N]
-            efficiency = device.tiles[tile, TILE_EFFICIENCY]
-            tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
-            dram, requested = _dram_bytes(m, n, k, operand, tile_m, tile_n, units, cache)
-            memory_s = (dram * batch + output) / device.hbm_bytes_per_s
-            if device.mall_bytes_per_s > 0.0:
-                memory_s = max(memory_s, (requested * batch + output) / device.mall_bytes_per_s)
-            longer, shorter = max(tile_m, tile_n), min(tile_m, tile_n)
-            out_of_l2 = tiles * (longer / device.l2_multicast + shorter) * k * operand
-            l2_s = out_of_l2 / device.l2_bytes_per_s
-            traffic_s = max(memory_s, l2_s)
-            store_s = min(tile_m, m) * min(tile_n, n) * out_bytes_G[g] / edge_rate
-            prologue_s = device.hbm_latency_s + (tile_m + tile_n) * FIRST_STEP_BYTES / edge_rate
-            around_s = device.gemm_overhead_s + prologue_s + store_s
-            split = 1
-            while split <= MAX_SPLIT_K and (split == 1 or k / split >= MIN_SPLIT_DEPTH):
-                depth = math.ceil(k / split)
-                waves = math.ceil(tiles * split / units)
-                math_s = waves * (2.0 * tile_m * tile_n * depth / (unit_rate * efficiency))
-                fill_s = waves * ((tile_m + tile_n) * depth * operand / fill_rate)
-                core_s = max(math_s, fill_s)
-                time = around_s + max(core_s, traffic_s)
-                time += device.gemm_overlap_loss * min(core_s, traffic_s)
-                if split > 1:
-                    partial = 8.0 * m * n * batch * split
-                    time += device.gemm_split_k_s + partial / device.l2_bytes_per_s
-                if time < best:
-                    best = time
-                    choice_G[g] = tile * MAX_SPLIT_K + split - 1
-                    if around_s > max(core_s, traffic_s):
-                        bound_G[g] = OVERHEAD
-                    elif core_s >= traffic_s:
-                        bound_G[g] = COMPUTE if math_s >= fill_s else L2_FILL
-                    else:
-                        bound_G[g] = MEMORY if memory_s >= l2_s else L2
-                split *= 2
-        time_s_G[g] = best
-        if not best < math.inf:
+        d, code = device_G[g], dtype_G[g]
+        if not (
+            min(m, n, k, batch) > 0.0
+            and 0 <= d < devices_D.shape[0]
+            and 0 <= code < len(MATRIX_TYPES)
+        ):
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        if d != menu_of:
+            candidates = _load_menu(devices_D[d], menu_5C)
+            menu_of = d
+        problem = _meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
+        for c in range(candidates):
+            candidate_s_C[c] = _candidate(
+                problem, menu_5C[_ROWS_M, c], menu_5C[_COLUMNS_N, c], menu_5C[_STEP_K, c],
+                menu_5C[_EFFICIENCY, c], menu_5C[_SPLIT, c],
+            ).time  # fmt: skip
+        best, best_s = -1, math.inf
+        for c in range(candidates):
+            if candidate_s_C[c] < best_s:
+                best, best_s = c, candidate_s_C[c]
+        if best < 0:
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        terms = _candidate(
+            problem, menu_5C[_ROWS_M, best], menu_5C[_COLUMNS_N, best], menu_5C[_STEP_K, best],
+            menu_5C[_EFFICIENCY, best], menu_5C[_SPLIT, best],
+        )  # fmt: skip
+        # The padded work never falls below the exact one but by rounding.
+        light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
+        time_s_G[g] = max(best_s, light_s)
+        bound_G[g] = _bound(terms)
+        choice_G[g] = best // NUM_SPLITS * MAX_SPLIT_K + np.int64(menu_5C[_SPLIT, best]) - 1
+        if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
     return status
 
@@ -174,19 +340,34 @@ def sol_times(
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
     time_s_G: NDArray[np.float64],
-) -> None:
+    bound_G: NDArray[np.int64],
+) -> int:
     """Speed of light of each GEMM: the longer of its FLOP and its compulsory traffic.
 
-    Parameters are those of `gemm_times`.
+    Parameters and result are those of `gemm_times`; the bound is ``COMPUTE`` or ``MEMORY``.
     """
+    status = OK
     for g in range(extent_G4.shape[0]):
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
-        device = devices_D[device_G[g]]
-        operands = (m + n) * k * OPERAND_BYTES[dtype_G[g]]
-        traffic_s = batch * (operands + m * n * out_bytes_G[g]) / device.hbm_bytes_per_s
-        math_s = 2.0 * m * n * k * batch / device.matrix_flop_per_s[dtype_G[g]]
-        time_s_G[g] = max(math_s, traffic_s) if m * n * k * batch > 0.0 else 0.0
+        d, code = device_G[g], dtype_G[g]
+        time_s_G[g] = 0.0
+        bound_G[g] = OVERHEAD
+        if min(m, n, k, batch) == 0.0:
+            continue
+        if not (0 <= d < devices_D.shape[0] and 0 <= code < len(MATRIX_TYPES)):
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        operands = (m + n) * k * OPERAND_BYTES[code]
+        traffic = batch * (operands + m * n * out_bytes_G[g])
+        traffic_s = traffic / devices_D[d]["hbm_bytes_per_s"]
+        compute_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
+        time_s_G[g] = max(compute_s, traffic_s)
+        bound_G[g] = COMPUTE if compute_s >= traffic_s else MEMORY
+        if not (min(m, n, k, batch) > 0.0 and 0.0 <= time_s_G[g] < math.inf):
+            status = INVALID
+    return status
 
 
 def gemm_time_columns(
@@ -207,12 +388,46 @@ def gemm_time_columns(
     rows = len(extent_G4)
     time_s_G, bound_G, choice_G = np.empty(rows), np.empty(rows, np.int64), np.empty(rows, np.int64)
     status = gemm_times(
-        np.ascontiguousarray(extent_G4), np.ascontiguousarray(dtype_G, np.int64),
-        np.ascontiguousarray(out_bytes_G), np.ascontiguousarray(efficiency_G),
-        np.ascontiguousarray(device_G), devices_D,
+        np.ascontiguousarray(extent_G4, np.int64), np.ascontiguousarray(dtype_G, np.int64),
+        np.ascontiguousarray(out_bytes_G, np.float64),
+        np.ascontiguousarray(efficiency_G, np.float64),
+        np.ascontiguousarray(device_G, np.int64), devices_D,
+        np.empty((5, MAX_CANDIDATES)), np.empty(MAX_CANDIDATES),
         time_s_G, bound_G, choice_G,
     )  # fmt: skip
     if status != OK:
-        msg = "a GEMM has no finite time"
-        raise ValueError(msg)
+        raise ValueError(_explain(time_s_G, extent_G4))
     return time_s_G, bound_G, choice_G
+
+
+def sol_time_columns(
+    extent_G4: NDArray[np.int64],
+    dtype_G: NDArray[np.int64],
+    out_bytes_G: NDArray[np.float64],
+    device_G: NDArray[np.int64],
+    devices_D: NDArray[np.void],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the columns ``(time_s, bound)`` of `sol_times`.
+
+    Raises
+    ------
+    ValueError
+        If a time is no finite, non-negative number.
+    """
+    rows = len(extent_G4)
+    time_s_G, bound_G = np.empty(rows), np.empty(rows, np.int64)
+    status = sol_times(
+        np.ascontiguousarray(extent_G4, np.int64), np.ascontiguousarray(dtype_G, np.int64),
+        np.ascontiguousarray(out_bytes_G, np.float64), np.ascontiguousarray(device_G, np.int64),
+        devices_D, time_s_G, bound_G,
+    )  # fmt: skip
+    if status != OK:
+        raise ValueError(_explain(time_s_G, extent_G4))
+    return time_s_G, bound_G
+
+
+def _explain(time_s_G: NDArray[np.float64], extent_G4: NDArray[np.int64]) -> str:
+    valid = np.isfinite(time_s_G) & (time_s_G >= 0.0) & (np.min(extent_G4, axis=1) >= 0)
+    row = int(np.argmin(valid))
+    m, n, k, batch = (int(extent) for extent in extent_G4[row])
+    return f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time"

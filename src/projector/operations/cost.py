@@ -182,11 +182,11 @@ def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloa
     for segment in range(NUM_SEGMENTS):
         whole_s += free_s[:, segment]
     rows = np.flatnonzero(hides)
-    segment = table.segment[rows]
+    beside = table.segment[rows]
     partner_s = np.where(
-        segment == WHOLE_LAYER,
+        beside == WHOLE_LAYER,
         whole_s[slot[rows] // NUM_SEGMENTS],
-        segment_s[slot[rows] + np.maximum(segment, 0)],
+        segment_s[slot[rows] + np.maximum(beside, 0)],
     )
     exposed_s = time_s.copy()
     never = table.exposed_share[rows] * time_s[rows]

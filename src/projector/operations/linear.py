@@ -134,8 +134,8 @@ def emit_memory(
     common: dict[str, Any] = {"kind": MEMORY, "category": COMPUTE_OTHER}
     table.add(
         where, label, phase=FORWARD, bytes=forward_bytes, launches=launches,
-        saved_bytes=saved_bytes, parameters=parameters, recompute_bit=recompute_bit, exponentials=exponentials,
-        transient_bytes=transient_bytes, syncs=syncs, **common,
+        saved_bytes=saved_bytes, parameters=parameters, recompute_bit=recompute_bit,
+        exponentials=exponentials, transient_bytes=transient_bytes, syncs=syncs, **common,
     )  # fmt: skip
     table.add(
         where, label, phase=BACKWARD, bytes=backward_bytes,

@@ -1,0 +1,136 @@
+"""Reading jobs: overrides, relative files, mistakes."""
+
+import json
+
+import pytest
+
+from projector.config.load import load_job, load_model, parse_override
+from projector.errors import ConfigError, ProjectorError, UnsupportedError
+
+BASE = {
+    "model": "llama3.1_8b",
+    "training": {"mbs": 1, "gbs": 8, "seq_length": 4096},
+    "cluster": {"device": "h100"},
+}
+
+
+def fails(data, overrides=None, kind=ConfigError):
+    with pytest.raises(kind) as caught:
+        load_job(data, overrides)
+    return caught.value
+
+
+def test_names_are_expanded_where_a_field_is_overridden():
+    job = load_job(BASE, {"model.num_layers": 4, "cluster.device.hbm_gib": 100.0})
+    assert job.model.num_layers == 4
+    assert job.model.hidden_size == 4096
+    assert job.cluster.device.hbm_gib == 100.0
+    assert job.cluster.device.compute_units == 132
+
+
+def test_network_override_extends_the_usual_network():
+    job = load_job(BASE, {"cluster.network.nic_gbit_per_s": 800})
+    assert job.cluster.network.nic_gbit_per_s == 800
+    assert job.cluster.network.gpus_per_node == 8
+
+
+def test_short_forms_are_expanded():
+    job = load_job(
+        {**BASE, "training": {**BASE["training"], "recompute": "full"}},
+        {"training.recompute.method": "block", "training.recompute.num_layers": 2},
+    )
+    assert job.training.recompute.granularity == "full"
+    assert job.training.recompute.num_layers == 2
+
+
+def test_megatron_names_are_aliases():
+    job = load_job({**BASE, "parallelism": {"tensor_model_parallel_size": 2}})
+    assert job.parallelism.tp == 2
+    error = fails({**BASE, "parallelism": {"tensor_model_parallel_size": 2, "tp": 2}})
+    assert "set twice" in error.message
+
+
+def test_a_job_can_be_overridden_again():
+    job = load_job(load_job(BASE, {"parallelism.tp": 2}), {"parallelism.pp": 2})
+    assert (job.parallelism.tp, job.parallelism.pp) == (2, 2)
+
+
+def test_files_are_found_beside_the_job(tmp_path):
+    (tmp_path / "tiny.yaml").write_text("extends: llama3.1_8b\nnum_layers: 2\n")
+    (tmp_path / "gpu.yaml").write_text("extends: h100\nhbm_gib: 10\n")
+    (tmp_path / "job.yaml").write_text(
+        "model: tiny.yaml\ntraining: {mbs: 1, gbs: 8, seq_length: 64}\ncluster: {device: gpu.yaml}\n"
+    )
+    job = load_job(tmp_path / "job.yaml")
+    assert job.model.num_layers == 2
+    assert job.cluster.device.hbm_gib == 10
+
+
+def test_an_unknown_gpu_lists_the_nearest():
+    error = fails(BASE, {"cluster.device": "mi35x"})
+    assert "mi355x" in error.allowed
+    assert error.key == "cluster.device"
+
+
+def test_a_misspelt_key_is_suggested():
+    error = fails(BASE, {"training.micro_batch_sise": 2})
+    assert error.key == "training.micro_batch_sise"
+    assert error.allowed == ["micro_batch_size"]
+
+
+def test_a_negative_bandwidth_names_its_key_once():
+    error = fails(BASE, {"cluster.network.nic_gbit_per_s": -1})
+    assert error.message.startswith("cluster.network.nic_gbit_per_s: should be greater than 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("- 1\n- 2\n", "holds a list"),
+        ("a: 1\na: 2\n", "given twice"),
+        ("a: [1, 2\n", "not valid YAML"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(
+            f"k{i}: &k{i} [{', '.join(['*' + ('b' if i == 0 else f'k{i - 1}')] * 9)}]\n"
+            for i in range(9)
+        ), "expands to more than"),
+        ("a: &a [*a]\n", "expands to more than"),
+        ("\x00", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_job(tmp_path, text, says):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    assert says in fails(path).message
+
+
+def test_a_directory_and_a_missing_file(tmp_path):
+    assert "is a directory" in fails(tmp_path).message
+    assert "does not exist" in fails(tmp_path / "none.yaml").message
+
+
+def test_an_architecture_is_no_job(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama"}))
+    assert "name it as the model" in fails(path).message
+
+
+def test_hybrid_models_are_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "nemotron_h", "hidden_size": 4096}))
+    with pytest.raises(UnsupportedError, match="not supported"):
+        load_model(path)
+    error = fails({**BASE, "model": str(path)}, kind=ProjectorError)
+    assert "not supported" in error.message
+
+
+def test_overrides_are_yaml():
+    assert parse_override("training.recompute=full") == ("training.recompute", "full")
+    assert parse_override("parallelism.tp=4") == ("parallelism.tp", 4)
+    assert parse_override("training.recompute={method: block, num_layers: 2}")[1]["num_layers"] == 2
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_override("tp")
+
+
+def test_a_missing_device_is_named():
+    assert fails({**BASE, "cluster": {}}).key == "cluster.device"
