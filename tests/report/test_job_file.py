@@ -33,7 +33,7 @@ def test_defaults_in_the_file_are_the_defaults(arguments, tmp_path):
     text = job_file(*arguments)
     bare.write_text(text)
     # A line '# name: value', and what is indented below it, comes alive without its sign.
-    path.write_text(re.sub(r"(?m)^  # ([a-z_]+:( |$)|  )", r"  \1", text))
+    path.write_text(re.sub(r"(?m)^  # ([a-z0-9_]+:( |$)|  )", r"  \1", text))
     full, default = projector.load_job(path), projector.load_job(bare)
     for section in ("parallelism", "training", "cluster"):
         assert getattr(full, section) == getattr(default, section)

@@ -22,6 +22,7 @@ def both_report(
         verdict(result.memory),
         performance.headline(result),
         performance.limit(result),
+        memory.parameters(result.memory),
         Text(),
         *memory.stages(result.memory),
         *memory.components(result.memory),

@@ -27,16 +27,20 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         configuration(job, result.schedule),
         Text(),
         verdict(result),
-        Text(
-            f"{count(result.counts.parameters_total)} parameters, "
-            f"{count(result.counts.parameters_active)} active for a token"
-        ),
+        parameters(result),
         Text(),
         *stages(result),
         *components(result),
         *documented(result),
         *filled_in(job, result.provenance),
     ]
+
+
+def parameters(result: MemoryProjection) -> Text:
+    """Return the size of the model."""
+    total, active = result.counts.parameters_total, result.counts.parameters_active
+    text = f"{count(total)} parameters"
+    return Text(text if active == total else f"{text}, {count(active)} active for a token")
 
 
 def stages(result: MemoryProjection) -> list[RenderableType]:
