@@ -50,6 +50,15 @@ def test_megatron_names_are_aliases():
     assert "set twice" in error.message
 
 
+def test_overrides_meet_aliases_in_either_spelling():
+    data = {**BASE, "parallelism": {"tensor_model_parallel_size": 2}}
+    assert load_job(data, {"parallelism.tp": 4}).parallelism.tp == 4
+    job = load_job(
+        data, {"parallelism.tensor-model-parallel-size": 8, "training.micro_batch_size": 2}
+    )
+    assert (job.parallelism.tp, job.training.micro_batch_size) == (8, 2)
+
+
 def test_a_job_can_be_overridden_again():
     job = load_job(load_job(BASE, {"parallelism.tp": 2}), {"parallelism.pp": 2})
     assert (job.parallelism.tp, job.parallelism.pp) == (2, 2)

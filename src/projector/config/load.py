@@ -8,9 +8,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from projector.config import resources
+from projector.config.cluster import ClusterConfig
 from projector.config.device import merge
 from projector.config.job import Job
-from projector.config.model import ModelConfig
+from projector.config.model import MLAConfig, ModelConfig, MoEConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.config.yaml_file import parse_yaml, read_text, read_yaml
 from projector.errors import ConfigError
 
@@ -161,7 +164,7 @@ def _job_data(job: Job) -> dict[str, Any]:
 
 def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one dotted field, expanding what is given by name."""
-    parts = dotted.split(".")
+    parts = _native_names(dotted)
     node = data
     for depth, part in enumerate(parts[:-1]):
         path = ".".join(parts[: depth + 1])
@@ -169,9 +172,30 @@ def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(child, Mapping):
             msg = f"{dotted}: {path} is {child!r}, which has no field {parts[depth + 1]!r}"
             raise ConfigError(msg, key=dotted, value=value)
-        node[part] = dict(child)
+        aliases = _ALIASES.get(path, {})
+        node[part] = {aliases.get(str(name), name): field for name, field in child.items()}
         node = node[part]
     node[parts[-1]] = value
+
+
+def _native_names(dotted: str) -> list[str]:
+    """Split a dotted field, replacing Megatron's spellings by the names of the fields."""
+    parts: list[str] = []
+    for part in dotted.split("."):
+        parts.append(_ALIASES.get(".".join(parts), {}).get(part.replace("-", "_"), part))
+    return parts
+
+
+_ALIASES = {
+    "model": ModelConfig.aliases,
+    "model.mla": MLAConfig.aliases,
+    "model.moe": MoEConfig.aliases,
+    "parallelism": ParallelismConfig.aliases,
+    "training": TrainingConfig.aliases,
+    "training.recompute": RecomputeConfig.aliases,
+    "cluster": ClusterConfig.aliases,
+}
+"""Other spellings of the fields of each section."""
 
 
 _SHORT_FORMS = {
