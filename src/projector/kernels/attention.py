@@ -47,6 +47,32 @@ OK, INVALID = 0, 1
 _UNBOUNDED = 1e18
 
 
+class _Shape(NamedTuple):
+    """One attention; query q sees the keys q + low to q + high."""
+
+    batch: float
+    heads: float
+    key_heads: float
+    queries: float
+    keys: float
+    d_qk: float
+    d_v: float
+    low: float
+    high: float
+
+
+class _Terms(NamedTuple):
+    """Parts of one attention."""
+
+    compute: float
+    """Makespan of the work-groups [s]."""
+    softmax: bool
+    """Whether a step spends more time on exponentials than on matrix instructions."""
+    memory: float
+    atomics: float
+    overhead: float
+
+
 class _Walk(NamedTuple):
     """The blocks of one head and what each visits.
 
@@ -118,19 +144,14 @@ def _visible(queries: float, offset: float, ahead: float) -> float:
 
 
 @helper
-def _pairs(queries: float, keys: float, causal: bool, window: float) -> float:
-    """Pairs of a query and a key that it sees."""
-    offset = keys - queries
-    seen = queries * keys
-    if causal:
-        seen = _visible(queries, offset, 1.0)
-    elif window > 0.0:
-        seen = _visible(queries, offset, window) - _visible(queries, offset, window - keys)
-    if window > 0.0:
-        seen -= _visible(queries, offset, 1.0 - window)
-        if not causal:
-            seen += _visible(queries, offset, 1.0 - window - keys)
-    return seen
+def _pairs(queries: float, keys: float, low: float, high: float) -> float:
+    """Pairs of a query q and a key in q + low .. q + high."""
+    below_end = queries * keys
+    if high < _UNBOUNDED:
+        below_end = _visible(queries, high, 1.0) - _visible(queries, high, 1.0 - keys)
+    if low == -_UNBOUNDED:
+        return below_end
+    return below_end - (_visible(queries, low, 0.0) - _visible(queries, low, -keys))
 
 
 @helper
@@ -143,6 +164,105 @@ def _reads(streams: float, groups: float, units: float, stream_bytes: float, cac
     waves = max(1.0, groups / units)
     in_flight = min(streams, max(1.0, units / groups)) * stream_bytes
     return 1.0 + (waves - 1.0) * max(0.0, 1.0 - cache / in_flight)
+
+
+@helper
+def _padded(width: float) -> float:
+    return np.ceil(width / HEAD_DIM_STEP) * HEAD_DIM_STEP
+
+
+@helper
+def _step(device: np.void, code: int, flop: float, scores: float) -> tuple[float, float]:
+    """Seconds of one inner step, and of its matrix instructions alone."""
+    unit_flop_per_s = device["matrix_flop_per_s"][code] / device["compute_units"]
+    matrix_s = flop * scores / unit_flop_per_s
+    softmax_s = scores / (device["transcendental_per_s"] / device["compute_units"])
+    return max(matrix_s + device["attention_softmax_exposed"] * softmax_s, softmax_s), matrix_s
+
+
+@helper
+def _forward(device: np.void, code: int, shape: _Shape) -> _Terms:
+    rows, columns = device["attention_forward_rows"], device["attention_forward_columns"]
+    flop = 2.0 * (_padded(shape.d_qk) + _padded(shape.d_v)) / device["attention_forward_efficiency"]
+    step_s, matrix_s = _step(device, code, flop, rows * columns)
+    walk = _Walk(shape.queries, rows, shape.keys, columns, shape.low, shape.high, True)
+    heads = shape.batch * shape.heads
+    work = _schedule(
+        walk, heads, device["compute_units"], step_s, device["attention_tile_overhead_s"]
+    )
+
+    operand, output = OPERAND_BYTES[code], max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
+    widths = shape.d_qk + shape.d_v
+    streams = shape.batch * shape.key_heads
+    stream_bytes = (shape.keys - max(0.0, shape.low)) * widths * operand
+    groups = np.ceil(shape.queries / rows) * shape.heads / shape.key_heads
+    reads = 1.0
+    if shape.low == -_UNBOUNDED:
+        cache = max(device["l2_bytes"], device["mall_bytes"])
+        reads = _reads(streams, groups, device["compute_units"], stream_bytes, cache)
+    traffic = heads * shape.queries * (shape.d_qk * operand + shape.d_v * output + FP32)
+    traffic += streams * stream_bytes * reads
+    return _Terms(
+        work.makespan_s,
+        step_s > 2.0 * matrix_s,
+        traffic / device["hbm_bytes_per_s"],
+        0.0,
+        device["gemm_overhead_s"],
+    )
+
+
+@helper
+def _backward(device: np.void, code: int, shape: _Shape) -> _Terms:
+    rows, columns = device["attention_backward_rows"], device["attention_backward_columns"]
+    flop = 2.0 * (3.0 * _padded(shape.d_qk) + 2.0 * _padded(shape.d_v))
+    flop /= device["attention_backward_efficiency"]
+    step_s, matrix_s = _step(device, code, flop, rows * columns)
+    walk = _Walk(shape.keys, columns, shape.queries, rows, -shape.high, -shape.low, False)
+    heads = shape.batch * shape.heads
+    work = _schedule(
+        walk, heads, device["compute_units"], step_s, device["attention_tile_overhead_s"]
+    )
+
+    operand, output = OPERAND_BYTES[code], max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
+    widths = shape.d_qk + shape.d_v
+    stream_bytes = shape.queries * (shape.d_qk * operand + shape.d_v * output)
+    groups = np.ceil(shape.keys / columns)
+    reads = 1.0
+    if shape.low == -_UNBOUNDED:
+        cache = max(device["l2_bytes"], device["mall_bytes"])
+        reads = _reads(heads, groups, device["compute_units"], stream_bytes, cache)
+    # Q and dO, walked over; O and dO of the pass before; the statistics of both.
+    traffic = heads * stream_bytes * reads
+    traffic += heads * shape.queries * (2.0 * shape.d_v * output + 3.0 * FP32)
+    # K and V in; dK and dV out for every query head, and added up where heads share a key head.
+    traffic += shape.batch * shape.key_heads * shape.keys * widths * (operand + output)
+    if shape.heads > shape.key_heads:
+        traffic += 2.0 * heads * shape.keys * widths * output
+    traffic += heads * shape.queries * shape.d_qk * output
+    atomics_s = 0.0
+    if device["attention_atomic_bytes_per_s"] > 0.0:
+        # dQ is cleared, added to and converted; the adds meet in L2.
+        traffic += heads * shape.queries * shape.d_qk * 3.0 * FP32
+        added = heads * work.steps * rows * shape.d_qk * FP32
+        atomics_s = added / device["attention_atomic_bytes_per_s"]
+    return _Terms(
+        work.makespan_s,
+        step_s > 2.0 * matrix_s,
+        traffic / device["hbm_bytes_per_s"],
+        atomics_s,
+        2.0 * device["gemm_overhead_s"],
+    )
+
+
+@helper
+def _bound(terms: _Terms) -> int:
+    """Name the longest part."""
+    longest_s = max(terms.compute, terms.memory, terms.atomics)
+    if terms.overhead > longest_s:
+        return OVERHEAD
+    if terms.compute == longest_s:
+        return SOFTMAX if terms.softmax else MATRIX
+    return MEMORY if terms.memory == longest_s else ATOMICS
 
 
 @kernel
@@ -213,18 +333,55 @@ def attention_times(
             status = INVALID
             continue
         device = devices_D[d]
-        units = device["compute_units"]
-        all_heads = batch * heads
-        side = "backward" if backward else "forward"  # noqa: F841
-        rows = device["attention_backward_rows"] if backward else device["attention_forward_rows"]
-        columns = (
-            device["attention_backward_columns"]
-            if backward
-            else device["attention_forward_columns"]
-        )
         offset = keys - queries
         low = offset - window + 1.0 if window > 0.0 else -_UNBOUNDED
         high = offset + window - 1.0 if window > 0.0 else _UNBOUNDED
         high = offset if causal else high
-        time_s_A[a] = 0.0
+        shape = _Shape(batch, heads, key_heads, queries, keys, d_qk, d_v, low, high)
+        terms = _backward(device, code, shape) if backward else _forward(device, code, shape)
+        busy_s = max(terms.compute, terms.atomics)
+        time = terms.overhead + max(busy_s, terms.memory) + HIDDEN_LOSS * min(busy_s, terms.memory)
+        # Whole tiles never fall below the exact work but by rounding.
+        flop = 2.0 * (3.0 * d_qk + 2.0 * d_v) if backward else 2.0 * (d_qk + d_v)
+        flop *= batch * heads * _pairs(queries, keys, low, high)
+        time_s_A[a] = max(time, flop / device["matrix_flop_per_s"][code])
+        bound_A[a] = _bound(terms)
+        # max() may drop a NaN; the sum of the parts keeps it.
+        parts = terms.compute + terms.memory + terms.atomics + terms.overhead
+        if not (0.0 <= parts < math.inf and 0.0 <= time_s_A[a] < math.inf):
+            status = INVALID
     return status
+
+
+def attention_time_columns(
+    extent_A7: NDArray[np.int64],
+    causal_A: NDArray[np.int64],
+    window_A: NDArray[np.int64],
+    backward_A: NDArray[np.int64],
+    dtype_A: NDArray[np.int64],
+    device_A: NDArray[np.int64],
+    devices_D: NDArray[np.void],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the columns ``(time_s, bound)`` of `attention_times`.
+
+    Raises
+    ------
+    ValueError
+        If a time is no finite, non-negative number.
+    """
+    rows = len(extent_A7)
+    time_s_A, bound_A = np.empty(rows), np.empty(rows, np.int64)
+    status = attention_times(
+        np.ascontiguousarray(extent_A7, np.int64), np.ascontiguousarray(causal_A, np.int64),
+        np.ascontiguousarray(window_A, np.int64), np.ascontiguousarray(backward_A, np.int64),
+        np.ascontiguousarray(dtype_A, np.int64), np.ascontiguousarray(device_A, np.int64),
+        devices_D, time_s_A, bound_A,
+    )  # fmt: skip
+    if status != OK:
+        valid = np.isfinite(time_s_A) & (time_s_A >= 0.0) & (np.min(extent_A7, axis=1) >= 0)
+        row = int(np.argmin(valid))
+        names = "batch, heads, key heads, queries, keys, d_qk, d_v"
+        extents = ", ".join(str(int(extent)) for extent in extent_A7[row])
+        msg = f"attention {row} ({names} = {extents}) has no finite time"
+        raise ValueError(msg)
+    return time_s_A, bound_A
