@@ -7,7 +7,7 @@ stands beside its source, ``{value: 304, source: name}``, where ``name`` is a ke
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -77,7 +77,29 @@ class AttentionKernel(Config):
     """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
 
 
-class Device(Config):
+class Sourced(Config):
+    """Configuration whose numbers may stand beside their source: ``{value, source, note}``."""
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where each number comes from, by dotted field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_sources(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        table = data.get("sources") or {}
+        found: dict[str, str] = {}
+        body = {
+            str(name): _strip(value, str(name), table, found)
+            for name, value in data.items()
+            if name not in {"sources", "extends"}
+        }
+        known = {key: text for key, text in table.items() if key in cls.model_fields or "." in key}
+        return {**body, "sources": {**known, **found}}
+
+
+class Device(Sourced):
     """An accelerator, as the kernels see it."""
 
     name: str
@@ -217,26 +239,6 @@ class Device(Config):
     network: str
     """Cluster network that this device usually comes with (``hardware/networks.yaml``)."""
 
-    sources: dict[str, str] = Field(default_factory=dict)
-    """Where each number comes from, by dotted field."""
-
-    aliases: ClassVar = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split_sources(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        table = data.get("sources") or {}
-        found: dict[str, str] = {}
-        body = {
-            str(name): _strip(value, str(name), table, found)
-            for name, value in data.items()
-            if name not in {"sources", "extends"}
-        }
-        known = {key: text for key, text in table.items() if key in cls.model_fields or "." in key}
-        return {**body, "sources": {**known, **found}}
-
     @model_validator(mode="after")
     def _types_agree(self) -> Self:
         for field in ("sustained_clock_mhz", "matrix_peak_tflops", "gemm_efficiency"):
@@ -270,7 +272,7 @@ class Device(Config):
         return computed if abs(stated / computed - 1.0) > STALE_PEAK else max(stated, computed)
 
 
-class Network(Config):
+class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
 
     name: str
@@ -296,23 +298,6 @@ class Network(Config):
 
     collective_start_us: NonNegativeFloat = 20.0
     """Fixed cost that any collective between nodes adds."""
-
-    sources: dict[str, str] = Field(default_factory=dict)
-    """Where each number comes from, by field."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _split_sources(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        table = data.get("sources") or {}
-        found: dict[str, str] = {}
-        body = {
-            str(name): _strip(value, str(name), table, found)
-            for name, value in data.items()
-            if name != "sources"
-        }
-        return {**body, "sources": found}
 
 
 def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.device") -> Device:

@@ -168,7 +168,7 @@ def _reads(streams: float, groups: float, units: float, stream_bytes: float, cac
 
 @helper
 def _padded(width: float) -> float:
-    return np.ceil(width / HEAD_DIM_STEP) * HEAD_DIM_STEP
+    return float(np.ceil(width / HEAD_DIM_STEP)) * HEAD_DIM_STEP
 
 
 @helper

@@ -49,7 +49,6 @@ OK, INVALID = 0, 1
 
 NUM_SPLITS = 5
 MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
-_ROWS_M, _COLUMNS_N, _STEP_K, _EFFICIENCY, _SPLIT = range(5)
 
 
 class _Problem(NamedTuple):
@@ -59,18 +58,24 @@ class _Problem(NamedTuple):
     n: float
     k: float
     batch: float
-    operand_bytes: float
+    a_bytes: float
+    b_bytes: float
+    output: float
+    """Bytes of all of C."""
     out_bytes: float
+    """Bytes of an element of C."""
+    partial_bytes: float
+    """Traffic of one split's partial results."""
     units: float
     """Compute units; each holds one tile at a time."""
     unit_flop_per_s: float
-    fill_bytes_per_s: float
-    """L2 to one compute unit."""
+    fill_s: float
+    """One element of A or B from L2 into a compute unit."""
     l2_bytes: float
     l2_bytes_per_s: float
     multicast: float
-    die_units: float
-    """Compute units in front of one L2."""
+    die_share: float
+    """Share of the compute units that sit in front of one L2."""
     die_reread_share: float
     """Share of the operands that one L2 does not keep from one wave to the next."""
     shared_units: float
@@ -79,82 +84,98 @@ class _Problem(NamedTuple):
     fabric_bytes_per_s: float
     """Rate of the last cache, the memory's where that is higher or the only one."""
     hbm_bytes_per_s: float
+    store_bytes_per_s: float
     start_s: float
     split_k_s: float
     overlap_loss: float
 
 
-class _Terms(NamedTuple):
-    """Seconds of one candidate."""
+class _Tile(NamedTuple):
+    """One candidate."""
 
-    time: float
-    compute: float
-    fill: float
-    l2: float
-    memory: float
+    m: float
+    n: float
+    step: float
+    """Elements of K that one step of the main loop takes."""
+    efficiency: float
+    split: float
 
 
 @helper
-def _sweeps(
-    tiles_m: float, tiles_n: float, tile_m: float, tile_n: float, units: float
-) -> tuple[float, float]:
-    """How often the waves of ``units`` tiles read A and B.
+def _core(problem: _Problem, tile: _Tile) -> tuple[float, float, float]:
+    """Seconds of the matrix pipe, of L2 into the compute units, and of L2 as a whole."""
+    tiles_m, tiles_n = np.ceil(problem.m / tile.m), np.ceil(problem.n / tile.n)
+    waves = np.ceil(tiles_m * tiles_n * problem.batch * tile.split / problem.units)
+    depth = np.ceil(np.ceil(problem.k / tile.step) / tile.split) * tile.step
+    step_s = 2.0 * tile.m * tile.n / (problem.unit_flop_per_s * tile.efficiency)
+    fill_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
+    of_a = problem.multicast if tile.m >= tile.n else 1.0
+    of_b = 1.0 if tile.m >= tile.n else problem.multicast
+    loads = tiles_n / of_a * problem.a_bytes + tiles_m / of_b * problem.b_bytes
+    return waves * depth * step_s, waves * depth * fill_s, loads / problem.l2_bytes_per_s
+
+
+@helper
+def _sweeps(problem: _Problem, tile: _Tile, units: float) -> float:
+    """Bytes of A and B that ``units`` compute units read again, wave after wave.
 
     The tiles of a wave form a rectangle of the output that is as near to a square as the grid of
     tiles allows. Its rows of A and columns of B are read once, by CTAs that advance in step.
     """
-    high = min(tiles_m, max(1.0, np.sqrt(units * tile_n / tile_m)))
+    tiles_m, tiles_n = np.ceil(problem.m / tile.m), np.ceil(problem.n / tile.n)
+    high = min(tiles_m, max(1.0, np.sqrt(units * tile.n / tile.m)))
     wide = min(tiles_n, max(1.0, units / high))
     high = min(tiles_m, max(1.0, units / wide))
-    return tiles_n / wide, tiles_m / high
+    return (tiles_n / wide - 1.0) * problem.a_bytes + (tiles_m / high - 1.0) * problem.b_bytes
 
 
 @helper
-def _candidate(
-    problem: _Problem, tile_m: float, tile_n: float, step: float, efficiency: float, split: float
-) -> _Terms:
-    """Seconds of one GEMM with one tile and one K split."""
-    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
-    tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
-    waves = np.ceil(tiles_m * tiles_n * batch * split / problem.units)
-    depth = np.ceil(np.ceil(k / step) / split) * step
-
-    tile_s = 2.0 * tile_m * tile_n * depth / (problem.unit_flop_per_s * efficiency)
-    ingest = (min(tile_m, m) + min(tile_n, n)) * problem.operand_bytes / problem.fill_bytes_per_s
-    compute_s = waves * tile_s
-    fill_s = waves * (ingest * depth)
-
-    a_bytes = m * k * problem.operand_bytes * batch
-    b_bytes = n * k * problem.operand_bytes * batch
-    of_a = problem.multicast if tile_m >= tile_n else 1.0
-    of_b = 1.0 if tile_m >= tile_n else problem.multicast
-    l2_s = (tiles_n * a_bytes / of_a + tiles_m * b_bytes / of_b) / problem.l2_bytes_per_s
-
-    on_die = max(1.0, min(problem.units, tiles_m * tiles_n) * problem.die_units / problem.units)
-    sweeps_a, sweeps_b = _sweeps(tiles_m, tiles_n, tile_m, tile_n, on_die)
-    reread = (sweeps_a - 1.0) * a_bytes + (sweeps_b - 1.0) * b_bytes
-    from_fabric = reread * problem.die_reread_share
-    sweeps_a, sweeps_b = _sweeps(tiles_m, tiles_n, tile_m, tile_n, problem.shared_units)
-    reread = (sweeps_a - 1.0) * a_bytes + (sweeps_b - 1.0) * b_bytes
-    from_memory = min(from_fabric, reread * problem.shared_reread_share)
-    output = m * n * batch * problem.out_bytes
-    last_output = min(output, problem.units * tile_m * tile_n * problem.out_bytes)
-    once = a_bytes + b_bytes + (output - last_output)
-    memory_s = max(
-        (once + from_memory) / problem.hbm_bytes_per_s,
+def _memory(problem: _Problem, tile: _Tile) -> float:
+    """Seconds of the traffic behind L2, all but the store of the last wave."""
+    tiles = np.ceil(problem.m / tile.m) * np.ceil(problem.n / tile.n)
+    on_die = max(1.0, min(problem.units, tiles) * problem.die_share)
+    from_fabric = _sweeps(problem, tile, on_die) * problem.die_reread_share
+    from_memory = _sweeps(problem, tile, problem.shared_units) * problem.shared_reread_share
+    once = problem.a_bytes + problem.b_bytes + problem.output - _last_output(problem, tile)
+    return max(
+        (once + min(from_fabric, from_memory)) / problem.hbm_bytes_per_s,
         (once + from_fabric) / problem.fabric_bytes_per_s,
     )
 
-    store_rate = min(problem.hbm_bytes_per_s, problem.l2_bytes_per_s)
-    around_s = problem.start_s + ingest * step + last_output / store_rate
-    partial = PARTIAL_BYTES * m * n * batch * split
-    partial_rate = problem.l2_bytes_per_s if partial <= 2.0 * problem.l2_bytes else store_rate
-    around_s += problem.split_k_s + partial / partial_rate if split > 1.0 else 0.0
 
-    core_s = max(compute_s, fill_s, l2_s)
-    time = around_s + max(core_s, memory_s) + problem.overlap_loss * min(core_s, memory_s)
-    time = time if split == 1.0 or k >= MIN_SPLIT_DEPTH * split else math.inf
-    return _Terms(time, compute_s, fill_s, l2_s, memory_s)
+@helper
+def _last_output(problem: _Problem, tile: _Tile) -> float:
+    """Bytes that the last wave stores."""
+    return min(problem.output, problem.units * tile.m * tile.n * problem.out_bytes)
+
+
+@helper
+def _around(problem: _Problem, tile: _Tile) -> float:
+    """Seconds before and after the main loop: start, first loads, last stores, split-K sums."""
+    ingest_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
+    store_s = _last_output(problem, tile) / problem.store_bytes_per_s
+    partial = problem.partial_bytes * tile.split
+    rate = problem.l2_bytes_per_s if partial <= problem.l2_bytes else problem.store_bytes_per_s
+    reduce_s = problem.split_k_s + partial / rate
+    around_s = problem.start_s + ingest_s * tile.step + store_s
+    return around_s + (reduce_s if tile.split > 1.0 else 0.0)
+
+
+@helper
+def _evaluate(
+    problem: _Problem, menu_5C: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
+) -> None:
+    """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
+    rows, columns, steps = menu_5C[0], menu_5C[1], menu_5C[2]
+    efficiencies, splits = menu_5C[3], menu_5C[4]
+    for c in range(count):
+        tile = _Tile(rows[c], columns[c], steps[c], efficiencies[c], splits[c])
+        compute_s, fill_s, l2_s = _core(problem, tile)
+        core_s, memory_s = max(compute_s, fill_s, l2_s), _memory(problem, tile)
+        loss_s = problem.overlap_loss * min(core_s, memory_s)
+        time = _around(problem, tile) + max(core_s, memory_s) + loss_s
+        deep = tile.split == 1.0 or problem.k >= MIN_SPLIT_DEPTH * tile.split
+        time_s_C[c] = time if deep else math.inf
 
 
 @helper
@@ -164,11 +185,11 @@ def _load_menu(device: np.void, menu_5C: NDArray[np.float64]) -> int:
     for tile in range(device["num_tiles"]):
         split = 1
         while split <= MAX_SPLIT_K:
-            menu_5C[_ROWS_M, count] = device["tiles"][tile, TILE_M]
-            menu_5C[_COLUMNS_N, count] = device["tiles"][tile, TILE_N]
-            menu_5C[_STEP_K, count] = device["tiles"][tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
-            menu_5C[_EFFICIENCY, count] = device["tiles"][tile, TILE_EFFICIENCY]
-            menu_5C[_SPLIT, count] = split
+            menu_5C[0, count] = device["tiles"][tile, TILE_M]
+            menu_5C[1, count] = device["tiles"][tile, TILE_N]
+            menu_5C[2, count] = device["tiles"][tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
+            menu_5C[3, count] = device["tiles"][tile, TILE_EFFICIENCY]
+            menu_5C[4, count] = split
             split *= 2
             count += 1
     return count
@@ -180,32 +201,36 @@ def _meet(
     out_bytes: float, efficiency: float,
 ) -> _Problem:  # fmt: skip
     """Gather what one GEMM needs of a device."""
-    units = device["compute_units"]
-    die_units = units / device["dies"]
-    die_cache = device["l2_bytes"] / device["dies"]
+    units, dies = device["compute_units"], device["dies"]
     behind_l2 = device["mall_bytes"] > 0.0
-    operand_bytes = OPERAND_BYTES[code]
-    inputs = (m + n) * k * operand_bytes
-    shared_cache = device["mall_bytes"] if behind_l2 else die_cache
+    l2_of_die = device["l2_bytes"] / dies
+    shared_cache = device["mall_bytes"] if behind_l2 else l2_of_die
+    a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
+    inputs = a_bytes + b_bytes
+    fill_rate = device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][code]
     return _Problem(
         m,
         n,
         k,
         batch,
-        operand_bytes,
+        a_bytes * batch,
+        b_bytes * batch,
+        m * n * batch * out_bytes,
         out_bytes,
+        m * n * batch * PARTIAL_BYTES,
         units,
         device["matrix_flop_per_s"][code] / units * efficiency,
-        device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][code],
+        OPERAND_BYTES[code] / fill_rate,
         device["l2_bytes"],
         device["l2_bytes_per_s"],
         device["l2_multicast"],
-        die_units,
-        max(0.0, 1.0 - die_cache / inputs),
-        units if behind_l2 else die_units,
+        1.0 / dies,
+        max(0.0, 1.0 - l2_of_die / inputs),
+        units if behind_l2 else units / dies,
         max(0.0, 1.0 - shared_cache / inputs),
         max(device["mall_bytes_per_s"], device["hbm_bytes_per_s"]),
         device["hbm_bytes_per_s"],
+        min(device["hbm_bytes_per_s"], device["l2_bytes_per_s"]),
         device["gemm_overhead_s"] + device["hbm_latency_s"],
         device["gemm_split_k_s"],
         device["gemm_overlap_loss"],
@@ -213,16 +238,18 @@ def _meet(
 
 
 @helper
-def _bound(terms: _Terms) -> int:
-    """Name the longest part; overhead where the fixed parts are longer than any other."""
-    longest_s = max(terms.compute, terms.fill, terms.l2, terms.memory)
-    if terms.time > 2.0 * longest_s:
+def _bound(problem: _Problem, tile: _Tile, time_s: float) -> int:
+    """Name the longest part; overhead where what no part explains is longer than any."""
+    compute_s, fill_s, l2_s = _core(problem, tile)
+    memory_s = _memory(problem, tile)
+    longest_s = max(compute_s, fill_s, l2_s, memory_s)
+    if time_s > 2.0 * longest_s:
         return OVERHEAD
-    if terms.compute == longest_s:
+    if compute_s == longest_s:
         return COMPUTE
-    if terms.fill == longest_s:
+    if fill_s == longest_s:
         return L2_FILL
-    return L2 if terms.l2 == longest_s else MEMORY
+    return L2 if l2_s == longest_s else MEMORY
 
 
 @kernel
@@ -269,7 +296,7 @@ def gemm_times(
     -----
     For a tile and a split the compute units work through ``ceil(tiles / units)`` waves; a wave
     lasts as long as its K loop, ``max(matrix pipe, L2 fill of the unit)``, also when it is only
-    partly full. Beside it run the traffic of the whole device out of L2, and out of memory, where each
+    partly full. Beside it run the traffic of the whole device out of L2 and out of memory. Each
     wave reads the rows and columns of its rectangle of tiles once (`_sweeps`) and what an
     earlier wave read comes from a cache as far as the operands fit there: an L2 for each die,
     the memory-side cache for all of them. ``time = overhead + first load + max(core, memory) +
@@ -277,7 +304,7 @@ def gemm_times(
     the core is the longest of matrix pipe, fill and L2: on-chip loads run ahead in the same
     pipeline and cost nothing beside it, memory does.
     The smallest wins, the first of equals. All candidates of a row are evaluated in one
-    branch-free loop, which the compiler vectorises.
+    loop without branches.
 
     Left out: clusters that do not divide the units, drift of CTAs in a very deep K, stream-K.
     """
@@ -305,11 +332,7 @@ def gemm_times(
             candidates = _load_menu(devices_D[d], menu_5C)
             menu_of = d
         problem = _meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
-        for c in range(candidates):
-            candidate_s_C[c] = _candidate(
-                problem, menu_5C[_ROWS_M, c], menu_5C[_COLUMNS_N, c], menu_5C[_STEP_K, c],
-                menu_5C[_EFFICIENCY, c], menu_5C[_SPLIT, c],
-            ).time  # fmt: skip
+        _evaluate(problem, menu_5C, candidates, candidate_s_C)
         best, best_s = -1, math.inf
         for c in range(candidates):
             if candidate_s_C[c] < best_s:
@@ -318,15 +341,14 @@ def gemm_times(
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        terms = _candidate(
-            problem, menu_5C[_ROWS_M, best], menu_5C[_COLUMNS_N, best], menu_5C[_STEP_K, best],
-            menu_5C[_EFFICIENCY, best], menu_5C[_SPLIT, best],
-        )  # fmt: skip
+        tile = _Tile(
+            menu_5C[0, best], menu_5C[1, best], menu_5C[2, best], menu_5C[3, best], menu_5C[4, best]
+        )
         # The padded work never falls below the exact one but by rounding.
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
-        bound_G[g] = _bound(terms)
-        choice_G[g] = best // NUM_SPLITS * MAX_SPLIT_K + np.int64(menu_5C[_SPLIT, best]) - 1
+        bound_G[g] = _bound(problem, tile, best_s)
+        choice_G[g] = best // NUM_SPLITS * MAX_SPLIT_K + np.int64(tile.split) - 1
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
     return status

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from projector.kernels.collectives import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
 from projector.operations.shapes import Floats, Ints, Shapes
 from projector.operations.table import BACKWARD, COLLECTIVE, FORWARD, TP_COMM, TableBuilder
 
@@ -30,9 +30,8 @@ def emit_collective(
 
 
 def emit_region_entry(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int,
-    *, gathers_again: bool = True,
-) -> None:  # fmt: skip
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
+) -> None:
     """Emit what happens where activations enter a tensor-parallel region.
 
     With sequence parallelism the forward gathers the sequence, the backward scatters the sum of
@@ -40,57 +39,23 @@ def emit_region_entry(
     Without it the forward is free and the backward sums the input gradients beside the
     weight-gradient GEMM (Megatron's asynchronous all-reduce).
     """
-    tp = shapes.tp > 1
-    split = shapes.where(tp & (shapes.sequence_parallel == 1))
-    whole = shapes.where(tp & (shapes.sequence_parallel == 0))
-    common = {
-        "category": TP_COMM,
-        "num_bytes": num_bytes,
-        "ranks": shapes.tp,
-        "local": shapes.tp_local,
-        "segment": segment,
-    }
-    overlap = _overlap(shapes)
+    pieces = _pieces(shapes)
     # Two collectives of the backward share the compute of this segment.
-    halved = {**overlap, "partner_share": 0.5 * overlap["partner_share"]}
-    split, whole = np.intersect1d(split, where), np.intersect1d(whole, where)
-    emit_collective(
-        table,
-        split,
-        f"{label}.all_gather",
-        phase=FORWARD,
-        operation=ALL_GATHER,
-        **common,
-        **overlap,
-    )
-    emit_collective(
-        table,
-        split,
-        f"{label}.reduce_scatter",
-        phase=BACKWARD,
-        operation=REDUCE_SCATTER,
-        **common,
-        **halved,
-    )
+    halved = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
     beside: dict[str, Any] = {"exposed_share": 0.0, "partner_share": 0.5}
-    if gathers_again:
-        emit_collective(
-            table,
-            split,
-            f"{label}.all_gather",
-            phase=BACKWARD,
-            operation=ALL_GATHER,
-            **common,
-            **beside,
-        )
-    emit_collective(
+    _emit_region(
         table,
-        whole,
-        f"{label}.all_reduce",
-        phase=BACKWARD,
-        operation=ALL_REDUCE,
-        **common,
-        **beside,
+        shapes,
+        where,
+        label,
+        num_bytes,
+        segment,
+        split=(
+            (FORWARD, ALL_GATHER, pieces),
+            (BACKWARD, REDUCE_SCATTER, halved),
+            (BACKWARD, ALL_GATHER, beside),
+        ),
+        whole=((BACKWARD, ALL_REDUCE, beside),),
     )
 
 
@@ -102,47 +67,55 @@ def emit_region_exit(
     With sequence parallelism a reduce-scatter and a gather of gradients, without it one
     all-reduce in the forward.
     """
-    tp = shapes.tp > 1
-    split = np.intersect1d(shapes.where(tp & (shapes.sequence_parallel == 1)), where)
-    whole = np.intersect1d(shapes.where(tp & (shapes.sequence_parallel == 0)), where)
-    common = {
-        "category": TP_COMM,
-        "num_bytes": num_bytes,
-        "ranks": shapes.tp,
-        "local": shapes.tp_local,
-        "segment": segment,
-    }
-    overlap = _overlap(shapes)
-    emit_collective(
+    pieces = _pieces(shapes)
+    _emit_region(
         table,
-        split,
-        f"{label}.reduce_scatter",
-        phase=FORWARD,
-        operation=REDUCE_SCATTER,
-        **common,
-        **overlap,
-    )
-    emit_collective(
-        table,
-        split,
-        f"{label}.all_gather",
-        phase=BACKWARD,
-        operation=ALL_GATHER,
-        **common,
-        **overlap,
-    )
-    emit_collective(
-        table,
-        whole,
-        f"{label}.all_reduce",
-        phase=FORWARD,
-        operation=ALL_REDUCE,
-        **common,
-        **overlap,
+        shapes,
+        where,
+        label,
+        num_bytes,
+        segment,
+        split=((FORWARD, REDUCE_SCATTER, pieces), (BACKWARD, ALL_GATHER, pieces)),
+        whole=((FORWARD, ALL_REDUCE, pieces),),
     )
 
 
-def _overlap(shapes: Shapes) -> dict[str, Any]:
+_Step = tuple[int, int, dict[str, Any]]
+"""Phase, operation, and the shares of what hides it."""
+
+
+def _emit_region(
+    table: TableBuilder,
+    shapes: Shapes,
+    where: Ints,
+    label: str,
+    num_bytes: Floats,
+    segment: int,
+    *,
+    split: tuple[_Step, ...],
+    whole: tuple[_Step, ...],
+) -> None:
+    """Emit one end of a region, with (``split``) and without sequence parallelism."""
+    parallel = where[shapes.tp[where] > 1]
+    divided = shapes.sequence_parallel[parallel] == 1
+    for workloads, steps in ((parallel[divided], split), (parallel[~divided], whole)):
+        for phase, operation, shares in steps:
+            emit_collective(
+                table,
+                workloads,
+                f"{label}.{OPERATIONS[operation]}",
+                phase=phase,
+                category=TP_COMM,
+                operation=operation,
+                num_bytes=num_bytes,
+                ranks=shapes.tp,
+                local=shapes.tp_local,
+                segment=segment,
+                **shares,
+            )
+
+
+def _pieces(shapes: Shapes) -> dict[str, Any]:
     """Return the shares of a collective beside the GEMM of its segment.
 
     With overlap it is cut into TP pieces: one stays exposed, the rest hide.
