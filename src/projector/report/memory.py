@@ -107,8 +107,17 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
         ("total, GiB", f"{forms.total_gib:,.2f}"),
     ):
         add_row(table, name, value)
+    parts = grid("=component", "parameters", "activations GiB")
+    for name, figures in forms.components.items():
+        parameters = int(figures["parameters"])
+        add_row(
+            parts,
+            name,
+            f"{parameters:,}" if parameters else "-",
+            f"{figures['activation_gib']:,.4f}",
+        )
     note = "coarse; the verdict does not use them"
-    return section("Documented closed forms", note, table)
+    return [*section("Documented closed forms", note, table), parts, Text()]
 
 
 def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:

@@ -1,0 +1,141 @@
+"""Devices for kernel tests: one of round numbers, random ones, and all that ship."""
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+
+from projector.config.device import load_device
+from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
+from projector.lower.hardware import device_record
+
+NUM_TYPES = len(MATRIX_TYPES)
+FP32, TF32, FP16, BF16, FP8, MXFP8, NVFP4 = range(NUM_TYPES)
+
+ROUND = {
+    "compute_units": 128.0,
+    "dies": 1.0,
+    "matrix_flop_per_s": (16e12, 256e12, 512e12, 512e12, 1024e12, 1024e12, 2048e12),
+    "clock_hz": (1e9,) * NUM_TYPES,
+    "vector_flop_per_s": 64e12,
+    "transcendental_per_s": 2e12,
+    "l2_fill_bytes_per_clk_per_cu": 64.0,
+    "l2_bytes": 64e6,
+    "l2_bytes_per_s": 8e12,
+    "mall_bytes": 0.0,
+    "mall_bytes_per_s": 0.0,
+    "hbm_bytes_per_s": 2e12,
+    "hbm_latency_s": 1e-6,
+    "gemm_overhead_s": 2e-6,
+    "gemm_split_k_s": 2e-6,
+    "gemm_overlap_loss": 0.1,
+    "grouped_forward_efficiency": 0.9,
+    "grouped_backward_efficiency": 0.8,
+    "l2_multicast": 2.0,
+    "tiles": ((128.0, 256.0, 128.0, 1.0), (256.0, 128.0, 128.0, 1.0), (64.0, 64.0, 128.0, 0.9)),
+    "attention_forward_rows": 128.0,
+    "attention_forward_columns": 64.0,
+    "attention_backward_columns": 128.0,
+    "attention_backward_rows": 64.0,
+    "attention_forward_efficiency": 0.8,
+    "attention_backward_efficiency": 0.6,
+    "attention_softmax_exposed": 0.3,
+    "attention_tile_overhead_s": 1e-6,
+    "attention_atomic_bytes_per_s": 4e12,
+}
+"""128 units of 4 TFLOP/s in bf16."""
+
+RATES = (
+    "matrix_flop_per_s",
+    "clock_hz",
+    "vector_flop_per_s",
+    "transcendental_per_s",
+    "l2_fill_bytes_per_clk_per_cu",
+    "l2_bytes_per_s",
+    "mall_bytes_per_s",
+    "hbm_bytes_per_s",
+    "attention_atomic_bytes_per_s",
+)
+"""Fields of which more is never worse."""
+
+_tile_extents = st.sampled_from([16.0, 64.0, 96.0, 128.0, 192.0, 256.0])
+_tiles = st.lists(
+    st.tuples(_tile_extents, _tile_extents, st.sampled_from([64.0, 128.0]), st.floats(0.3, 1.0)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def _times(low, high):
+    return st.floats(low, high)
+
+
+device_dicts = st.fixed_dictionaries(
+    {
+        "compute_units": st.integers(1, 320).map(float),
+        "dies": st.sampled_from([1.0, 2.0, 8.0]),
+        "matrix_flop_per_s": st.tuples(*[_times(1e12, 1e16)] * NUM_TYPES),
+        "clock_hz": st.tuples(*[_times(5e8, 3e9)] * NUM_TYPES),
+        "vector_flop_per_s": _times(1e12, 2e14),
+        "transcendental_per_s": _times(1e11, 2e13),
+        "l2_fill_bytes_per_clk_per_cu": _times(16.0, 256.0),
+        "l2_bytes": _times(1e6, 2e8),
+        "l2_bytes_per_s": _times(1e12, 5e13),
+        "mall_bytes": st.one_of(st.just(0.0), _times(1e7, 1e9)),
+        "mall_bytes_per_s": st.one_of(st.just(0.0), _times(1e12, 3e13)),
+        "hbm_bytes_per_s": _times(1e11, 2e13),
+        "hbm_latency_s": _times(0.0, 1e-5),
+        "gemm_overhead_s": _times(0.0, 1e-5),
+        "gemm_split_k_s": _times(0.0, 1e-5),
+        "gemm_overlap_loss": _times(0.0, 1.0),
+        "grouped_forward_efficiency": _times(0.1, 1.0),
+        "grouped_backward_efficiency": _times(0.1, 1.0),
+        "l2_multicast": st.sampled_from([1.0, 2.0, 4.0]),
+        "tiles": _tiles,
+        "attention_forward_rows": st.sampled_from([16.0, 64.0, 128.0, 256.0]),
+        "attention_forward_columns": st.sampled_from([16.0, 64.0, 176.0]),
+        "attention_backward_columns": st.sampled_from([16.0, 64.0, 128.0, 256.0]),
+        "attention_backward_rows": st.sampled_from([16.0, 64.0, 128.0]),
+        "attention_forward_efficiency": _times(0.1, 1.0),
+        "attention_backward_efficiency": _times(0.1, 1.0),
+        "attention_softmax_exposed": _times(0.0, 2.0),
+        "attention_tile_overhead_s": _times(0.0, 1e-5),
+        "attention_atomic_bytes_per_s": st.one_of(st.just(0.0), _times(1e11, 2e13)),
+    }
+)
+
+
+def record(*devices):
+    """Return one DEVICE record for each dict."""
+    rows = np.zeros(len(devices), DEVICE)
+    for row, device in zip(rows, devices, strict=True):
+        for name, value in device.items():
+            if name != "tiles":
+                row[name] = value
+        assert len(device["tiles"]) <= MAX_TILES
+        row["num_tiles"] = len(device["tiles"])
+        row["tiles"][: len(device["tiles"])] = device["tiles"]
+    return rows
+
+
+def as_dict(row):
+    """Return the dict of one DEVICE record."""
+    device = {name: row[name].tolist() for name in DEVICE.names if name != "num_tiles"}
+    return device | {"tiles": device["tiles"][: row["num_tiles"]]}
+
+
+def scaled(device, name, factor):
+    """Return a device with one field multiplied, in all matrix types where it has them."""
+    value = device[name]
+    more = tuple(x * factor for x in value) if isinstance(value, tuple | list) else value * factor
+    return device | {name: more}
+
+
+def _shipped():
+    folder = Path(__file__).parents[2] / "hardware"
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    names = [name for name in names if name not in {"aliases", "networks"}]
+    return {name: as_dict(device_record(load_device(name))[0]) for name in names}
+
+
+SHIPPED = _shipped()

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from projector.kernels.step import overlapped_stages
+from reference import step as reference
+
+seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
+runs = st.tuples(st.integers(0, 5), seconds, seconds, seconds)
+stages = st.lists(runs, max_size=4)
+
+
+def run(*stages, backward=False):
+    """Return durations and tails of stages that list runs (count, compute, gather, reduce)."""
+    flat = [row for stage in stages for row in stage]
+    columns = np.array(flat, np.float64).reshape(-1, 4).T
+    duration_s, tail_s = np.full(len(stages), -7.0), np.full(len(stages), -7.0)
+    overlapped_stages(
+        np.cumsum([0, *map(len, stages)]),
+        columns[0].astype(np.int64),
+        *(np.ascontiguousarray(column) for column in columns[1:]),
+        backward,
+        duration_s,
+        tail_s,
+    )
+    return duration_s, tail_s
+
+
+@given(stage=stages, backward=st.booleans())
+@example(stage=[(3, 1.0, 1.0, 1.0)], backward=False)  # everything ends at the same moments
+@example(stage=[(2, 0.0, 1.0, 1.0), (2, 1.0, 0.0, 2.0)], backward=True)
+def test_matches_reference(stage, backward):
+    (duration_s,), (tail_s,) = run(stage, backward=backward)
+    finish, channel_end = reference.simulate(reference.layers_of(stage, backward))
+    assert duration_s == pytest.approx(finish, rel=1e-9, abs=0)
+    assert tail_s == pytest.approx(max(0.0, channel_end - finish), rel=1e-9, abs=1e-12)
+
+
+@given(stage=stages, backward=st.booleans())
+def test_between_the_compute_and_the_sum_of_everything(stage, backward):
+    (duration_s,), (tail_s,) = run(stage, backward=backward)
+    layers = reference.layers_of(stage, backward)
+    compute = sum(layer[0] for layer in layers)
+    everything = sum(sum(layer) for layer in layers)
+    channel = sum(layer[1] + layer[2] for layer in layers)
+    assert duration_s >= compute * (1 - 1e-12)
+    assert duration_s + tail_s <= everything * (1 + 1e-12)
+    assert duration_s + tail_s >= channel * (1 - 1e-12)
+    assert tail_s >= 0.0
+
+
+@given(
+    stage=stages.filter(len),
+    backward=st.booleans(),
+    where=st.integers(0, 3),
+    column=st.integers(1, 3),
+    more=seconds,
+)
+def test_more_of_anything_never_ends_earlier(stage, backward, where, column, more):
+    slower = [list(row) for row in stage]
+    slower[where % len(stage)][column] += more
+    (before, after), (tail, later) = run(stage, slower, backward=backward)
+    assert after >= before
+    assert after + later >= (before + tail) * (1 - 1e-12)
+
+
+@given(stage=stages, backward=st.booleans())
+def test_without_communication_only_the_compute_counts(stage, backward):
+    silent = [(count, compute, 0.0, 0.0) for count, compute, *_ in stage]
+    (duration_s,), (tail_s,) = run(silent, backward=backward)
+    total = 0.0
+    for compute, *_ in reference.layers_of(silent, backward):
+        total += compute
+    assert (duration_s, tail_s) == (total, 0.0)
+
+
+@given(several=st.lists(stages, min_size=1, max_size=4), backward=st.booleans())
+def test_stages_do_not_depend_on_each_other(several, backward):
+    together = run(*several, backward=backward)
+    for stage, duration_s, tail_s in zip(several, *together, strict=True):
+        (alone,), (tail,) = run(stage, backward=backward)
+        assert (alone, tail) == (duration_s, tail_s)
+
+
+@given(stage=stages)
+def test_the_backward_walks_the_other_way(stage):
+    forward = run(stage)
+    mirrored = run(stage[::-1], backward=True)
+    assert [x.tolist() for x in forward] == [x.tolist() for x in mirrored]
+
+
+def test_gathers_hide_behind_compute_but_for_the_first():
+    (duration_s,), (tail_s,) = run([(10, 3.0, 2.0, 0.0)])
+    assert (duration_s, tail_s) == (2.0 + 10 * 3.0, 0.0)
+
+
+def test_slow_gathers_set_the_pace():
+    (duration_s,), _ = run([(10, 2.0, 3.0, 0.0)])
+    assert duration_s == 10 * 3.0 + 2.0
+
+
+def test_the_last_reduction_is_what_remains():
+    (duration_s,), (tail_s,) = run([(10, 3.0, 0.0, 2.0)], backward=True)
+    assert (duration_s, tail_s) == (30.0, 2.0)
+
+
+def test_a_waiting_gather_goes_before_the_reduction():
+    # Layer 0 runs from 4 to 5. The gather for layer 1 takes the channel from 4 to 8; the
+    # reduction of layer 0 follows until 10 while layer 1 computes from 8 to 9, and its own
+    # reduction ends at 12.
+    (duration_s,), (tail_s,) = run([(2, 1.0, 4.0, 2.0)])
+    assert (duration_s, tail_s) == (9.0, 3.0)
+
+
+def test_a_reduction_delays_the_gather_behind_it():
+    # From the third layer on, channel time is all there is: gather and reduction each 2.
+    (duration_s,), _ = run([(3, 1.0, 2.0, 2.0)])
+    # Gathers end at 2, 4 and 8: the third one waits for the reduction from 4 to 6.
+    assert duration_s == 9.0
+
+
+def test_an_empty_stage_takes_no_time():
+    durations, tails = run([], [(0, 1.0, 1.0, 1.0)], [(1, 1.0, 0.0, 0.0)])
+    assert durations.tolist() == [0.0, 0.0, 1.0]
+    assert tails.tolist() == [0.0, 0.0, 0.0]
