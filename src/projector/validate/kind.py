@@ -1,0 +1,107 @@
+"""What a kind of measurement table is: which rows count, and how one is projected."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Row = Mapping[str, str]
+"""One line of a table: column -> text, empty where the table says nothing."""
+
+OK = "ok"
+
+FROM_ROW, FROM_RECIPE, FROM_RULE = "row", "recipe", "rule"
+"""Where a row's settings came from: all from the row, some from its recipe columns, or some from
+a stated rule. The weakest source of any setting marks the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one eligible row."""
+
+    status: str
+    """`OK`, or why the row could not be projected."""
+
+    predicted: float | None = None
+    """In the unit of the row."""
+
+    measured: float | None = None
+    """In the unit of the row."""
+
+    ratio: float | None = None
+    """Predicted over measured time (memory: GiB; serving: the row's unit)."""
+
+    mark: str = FROM_ROW
+    """`FROM_ROW`, `FROM_RECIPE` or `FROM_RULE`."""
+
+    note: str = ""
+    """Rules that filled settings in, for a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of measurement table."""
+
+    name: str
+    """The ``KIND`` of the command line and the stem of the published table."""
+
+    columns: tuple[str, ...]
+    """Columns without which the file is no such table."""
+
+    why_not_eligible: Callable[[Row], str]
+    """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
+
+    project: Callable[[Sequence[Row]], list[Outcome]]
+    """Project eligible rows, one outcome each, in their order."""
+
+    device: str = "gpu"
+    """Column that names the device."""
+
+    precision: str = "precision"
+    """Column that names the precision; ``""`` where the table has none."""
+
+
+def failed(why: str) -> Outcome:
+    """Return the outcome of a row that could not be projected."""
+    return Outcome(status=why)
+
+
+def timed(predicted_s: float, measured_s: float, **fields: str) -> Outcome:
+    """Return the outcome of a row that is a time in seconds."""
+    return Outcome(OK, predicted_s, measured_s, predicted_s / measured_s, **fields)
+
+
+def number(row: Row, column: str) -> float | None:
+    """Return a column as a number; None where it is empty.
+
+    Raises
+    ------
+    ValueError
+        If the text is no finite number; the message names column and text.
+    """
+    text = (row.get(column) or "").strip().replace(",", "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if value != value or value in (float("inf"), float("-inf")):
+        msg = f"{column} is {text!r}, not a number"
+        raise ValueError(msg)
+    return value
+
+
+def integer(row: Row, column: str) -> int | None:
+    """Return a column as an integer; None where it is empty.
+
+    Raises
+    ------
+    ValueError
+        If the text is no whole number.
+    """
+    value = number(row, column)
+    if value is None:
+        return None
+    if value != int(value):
+        msg = f"{column} is {value:g}, not a whole number"
+        raise ValueError(msg)
+    return int(value)
