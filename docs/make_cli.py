@@ -1,5 +1,6 @@
-"""Write docs/cli.md from the commands themselves."""
+"""Write docs/cli.md from the commands themselves; with --check only say whether it is current."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -25,4 +26,6 @@ def reference() -> str:
 
 
 if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit(TARGET.read_text(encoding="utf-8") != reference())
     TARGET.write_text(reference(), encoding="utf-8")

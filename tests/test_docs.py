@@ -1,7 +1,8 @@
 """Documentation agrees with the code: generated pages are current, links lead somewhere."""
 
-import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 def test_the_command_line_reference_is_current():
-    path = ROOT / "docs" / "make_cli.py"
-    spec = importlib.util.spec_from_file_location("make_cli", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.reference() == module.TARGET.read_text(encoding="utf-8")
+    # Help texts depend on options that other tests may have loaded; a process of its own does not.
+    script = str(ROOT / "docs" / "make_cli.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
