@@ -56,7 +56,7 @@ RATES = (
     "hbm_bytes_per_s",
     "attention_atomic_bytes_per_s",
 )
-"""Fields of which more is never worse."""
+"""Fields of which more is never worse; 0 of the last cache or of atomics means there is none."""
 
 _tile_extents = st.sampled_from([16.0, 64.0, 96.0, 128.0, 192.0, 256.0])
 _tiles = st.lists(
@@ -66,41 +66,37 @@ _tiles = st.lists(
 )
 
 
-def _times(low, high):
-    return st.floats(low, high)
-
-
 device_dicts = st.fixed_dictionaries(
     {
         "compute_units": st.integers(1, 320).map(float),
         "dies": st.sampled_from([1.0, 2.0, 8.0]),
-        "matrix_flop_per_s": st.tuples(*[_times(1e12, 1e16)] * NUM_TYPES),
-        "clock_hz": st.tuples(*[_times(5e8, 3e9)] * NUM_TYPES),
-        "vector_flop_per_s": _times(1e12, 2e14),
-        "transcendental_per_s": _times(1e11, 2e13),
-        "l2_fill_bytes_per_clk_per_cu": _times(16.0, 256.0),
-        "l2_bytes": _times(1e6, 2e8),
-        "l2_bytes_per_s": _times(1e12, 5e13),
-        "mall_bytes": st.one_of(st.just(0.0), _times(1e7, 1e9)),
-        "mall_bytes_per_s": st.one_of(st.just(0.0), _times(1e12, 3e13)),
-        "hbm_bytes_per_s": _times(1e11, 2e13),
-        "hbm_latency_s": _times(0.0, 1e-5),
-        "gemm_overhead_s": _times(0.0, 1e-5),
-        "gemm_split_k_s": _times(0.0, 1e-5),
-        "gemm_overlap_loss": _times(0.0, 1.0),
-        "grouped_forward_efficiency": _times(0.1, 1.0),
-        "grouped_backward_efficiency": _times(0.1, 1.0),
+        "matrix_flop_per_s": st.tuples(*[st.floats(1e12, 1e16)] * NUM_TYPES),
+        "clock_hz": st.tuples(*[st.floats(5e8, 3e9)] * NUM_TYPES),
+        "vector_flop_per_s": st.floats(1e12, 2e14),
+        "transcendental_per_s": st.floats(1e11, 2e13),
+        "l2_fill_bytes_per_clk_per_cu": st.floats(16.0, 256.0),
+        "l2_bytes": st.floats(1e6, 2e8),
+        "l2_bytes_per_s": st.floats(1e12, 5e13),
+        "mall_bytes": st.one_of(st.just(0.0), st.floats(1e7, 1e9)),
+        "mall_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e12, 3e13)),
+        "hbm_bytes_per_s": st.floats(1e11, 2e13),
+        "hbm_latency_s": st.floats(0.0, 1e-5),
+        "gemm_overhead_s": st.floats(0.0, 1e-5),
+        "gemm_split_k_s": st.floats(0.0, 1e-5),
+        "gemm_overlap_loss": st.floats(0.0, 1.0),
+        "grouped_forward_efficiency": st.floats(0.1, 1.0),
+        "grouped_backward_efficiency": st.floats(0.1, 1.0),
         "l2_multicast": st.sampled_from([1.0, 2.0, 4.0]),
         "tiles": _tiles,
         "attention_forward_rows": st.sampled_from([16.0, 64.0, 128.0, 256.0]),
         "attention_forward_columns": st.sampled_from([16.0, 64.0, 176.0]),
         "attention_backward_columns": st.sampled_from([16.0, 64.0, 128.0, 256.0]),
         "attention_backward_rows": st.sampled_from([16.0, 64.0, 128.0]),
-        "attention_forward_efficiency": _times(0.1, 1.0),
-        "attention_backward_efficiency": _times(0.1, 1.0),
-        "attention_softmax_exposed": _times(0.0, 2.0),
-        "attention_tile_overhead_s": _times(0.0, 1e-5),
-        "attention_atomic_bytes_per_s": st.one_of(st.just(0.0), _times(1e11, 2e13)),
+        "attention_forward_efficiency": st.floats(0.1, 1.0),
+        "attention_backward_efficiency": st.floats(0.1, 1.0),
+        "attention_softmax_exposed": st.floats(0.0, 2.0),
+        "attention_tile_overhead_s": st.floats(0.0, 1e-5),
+        "attention_atomic_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e11, 2e13)),
     }
 )
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from kernels.devices import ROUND, SHIPPED, device_dicts, record, scaled
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.devices import ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels.elementwise import elementwise_time_column
 from reference import elementwise as reference
 

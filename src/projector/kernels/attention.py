@@ -108,31 +108,26 @@ def _steps(walk: _Walk, block: float) -> float:
 
 @helper
 def _schedule(walk: _Walk, heads: float, units: float, step_s: float, block_s: float) -> _Work:
-    """Total steps of one head, and the makespan of all heads, the heaviest blocks first.
+    """Total steps of one head, and the makespan of all heads.
 
-    The makespan is the largest of four lower bounds of any schedule: all work over all units; the
-    heaviest block; and for every weight w, since of the work-groups that take at least w some
-    unit gets ceil(count / units), that many times w. Blocks of one weight thus run in whole waves
-    and blocks of many weights fill each other's gaps. List scheduling with the heaviest first
-    stays within 4/3 of it, with many groups within a percent.
+    Every unit takes as many work-groups as the unit with the most, each of mean length, or the
+    longest alone where that takes more. Equal groups thus run in whole waves. Unequal ones
+    (causal, heaviest first) could fill each other's gaps better than that, but published causal
+    curves stay 2.6 to 7 % above half of the full ones at 31 to 8 waves, never below.
     """
     blocks = np.ceil(walk.blocked / walk.block)
     run = max(1.0, np.ceil(blocks / MAX_BLOCKS))
-    steps, busy_s, longest_s, waves_s = 0.0, 0.0, 0.0, 0.0
-    lightest_s = math.inf
-    done = 0.0
+    steps, most, done = 0.0, 0.0, 0.0
     while done < blocks:
         length = min(run, blocks - done)
         # The heavy end of the run, counted from the heavy end of the axis.
         heavy = _steps(walk, blocks - 1.0 - done if walk.heavy_last else done)
         done += length
         steps += length * heavy
-        group_s = heavy * step_s + block_s
-        busy_s += length * group_s
-        longest_s = max(longest_s, group_s)
-        lightest_s = min(lightest_s, group_s)
-        waves_s = max(waves_s, np.ceil(done * heads / units) * lightest_s)
-    return _Work(steps, max(busy_s * heads / units, longest_s, waves_s))
+        most = max(most, heavy)
+    mean_s = steps / blocks * step_s + block_s
+    waves = np.ceil(blocks * heads / units)
+    return _Work(steps, max(waves * mean_s, most * step_s + block_s))
 
 
 @helper

@@ -126,7 +126,10 @@ def _sweeps(problem: _Problem, tile: _Tile, units: float) -> float:
     high = min(tiles_m, max(1.0, np.sqrt(units * tile.n / tile.m)))
     wide = min(tiles_n, max(1.0, units / high))
     high = min(tiles_m, max(1.0, units / wide))
-    return (tiles_n / wide - 1.0) * problem.a_bytes + (tiles_m / high - 1.0) * problem.b_bytes
+    again: float = (tiles_n / wide - 1.0) * problem.a_bytes + (
+        tiles_m / high - 1.0
+    ) * problem.b_bytes
+    return again
 
 
 @helper
@@ -154,6 +157,7 @@ def _around(problem: _Problem, tile: _Tile) -> float:
     """Seconds before and after the main loop: start, first loads, last stores, split-K sums."""
     ingest_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
     store_s = _last_output(problem, tile) / problem.store_bytes_per_s
+    # Partial results that fill more than half of the L2 go to memory and back.
     partial = problem.partial_bytes * tile.split
     rate = problem.l2_bytes_per_s if partial <= problem.l2_bytes else problem.store_bytes_per_s
     reduce_s = problem.split_k_s + partial / rate

@@ -1,0 +1,69 @@
+import os
+import subprocess
+import sys
+
+import numba
+import numpy as np
+import pytest
+
+from projector.config.device import load_device
+from projector.kernels.gemm import NUM_SPLITS, gemm_time_columns, sol_time_columns
+from projector.lower.hardware import device_record
+
+# Ten thousand rows take a while where the kernels run as Python.
+ROWS = [1, 100] if numba.config.DISABLE_JIT else [1, 100, 10_000]
+FIRST_CALL = """
+import numpy as np
+from projector.kernels.device import DEVICE
+from projector.kernels.gemm import gemm_time_columns
+device = np.ones(1, DEVICE)
+one = np.ones(1)
+gemm_time_columns(np.ones((1, 4), np.int64), np.array([3]), one, one, np.array([0]), device)
+"""
+
+
+def columns(rows):
+    rng = np.random.default_rng(0)
+    extents = rng.integers(1, 16384, (rows, 4))
+    extents[:, 3] = 1
+    return extents, np.full(rows, 3), np.full(rows, 2.0), np.ones(rows), np.zeros(rows, np.int64)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("name", ["h100", "mi325x"])
+def test_gemm_times(benchmark, rows, name):
+    table, device = columns(rows), device_record(load_device(name))
+    gemm_time_columns(*table, device)  # compile outside the clock
+
+    benchmark(gemm_time_columns, *table, device)
+    candidates = rows * int(device["num_tiles"][0]) * NUM_SPLITS
+    benchmark.extra_info["candidates"] = candidates
+    if benchmark.stats is not None:
+        seconds = benchmark.stats.stats.median
+        benchmark.extra_info["ns_per_candidate"] = seconds / candidates * 1e9
+        benchmark.extra_info["gemms_per_s"] = rows / seconds
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_speed_of_light(benchmark, rows):
+    extents, dtype, out_bytes, _, index = columns(rows)
+    device = device_record(load_device("h100"))
+    sol_time_columns(extents, dtype, out_bytes, index, device)
+
+    benchmark(sol_time_columns, extents, dtype, out_bytes, index, device)
+    benchmark.extra_info["rows"] = rows
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_first_call(benchmark, cache, tmp_path):
+    """What a new process pays before its first GEMM."""
+    folders = iter(range(1_000_000))
+
+    def first_call():
+        folder = tmp_path / (f"cold{next(folders)}" if cache == "cold" else "warm")
+        environment = os.environ | {"PROJECTOR_CACHE_DIR": str(folder)}
+        subprocess.run([sys.executable, "-c", FIRST_CALL], check=True, env=environment)
+
+    if cache == "warm":
+        first_call()
+    benchmark.pedantic(first_call, rounds=3)

@@ -1,0 +1,54 @@
+"""What a user waits for: a projection in a session, and whole processes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from projector import load_job, project_memory, project_performance
+
+JOB = Path(__file__).parents[1] / "examples" / "deepseek_v3_h800.yaml"
+COMMAND = [sys.executable, "-c", "from projector.cli.main import main; main()"]
+PERFORMANCE = [*COMMAND, "performance", "--config", str(JOB), "--json"]
+
+
+def run(command, **environment):
+    subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_project_performance(benchmark):
+    """DeepSeek-V3 on 16 stages, the job already read."""
+    job = load_job(JOB)
+    project_performance(job)  # compile outside the clock
+    assert benchmark(project_performance, job).iteration_time_s > 0
+
+
+def test_project_memory(benchmark):
+    job = load_job(JOB)
+    project_memory(job)
+    assert benchmark(project_memory, job).peak_bytes > 0
+
+
+def test_load_job(benchmark):
+    load_job(JOB)
+    benchmark(load_job, JOB)
+
+
+def test_help_process(benchmark):
+    benchmark.pedantic(run, ([*COMMAND, "--help"],), rounds=10, warmup_rounds=1)
+
+
+def test_warm_process(benchmark):
+    """Kernels come from the disk cache."""
+    run(PERFORMANCE)
+    benchmark.pedantic(run, (PERFORMANCE,), rounds=5)
+
+
+def test_cold_process(benchmark, tmp_path):
+    """The first projection after an installation compiles the kernels it needs."""
+
+    def setup():
+        return (PERFORMANCE,), {"PROJECTOR_CACHE_DIR": tempfile.mkdtemp(dir=tmp_path)}
+
+    benchmark.pedantic(run, setup=setup, rounds=2)

@@ -1,0 +1,229 @@
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from kernels.devices import RATES, ROUND, SHIPPED, device_dicts, record, scaled
+from projector.kernels import attention
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.device import MATRIX_TYPES
+from reference import attention as reference
+
+BF16 = MATRIX_TYPES.index("bf16")
+DEVICES = {"round": ROUND, "atomics": SHIPPED["mi325x"], "clusters": SHIPPED["h100"]}
+
+lengths = st.integers(0, 3000) | st.integers(0, 130)
+widths = st.sampled_from([16, 64, 80, 96, 128, 192, 256])
+devices = device_dicts | st.sampled_from(sorted(DEVICES)).map(DEVICES.get)
+codes = st.integers(0, len(MATRIX_TYPES) - 1)
+flags = st.booleans()
+windows = st.just(0) | st.integers(1, 3500)
+
+
+@st.composite
+def shapes(draw):
+    key_heads = draw(st.integers(0, 6))
+    heads = key_heads * draw(st.sampled_from([1, 1, 4, 16]))
+    batch, queries, keys = draw(st.integers(0, 5)), draw(lengths), draw(lengths)
+    return batch, heads, key_heads, queries, keys, draw(widths), draw(widths)
+
+
+def times(*shapes, causal=True, window=0, backward=False, code=BF16, device=ROUND):
+    rows = len(shapes)
+    columns = (np.full(rows, value, np.int64) for value in (causal, window, backward, code, 0))
+    return attention_time_columns(np.array(shapes), *columns, record(device))[0]
+
+
+def square(length, heads=32, width=128, batch=1):
+    return batch, heads, heads, length, length, width, width
+
+
+@settings(max_examples=150)
+@given(shapes(), flags, windows, flags, codes, devices)
+@example((1, 2, 2, 1, 1, 128, 128), True, 0, False, BF16, ROUND)
+@example((1, 8, 2, 1024, 3000, 192, 128), True, 0, True, BF16, ROUND)  # the last queries
+@example((1, 8, 2, 3000, 1000, 192, 128), True, 0, True, BF16, ROUND)  # queries that see nothing
+@example((2, 32, 8, 2500, 2500, 64, 64), True, 300, False, BF16, ROUND)
+@example((1, 4, 4, 2048, 2048, 64, 64), False, 0, False, BF16, ROUND)
+@example((1, 4, 4, 2048, 2048, 64, 64), False, 100, True, BF16, ROUND)
+def test_matches_reference(shape, causal, window, backward, code, device):
+    expected = reference.attention_time(shape, causal, window, backward, code, device)
+    (got,) = times(shape, causal=causal, window=window, backward=backward, code=code, device=device)
+    assert got == pytest.approx(expected, rel=1e-9)
+
+
+@settings(max_examples=100)
+@given(shapes(), flags, windows, flags, codes, devices, st.sampled_from(RATES), st.floats(1, 4))
+def test_a_faster_device_is_never_slower(
+    shape, causal, window, backward, code, device, rate, factor
+):
+    options = {"causal": causal, "window": window, "backward": backward, "code": code}
+    quick = times(shape, device=scaled(device, rate, factor), **options)
+    assert quick <= times(shape, device=device, **options)
+
+
+@settings(max_examples=100)
+@given(shapes(), flags, windows, flags, codes, devices)
+def test_never_beats_the_exact_work(shape, causal, window, backward, code, device):
+    batch, heads, _, queries, keys, d_qk, d_v = shape
+    flop = 2 * (3 * d_qk + 2 * d_v) if backward else 2 * (d_qk + d_v)
+    assume(0 not in shape)
+    flop *= batch * heads * reference.visible_pairs(queries, keys, causal, window)
+    options = {"causal": causal, "window": window, "backward": backward, "code": code}
+    (got,) = times(shape, device=device, **options)
+    assert got >= flop / device["matrix_flop_per_s"][code]
+
+
+@given(lengths, lengths, flags, windows)
+def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
+    assume(queries and keys)
+    low, high = reference.span(queries, keys, causal, window)
+    clip = attention._UNBOUNDED
+    got = attention._pairs(float(queries), float(keys), max(low, -clip), min(high, clip))
+    assert got == reference.visible_pairs(queries, keys, causal, window)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
+def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
+    walk = attention._Walk(128.0 * blocks, 128.0, 128.0 * blocks, 64.0, -1e18, 0.0, True)
+    work = attention._schedule(walk, float(heads), float(units), 1.0, block_s)
+    groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
+    listed = reference.list_schedule(groups_s, heads, units)
+    assert work.steps == blocks * (blocks + 1)
+    assert listed <= work.makespan_s * 4 / 3
+    # At most the part of a wave that list scheduling fills.
+    assert work.makespan_s <= listed * (1 + units / (blocks * heads)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(DEVICES))
+@pytest.mark.parametrize("backward", [False, True])
+def test_causal_costs_half_to_all_of_full_attention(name, backward):
+    shapes = [square(1 << power) for power in range(4, 18)]
+    options = {"backward": backward, "device": DEVICES[name]}
+    share = times(*shapes, causal=True, **options) / times(*shapes, causal=False, **options)
+    assert np.all(share <= 1.0)
+    assert np.all(share >= 0.5)
+    assert share[-1] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_window_makes_long_sequences_linear(backward):
+    options = {"window": 1024, "backward": backward}
+    short, long = times(square(1 << 15), square(1 << 17), **options)
+    assert long / short == pytest.approx(4.0, rel=0.05)
+    (unlimited,) = times(square(1 << 15), backward=backward)
+    assert times(square(1 << 15), window=1 << 15, backward=backward)[0] <= unlimited
+    assert short < 0.2 * unlimited
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_shards_of_a_sequence_add_up(backward):
+    # The second half of the queries sees all keys, the first half only the first half of them.
+    length, heads = 1 << 16, 64
+    whole, first, second = times(
+        square(length, heads),
+        square(length // 2, heads),
+        (1, heads, heads, length // 2, length, 128, 128),
+        backward=backward,
+    )
+    assert first + second == pytest.approx(whole, rel=0.02)
+
+
+def test_fewer_key_heads_move_less_forward():
+    many, few = times(
+        (64, 32, 32, 1, 4096, 128, 128), (64, 32, 4, 1, 4096, 128, 128), device=DEVICES["clusters"]
+    )
+    assert few < many
+
+
+def test_a_short_step_of_a_fast_pipe_is_bound_by_exponentials():
+    device = ROUND | {"matrix_flop_per_s": (1e18,) * len(MATRIX_TYPES)}
+    row = np.array([square(8192)]), *np.array([[1], [0], [0], [BF16], [0]])
+    time_s, bound = attention_time_columns(*row, record(device))
+    assert attention.BOUNDS[bound[0]] == "softmax"
+    assert time_s[0] >= 32 * 8192 * 8193 / 2 / device["transcendental_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "backward", "change", "bound"),
+    [
+        (square(16384), 0, {}, "matrix"),
+        (square(16384), 0, {"transcendental_per_s": 1e11}, "softmax"),
+        ((64, 32, 32, 1, 16384, 128, 128), 0, {"hbm_bytes_per_s": 2e11}, "memory"),
+        (square(16384), 1, {"attention_atomic_bytes_per_s": 1e11}, "atomics"),
+        (square(64, heads=1), 1, {"gemm_overhead_s": 1e-3}, "overhead"),
+    ],
+)
+def test_bound_names_the_longest_part(shape, backward, change, bound):
+    flags = np.array([[1], [0], [backward], [BF16], [0]])
+    _, code = attention_time_columns(np.array([shape]), *flags, record(ROUND | change))
+    assert attention.BOUNDS[code[0]] == bound
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(shapes(), flags, windows, flags, codes), min_size=1, max_size=10))
+def test_a_batch_equals_its_rows_bit_for_bit(rows):
+    extents = np.array([row[0] for row in rows])
+    flags = [np.array([row[1 + column] for row in rows], np.int64) for column in range(4)]
+    columns = (extents, *flags, np.arange(len(rows)) % 2)
+    table = record(ROUND, DEVICES["atomics"])
+    together = attention_time_columns(*columns, table)
+    for a in range(len(rows)):
+        alone = attention_time_columns(*(column[a : a + 1] for column in columns), table)
+        for both, one in zip(together, alone, strict=True):
+            assert both[a] == one[0]
+
+
+@pytest.mark.parametrize("axis", range(7))
+def test_nothing_costs_nothing(axis):
+    shape = list(square(512))
+    shape[axis] = 0
+    assert times(tuple(shape)) == 0.0
+    assert times(tuple(shape), backward=True) == 0.0
+
+
+def test_queries_before_all_keys_cost_little():
+    # More queries than keys: the first see nothing under a causal mask.
+    nothing, something = times((1, 8, 8, 8192, 8, 128, 128), square(8192, heads=8))
+    assert 0.0 < nothing < 0.5 * something
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_very_long_sequences_stay_quadratic(backward, causal):
+    # From some length on runs of neighbouring blocks are counted as one.
+    options = {"causal": causal, "backward": backward}
+    ladder = times(*(square(1 << power) for power in range(19, 25)), **options)
+    assert ladder[1:] / ladder[:-1] == pytest.approx(np.full(5, 4.0), rel=2e-3)
+    (huge,) = times(square(1 << 40, heads=1), **options)
+    assert np.isfinite(huge)
+    assert huge > 1e9
+
+
+@pytest.mark.parametrize(
+    ("extents", "code", "device", "window"),
+    [
+        ((1, 8, 8, -1, 8, 64, 64), BF16, 0, 0),
+        ((1, 8, 8, 8, 8, 64, 64), 7, 0, 0),
+        ((1, 8, 8, 8, 8, 64, 64), BF16, 1, 0),
+        ((1, 8, 8, 8, 8, 64, 64), BF16, -1, 0),
+        ((1, 8, 8, 8, 8, 64, 64), BF16, 0, -1),
+    ],
+)
+def test_a_row_without_a_time_is_named(extents, code, device, window):
+    flags = np.array([[1, 1], [0, window], [0, 0], [BF16, code], [0, device]])
+    with pytest.raises(ValueError, match=r"attention 1 \(batch, .*\) has no finite time"):
+        attention_time_columns(np.array([square(512), extents]), *flags, record(ROUND))
+
+
+def test_python_and_compiled_kernels_agree():
+    extents = np.array([square(1000), (2, 8, 2, 100, 3000, 192, 128), square(700), square(0)])
+    flags = np.array([[1, 1, 0, 0], [0, 512, 0, 100], [0, 1, 1, 0], [BF16, 4, 3, 3], [0, 1, 0, 1]])
+    table = record(ROUND, DEVICES["atomics"])
+    compiled = attention_time_columns(extents, *flags, table)
+    python = getattr(attention.attention_times, "py_func", attention.attention_times)
+    outputs = np.empty(4), np.empty(4, np.int64)
+    assert python(extents, *flags, table, *outputs) == attention.OK
+    for one, other in zip(compiled, outputs, strict=True):
+        np.testing.assert_array_equal(one, other)
