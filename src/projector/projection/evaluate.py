@@ -115,13 +115,14 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     memory = stage_memory(jobs, workloads, costs)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
     tied_s = _cost_tied_embeddings(jobs, workloads)
+    stage_cats, stage_launch = _stage_sums(workloads, runs)
     groups: dict[int, list[int]] = defaultdict(list)
     for row, (_, order) in enumerate(orders):
         groups[id(order)].append(row)
     for members in groups.values():
         _replay(
-            np.array(members), orders[members[0]][1], jobs, workloads, runs, times, p2p_s,
-            optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank, rank_busy_s,
+            np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
+            times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank, rank_busy_s,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -307,7 +308,8 @@ def _replay(
     order: Order,
     jobs: Sequence[Job],
     workloads: Workloads,
-    runs: RunCosts,
+    stage_cats: Floats,
+    stage_launch: Floats,
     times: StageTimes,
     p2p_s: Floats,
     optimizer_s: list[Floats],
@@ -332,7 +334,6 @@ def _replay(
     peak, in_flight = peak_bytes(order, memory.saved_bytes[held])
     last_end_s = with_p2p.last_backward_end_ps * PS
     tail_s = times.tail_s[held]
-    run_cats, run_launch = _stage_sums(workloads, runs)
     for n, row in enumerate(members):
         microbatches = int(workloads.jobs.microbatches[row])
         channel = np.zeros(pp)
@@ -359,8 +360,8 @@ def _replay(
         mine = held[n, rank]
         out = breakdown_s[row]
         for chunk in mine:
-            out[: len(CATEGORIES)] += microbatches * run_cats[chunk]
-            out[LAUNCH] += microbatches * run_launch[chunk]
+            out[: len(CATEGORIES)] += microbatches * stage_cats[chunk]
+            out[LAUNCH] += microbatches * stage_launch[chunk]
             forward, backward = times.exposed_forward_s[chunk], times.exposed_backward_s[chunk]
             out[DP_COMM] += (
                 forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
