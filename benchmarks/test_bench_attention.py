@@ -6,7 +6,6 @@ from projector.config.device import load_device
 from projector.kernels.attention import attention_time_columns
 from projector.lower.hardware import device_record
 
-
 # Ten thousand rows take a while where the kernels run as Python.
 ROWS = [1, 100] if numba.config.DISABLE_JIT else [1, 100, 10_000]
 

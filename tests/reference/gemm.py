@@ -87,10 +87,9 @@ def candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split):
     time += max(core, memory) + device["gemm_overlap_loss"] * min(core, memory)
     time += last_stores(m, n, batch, tile, out_bytes, device) / store_rate
     if split > 1:
-        partial = 2 * 4 * split * m * n * batch
-        fits = partial <= device["l2_bytes"]
-        time += device["gemm_split_k_s"]
-        time += partial / (device["l2_bytes_per_s"] if fits else store_rate)
+        partial = 4 * split * m * n * batch
+        rate = device["l2_bytes_per_s"] if partial <= device["l2_bytes"] else store_rate
+        time += device["gemm_split_k_s"] + 2 * partial / rate
     return time
 
 

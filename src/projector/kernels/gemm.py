@@ -126,9 +126,8 @@ def _sweeps(problem: _Problem, tile: _Tile, units: float) -> float:
     high = min(tiles_m, max(1.0, np.sqrt(units * tile.n / tile.m)))
     wide = min(tiles_n, max(1.0, units / high))
     high = min(tiles_m, max(1.0, units / wide))
-    again: float = (tiles_n / wide - 1.0) * problem.a_bytes + (
-        tiles_m / high - 1.0
-    ) * problem.b_bytes
+    again: float = (tiles_n / wide - 1.0) * problem.a_bytes
+    again += (tiles_m / high - 1.0) * problem.b_bytes
     return again
 
 
@@ -157,9 +156,10 @@ def _around(problem: _Problem, tile: _Tile) -> float:
     """Seconds before and after the main loop: start, first loads, last stores, split-K sums."""
     ingest_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
     store_s = _last_output(problem, tile) / problem.store_bytes_per_s
-    # Partial results that fill more than half of the L2 go to memory and back.
+    # Half of the traffic is the size; what L2 does not hold goes to memory and back.
     partial = problem.partial_bytes * tile.split
-    rate = problem.l2_bytes_per_s if partial <= problem.l2_bytes else problem.store_bytes_per_s
+    fits = partial <= 2.0 * problem.l2_bytes
+    rate = problem.l2_bytes_per_s if fits else problem.store_bytes_per_s
     reduce_s = problem.split_k_s + partial / rate
     around_s = problem.start_s + ingest_s * tile.step + store_s
     return around_s + (reduce_s if tile.split > 1.0 else 0.0)
@@ -306,9 +306,7 @@ def gemm_times(
     the memory-side cache for all of them. ``time = overhead + first load + max(core, memory) +
     loss * min(core, memory) + store of the last wave``, plus the reduction of a split K, where
     the core is the longest of matrix pipe, fill and L2: on-chip loads run ahead in the same
-    pipeline and cost nothing beside it, memory does.
-    The smallest wins, the first of equals. All candidates of a row are evaluated in one
-    loop without branches.
+    pipeline and cost nothing beside it, memory does. The smallest wins, the first of equals.
 
     Left out: clusters that do not divide the units, drift of CTAs in a very deep K, stream-K.
     """
