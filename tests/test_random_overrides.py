@@ -58,7 +58,7 @@ FIELDS = {
     "training.moe.capacity_factor": [0.5, 1.0, None],
     "training.moe.dispatcher": ["alltoall", "allgather", "deepep"],
     "training.moe.load": ["balanced", "zipf"],
-    "training.optimizer": ["adam", "sgd", "muon", {"moment_dtype": "bf16", "offload_fraction": 0.5}],
+    "training.optimizer": ["adam", "sgd", {"moment_dtype": "bf16", "offload_fraction": 0.5}],
     "training.precision": ["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "int4"],
     "training.recompute": [
         "none", "selective", "full", {"method": "block", "num_layers": 2}, {"layers": [0, 1]},
@@ -100,19 +100,21 @@ def check(step):
 def test_random_overrides(seed):
     rng = random.Random(seed)
     bases = [load_job(path) for path in EXAMPLES]
-    projected = 0
+    projected, silent = 0, 0
     for _ in range(PER_ROUND):
         base, overrides = rng.choice(bases), random_overrides(rng)
         try:
             step = project_performance(load_job(base, overrides))
             step.to_dict()
-        except ProjectorError as error:
-            assert error.message, overrides
+        except ProjectorError as refusal:
+            # Outside of pytest.raises, because most overrides are legal.
+            silent += not refusal.message
             continue
         except Exception as error:
             error.add_note(f"{base!r} with {overrides}")
             raise
         check(step)
         projected += 1
+    assert silent == 0
     # Enough of them must get through for the checks to mean something.
     assert projected > PER_ROUND // 5

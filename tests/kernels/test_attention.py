@@ -217,6 +217,13 @@ def test_a_row_without_a_time_is_named(extents, code, device, window):
         attention_time_columns(np.array([square(512), extents]), *flags, record(ROUND))
 
 
+@pytest.mark.parametrize("field", ["attention_tile_overhead_s", "gemm_overhead_s"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_device_without_a_time_is_refused(field, value):
+    with pytest.raises(ValueError, match="has no finite time"):
+        times(square(512), device=ROUND | {field: value})
+
+
 def test_python_and_compiled_kernels_agree():
     extents = np.array([square(1000), (2, 8, 2, 100, 3000, 192, 128), square(700), square(0)])
     flags = np.array([[1, 1, 0, 0], [0, 512, 0, 100], [0, 1, 1, 0], [BF16, 4, 3, 3], [0, 1, 0, 1]])

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from projector.kernels import collectives
@@ -164,6 +164,9 @@ def test_each_algorithm_matches_reference(row, fabric, code):
 def test_more_bandwidth_never_costs_time(row, fabric, name, factor):
     faster = fabric | {name: fabric[name] * factor}
     if name == "in_network_bytes_per_s" and fabric[name] == 0.0:
+        # Where only the switch is allowed, having a slow one takes away the fallback to any
+        # other algorithm; that is a choice of the profile and no bandwidth that was raised.
+        assume(fabric["algorithms"] != algorithm_mask("in_network"))
         faster[name] = 1e9 * factor
     _, (before, after), _ = run([(*row, 0), (*row, 1)], record(fabric, faster))
     assert after <= before

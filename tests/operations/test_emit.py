@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from reference import parameters as reference
 
 from projector.config import resources
 from projector.config.load import load_job, load_model
@@ -10,6 +9,7 @@ from projector.lower.workloads import DENSE, HEAD, MOE, lower
 from projector.operations.counts import count_model
 from projector.operations.emit import emit_operations
 from projector.operations.table import COLLECTIVE, EXCHANGE, FORWARD, GEMM, WEIGHT
+from reference import parameters as reference
 
 GPT = {
     "num_layers": 2, "hidden_size": 1024, "ffn_hidden_size": 4096, "num_attention_heads": 16,
@@ -60,9 +60,7 @@ def test_sequence_and_tensor_parallelism_divide_activations():
 def test_tensor_parallelism_alone_keeps_norms_whole():
     # Equation 2: 10 bytes of 34 are not divided; without dropout masks 8 are.
     s, b, h = 2048, 2, 1024
-    split = saved(
-        {"parallelism.tp": 8, "parallelism.sequence_parallel": False}, gpus_per_node=8
-    )
+    split = saved({"parallelism.tp": 8, "parallelism.sequence_parallel": False}, gpus_per_node=8)
     assert split == pytest.approx(s * b * h * (8 + 24 / 8), rel=1e-2)
 
 

@@ -85,6 +85,10 @@ def candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split):
     store_rate = min(device["hbm_bytes_per_s"], device["l2_bytes_per_s"])
     time = device["gemm_overhead_s"] + device["hbm_latency_s"] + fill_s
     time += max(core, memory) + device["gemm_overlap_loss"] * min(core, memory)
+    store_clock = device["clock_hz"][3]
+    store_s = tile_m * tile_n * out_bytes / (device["l2_fill_bytes_per_clk_per_cu"] * store_clock)
+    between_waves = device["hbm_latency_s"] + fill_s + store_s
+    time += (waves - 1) * device["gemm_wave_exposed"] * between_waves
     time += last_stores(m, n, batch, tile, out_bytes, device) / store_rate
     if split > 1:
         partial = 4 * split * m * n * batch

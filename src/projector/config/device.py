@@ -187,6 +187,10 @@ class Device(Sourced):
     """Share of the shorter of compute and memory time that a GEMM does not hide. Fits over
     GEMM tables barely see it (0.0 to 0.3 do equally well)."""
 
+    gemm_wave_exposed: float = Field(default=0.0, ge=0, le=1)
+    """Share of a tile's first loads and last store that the next tile of a compute unit waits
+    for: 0 in persistent kernels that overlap them, 1 where work-groups follow one another."""
+
     grouped_gemm_efficiency_forward: float = Field(default=1.0, gt=0, le=1)
     """Rate of a grouped GEMM (experts) over that of one dense GEMM of the same size, forward."""
 

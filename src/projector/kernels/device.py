@@ -38,6 +38,8 @@ DEVICE = np.dtype(
         ("gemm_overhead_s", np.float64),
         ("gemm_split_k_s", np.float64),
         ("gemm_overlap_loss", np.float64),
+        # Share of a tile's first loads and last store that the next wave waits for.
+        ("gemm_wave_exposed", np.float64),
         # Rate of grouped GEMMs over dense ones: forward, and both gradients.
         ("grouped_forward_efficiency", np.float64),
         ("grouped_backward_efficiency", np.float64),

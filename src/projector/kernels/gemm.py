@@ -47,6 +47,9 @@ PARTIAL_BYTES = 8.0
 
 OK, INVALID = 0, 1
 
+STORE_CLOCK = MATRIX_TYPES.index("bf16")
+"""Stores are no matrix load, so one clock serves all types."""
+
 NUM_SPLITS = 5
 MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
 
@@ -88,6 +91,11 @@ class _Problem(NamedTuple):
     start_s: float
     split_k_s: float
     overlap_loss: float
+    wave_exposed: float
+    """Share of a tile's first loads and last store that the next wave waits for."""
+    latency_s: float
+    store_s: float
+    """One element of C from a compute unit."""
 
 
 class _Tile(NamedTuple):
@@ -153,7 +161,7 @@ def _last_output(problem: _Problem, tile: _Tile) -> float:
 
 @helper
 def _around(problem: _Problem, tile: _Tile) -> float:
-    """Seconds before and after the main loop: start, first loads, last stores, split-K sums."""
+    """Seconds outside the main loop: start, first loads, last stores, and both between waves."""
     ingest_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
     store_s = _last_output(problem, tile) / problem.store_bytes_per_s
     # Half of the traffic is the size; what L2 does not hold goes to memory and back.
@@ -162,6 +170,10 @@ def _around(problem: _Problem, tile: _Tile) -> float:
     rate = problem.l2_bytes_per_s if fits else problem.store_bytes_per_s
     reduce_s = problem.split_k_s + partial / rate
     around_s = problem.start_s + ingest_s * tile.step + store_s
+    tiles = np.ceil(problem.m / tile.m) * np.ceil(problem.n / tile.n)
+    waves = np.ceil(tiles * problem.batch * tile.split / problem.units)
+    between_s = problem.latency_s + ingest_s * tile.step + tile.m * tile.n * problem.store_s
+    around_s += (waves - 1.0) * problem.wave_exposed * between_s
     return around_s + (reduce_s if tile.split > 1.0 else 0.0)
 
 
@@ -238,6 +250,9 @@ def _meet(
         device["gemm_overhead_s"] + device["hbm_latency_s"],
         device["gemm_split_k_s"],
         device["gemm_overlap_loss"],
+        device["gemm_wave_exposed"],
+        device["hbm_latency_s"],
+        out_bytes / (device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][STORE_CLOCK]),
     )
 
 

@@ -68,6 +68,7 @@ def device_record(device: Device, clock_mhz: float | None = None) -> NDArray[np.
     row["gemm_overhead_s"] = device.gemm_overhead_us * MICROSECOND
     row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
     row["gemm_overlap_loss"] = device.gemm_overlap_loss
+    row["gemm_wave_exposed"] = device.gemm_wave_exposed
     row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
     row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
     row["l2_multicast"] = device.l2_multicast

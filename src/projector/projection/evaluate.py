@@ -122,7 +122,8 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     for members in groups.values():
         _replay(
             np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
-            times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank, rank_busy_s,
+            times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank,
+            rank_busy_s,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),

@@ -1,5 +1,6 @@
 """What a kind of measurement table is: which rows count, and how one is projected."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,8 +84,8 @@ def number(row: Row, column: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
-    if value != value or value in (float("inf"), float("-inf")):
+        value = math.nan
+    if not math.isfinite(value):
         msg = f"{column} is {text!r}, not a number"
         raise ValueError(msg)
     return value

@@ -34,12 +34,15 @@ def device_of(text: str) -> str:
         If no shipped device has that name.
     """
     known = resources.index("hardware")
-    name = resources.normalise(text)
-    for noise in _NOISE:
-        name = name.replace(noise, "")
-    for candidate in _shortenings(name):
-        if candidate in known:
-            return known[candidate].stem
+    # "B200 (SM100)" names a generation beside, "H800/H100 (SM90)" the nearer of two first.
+    bare = re.sub(r"\(.*?\)", "", text)
+    for spelling in (text, bare, bare.split("/", maxsplit=1)[0]):
+        name = resources.normalise(spelling)
+        for noise in _NOISE:
+            name = name.replace(noise, "")
+        for candidate in _shortenings(name):
+            if candidate in known:
+                return known[candidate].stem
     msg = f"unknown device {text!r}"
     raise ValueError(msg)
 
