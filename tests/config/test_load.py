@@ -53,9 +53,8 @@ def test_megatron_names_are_aliases():
 def test_overrides_meet_aliases_in_either_spelling():
     data = {**BASE, "parallelism": {"tensor_model_parallel_size": 2}}
     assert load_job(data, {"parallelism.tp": 4}).parallelism.tp == 4
-    job = load_job(
-        data, {"parallelism.tensor-model-parallel-size": 8, "training.micro_batch_size": 2}
-    )
+    overrides = {"parallelism.tensor-model-parallel-size": 8, "training.micro_batch_size": 2}
+    job = load_job(data, overrides)
     assert (job.parallelism.tp, job.training.micro_batch_size) == (8, 2)
 
 
