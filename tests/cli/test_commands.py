@@ -101,7 +101,7 @@ def test_help_loads_nothing_heavy(arguments):
 
 
 def test_memory_json_is_the_result(projector_run):
-    code, out, err = projector_run("memory", "--config", MIXTRAL, "--json")
+    code, out, err = projector_run("memory", "--config", MIXTRAL, "--json", "--quiet")
     assert (code, err) == (0, "")
     assert as_json(out) == through_json(projector.project_memory(MIXTRAL).to_dict())
 

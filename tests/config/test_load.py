@@ -67,7 +67,8 @@ def test_files_are_found_beside_the_job(tmp_path):
     (tmp_path / "tiny.yaml").write_text("extends: llama3.1_8b\nnum_layers: 2\n")
     (tmp_path / "gpu.yaml").write_text("extends: h100\nhbm_gib: 10\n")
     (tmp_path / "job.yaml").write_text(
-        "model: tiny.yaml\ntraining: {mbs: 1, gbs: 8, seq_length: 64}\ncluster: {device: gpu.yaml}\n"
+        "model: tiny.yaml\ntraining: {mbs: 1, gbs: 8, seq_length: 64}\n"
+        "cluster: {device: gpu.yaml}\n"
     )
     job = load_job(tmp_path / "job.yaml")
     assert job.model.num_layers == 2
