@@ -169,9 +169,9 @@ def _around(problem: _Problem, tile: _Tile) -> float:
     fits = partial <= 2.0 * problem.l2_bytes
     rate = problem.l2_bytes_per_s if fits else problem.store_bytes_per_s
     reduce_s = problem.split_k_s + partial / rate
-    around_s = problem.start_s + ingest_s * tile.step + store_s
+    around_s: float = problem.start_s + ingest_s * tile.step + store_s
     tiles = np.ceil(problem.m / tile.m) * np.ceil(problem.n / tile.n)
-    waves = np.ceil(tiles * problem.batch * tile.split / problem.units)
+    waves: float = np.ceil(tiles * problem.batch * tile.split / problem.units)
     between_s = problem.latency_s + ingest_s * tile.step + tile.m * tile.n * problem.store_s
     around_s += (waves - 1.0) * problem.wave_exposed * between_s
     return around_s + (reduce_s if tile.split > 1.0 else 0.0)
