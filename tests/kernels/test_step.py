@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.kernels.step import overlapped_stages
+from projector.kernels.step import gathered_forwards, overlapped_stages
 from reference import step as reference
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
@@ -124,3 +124,55 @@ def test_an_empty_stage_takes_no_time():
     durations, tails = run([], [(0, 1.0, 1.0, 1.0)], [(1, 1.0, 0.0, 0.0)])
     assert durations.tolist() == [0.0, 0.0, 1.0]
     assert tails.tolist() == [0.0, 0.0, 0.0]
+
+
+def run_first(jobs, slowdown=0.1):
+    """Return the first forward of each stage; a run is (count, compute, gather)."""
+    stages = [stage for _, job in jobs for stage in job]
+    flat = [row for stage in stages for row in stage]
+    columns = np.array(flat, np.float64).reshape(-1, 3).T
+    widest = max(ranks for ranks, _ in jobs)
+    duration_s = np.full(len(stages), -7.0)
+    gathered_forwards(
+        np.cumsum([0, *(len(job) for _, job in jobs)]),
+        np.array([ranks for ranks, _ in jobs]),
+        np.cumsum([0, *map(len, stages)]),
+        columns[0].astype(np.int64),
+        *(np.ascontiguousarray(column) for column in columns[1:]),
+        np.full(len(jobs), slowdown),
+        np.empty(widest),
+        np.empty(widest),
+        duration_s,
+    )
+    return duration_s
+
+
+gathered = st.lists(st.tuples(st.integers(0, 4), seconds, seconds), max_size=3)
+pipelines = st.tuples(st.integers(1, 4), st.lists(gathered, min_size=1, max_size=8))
+
+
+@given(pipeline=pipelines, slowdown=st.floats(0.0, 1.0))
+@example(pipeline=(2, [[(2, 1.0, 1.0)], [(2, 1.0, 1.0)], [(1, 1.0, 3.0)]]), slowdown=0.5)
+def test_first_forward_matches_reference(pipeline, slowdown):
+    ranks, stages = pipeline
+    layers = [[tuple(layer) for count, *layer in stage for _ in range(count)] for stage in stages]
+    expected = reference.first_forwards(layers, ranks, slowdown)
+    assert run_first([pipeline], slowdown) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(pipeline=pipelines, where=st.integers(0, 30), column=st.integers(1, 2), more=seconds)
+def test_slower_layers_never_end_the_first_forward_earlier(pipeline, where, column, more):
+    ranks, stages = pipeline
+    slower = [[list(row) for row in stage] for stage in stages]
+    rows = [row for stage in slower for row in stage]
+    if rows:
+        rows[where % len(rows)][column] += more
+    before, after = (run_first([(ranks, each)]).sum() for each in (stages, slower))
+    assert after >= before * (1 - 1e-12)
+
+
+@given(several=st.lists(pipelines, min_size=1, max_size=4))
+def test_pipelines_do_not_depend_on_each_other(several):
+    together = run_first(several)
+    alone = np.concatenate([run_first([pipeline]) for pipeline in several])
+    np.testing.assert_array_equal(together, alone)

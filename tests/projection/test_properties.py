@@ -151,3 +151,52 @@ def test_memory_terms_are_finite_and_not_negative(job):
         assert np.all(np.isfinite(values))
         assert np.all(values >= 0.0)
     assert np.all(memory.activation_peak_bytes[0] > 0.0)
+
+
+BIG = {
+    "model": "llama3.1_405b",
+    "parallelism": {
+        "tp": 8, "pp": 16, "vpp": 8, "account_for_embedding_in_pipeline_split": True,
+        "account_for_loss_in_pipeline_split": True,
+    },
+    "training": {"micro_batch_size": 1, "global_batch_size": 256, "seq_length": 8192},
+    "cluster": {"device": "h100", "nodes": 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("switch", ["overlap_param_gather", "overlap_grad_reduce"])
+def test_overlapping_data_parallel_traffic_helps(switch):
+    # Gathers once stood in the first forward of every stage, one after the other, so that
+    # overlapping made the step slower; and a reduction that was not overlapped ran beside the
+    # next chunk all the same.
+    on, off = (
+        project_performance(load_job(BIG, {f"parallelism.{switch}": value}))
+        for value in (True, False)
+    )
+    assert on.iteration_time_s < off.iteration_time_s
+    assert on.breakdown["dp_comm"] < off.breakdown["dp_comm"]
+
+
+def test_the_bubble_of_equal_stages_is_the_closed_form():
+    job = load_job(BIG, {"training.global_batch_size": 512, "cluster.software.step_overhead_ms": 0})
+    step = project_performance(job)
+    assert step.microbatches == 128
+    assert step.bubble_fraction == pytest.approx(15 / (8 * 128), abs=0.05)
+
+
+def test_uneven_stages_are_named():
+    job = load_job(
+        {
+            "model": "llama3.1_8b",
+            "parallelism": {"pp": 4, "decoder_last_pipeline_num_layers": 20},
+            "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096},
+            "cluster": {"device": "h100", "nodes": 1},
+        }
+    )
+    step = project_performance(job)
+    assert step.bound.startswith("uneven pipeline stages: stage 3")
+    assert step.bubble_fraction < 0.5
+    warned = load_job(
+        job, {"parallelism.decoder_last_pipeline_num_layers": None, "model.num_layers": 30}
+    )
+    assert "do not divide" in project_performance(warned).to_dict()["warnings"][0]

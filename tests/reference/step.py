@@ -65,3 +65,38 @@ def simulate(layers):
             serve(now)
         start_what_can(now)
     return finish, channel_end
+
+
+def first_forwards(stages, ranks, slowdown):
+    """Return how long each stage of one job takes for the first microbatch.
+
+    A stage lists its layers as (compute, gather); stage s lies on rank s % ranks. All ranks gather
+    their layers one after the other from time 0 on.
+    """
+    there, silent = {}, [0.0] * ranks
+    for s, layers in enumerate(stages):
+        for i, (_, gather) in enumerate(layers):
+            silent[s % ranks] += gather
+            there[s, i] = silent[s % ranks]
+    durations, now = [], 0.0
+    for s, layers in enumerate(stages):
+        arrival, working = now, []
+        for i, (compute, gather) in enumerate(layers):
+            start = max(now, there[s, i]) if gather else now
+            working.append((start, start + compute))
+            now = start + compute
+        end = silent[s % ranks]
+        # What is computed before the channel falls silent; a wait before it is no work.
+        beside = (
+            min(now, end)
+            - arrival
+            - sum(
+                start - before
+                for (start, _), before in zip(
+                    working, [arrival, *(e for _, e in working)], strict=False
+                )
+            )
+        )
+        now += slowdown * max(0.0, beside)
+        durations.append(now - arrival)
+    return durations

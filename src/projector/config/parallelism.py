@@ -71,6 +71,9 @@ class ParallelismConfig(Config):
     overlap_param_gather: bool = True
     """Gather updated parameters beside the first forward instead of before it."""
 
+    ddp_bucket_size: PositiveInt | None = None
+    """Parameters of a gradient bucket; none given means max(40 M, 1 M * ranks), Megatron's."""
+
     tp_comm_overlap: bool = False
     """Overlap tensor-parallel collectives with the GEMM beside them, in TP chunks."""
 

@@ -137,8 +137,8 @@ class TrainingConfig(Config):
     """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits."""
 
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise"] = "delayed"
-    """How FP8 scales are found: delayed needs no pass of its own, the others read a tensor
-    once more."""
+    """How FP8 scales are found: current scaling by tensor or row reads a tensor once more than
+    delayed or blockwise scaling."""
 
     fp8_param_gather: bool = False
     """Keep and gather the primary weights in FP8."""

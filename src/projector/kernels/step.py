@@ -70,3 +70,62 @@ def overlapped_stages(
             channel = max(channel, computed) + pending
         duration_s[stage] = computed
         tail_s[stage] = max(0.0, channel - computed)
+
+
+@kernel
+def gathered_forwards(
+    stage_offset: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    run_offset: NDArray[np.int64],
+    run_count: NDArray[np.int64],
+    compute_s: NDArray[np.float64],
+    gather_s: NDArray[np.float64],
+    slowdown: NDArray[np.float64],
+    channel_s: NDArray[np.float64],
+    silent_s: NDArray[np.float64],
+    duration_s: NDArray[np.float64],
+) -> None:
+    """Run the first microbatch through the stages while updated weights are still gathered.
+
+    Every pipeline rank starts gathering when the step starts, its layers in model order, however
+    late the first microbatch arrives; a layer computes once its weights are there. What a rank
+    computes while its own gathers still run takes longer by the share ``slowdown``.
+
+    Parameters
+    ----------
+    stage_offset : int64[jobs + 1]
+        First virtual stage of each job, in model order.
+    ranks : int64[jobs]
+        Pipeline ranks; virtual stage s of a job lies on rank s % ranks.
+    run_offset, run_count, compute_s, gather_s
+        As in `overlapped_stages`.
+    slowdown : float64[jobs]
+    channel_s, silent_s : float64[max(ranks)]
+        Scratch.
+    duration_s : float64[S]
+        Output: from the arrival of the microbatch at a stage until its last layer has computed.
+    """
+    for job in range(stage_offset.shape[0] - 1):
+        for rank in range(ranks[job]):
+            channel_s[rank] = 0.0
+            silent_s[rank] = 0.0
+        for stage in range(stage_offset[job], stage_offset[job + 1]):
+            rank = (stage - stage_offset[job]) % ranks[job]
+            for run in range(run_offset[stage], run_offset[stage + 1]):
+                silent_s[rank] += run_count[run] * gather_s[run]
+        arrival = 0.0
+        for stage in range(stage_offset[job], stage_offset[job + 1]):
+            rank = (stage - stage_offset[job]) % ranks[job]
+            computed = arrival
+            waited = 0.0
+            for run in range(run_offset[stage], run_offset[stage + 1]):
+                for _ in range(run_count[run]):
+                    if gather_s[run] > 0.0:
+                        channel_s[rank] += gather_s[run]
+                        waited += max(0.0, channel_s[rank] - computed)
+                        computed = max(computed, channel_s[rank])
+                    computed += compute_s[run]
+            beside = min(computed, silent_s[rank]) - arrival - waited
+            computed += slowdown[job] * max(0.0, beside)
+            duration_s[stage] = computed - arrival
+            arrival = computed

@@ -13,16 +13,12 @@ from projector.kernels.collectives import (
     REDUCE_SCATTER,
     collective_time_columns,
 )
-from projector.kernels.step import overlapped_stages
+from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-BUCKET_PARAMETERS = 40_000_000
-BUCKET_PARAMETERS_PER_RANK = 1_000_000
-"""Megatron's gradient buckets hold max(40 M, 1 M * ranks) parameters (DistributedDataParallel)."""
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
@@ -56,6 +52,8 @@ class StageTimes:
     exposed_backward_s: Floats
     tail_s: Floats
     """float64[stages]: gradient traffic left when the last backward has ended."""
+    reduce_after_s: Floats
+    """float64[stages]: gradient traffic that waits for the rank's last backward."""
     gather_after_s: Floats
     """float64[stages]: parameter gather that nothing overlaps."""
 
@@ -87,8 +85,7 @@ def cost_data_parallel(
     )
     for position, (parameters, ranks_of_job, local_of_job) in enumerate(groups):
         ranks, local = ranks_of_job[job_of_run], local_of_job[job_of_run]
-        bucket = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
-        size = np.maximum(parameters, bucket)
+        size = np.maximum(parameters, bucket_parameters(jobs, job_of_run, ranks))
         share = parameters / size
         gathers = (stage >= 1) & (ranks > 1)
         operation = np.where(stage >= 1, REDUCE_SCATTER, ALL_REDUCE)
@@ -131,9 +128,10 @@ def stage_times(
     Notes
     -----
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
-    reduces in every backward. Below that only the first forward waits for parameters and only
-    the last backward sends gradients, whose remainder is the stage's tail. What overlaps slows
-    the compute beside it by the device's ``comm_compute_slowdown``.
+    reduces in every backward. Below ZeRO 3 only the first forward waits for parameters, which all
+    ranks gather from the start of the step on; below ZeRO 2 only the last backward sends
+    gradients, whose remainder is the stage's tail. What overlaps slows the compute beside it by
+    the device's ``comm_compute_slowdown``.
     """
     columns = workloads.jobs
     job_of_run = _job_of_run(workloads)
@@ -157,8 +155,11 @@ def stage_times(
     def select(flags: NDArray[np.bool_], values: Floats) -> Floats:
         return np.where(flags[job_of_run], values, 0.0)
 
-    first_f, _ = pass_of.run(forward_s, select(overlaps_gather, gather), nothing, backward=False)
+    ahead = overlaps_gather & ~every_gather
     every_f, _ = pass_of.run(forward_s, select(every_gather, gather), nothing, backward=False)
+    first_f = np.where(
+        ahead[job_of_stage], pass_of.run_ahead(forward_s, select(ahead, gather)), every_f
+    )
     every_b, every_tail = pass_of.run(
         backward_s,
         select(every_gather & regathers, gather),
@@ -176,7 +177,7 @@ def stage_times(
     every_b = every_b + np.where(waits, every_tail, 0.0)
     last_b = last_b + np.where(waits, last_tail, 0.0)
     after = ~overlaps_reduce & ~every_reduce
-    tail = np.where(waits, 0.0, last_tail) + pass_of.total(select(after, reduce))
+    tail = np.where(waits, 0.0, last_tail)
     forward = np.stack([first_f, every_f, every_f], axis=1)
     backward = np.stack([every_b, every_b, last_b], axis=1)
     return StageTimes(
@@ -185,6 +186,7 @@ def stage_times(
         exposed_forward_s=forward - plain_f[:, None],
         exposed_backward_s=backward - plain_b[:, None],
         tail_s=tail,
+        reduce_after_s=pass_of.total(select(after, reduce)),
         gather_after_s=pass_of.total(select(~overlaps_gather, gather)),
     )
 
@@ -221,6 +223,28 @@ class _Passes:
         exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0)
         hidden = np.maximum(sent - exposed - tail, 0.0)
         return plain + exposed + self._slowdown * hidden, tail
+
+    def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
+        """Return durations of the first microbatch behind gathers that run ahead of it."""
+        plain, duration = self.total(compute_s), np.empty(self._num_stages)
+        ranks = self._workloads.jobs.pp
+        first = self._workloads.stage_offset[:-1]
+        gathered_forwards(
+            self._workloads.stage_offset, ranks, self._workloads.run_offset,
+            self._workloads.run_count, compute_s, gather_s, self._slowdown[first],
+            np.empty(int(ranks.max())), np.empty(int(ranks.max())), duration,
+        )  # fmt: skip
+        # Where nothing is gathered nothing is added, whatever the rounding.
+        return np.where(self.total(gather_s) > 0.0, np.maximum(duration, plain), plain)
+
+
+def bucket_parameters(jobs: Sequence[Job], job: Ints, ranks: Ints) -> Floats:
+    """Return the parameters of a gradient bucket for each entry of ``job``.
+
+    Without a size Megatron takes max(40 M, 1 M * ranks) (DistributedDataParallel).
+    """
+    stated = np.array([split.parallelism.ddp_bucket_size or 0 for split in jobs])[job]
+    return np.where(stated > 0, stated, np.maximum(40e6, 1e6 * ranks))
 
 
 def parameter_bytes(job: Job) -> float:

@@ -82,6 +82,8 @@ class Evaluation:
     """int64[jobs]: pipeline rank that ends the last backward and its gradients."""
     rank_busy_s: list[Floats]
     """float64[pp] for each job: time each pipeline rank works."""
+    pipeline_s: Floats
+    """float64[jobs]: until the last operation of any rank, gradients and optimizer left out."""
     p2p_s: Floats
     """float64[stages, 2]: latency from each virtual stage to the next and to the one before."""
     p2p_bytes: Floats
@@ -112,6 +114,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     breakdown_s = np.zeros((num, len(BREAKDOWN)))
     ending_rank = np.zeros(num, np.int64)
     rank_busy_s: list[Floats] = [np.zeros(0)] * num
+    pipeline_s = np.zeros(num)
     memory = stage_memory(jobs, workloads, costs)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
     tied_s = _cost_tied_embeddings(jobs, workloads)
@@ -123,7 +126,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         _replay(
             np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
             times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank,
-            rank_busy_s,
+            rank_busy_s, pipeline_s,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -140,6 +143,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         breakdown_s=breakdown_s,
         ending_rank=ending_rank,
         rank_busy_s=rank_busy_s,
+        pipeline_s=pipeline_s,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
     )
@@ -320,6 +324,7 @@ def _replay(
     breakdown_s: Floats,
     ending_rank: Ints,
     rank_busy_s: list[Floats],
+    pipeline_s: Floats,
 ) -> None:
     """Run one order for all jobs that share it; write their rows of the output columns."""
     pp, vpp = order.pp, order.vpp
@@ -346,6 +351,7 @@ def _replay(
         ends = with_p2p.rank_end_ps[n] * PS
         # A tail of zero may end a rounding error before its own backward.
         finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
+        finish += times.reduce_after_s[held[n]].sum(axis=1)
         finish[0] += tied_s[row]
         if pp > 1:
             finish[-1] += tied_s[row]
@@ -356,6 +362,7 @@ def _replay(
         iteration_s[row] = finish[rank] + after[last] + overhead_s
         ending_rank[row] = rank
         rank_busy_s[row] = with_p2p.rank_busy_ps[n] * PS
+        pipeline_s[row] = with_p2p.makespan_ps[n] * PS
         memory.activation_peak_bytes[row][:] = peak[n]
         memory.in_flight[row][:] = in_flight[n].sum(axis=1)
         mine = held[n, rank]

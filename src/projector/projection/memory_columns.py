@@ -11,9 +11,8 @@ from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workloads import DENSE, MOE, Workloads
 from projector.operations.cost import WorkloadCosts
 from projector.projection.data_parallel import (
-    BUCKET_PARAMETERS,
-    BUCKET_PARAMETERS_PER_RANK,
     DTYPE_BYTES,
+    bucket_parameters,
     parameter_bytes,
 )
 
@@ -151,7 +150,8 @@ def _buffers(row: int, job: Job, workloads: Workloads, parameters: Floats) -> Fl
     columns = workloads.jobs
     training = job.training
     ranks = int(columns.dp[row] * columns.cp[row])
-    bucket = np.minimum(parameters, max(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks))
+    size = bucket_parameters([job], np.zeros(1, np.int64), np.array([ranks]))
+    bucket = np.minimum(parameters, size)
     staged = training.reduce_dtype != training.gradient_dtype and ranks > 1
     gradients = bucket * DTYPE_BYTES[training.reduce_dtype] * staged
     pp = int(columns.pp[row])

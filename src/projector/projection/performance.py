@@ -17,9 +17,6 @@ from projector.units import TERA, to_gib, to_ms
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
 
-UNEVEN = 1.1
-"""A pipeline rank this far above the mean makes the others wait."""
-
 LIMITS = {
     "compute_gemm": "matrix multiplication",
     "compute_attention": "attention",
@@ -72,8 +69,12 @@ class PerformanceProjection:
     """Matrix FLOP that recomputation repeats in one step, over all devices."""
     busiest_stage: int
     """Pipeline rank with the most work."""
-    busiest_share: float
-    """Work of that rank over the mean of all ranks."""
+    busiest_s: float
+    """Work of that rank."""
+    ending_s: float
+    """Work of the rank that ends the step."""
+    pipeline_s: float
+    """Until the last operation of any rank, gradients and optimizer left out."""
     counts: ModelCounts
     memory: MemoryProjection
     provenance: Provenance
@@ -123,11 +124,12 @@ class PerformanceProjection:
 
     @property
     def bubble_fraction(self) -> float:
-        """Idle time of the pipeline relative to the work of the rank that ends the step."""
-        idle = self.breakdown_s["pp_bubble"] + self.breakdown_s["pp_comm"]
-        outside = {"pp_bubble", "pp_comm", "optimizer"}
-        work = sum(value for name, value in self.breakdown_s.items() if name not in outside)
-        return idle / work if work > 0.0 else 0.0
+        """Idle time of the busiest pipeline rank relative to its work.
+
+        (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven,
+        which is no bubble.
+        """
+        return max(0.0, self.pipeline_s / self.busiest_s - 1.0)
 
     @property
     def microbatches(self) -> int:
@@ -158,10 +160,11 @@ class PerformanceProjection:
         if pp > 1 and bubble > 0.1 and self.microbatches < FEW_MICROBATCHES * pp:
             return f"too few microbatches ({self.microbatches} for {pp} pipeline stages)"
         largest = max(self.breakdown_s, key=lambda name: self.breakdown_s[name])
-        if largest == "pp_bubble" and self.busiest_share > UNEVEN:
-            percent = 100.0 * (self.busiest_share - 1.0)
-            where = f"stage {self.busiest_stage} works {percent:.0f} % above the mean"
-            return f"uneven pipeline stages ({where})"
+        waiting = self.busiest_s - self.ending_s
+        if largest == "pp_bubble" and waiting > 0.5 * self.breakdown_s["pp_bubble"]:
+            percent = 100.0 * waiting / self.ending_s
+            where = f"stage {self.busiest_stage} works {percent:.0f} % longer than the last to end"
+            return f"uneven pipeline stages: {where}"
         return LIMITS[largest]
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +178,6 @@ class PerformanceProjection:
             "hfu": self.hfu,
             "bubble_fraction": self.bubble_fraction,
             "busiest_stage": self.busiest_stage,
-            "busiest_share": self.busiest_share,
             "schedule": self.schedule,
             "microbatches": self.microbatches,
             "nodes": self.job.cluster.nodes,
@@ -230,9 +232,9 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
         communication=_communication(evaluation, row),
         recompute_flop=_recompute_flop(evaluation, row),
         busiest_stage=int(np.argmax(evaluation.rank_busy_s[row])),
-        busiest_share=float(
-            np.max(evaluation.rank_busy_s[row]) / np.mean(evaluation.rank_busy_s[row])
-        ),
+        busiest_s=float(np.max(evaluation.rank_busy_s[row])),
+        ending_s=float(evaluation.rank_busy_s[row][evaluation.ending_rank[row]]),
+        pipeline_s=float(evaluation.pipeline_s[row]),
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),

@@ -45,7 +45,28 @@ def provenance_of(job: Job) -> Provenance:
     defaults: dict[str, Any] = {}
     for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
-    return Provenance(defaults, derived, job.notes)
+    return Provenance(defaults, derived, (*job.notes, *_warnings(job)))
+
+
+def _warnings(job: Job) -> list[str]:
+    """Name what is projected as asked, but that a real framework would refuse or change."""
+    split, layers = job.parallelism, job.model.num_layers
+    placed = (
+        split.pipeline_model_parallel_layout,
+        split.decoder_first_pipeline_num_layers,
+        split.decoder_last_pipeline_num_layers,
+    )
+    counted = (
+        split.account_for_embedding_in_pipeline_split + split.account_for_loss_in_pipeline_split
+    )
+    stages = split.pp * split.vpp
+    if (layers + counted) % stages and all(value is None for value in placed):
+        text = (
+            f"{layers} layers do not divide into {stages} pipeline stages; the first ones take one "
+            f"more, where Megatron-LM asks for a layout"
+        )
+        return [text]
+    return []
 
 
 def envelope(provenance: Provenance) -> dict[str, Any]:
