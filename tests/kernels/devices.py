@@ -25,6 +25,7 @@ ROUND = {
     "mall_bytes": 0.0,
     "mall_bytes_per_s": 0.0,
     "hbm_bytes_per_s": 2e12,
+    "elementwise_bytes_per_s": 1.5e12,
     "hbm_latency_s": 1e-6,
     "gemm_overhead_s": 2e-6,
     "gemm_split_k_s": 2e-6,
@@ -55,6 +56,7 @@ RATES = (
     "l2_bytes_per_s",
     "mall_bytes_per_s",
     "hbm_bytes_per_s",
+    "elementwise_bytes_per_s",
     "attention_atomic_bytes_per_s",
 )
 """Fields of which more is never worse; 0 of the last cache or of atomics means there is none."""
@@ -81,6 +83,7 @@ device_dicts = st.fixed_dictionaries(
         "mall_bytes": st.one_of(st.just(0.0), st.floats(1e7, 1e9)),
         "mall_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e12, 3e13)),
         "hbm_bytes_per_s": st.floats(1e11, 2e13),
+        "elementwise_bytes_per_s": st.floats(1e11, 2e13),
         "hbm_latency_s": st.floats(0.0, 1e-5),
         "gemm_overhead_s": st.floats(0.0, 1e-5),
         "gemm_split_k_s": st.floats(0.0, 1e-5),

@@ -9,7 +9,7 @@ from reference import elementwise as reference
 
 amounts = st.one_of(st.just(0.0), st.floats(1.0, 1e15))
 rows = st.tuples(amounts, amounts, amounts)
-RATES = ("hbm_bytes_per_s", "vector_flop_per_s", "transcendental_per_s")
+RATES = ("elementwise_bytes_per_s", "vector_flop_per_s", "transcendental_per_s")
 
 
 def times(rows, *devices, index=None):
@@ -49,7 +49,7 @@ def test_rows_do_not_depend_on_each_other(rows, devices):
 
 
 def test_the_longest_part_counts():
-    traffic, vector, exponentials = (2e9, 0, 0), (0, 192e9, 0), (0, 0, 4e9)
+    traffic, vector, exponentials = (1.5e9, 0, 0), (0, 192e9, 0), (0, 0, 4e9)
     assert times([traffic, vector, exponentials], ROUND) == pytest.approx([1e-3, 3e-3, 2e-3])
     assert times([np.add(np.add(traffic, vector), exponentials)], ROUND) == pytest.approx(3e-3)
     assert times([(0, 0, 0)], ROUND) == 0.0
@@ -58,7 +58,7 @@ def test_the_longest_part_counts():
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_copy_runs_at_the_rate_of_the_memory(name):
     (time_s,) = times([(1e9, 0, 0)], SHIPPED[name])
-    assert 1e9 / time_s == pytest.approx(SHIPPED[name]["hbm_bytes_per_s"])
+    assert 1e9 / time_s == pytest.approx(SHIPPED[name]["elementwise_bytes_per_s"])
 
 
 @pytest.mark.parametrize("row", [(np.nan, 0, 0), (0, np.inf, 0), (-1.0, 0, 0), (1.0, np.nan, 0)])

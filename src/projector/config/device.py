@@ -165,6 +165,10 @@ class Device(Sourced):
     hbm_efficiency: float = Field(gt=0, le=1)
     """Share of the peak bandwidth that a long streaming kernel reaches."""
 
+    elementwise_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the peak bandwidth that memory-bound operators of a framework reach (norms,
+    activations, quantising, permutation); none given means hbm_efficiency."""
+
     hbm_latency_us: NonNegativeFloat
     """Load latency from memory, idle."""
 
@@ -342,7 +346,8 @@ def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network")
     if isinstance(name, Mapping):
         return Network.parse(name, path=key)
     table = read_yaml(resources.data_dir("hardware") / "networks.yaml", key=key)
-    if name not in table:
+    named: Any = name
+    if not isinstance(named, str) or named not in table:
         msg = f"{key}: unknown network {name!r}; known: {', '.join(sorted(table))}"
         raise ConfigError(msg, key=key, value=name, allowed=sorted(table))
     return Network.parse({"name": name, **table[name]}, path=key)

@@ -34,6 +34,8 @@ DEVICE = np.dtype(
         ("mall_bytes_per_s", np.float64),
         # Achievable, not peak.
         ("hbm_bytes_per_s", np.float64),
+        # What memory-bound operators of a framework reach of it.
+        ("elementwise_bytes_per_s", np.float64),
         ("hbm_latency_s", np.float64),
         ("gemm_overhead_s", np.float64),
         ("gemm_split_k_s", np.float64),

@@ -50,7 +50,7 @@ def elementwise_times(
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        traffic_s = bytes_G[g] / devices_D[d]["hbm_bytes_per_s"]
+        traffic_s = bytes_G[g] / devices_D[d]["elementwise_bytes_per_s"]
         vector_s = flop_G[g] / devices_D[d]["vector_flop_per_s"]
         exponential_s = exponentials_G[g] / devices_D[d]["transcendental_per_s"]
         time_s_G[g] = max(traffic_s, vector_s, exponential_s)
