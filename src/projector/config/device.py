@@ -210,6 +210,9 @@ class Device(Sourced):
     attention: AttentionKernel
     """The fused attention that training uses by default."""
 
+    attention_kernels: dict[str, AttentionKernel] = Field(default_factory=dict)
+    """Other fused attentions on this device, by the name that a job may ask for."""
+
     scale_up_gb_per_s: PositiveFloat
     """Bandwidth of one device into its scale-up fabric, per direction."""
 

@@ -170,6 +170,9 @@ class TrainingConfig(Config):
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
 
+    attention_kernel: str = "default"
+    """Fused attention by the device's name for it; default is the best its stack offers."""
+
     cross_entropy_fusion: bool = True
     """Loss from 16-bit logits in one kernel, without an FP32 copy."""
 

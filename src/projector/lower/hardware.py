@@ -22,21 +22,26 @@ _STAND_INS = {
 """What runs in place of a matrix type the device lacks."""
 
 
-def device_records(clusters: Sequence[ClusterConfig]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Return one record for each distinct device and clock, and each cluster's index into it."""
-    keys: dict[tuple[int, float | None], int] = {}
+def device_records(
+    clusters: Sequence[ClusterConfig], attention_kernels: Sequence[str] | None = None
+) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    """Return one record for each distinct device, clock and attention, and each row's index."""
+    keys: dict[tuple[int, float | None, str], int] = {}
     records: list[NDArray[np.void]] = []
     index = np.empty(len(clusters), np.int64)
     for row, cluster in enumerate(clusters):
-        key = (id(cluster.device), cluster.gpu_clock_mhz)
+        kernel = attention_kernels[row] if attention_kernels else "default"
+        key = (id(cluster.device), cluster.gpu_clock_mhz, kernel)
         if key not in keys:
             keys[key] = len(records)
-            records.append(device_record(cluster.device, cluster.gpu_clock_mhz))
+            records.append(device_record(cluster.device, cluster.gpu_clock_mhz, kernel))
         index[row] = keys[key]
     return np.concatenate(records), index
 
 
-def device_record(device: Device, clock_mhz: float | None = None) -> NDArray[np.void]:
+def device_record(
+    device: Device, clock_mhz: float | None = None, attention_kernel: str = "default"
+) -> NDArray[np.void]:
     """Convert one device; ``clock_mhz`` replaces the sustained clock of every type.
 
     Returns
@@ -77,7 +82,7 @@ def device_record(device: Device, clock_mhz: float | None = None) -> NDArray[np.
     row["num_tiles"] = len(device.gemm_tiles[:MAX_TILES])
     for position, tile in enumerate(device.gemm_tiles[:MAX_TILES]):
         row["tiles"][position] = (tile.m, tile.n, tile.k_bytes, tile.efficiency)
-    attention = device.attention
+    attention = device.attention_kernels.get(attention_kernel, device.attention)
     row["attention_forward_rows"] = attention.forward_rows
     row["attention_forward_columns"] = attention.forward_columns
     row["attention_backward_columns"] = attention.backward_columns

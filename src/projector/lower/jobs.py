@@ -276,6 +276,15 @@ def _precision_is_native(job: Job) -> ConfigError | None:
     return _error("training.precision", precision, text, legal)
 
 
+def _attention_is_known(job: Job) -> ConfigError | None:
+    name, device = job.training.attention_kernel, job.cluster.device
+    if name == "default" or name in device.attention_kernels:
+        return None
+    legal = ["default", *device.attention_kernels]
+    text = f"{device.name} describes no attention kernel {name!r}; it has {_list(legal)}"
+    return _error("training.attention_kernel", name, text, legal)
+
+
 def _list(values: Sequence[object]) -> str:
     shown = [str(value) for value in values[:16]]
     return ", ".join(shown) + (" ..." if len(values) > len(shown) else "")
@@ -291,5 +300,6 @@ RULES: tuple[Callable[[Job], ConfigError | None], ...] = (
     _sequence_divides,
     _batch_divides,
     _precision_is_native,
+    _attention_is_known,
 )
 """Every rule that spans sections; each returns the error of a job that breaks it."""

@@ -151,7 +151,9 @@ def lower(jobs: Sequence[Job]) -> Workloads:
         For the first job that cannot exist.
     """
     columns = lower_jobs(jobs)
-    devices, device_of_job = device_records([job.cluster for job in jobs])
+    devices, device_of_job = device_records(
+        [job.cluster for job in jobs], [job.training.attention_kernel for job in jobs]
+    )
     fabrics = np.concatenate([fabric_record(job.cluster) for job in jobs])
     index: dict[bytes, int] = {}
     records: list[NDArray[np.void]] = []
