@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from projector.config.job import Job
 from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.workloads import Workloads, lower
+from projector.lower.workloads import MOE, Workloads, lower
 from projector.operations.cost import (
     RowCosts,
     WorkloadCosts,
@@ -209,7 +209,11 @@ def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) 
         device_s += exposed_s[:, :, term]
     launches, syncs = costs.launches[workload], costs.syncs[workload]
     gaps_s = launches * gap_s
-    waiting_s = np.maximum(0.0, launches * host_s - device_s - gaps_s)
+    # Routing, permutation and dispatch keep the host busier than their launches tell.
+    is_moe = workloads.rows["kind"][workload] == MOE
+    host_floor_s = column([_moe_host_s(job) for job in jobs]) * is_moe[:, None] * MOE_HOST_PHASES
+    busy_s = np.maximum(launches * host_s, host_floor_s)
+    waiting_s = np.maximum(0.0, busy_s - device_s - gaps_s)
     launch_s = gaps_s + waiting_s + syncs * sync_s
     offload_s = column(
         [
@@ -222,6 +226,19 @@ def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) 
     layer_s = device_s + launch_s
     late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
     return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
+
+
+MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
+"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
+
+
+def _moe_host_s(job: Job) -> float:
+    """Least host time of one MoE layer and microbatch; a graph needs none."""
+    routing, software = job.training.moe, job.cluster.software
+    if job.training.cuda_graphs:
+        return 0.0
+    waits = routing.host_sync and routing.capacity_factor is None
+    return (software.moe_layer_ms if waits else software.moe_layer_sync_free_ms) * MILLISECOND
 
 
 def _cost_p2p(workloads: Workloads) -> tuple[Floats, Floats]:
