@@ -1,5 +1,6 @@
 """The Python API that others rely on."""
 
+import json
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.errors import ConfigError, ScheduleError
+from projector.errors import ConfigError, ProjectorError, ScheduleError
 
 JOB = {
     "model": "llama3.1_8b",
@@ -122,3 +123,107 @@ def test_collective_time_broadcasts():
 
 def test_simulate_schedule():
     assert pj.simulate_schedule("1f1b", pp=8, microbatches=32).makespan_s == pytest.approx(117.0)
+
+
+NO_EXTENTS = [
+    None, -1, 1.5, np.nan, np.inf, "8", "abc", b"x", 1j, [1j], 2**70, [1, [2]], True, object(), {},
+    np.array([1, None], object), np.array(["2020-01-01"], "datetime64[D]"), np.timedelta64(3),
+]  # fmt: skip
+
+
+def refused(call, *arguments, **keywords):
+    with pytest.raises(ProjectorError) as caught:
+        call(*arguments, **keywords)
+    assert caught.value.key
+    assert caught.value.allowed is not None
+    json.dumps(caught.value.to_dict(), allow_nan=False)
+    return caught.value
+
+
+@pytest.mark.parametrize("value", NO_EXTENTS, ids=repr)
+def test_what_is_no_extent(value):
+    for name in ("m", "n", "k", "batch"):
+        extents = {"m": 64, "n": 64, "k": 64, "batch": 1, name: value}
+        error = refused(
+            pj.gemm_time, extents["m"], extents["n"], extents["k"],
+            batch=extents["batch"], device="h100",
+        )  # fmt: skip
+        assert error.key == name
+    if value is not None:  # None stands for a default
+        refused(pj.attention_time, 1, 8, 64, value, head_dim=64, device="h100")
+    refused(pj.attention_time, 1, 8, 64, head_dim=64, window=value, device="h100")
+    refused(pj.collective_time, "all_reduce", 1e6, value, device="h100")
+
+
+@pytest.mark.parametrize("clock", [-1, 0, 0.5, np.nan, np.inf, "8", [1000], np.array([1e3]), 9000])
+def test_a_clock_that_the_device_does_not_have(clock):
+    attention = {"head_dim": 64, "device": "h100", "clock_mhz": clock}
+    assert refused(pj.attention_time, 1, 8, 64, **attention).key == "clock_mhz"
+    error = refused(pj.gemm_time, 64, 64, 64, device="h100", clock_mhz=clock)
+    assert error.key == "clock_mhz"
+    assert "peak clock of NVIDIA H100" in error.message
+    assert pj.gemm_time(64, 64, 64, device="h100", clock_mhz=np.float64(1500)) > 0
+
+
+@pytest.mark.parametrize("value", [np.nan, None, -1, -np.inf, np.inf, 1e9, "2"])
+def test_bytes_of_an_output(value):
+    assert refused(pj.gemm_time, 1, 1, 1, device="h100", out_bytes=value).key == "out_bytes"
+
+
+@pytest.mark.parametrize("value", ["abc", None, np.nan, 2, [True]])
+def test_switches_of_attention(value):
+    for name in ("causal", "backward"):
+        keywords = {"head_dim": 64, "device": "h100", name: value}
+        assert refused(pj.attention_time, 1, 8, 64, **keywords).key == name
+
+
+def test_key_heads_divide_the_heads():
+    assert pj.attention_time(1, 8, 64, head_dim=64, kv_heads=[1, 2, 8], device="h100").shape == (3,)
+    for heads in (3, 16, 0):
+        error = refused(pj.attention_time, 1, 8, 64, head_dim=64, kv_heads=heads, device="h100")
+        assert (error.key, error.value) == ("kv_heads", heads)
+
+
+@pytest.mark.parametrize("stride", ["abc", None, [1, 8], np.nan, 1.5, 0, -1, True])
+def test_strides(stride):
+    assert refused(pj.collective_time, "all_reduce", 1, 2, device="h100", stride=stride).key
+
+
+def test_names_that_are_none():
+    assert refused(pj.gemm_time, 1, 1, 1, device="h100", dtype=np.array([])).key == "dtype"
+    assert refused(pj.collective_time, ["all_reduce"], 1, 2, device="h100").key == "operation"
+    network = refused(pj.collective_time, "all_reduce", 1, 2, device="h100", network=[[1]])
+    assert network.key == "cluster.network"
+    assert refused(pj.simulate_schedule, [], pp=4).key == "schedule"
+    assert refused(pj.simulate_schedule, "1f1b", pp=4, f=[1j] * 4).key == "f"
+
+
+@pytest.mark.filterwarnings("error")
+def test_empty_arrays():
+    assert pj.gemm_time([], 64, 64, device="h100").shape == (0,)
+    assert pj.gemm_time(np.ones((0, 3)), 64, 64, device="h100").shape == (0, 3)
+    assert pj.attention_time([], 8, 64, head_dim=64, device="h100").shape == (0,)
+    assert pj.collective_time("all_reduce", 1e6, [], device="h100").shape == (0,)
+    assert pj.collective_time("send_recv", [], 2, device="h100").shape == (0,)
+    assert pj.gemm_time([64], 64, 64, device="h100").flags.writeable
+
+
+def test_the_largest_arguments_are_finite():
+    most = 1 << 40
+    assert np.isfinite(pj.gemm_time(most, most, most, batch=most, device="h100"))
+    sizes = {"head_dim": 256, "kv_heads": 1, "device": "h100"}
+    assert np.isfinite(pj.attention_time(most, 128, most, **sizes))
+    assert np.isfinite(pj.collective_time("all_reduce", 1e24, most, device="h100", stride=most))
+
+
+@pytest.mark.parametrize("job", [None, 1, b"x", [JOB]])
+def test_what_is_no_job(job):
+    assert refused(pj.project_performance, job).key == "config"
+    assert refused(pj.project_memory, job).key == "config"
+
+
+def test_batches_of_jobs():
+    assert pj.project_jobs([]) == []
+    for jobs in (JOB, "job.yaml", None, 1):
+        assert refused(pj.project_jobs, jobs).key == "jobs"
+    assert refused(pj.project_performance, JOB, schedule=[]).key == "training.schedule"

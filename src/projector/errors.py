@@ -1,5 +1,6 @@
 """Every error that a user can cause, with what was wrong and what would be right."""
 
+import math
 from typing import Any
 
 
@@ -54,6 +55,9 @@ class NumericError(ProjectorError, ArithmeticError):
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON can hold; it has no NaN and no infinity, so these become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple | set | frozenset):

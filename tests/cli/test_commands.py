@@ -35,6 +35,9 @@ SURFACE = {
     "performance": {"assignments", "--profiling-mode"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
+    "validate": {"kind", "file", "--out"} | OUTPUT_OPTIONS,
+    "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
+    | OUTPUT_OPTIONS,
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
     "hardware": {"name"} | OUTPUT_OPTIONS,
@@ -226,7 +229,7 @@ def test_warmup_compiles_every_kernel(projector_run):
         name: value
         for path in folder.glob("[a-z]*.py")
         for name, value in vars(import_module(f"projector.kernels.{path.stem}")).items()
-        if type(getattr(value, "_cache", None)).__name__ == "FunctionCache"
+        if type(getattr(value, "_cache", None)).__name__ == "KernelCache"
     }
     assert kernels
     assert {name for name, value in kernels.items() if not value.signatures} <= UNREACHED
@@ -335,3 +338,44 @@ def test_an_ascii_terminal_gets_ascii():
         check=True,
     )
     assert "####" in done.stdout
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "models", "models --json", "init", "hardware nowhere --json"]
+)
+def test_output_that_cannot_be_written(arguments, redirection):
+    done = subprocess.run(
+        f"'{sys.executable}' -c 'from projector.cli.main import main; main()' "
+        f"{arguments} {redirection}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: standard output ")
+    assert "Traceback" not in done.stderr
+
+
+def test_errors_need_no_standard_error():
+    done = subprocess.run(
+        f"'{sys.executable}' -c 'from projector.cli.main import main; main()' "
+        "memory --config nowhere.yaml 2>&-",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_cache_that_cannot_be_written_is_said_every_time(monkeypatch, capsys):
+    from projector.cli.output import announce_compilation
+    from projector.kernels import _jit
+
+    monkeypatch.setattr(_jit, "cache_dir", lambda: Path("/dev/null/kernels"))
+    announce_compilation(quiet=False)
+    err = capsys.readouterr().err
+    assert "every run" in err
+    assert "/dev/null/kernels" in err

@@ -1,6 +1,8 @@
 """Mistakes that users make: each exits 2, prints no result, and says what to do about it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,41 @@ def test_init_into_a_folder_that_is_missing(tmp_path, capsys):
     target = tmp_path / "missing" / "job.yaml"
     check(capsys, ["init", "--output", target], "output", ["cannot be written"])
     assert not target.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "value"),
+    [
+        (["--gpu-clock-mhz", "nan"], "cluster.gpu_clock_mhz", "nan"),
+        (["--gpu-clock-mhz", "-inf"], "cluster.gpu_clock_mhz", "-inf"),
+        (["training.moe.capacity_factor=.nan"], "training.moe.capacity_factor", "nan"),
+    ],
+)
+def test_numbers_that_json_does_not_have(changes, key, value, capsys):
+    _, out, _ = run_with(capsys, "memory", "--config", MIXTRAL, *changes, "--json")
+    found = json.loads(out)
+    assert (found["key"], found["value"]) == (key, value)
+
+
+def test_text_that_is_no_unicode():
+    main = "from projector.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, "memory", "--config", b"\xff", "--json"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["value"] == "\udcff"
+
+
+@pytest.mark.parametrize("text", ["parallelism: {tp: 5}", "training: {micro_batch_size: x}"])
+def test_compare_says_which_file_is_wrong(text, tmp_path, capsys):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(
+        f"model: llama3.1_8b\ncluster: {{device: h100}}\n{text}\n"
+        + ("" if "training" in text else "training: {mbs: 1, gbs: 8, seq_length: 4096}\n")
+    )
+    for files in ((DENSE, wrong), (wrong, DENSE)):
+        code, _, err = run_with(capsys, "compare", *files)
+        assert code == 2
+        assert err.splitlines()[-1].startswith(f"error: {wrong}: ")

@@ -143,3 +143,36 @@ def test_overrides_are_yaml():
 
 def test_a_missing_device_is_named():
     assert fails({**BASE, "cluster": {}}).key == "cluster.device"
+
+
+@pytest.mark.parametrize("source", [None, 1, [], b"x", "\0", object()])
+def test_what_is_no_job_at_all(source):
+    with pytest.raises(ConfigError) as caught:
+        load_job(source)
+    assert caught.value.key == "config"
+    assert caught.value.allowed
+
+
+def test_overrides_are_a_mapping():
+    error = fails(BASE, ["a=b"])
+    assert (error.key, error.allowed) == ("overrides", "a mapping")
+
+
+@pytest.mark.parametrize("network", [[[1]], {"extends": [1]}, 5])
+def test_a_network_is_a_name_or_a_mapping(network):
+    assert fails(BASE, {"cluster.network": network}).key.startswith("cluster.network")
+
+
+@pytest.mark.parametrize("name", ["../a100", "./a100", "a100/", "..a100", "x\\a100", "/a100"])
+def test_a_path_is_no_name_of_a_device(name):
+    error = fails(BASE, {"cluster.device": name})
+    assert "unknown GPU" in error.message
+    assert error.key == "cluster.device"
+
+
+def test_owner_and_name_are_a_name_of_a_model():
+    assert load_model("meta-llama/Llama-3.1-70B") == load_model("llama3.1_70b")
+    assert load_model("meta-llama/llama-3.1-70b").num_layers == 80
+    for name in ("../meta-llama/Llama-3.1-70B", "models/llama3.1_70b", "meta/llama3.1_70b"):
+        with pytest.raises(ConfigError, match="unknown model"):
+            load_model(name)

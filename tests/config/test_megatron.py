@@ -259,6 +259,8 @@ def test_megatron_defaults_are_named():
         ("--enable-cuda-graph", "training.cuda_graphs", True),
         ("--external-cuda-graph", "training.cuda_graphs", True),
         ("--attention-backend unfused", "training.flash_attention", False),
+        ("--attention-backend local", "training.flash_attention", False),
+        ("--ddp-bucket-size 20000000", "parallelism.ddp_bucket_size", 20_000_000),
         ("--transformer-impl local", "training.flash_attention", False),
         ("--tp-comm-overlap", "parallelism.tp_comm_overlap", True),
         ("--seq-length=4096", "training.seq_length", 4096),
@@ -469,7 +471,7 @@ def test_shell_forms():
     )
     assert script.variables["D"] == "1_two words_de fault"
     assert script.variables["LIST"] == ["a", "b c", "1", "d"]
-    assert script.skipped
+    assert script.skipped == ["--never"]
     assert script.commands[-1][:8] == ["run", "a", "b c", "1", "d", "two", "words", "two words"]
     assert script.commands[-1][-4:] == ["#no", "x#y", "$(...)", "$(...)"]
 
@@ -498,3 +500,64 @@ def test_load_job_deepseek(tmp_path):
     job = load_job(file, {"cluster.device": "h100"})
     assert sum(job.model.moe_layers) == 58
     assert job.notes
+
+
+@pytest.mark.parametrize("form", ['"${E[@]}"', "${E[@]}", '"${UNSET[@]}"', '"${E[@]}${E[*]}"'])
+def test_an_empty_array_is_no_argument(form):
+    script = Script(f"E=()\nrun a {form} b\nA=({form} c)")
+    assert script.commands == [["run", "a", "b"]]
+    assert script.variables["A"] == ["c"]
+
+
+def test_an_array_within_quotes_keeps_what_is_around_it():
+    script = Script('E=()\nL=(x "y z")\nrun "" "-${E[@]}" "$E" "<${L[@]}>"')
+    assert script.commands == [["run", "", "-", "", "<x", "y z>"]]
+
+
+def test_the_arguments_that_are_skipped_are_named():
+    script = f"""
+    if [ "$X" = 1 ]; then
+        EXTRA=(--swiglu --fp8-format hybrid)
+    elif true; then
+        MORE="--sequence-parallel --swiglu"
+    fi
+    torchrun pretrain_gpt.py {SMALL}
+    """
+    _, warnings, _ = read_megatron(script, name="job")
+    assert warnings[0].endswith("with their arguments: --swiglu, --fp8-format, --sequence-parallel")
+    many = " ".join(f"--option-{number}" for number in range(20))
+    _, warnings, _ = read_megatron(f"if x; then y {many}\nfi\n{SMALL}", name="job")
+    assert warnings[0].endswith("--option-11 and 8 more")
+
+
+@pytest.mark.parametrize(
+    ("program", "extra", "says"),
+    [
+        ("pretrain_mamba.py", "", "hybrid Mamba"),
+        ("./Megatron-LM/pretrain_mamba.py", "", "hybrid Mamba"),
+        ("pretrain_bert.py", "", "BERT models are not supported; only decoder-only"),
+        ("pretrain_t5.py", "", "encoder-decoder"),
+        ("examples/multimodal/pretrain_vlm.py", "", "vision-language"),
+        ("pretrain_gpt.py", "--encoder-num-layers 12", "--encoder-num-layers: only decoder-only"),
+        (
+            "pretrain_gpt.py",
+            "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
+            "--spec .*hybrid Mamba",
+        ),
+    ],
+)
+def test_models_that_are_not_decoders_are_refused(program, extra, says):
+    with pytest.raises(UnsupportedError, match=says):
+        read_megatron(f"torchrun {program} {SMALL} {extra}", name="job")
+
+
+def test_a_specification_of_layers_that_is_not_known_is_named():
+    assert read("--spec megatron.core.models.gpt.gpt_layer_specs get_spec")[1] == ()
+    assert read("--spec local")[1] == ()
+    (warning,) = read("--spec mine.layers build")[1]
+    assert warning == "--spec mine.layers build is projected as Megatron's GPT layers"
+
+
+def test_an_unknown_attention_backend():
+    with pytest.raises(ConfigError, match="--attention-backend should be one of"):
+        read("--attention-backend flsh")

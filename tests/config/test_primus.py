@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from projector.config.formats._megatron_fields import AVAILABLE_SCHEDULES
 from projector.config.formats.primus import environment_overrides, read_primus
 from projector.config.load import load_job
 from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, UnsupportedError
+from projector.schedule.registry import SCHEDULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "primus"
 VARIABLES = ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEQ_LENGTH")
@@ -83,16 +85,6 @@ def test_preset_defaults_are_marked():
         ({"accumulate_allreduce_grads_in_fp32": False}, "training.gradient_dtype", "fp32"),
         ({"max_position_embeddings": 8192}, "model.max_position_embeddings", 8192),
         ({"optimizer": "muon"}, "training.optimizer.name", "muon"),
-        (
-            {"patch_zero_bubble": True, "enable_zero_bubble": True},
-            "training.schedule",
-            "zerobubble",
-        ),
-        (
-            {"patch_primus_pipeline": True, "pp_algorithm": "zbv-formatted"},
-            "training.schedule",
-            "zbv-formatted",
-        ),
         (
             {"patch_primus_pipeline": True, "pp_algorithm": "1f1b-interleaved"},
             "training.schedule",
@@ -346,6 +338,36 @@ def test_mixtral_example(monkeypatch):
     assert job.cluster.device.name.upper().endswith("MI355X")
     assert job.cluster.gpus == 64
     assert job.origins["cluster.nodes"] == "environment variable NNODES"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"patch_zero_bubble": True, "enable_zero_bubble": True}, "enable_zero_bubble is not"),
+        (
+            {"patch_zero_bubble": True, "zero_bubble_v_schedule": True},
+            "zero_bubble_v_schedule is not",
+        ),
+        (
+            {"patch_primus_pipeline": True, "pp_algorithm": "zero-bubble"},
+            "pp_algorithm zero-bubble is not",
+        ),
+        (
+            {"patch_primus_pipeline": True, "pp_algorithm": "zbv-formatted"},
+            "schedule zbv-formatted is not available",
+        ),
+    ],
+)
+def test_a_schedule_that_is_not_available_becomes_auto(overrides, named):
+    job, warnings, _ = read(**overrides)
+    assert job["training"]["schedule"] == "auto"
+    (warning,) = warnings
+    assert named in warning
+    assert "auto is projected" in warning
+
+
+def test_available_schedules_are_those_of_the_registry():
+    assert {"auto", *SCHEDULES} == AVAILABLE_SCHEDULES
 
 
 def test_llama_example():

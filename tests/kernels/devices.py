@@ -135,7 +135,7 @@ def scaled(device, name, factor):
 def _shipped():
     folder = Path(__file__).parents[2] / "hardware"
     names = sorted(path.stem for path in folder.glob("*.yaml"))
-    names = [name for name in names if name not in {"aliases", "networks"}]
+    names = [name for name in names if name not in {"aliases", "networks", "uncertainty"}]
     return {name: as_dict(device_record(load_device(name))[0]) for name in names}
 
 

@@ -27,7 +27,7 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
         from projector.projection.provenance import envelope
 
         parts = {"memory": result.memory.to_dict(), "performance": result.to_dict()}
-        print_json({**envelope(result.provenance), **parts})
+        print_json({**envelope(result.provenance, result.uncertainty), **parts})
     else:
         from projector.report.both import both_report
         from projector.report.suggestions import suggest

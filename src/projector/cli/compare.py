@@ -1,5 +1,8 @@
 """``projector compare``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from projector.cli.job_options import output_options
@@ -11,6 +14,7 @@ from projector.cli.output import (
     print_report,
     print_warnings,
 )
+from projector.errors import ProjectorError
 
 
 @click.command("compare")
@@ -26,13 +30,20 @@ def command(
     KEY=VALUE overrides a field of both.
     """
     from projector.config.load import load_job, parse_override
-    from projector.projection.api import project_jobs
+    from projector.projection.api import project_performance
     from projector.report.compare import Comparison, compare_report
 
     overrides = dict(parse_override(text) for text in assignments)
-    jobs = [load_job(path, overrides) for path in (first, second)]
+    jobs = []
+    for path in (first, second):
+        with _naming(path):
+            jobs.append(load_job(path, overrides))
     announce_compilation(quiet=quiet)
-    comparison = Comparison(*project_jobs(jobs))
+    results = []
+    for path, job in zip((first, second), jobs, strict=True):
+        with _naming(path):
+            results.append(project_performance(job))
+    comparison = Comparison(*results)
     result = comparison.to_dict()
     if as_json:
         print_json(result)
@@ -41,3 +52,17 @@ def command(
         print_warnings(result["warnings"], quiet=quiet)
     fit = comparison.first.memory.fits and comparison.second.memory.fits
     return SUCCESS if fit else DOES_NOT_FIT
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Say which of the two files an error is about."""
+    try:
+        yield
+    except ProjectorError as error:
+        if path in error.message:
+            raise
+        message = f"{path}: {error.message}"
+        raise type(error)(
+            message, key=error.key, value=error.value, allowed=error.allowed
+        ) from None

@@ -1,12 +1,11 @@
 """``projector init``."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import plain_envelope, print_json
+from projector.cli.output import plain_envelope, print_json, say, write
 from projector.errors import ConfigError
 
 
@@ -30,11 +29,11 @@ def command(
     if output is not None:
         _write(Path(output), text, force=force)
         if not quiet:
-            click.echo(f"wrote {output}; next: projector performance --config {output}", err=True)
+            say(f"wrote {output}; next: projector performance --config {output}")
     if as_json:
         print_json({**plain_envelope(), "output": output, "text": text})
     elif output is None:
-        sys.stdout.write(text)
+        write(text)
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from projector.cli.output import SUCCESS, WRONG_INPUT, print_error
+from projector.cli.output import SUCCESS, WRONG_INPUT, print_error, say
 from projector.errors import ProjectorError
 
+CANNOT_WRITE = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell reports for a command that its reader left."""
@@ -31,6 +32,8 @@ COMMANDS = {
     "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
     "both": _Entry("projector.cli.both", "Project memory, then performance."),
     "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
+    "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
+    "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),
     "models": _Entry("projector.cli.models", "List the shipped models, or show one."),
     "hardware": _Entry("projector.cli.hardware", "List the shipped devices, or show one."),
@@ -96,28 +99,49 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def cli() -> None:
     """Project memory and speed of large language model training on GPU clusters.
 
-    Exit codes: 0 success, 2 bad input, 3 the job does not fit (it is projected all the same).
+    Exit codes: 0 success, 1 the output cannot be written, 2 bad input, 3 the job does not fit (it
+    is projected all the same).
     """
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; what is printed is flushed."""
+    if sys.stdout is None:
+        say("error: standard output is closed")
+        return CANNOT_WRITE
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return BROKEN_PIPE
+    except OSError as error:
+        # Reading and writing files names the file; what is left is standard output.
+        if error.filename is not None:
+            raise
+        _drop_output()
+        say(f"error: standard output cannot be written: {error.strerror or error}")
+        return CANNOT_WRITE
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code: Any = cli.main(list(arguments), prog_name="projector", standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        say(error.format_message())
         return WRONG_INPUT
     except (click.ClickException, ProjectorError) as error:
         print_error(error, as_json="--json" in arguments)
         return WRONG_INPUT
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        # Python would complain once more when it flushes standard output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     return code if isinstance(code, int) else SUCCESS
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining once more when it flushes standard output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

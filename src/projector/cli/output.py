@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,19 @@ def print_json(result: Mapping[str, Any]) -> None:
     """Write one JSON object."""
     from projector.report.json import to_json
 
-    sys.stdout.write(to_json(result))
+    write(to_json(result))
+
+
+def write(text: str) -> None:
+    """Write to standard output, escaping what its encoding cannot hold."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def say(message: str) -> None:
+    """Write one line to standard error, where there is one."""
+    if sys.stderr is not None:
+        print(message, file=sys.stderr, flush=True)  # noqa: T201  # the command's output
 
 
 def plain_envelope() -> dict[str, Any]:
@@ -35,34 +48,46 @@ def print_report(parts: "Iterable[RenderableType]") -> None:
     """Write a report laid out for the terminal."""
     from projector.report.console import render
 
-    sys.stdout.write(render(*parts))
+    write(render(*parts))
 
 
 def print_warnings(warnings: Iterable[str], *, quiet: bool) -> None:
     """Write warnings to standard error."""
     if not quiet:
         for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201  # the command's output
+            say(f"warning: {warning}")
 
 
 def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) -> None:
     """Write one message to standard error, and with ``--json`` its object to standard output."""
     found = error.to_dict() if isinstance(error, ProjectorError) else _usage(error)
     message = found["error"]
-    print(f"error: {message}", file=sys.stderr)  # noqa: T201  # the command's output
+    say(f"error: {message}")
     if as_json:
         print_json(found)
 
 
 def announce_compilation(*, quiet: bool) -> None:
     """Say that the first run compiles, where no compiled kernel is found."""
-    from projector.kernels._jit import cache_dir
+    from projector.kernels import _jit
 
-    folder = cache_dir()
-    if quiet or (folder.is_dir() and next(folder.rglob("*.nbc"), None) is not None):
+    folder = _jit.cache_dir()
+    if quiet or _holds_kernels(folder):
         return
-    message = "compiling kernels for this machine, once; this takes some seconds ..."
-    print(message, file=sys.stderr, flush=True)  # noqa: T201  # the command's output
+    if _jit.cache_is_writable():
+        say("compiling kernels for this machine, once; this takes some seconds ...")
+    else:
+        say(
+            f"compiling kernels, as in every run while {folder} cannot be written; "
+            "PROJECTOR_CACHE_DIR names another folder ..."
+        )
+
+
+def _holds_kernels(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and next(folder.rglob("*.nbc"), None) is not None
+    except OSError:
+        return False
 
 
 def _usage(error: click.ClickException) -> dict[str, Any]:

@@ -5,7 +5,13 @@ import time
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json
+from projector.cli.output import (
+    announce_compilation,
+    plain_envelope,
+    print_json,
+    print_warnings,
+    write,
+)
 
 
 @click.command("warmup")
@@ -14,12 +20,18 @@ def command(as_json: bool, quiet: bool) -> None:
     """Compile all kernels for this machine and keep them, so that later runs start fast."""
     announce_compilation(quiet=quiet)
     begin = time.perf_counter()
-    from projector.kernels._jit import cache_dir
+    from projector.kernels._jit import cache_dir, cache_is_writable
     from projector.report.warmup import compile_kernels
 
     compile_kernels()
     seconds = time.perf_counter() - begin
+    warnings = []
+    if not cache_is_writable():
+        warnings.append(f"the kernels cannot be kept: {cache_dir()} cannot be written")
     if as_json:
-        print_json({**plain_envelope(), "cache": str(cache_dir()), "seconds": seconds})
-    elif not quiet:
-        click.echo(f"kernels are ready after {seconds:.1f} s, in {cache_dir()}")
+        found = {"warnings": warnings, "cache": str(cache_dir()), "seconds": seconds}
+        print_json({**plain_envelope(), **found})
+        return
+    if not quiet and not warnings:
+        write(f"kernels are ready after {seconds:.1f} s, in {cache_dir()}\n")
+    print_warnings(warnings, quiet=quiet)

@@ -39,6 +39,7 @@ def load_job(
     ConfigError
         For anything that does not describe a job; the message names key and remedy.
     """
+    _check_arguments(source, overrides)
     overrides = dict(overrides or {})
     if isinstance(source, Job):
         data, notes, origins = _job_data(source), source.notes, dict(source.origins)
@@ -50,6 +51,16 @@ def load_job(
         _override(data, str(key), value)
         origins.pop(str(key), None)
     return Job.parse({**data, "notes": notes, "origins": origins})
+
+
+def _check_arguments(source: Any, overrides: Any) -> None:
+    if not isinstance(source, str | Path | Mapping | Job):
+        allowed = "a file, a mapping or a job"
+        msg = f"a job is {allowed}, got {source!r}"
+        raise ConfigError(msg, key="config", value=source, allowed=allowed)
+    if not isinstance(overrides, Mapping | None):
+        msg = f"overrides are a mapping such as {{'parallelism.pp': 8}}, got {overrides!r}"
+        raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
 
 
 def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") -> ModelConfig:

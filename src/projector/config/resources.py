@@ -1,6 +1,7 @@
 """Where the files that ship with the package lie: in the wheel, or in a checkout."""
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def normalise(name: str) -> str:
 
 
 @cache
+def _aliases(kind: str) -> dict[str, str]:
+    file = data_dir(kind) / "aliases.yaml"
+    return {alias: str(stem) for alias, stem in read_yaml(file).items()} if file.is_file() else {}
+
+
+@cache
 def index(kind: str) -> dict[str, Path]:
     """Map every normalised name and alias of shipped files to its path.
 
@@ -37,11 +44,25 @@ def index(kind: str) -> dict[str, Path]:
         for path in sorted(folder.glob("*.yaml"))
         if path.stem not in _NOT_ENTRIES
     }
-    alias_file = folder / "aliases.yaml"
-    if alias_file.is_file():
-        for alias, stem in read_yaml(alias_file).items():
-            names.setdefault(normalise(str(alias)), folder / f"{stem}.yaml")
+    for alias, stem in _aliases(kind).items():
+        names.setdefault(normalise(alias), folder / f"{stem}.yaml")
     return names
+
+
+@cache
+def _with_owner(kind: str) -> frozenset[str]:
+    """Return the aliases with a slash, such as ``meta-llama/Llama-3.1-70B``, part by part."""
+    return frozenset(_parts(alias) for alias in _aliases(kind) if "/" in alias)
+
+
+def _parts(name: str) -> str:
+    return "/".join(normalise(part) for part in re.split(r"[/\\]", name))
+
+
+def _is_name(kind: str, name: str) -> bool:
+    """Whether a text is a name and no path: ``../a100`` is a file that does not exist."""
+    is_path = "/" in name or "\\" in name or ".." in name
+    return not is_path or _parts(name) in _with_owner(kind)
 
 
 def shipped(kind: str) -> list[str]:
@@ -58,7 +79,7 @@ def find(kind: str, name: str, *, key: str) -> Path:
         If there is none; the message lists the nearest names.
     """
     found = index(kind).get(normalise(name))
-    if found is not None:
+    if found is not None and _is_name(kind, name):
         return found
     names = shipped(kind)
     candidates = {normalise(stem): stem for stem in names}

@@ -43,7 +43,9 @@ def read_text(path: str | Path, *, key: str = "config") -> str:
     except FileNotFoundError:
         msg = f"{path} does not exist"
         raise ConfigError(msg, key=key, value=str(path), allowed="an existing file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg, key=key, value=str(path), allowed="a UTF-8 text file") from None
 

@@ -106,6 +106,8 @@ WORKLOAD = np.dtype(
     # Load of the fullest expert rank over the average one, in parts per 2**20, so that the
     # record stays integer and compares exactly.
     + [("load_2e20", np.int64)]
+    # Rate of a GEMM within the step over that of the same GEMM alone, in the same parts.
+    + [("gemm_share_2e20", np.int64)]
 )
 LOAD_ONE = 1 << 20
 
@@ -282,6 +284,7 @@ def _base_record(job: Job, columns: JobColumns, row: int, device: int) -> NDArra
         "compiled": int(training.torch_compile),
         "tp_overlap": int(split.tp_comm_overlap),
         "load_2e20": LOAD_ONE,
+        "gemm_share_2e20": round(job.cluster.software.gemm_share * LOAD_ONE),
     }
     for name in ("tp", "cp", "tp_local", "cp_local", "domain"):
         values[name] = int(getattr(columns, name)[row])

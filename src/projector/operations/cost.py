@@ -11,7 +11,7 @@ from projector.kernels.collectives import collective_time_columns, moe_exchange_
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from projector.lower.workloads import Workloads
+from projector.lower.workloads import LOAD_ONE, Workloads
 from projector.operations.shapes import shapes_of
 from projector.operations.table import (
     ATTENTION,
@@ -129,6 +129,7 @@ def _cost_gemms(
     )
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
     efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
+    efficiency *= workloads.rows["gemm_share_2e20"][table.workload[rows]] / LOAD_ONE
     time_s[rows], detail[rows], _ = gemm_time_columns(
         extents,
         table.dtype[rows],

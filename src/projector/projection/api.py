@@ -7,7 +7,7 @@ from typing import Any
 
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
 from projector.projection.evaluate import evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
@@ -59,6 +59,12 @@ def project_jobs(
     jobs: Sequence[JobLike], *, target_nodes: int | None = None, schedule: str | None = None
 ) -> list[PerformanceProjection]:
     """Project a batch of jobs; each result equals that of the job alone, bit for bit."""
+    if isinstance(jobs, Job | Mapping | str | bytes | Path) or not _iterable(jobs):
+        msg = f"jobs are a sequence of jobs, got {jobs!r}"
+        raise ConfigError(msg, key="jobs", value=jobs, allowed="a list of jobs")
+    if not isinstance(schedule, str | None):
+        msg = f"schedule is a name, got {schedule!r}"
+        raise ConfigError(msg, key="training.schedule", value=schedule, allowed="a name")
     overrides: dict[str, Any] = {}
     if target_nodes is not None:
         overrides["cluster.nodes"] = target_nodes
@@ -67,10 +73,20 @@ def project_jobs(
     loaded = [
         job if isinstance(job, Job) and not overrides else load_job(job, overrides) for job in jobs
     ]
+    if not loaded:
+        return []
     if schedule == "all":
         return [_compare_schedules(job) for job in loaded]
     evaluation = evaluate(loaded)
     return [performance_projection(evaluation, row) for row in range(len(loaded))]
+
+
+def _iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _compare_schedules(job: Job) -> PerformanceProjection:

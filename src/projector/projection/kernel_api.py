@@ -1,6 +1,7 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ DeviceLike = str | Path | Mapping[str, Any] | Device
 
 MAX_EXTENT = 1 << 40
 """Extents beyond this are no matrix, and their products leave exact numbers."""
+
+MAX_OUT_BYTES = 1024.0
+"""Widest element of an output; real ones have 1 to 16 bytes."""
+
+MAX_BYTES = 1e24
+"""Largest buffer of a collective, far beyond any memory."""
 
 
 def gemm_time(
@@ -58,16 +65,18 @@ def gemm_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, or a negative extent.
+        For an unknown device or type, an extent that is no extent, or a clock beyond the peak.
     """
     profile = _device(device)
     code = _type_code(profile, dtype)
+    clock = _clock(profile, clock_mhz)
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
     rows = len(extents)
+    _within(columns, "out_bytes", MAX_OUT_BYTES)
     seconds, _, _ = gemm_time_columns(
         extents, np.full(rows, code), columns["out_bytes"], np.ones(rows), np.zeros(rows, np.int64),
-        device_record(profile, clock_mhz),
+        device_record(profile, clock),
     )  # fmt: skip
     return _shaped(seconds, shape)
 
@@ -114,10 +123,16 @@ def attention_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, or a negative extent.
+        For an unknown device or type, an extent that is no extent, key heads that do not divide
+        the query heads, or a clock beyond the peak.
     """
     profile = _device(device)
     code = _type_code(profile, dtype)
+    clock = _clock(profile, clock_mhz)
+    for key, switch in (("causal", causal), ("backward", backward)):
+        if not isinstance(switch, bool | np.bool_):
+            msg = f"{key} is True or False, got {switch!r}"
+            raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
     columns, shape = _broadcast(
         batch=batch,
@@ -131,10 +146,11 @@ def attention_time(
     )
     extents = _extents(columns, names)
     rows = len(extents)
+    _check_groups(extents[:, 1], extents[:, 2])
     seconds, _ = attention_time_columns(
         extents, np.full(rows, int(causal)), _extents(columns, ("window",))[:, 0],
         np.full(rows, int(backward)), np.full(rows, code), np.zeros(rows, np.int64),
-        device_record(profile, clock_mhz),
+        device_record(profile, clock),
     )  # fmt: skip
     return _shaped(seconds, shape)
 
@@ -177,24 +193,25 @@ def collective_time(
     ConfigError
         For an unknown name, or a size that is no size.
     """
-    if operation not in OPERATIONS:
+    if not _is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
         raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
-    if stride < 1:
-        msg = f"stride is a distance of at least 1, got {stride}"
-        raise ConfigError(msg, key="stride", value=stride, allowed="an integer >= 1")
+    if not (_is_integer(stride) and 1 <= stride <= MAX_EXTENT):
+        msg = f"stride is an integer from 1 to 2**40, got {stride!r}"
+        raise ConfigError(msg, key="stride", value=stride, allowed="1 <= integer <= 2**40")
     profile = _device(device)
     cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
     columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
     sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
-    if np.any(groups < 1) or not np.all((sizes >= 0.0) & np.isfinite(sizes)):
-        msg = "num_bytes must be finite and at least 0, ranks at least 1"
-        raise ConfigError(msg, key="num_bytes", allowed="num_bytes >= 0, ranks >= 1")
+    _within(columns, "num_bytes", MAX_BYTES)
+    if np.any(groups < 1):
+        msg = f"ranks are at least 1, got {groups.min()}"
+        raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
     if operation == "send_recv" and np.any(groups > 2):
-        msg = "send_recv joins two ranks"
-        raise ConfigError(msg, key="ranks", allowed=[1, 2])
+        msg = f"send_recv joins two ranks, got {groups.max()}"
+        raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
     domain = domain_gpus(cluster)
-    local = [local_members(int(size), stride, domain) for size in groups]
+    local = np.array([local_members(int(size), int(stride), domain) for size in groups], np.int64)
     seconds, _ = collective_time_columns(
         OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
     )
@@ -206,21 +223,77 @@ def _device(device: DeviceLike) -> Device:
 
 
 def _type_code(device: Device, dtype: str) -> int:
-    if dtype not in TYPE_NAMES or native_type(device, dtype) != dtype:
+    if not _is_text(dtype) or dtype not in TYPE_NAMES or native_type(device, dtype) != dtype:
         legal = list(device.matrix_flop_per_clk_per_cu)
-        msg = f"{device.name} has no native {dtype} matrix rate; it has {', '.join(legal)}"
+        msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
         raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
     return MATRIX_TYPES.index(dtype)
 
 
-def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+def _clock(device: Device, clock_mhz: float | None) -> float | None:
+    """Return a clock that the device can have; a job refuses others in the same words."""
+    if clock_mhz is None:
+        return None
+    peak = device.peak_clock_mhz
+    is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, _NO_NUMBERS)
+    if not (is_number and 1 <= clock_mhz <= peak):
+        msg = (
+            f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
+            f"got {clock_mhz!r}"
+        )
+        raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
+    return float(clock_mhz)
+
+
+_NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""Types that call themselves integers."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
+
+
+def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:
+    wrong = np.flatnonzero((heads > 0) & (heads % np.maximum(kv_heads, 1) + (kv_heads < 1) > 0))
+    if wrong.size:
+        row = wrong[0]
+        msg = f"kv_heads ({kv_heads[row]}) does not divide heads ({heads[row]})"
+        allowed = f"a divisor of {heads[row]}"
+        raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)
+
+
+def _within(columns: dict[str, NDArray[np.float64]], name: str, most: float) -> None:
+    # NaN compares false, so it is refused as well.
+    wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
+    if wrong.size:
+        msg = f"{name} is a number from 0 to {most:g}, got {wrong[0]:g}"
+        raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
+
+
+def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
     try:
-        arrays = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in values.values()))
-    except (TypeError, ValueError) as error:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{name} is no number and no array of numbers: {error}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
+    if array.dtype.kind not in "iuf":
+        msg = f"{name} is no number and no array of numbers, got {value!r}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers")
+    return array.astype(np.float64)
+
+
+def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+    given = [_number_array(name, value) for name, value in values.items()]
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in given))
+    except ValueError as error:
         msg = f"{', '.join(values)} do not broadcast to one shape of numbers: {error}"
         raise ConfigError(msg, key=next(iter(values))) from None
-    shape = arrays[0].shape
-    flat = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+    flat = (np.array(np.broadcast_to(array, shape)).reshape(-1) for array in given)
     return dict(zip(values, flat, strict=True)), shape
 
 

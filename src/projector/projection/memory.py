@@ -10,7 +10,7 @@ from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.documented import DocumentedMemory, documented_memory
 from projector.projection.evaluate import Evaluation
-from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.units import to_gib
 
 KIND_NAMES = {
@@ -130,10 +130,15 @@ class MemoryProjection:
         """Whether the peak stays below the usable memory."""
         return self.headroom_bytes >= 0.0
 
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """Band of the peak, from published measurements of memory."""
+        return uncertainty(self.job, "memory")
+
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector memory --json`` prints."""
         return {
-            **envelope(self.provenance),
+            **envelope(self.provenance, self.uncertainty),
             "parameters_total": self.counts.parameters_total,
             "parameters_active": self.counts.parameters_active,
             "device_memory_gib": to_gib(self.device_memory_bytes),

@@ -11,7 +11,7 @@ from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
 from projector.projection.evaluate import BREAKDOWN, Evaluation
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.units import TERA, to_gib, to_ms
 
 FEW_MICROBATCHES = 4
@@ -167,10 +167,15 @@ class PerformanceProjection:
             return f"uneven pipeline stages: {where}"
         return LIMITS[largest]
 
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """Band of the step time, from published training runs."""
+        return uncertainty(self.job, "time")
+
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector performance --json`` prints."""
         result = {
-            **envelope(self.provenance),
+            **envelope(self.provenance, self.uncertainty),
             "iteration_time_ms": to_ms(self.iteration_time_s),
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "tflops_per_gpu": self.tflops_per_gpu,

@@ -1,20 +1,18 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pydantic import BaseModel
 
 from projector.config.job import Job
+from projector.config.resources import data_dir
+from projector.config.yaml_file import read_yaml
 from projector.lower.jobs import data_parallel
 
 SCHEMA_VERSION = 1
-
-UNCERTAINTY = {
-    "relative": None,
-    "basis": "not yet estimated: no band has been fitted to published measurements",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +67,37 @@ def _warnings(job: Job) -> list[str]:
     return []
 
 
-def envelope(provenance: Provenance) -> dict[str, Any]:
+def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
+    """Return the band of ``time`` or ``memory``: what 68 % of comparable published runs stay in.
+
+    Runs are comparable on the same family of devices with the same kind of model (dense or
+    experts); where too few were published, all runs are taken together.
+    """
+    bands = _bands().get(quantity, {})
+    kind = "dense" if job.model.moe is None else "moe"
+    name = f"{job.cluster.device.architecture}.{kind}"
+    found, basis = bands.get(name), name.replace(".", ", ")
+    if found is None:
+        found, basis = bands.get("all"), "any device"
+    if found is None:
+        return {"relative": None, "basis": "no published run to compare with"}
+    runs = f"{found['runs']} published runs ({basis})"
+    return {"relative": found["relative"], "basis": f"68 % of {runs} are within it"}
+
+
+@lru_cache(maxsize=1)
+def _bands() -> dict[str, Any]:
+    path = data_dir("hardware") / "uncertainty.yaml"
+    return read_yaml(path) if path.is_file() else {}
+
+
+def envelope(provenance: Provenance, band: dict[str, Any]) -> dict[str, Any]:
     """Return the keys that every JSON object of a projection carries."""
     return {
         "schema_version": SCHEMA_VERSION,
         "version": package_version(),
         "warnings": list(provenance.warnings),
-        "uncertainty": dict(UNCERTAINTY),
+        "uncertainty": band,
     }
 
 

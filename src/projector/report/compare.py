@@ -113,7 +113,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector compare --json`` prints."""
-        head = envelope(self.first.provenance)
+        head = envelope(self.first.provenance, self.first.uncertainty)
         notes = [*self.first.provenance.warnings, *self.second.provenance.warnings]
         return {
             **head,

@@ -1,6 +1,7 @@
 """The report of `project_performance`, for one screen."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -45,12 +46,18 @@ def performance_report(
     return parts
 
 
+def band(uncertainty: Mapping[str, Any]) -> str:
+    """Return the band of a figure, e.g. `` ± 9 %``; nothing where it is unknown."""
+    relative = uncertainty["relative"]
+    return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
+
+
 def headline(result: PerformanceProjection) -> Text:
     """Return the numbers that people ask for first."""
     line = Text()
     for text in (
         f"{milliseconds(result.iteration_time_s)} ms/step",
-        f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
+        f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
         f"MFU {percent(result.mfu)}",
         f"HFU {percent(result.hfu)}",

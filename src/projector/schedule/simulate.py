@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from projector.errors import NumericError, ScheduleError
 
 from .order import BACKWARD, FORWARD, WEIGHT, Order
-from .registry import build, check
+from .registry import SCHEDULES, build, check
 from .replay import peak_in_flight, replay_batch, to_ps
 
 MAX_TIME_S = 5e5
@@ -76,6 +76,9 @@ def simulate_schedule(
     ScheduleError
         Where the schedule cannot run or an argument is out of range.
     """
+    if not isinstance(name, str):
+        msg = f"a schedule is named by text, not {name!r}"
+        raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
     entry = check(name, pp, vpp, microbatches)
     forward_s, input_s, weight_s = (
         _times(key, value, (pp * vpp,)) for key, value in (("f", f), ("b", b), ("w", w))
@@ -119,8 +122,9 @@ def _place(
 
 def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
     try:
-        seconds = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+        given = np.asarray(value)
+        seconds = given.astype(np.float64) if given.dtype.kind in "iuf" else np.array(np.nan)
+    except (TypeError, ValueError, OverflowError):
         seconds = np.array(np.nan)
     if seconds.shape not in ((), shape):
         rule = f"one number or {shape[0]} of them (pp * vpp)" if shape else "one number"

@@ -4,6 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.device import Device
+
 Row = Mapping[str, str]
 """One line of a table: column -> text, empty where the table says nothing."""
 
@@ -37,6 +42,27 @@ class Outcome:
     """Rules that filled settings in, for a reader."""
 
 
+DeviceFor = Callable[[str], Device]
+"""Device of a shipped name; by default the shipped one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Rows read once, so that they can be timed on changed devices again and again."""
+
+    positions: tuple[int, ...]
+    """Which of the rows could be read."""
+
+    measured_s: NDArray[np.float64]
+    """Measured time of each row that could be read."""
+
+    times_s: Callable[[DeviceFor], NDArray[np.float64]]
+    """Projected time of the same rows, by the path that `Kind.project` takes."""
+
+    failures: tuple[str, ...]
+    """Why each of the other rows could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of measurement table."""
@@ -58,6 +84,9 @@ class Kind:
 
     precision: str = "precision"
     """Column that names the precision; ``""`` where the table has none."""
+
+    read: Callable[[Sequence[Row]], Readings] | None = None
+    """Read eligible rows for a calibration; None where a kind has no such path."""
 
 
 def failed(why: str) -> Outcome:

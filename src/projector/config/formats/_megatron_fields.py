@@ -184,6 +184,7 @@ FIELDS: dict[str, tuple[str, Converter]] = {
         "parallelism.account_for_loss_in_pipeline_split",
         flag,
     ),
+    "ddp_bucket_size": ("parallelism.ddp_bucket_size", _integer),
     "overlap_grad_reduce": ("parallelism.overlap_grad_reduce", flag),
     "overlap_param_gather": ("parallelism.overlap_param_gather", flag),
     "tp_comm_overlap": ("parallelism.tp_comm_overlap", flag),
@@ -217,7 +218,6 @@ _MOE_FIELDS: dict[str, tuple[str, Converter]] = {
 _MLA_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 
 ALIASES = {
-    "encoder_num_layers": "num_layers",
     "decoder_num_layers": "num_layers",
     "encoder_seq_length": "seq_length",
     "tensor_parallel_size": "tensor_model_parallel_size",
@@ -253,10 +253,13 @@ moe_grouped_gemm use_turbo_deepep turbo_sync_free_moe_stage enable_primus_turbo
 no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_impl
 cuda_graph_scope use_flash_attn attention_backend transformer_impl patch_zero_bubble
 enable_zero_bubble zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup
-patch_primus_pipeline pp_algorithm
+patch_primus_pipeline pp_algorithm spec
 """
 _RULES = frozenset(_RULES_TEXT.split())
 """Settings that a rule of `Translation` reads together with others."""
+
+AVAILABLE_SCHEDULES = frozenset({"auto", "gpipe", "1f1b", "interleaved"})
+"""What `projector.schedule` can run, which this layer cannot ask; a test compares them."""
 
 
 @dataclass(frozen=True)
@@ -369,6 +372,7 @@ class Translation:
             if value not in (None, False, 0, 0.0, "0", "0.0", "false"):
                 msg = f"{self._spell(name)}: {reason}"
                 raise UnsupportedError(msg, key=self._spell(name), value=value)
+        self._layer_spec()
         for name, (target, convert) in FIELDS.items():
             value = self._get(name)
             if value is not None and not (self._base is not None and self._assumed_model(name)):
@@ -435,6 +439,17 @@ class Translation:
             self._warnings.append(text)
 
     # -- model ----------------------------------------------------------------------------
+
+    def _layer_spec(self) -> None:
+        """Judge a specification of layers, which is Python code, by its name."""
+        if not self._has("spec"):
+            return
+        text = " ".join(_names(self._spell("spec"), self._get("spec")))
+        if re.search("mamba|hybrid", text, re.IGNORECASE):
+            msg = f"{self._spell('spec')} {text}: hybrid Mamba models are not supported"
+            raise UnsupportedError(msg, key=self._spell("spec"), value=text)
+        if not re.search("gpt|^local$", text, re.IGNORECASE):
+            self._warn(f"{self._spell('spec')} {text} is projected as Megatron's GPT layers")
 
     def _parallel_sizes(self) -> None:
         if self._base is None:
@@ -882,12 +897,15 @@ class Translation:
                     f"{self._spell('cuda_graph_scope')} {scope!r} is projected as graphs of "
                     "whole layers"
                 )
-        backend = self._word("attention_backend", "auto")
-        local = self._word("transformer_impl", "transformer_engine") == "local"
-        unfused = (
-            local and not self._on("use_flash_attn") and backend in {"auto", "unfused", "local"}
+        backends = one_of(
+            auto="auto", flash="flash", fused="fused", unfused="unfused", local="unfused"
         )
-        if backend == "unfused" or unfused:
+        backend = backends(
+            self._spell("attention_backend"), self._word("attention_backend", "auto")
+        )
+        local = self._word("transformer_impl", "transformer_engine") == "local"
+        by_default = local and not self._on("use_flash_attn") and backend == "auto"
+        if backend == "unfused" or by_default:
             names = ("attention_backend", "transformer_impl")
             self._put("training.flash_attention", False, *names)
         self._schedule()
@@ -897,21 +915,37 @@ class Translation:
         if self._on("patch_primus_pipeline") and self._has("pp_algorithm"):
             kinds = one_of(
                 **{"1f1b": "1f1b", "1f1b_interleaved": "interleaved" if vpp > 1 else "1f1b"},
+                gpipe="gpipe",
                 zero_bubble="zerobubble", zero_bubble_heuristic="zerobubble",
                 zerobubble="zerobubble", zbv_formatted="zbv-formatted",
                 zbv_greedy="zbv-greedy-half", zbv_greedy_half="zbv-greedy-half",
+                v_half="zbv-greedy-half", v_min="zbv-greedy-min",
                 zbv_greedy_min="zbv-greedy-min", seaailab_ilp="seaailab-ilp",
             )  # fmt: skip
             kind = kinds(self._spell("pp_algorithm"), self._get("pp_algorithm"))
-            self._put("training.schedule", kind, "pp_algorithm")
+            self._put_schedule(kind, "pp_algorithm")
         elif self._on("patch_zero_bubble") and self._on("zero_bubble_v_schedule"):
             setup = "zero_bubble_v_schedule_mem_setup"
             kinds = one_of(half="zbv-greedy-half", min="zbv-greedy-min", zb="zbv-greedy-zb")
             kind = kinds(self._spell(setup), self._word(setup, "half"))
-            self._put("training.schedule", kind, "zero_bubble_v_schedule", setup)
-            self._put("parallelism.vpp", 2, "zero_bubble_v_schedule")
+            if self._put_schedule(kind, "zero_bubble_v_schedule", setup):
+                self._put("parallelism.vpp", 2, "zero_bubble_v_schedule")
         elif self._on("patch_zero_bubble") and self._on("enable_zero_bubble"):
-            self._put("training.schedule", "zerobubble", "enable_zero_bubble")
+            self._put_schedule("zerobubble", "enable_zero_bubble")
+
+    def _put_schedule(self, kind: str, name: str, *also: str) -> bool:
+        """Take a schedule over where it can be projected; return whether it could."""
+        if kind in AVAILABLE_SCHEDULES:
+            self._put("training.schedule", kind, name, *also)
+            return True
+        value = self._get(name)
+        given = self._spell(name) if isinstance(value, bool) else f"{self._spell(name)} {value}"
+        self._warn(
+            f"{given} is not modelled: the schedule {kind} is not available in this version, "
+            "auto is projected (1F1B, interleaved with virtual stages)"
+        )
+        self._put("training.schedule", "auto", name, *also)
+        return False
 
     def _batch(self) -> None:
         """Megatron's default global batch is one microbatch for each data-parallel rank."""

@@ -23,6 +23,7 @@ UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
         "activation offload is set by training.activation_offload_fraction",
     ),
     "decoder_pipeline_manual_split_list": ((), "use pipeline_model_parallel_layout"),
+    "ddp_num_buckets": ((), "use ddp_bucket_size"),
     "defer_embedding_wgrad_compute": (_OFF, "the output layer's weight gradient is not deferred"),
     "delay_wgrad_compute": (_OFF, "weight gradients are computed with the input gradients"),
     "distribute_saved_activations": (_OFF, "saved activations are not divided over TP again"),
@@ -89,6 +90,10 @@ UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Settings that change the result and are not modelled: values without effect, what is done."""
 
 UNSUPPORTED: dict[str, str] = {
+    "encoder_num_layers": "only decoder-only models are supported, no encoders",
+    "encoder_tensor_model_parallel_size": "only decoder-only models are supported, no encoders",
+    "encoder_pipeline_model_parallel_size": "only decoder-only models are supported, no encoders",
+    "vision_pretraining": "only decoder-only models are supported, no encoders",
     "is_hybrid_model": "hybrid Mamba models are not supported",
     "hybrid_override_pattern": "hybrid Mamba models are not supported",
     "hybrid_layer_pattern": "hybrid Mamba models are not supported",
@@ -115,7 +120,7 @@ barrier_with_L1_time batch_size calculate_per_token_loss check_for_large_grads
 check_for_nan_in_loss_and_grad check_for_spiky_loss clip_grad
 clone_scatter_output_in_embedding create_attention_mask_in_dataloader
 cross_entropy_fusion_impl cuda_graph_warmup_steps dataloader_type ddp_average_in_collective
-ddp_bucket_size ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw decoder_seq_length
+ddp_pad_buckets_for_high_nccl_busbw decoder_seq_length
 decoupled_lr decoupled_min_lr decrease_batch_size_if_needed delay_grad_reduce
 deprecated_use_mcore_models deterministic_mode disable_bf16_reduced_precision_matmul
 disable_compile_dependencies disable_last_saving disable_mlflow disable_primus_topk_router
@@ -140,7 +145,7 @@ override_opt_param_scheduler per_split_data_args_path perform_initialization pin
 pin_cpu_params pp_warmup pre_communication_optimization quick_gelu rampup_samples rerun_mode
 reset_attention_mask reset_position_ids result_rejected_tracker_filename
 router_logit_softcapping sample_rate scatter_gather_tensors_in_pipeline seed sgd_momentum
-short_seq_prob sink_level skip_train spec split start_weight_decay stderr_sink_level
+short_seq_prob sink_level skip_train split start_weight_decay stderr_sink_level
 suggested_communication_unit_size te_rng_tracker test_mode tiktoken_pattern
 train_sync_interval trainable turbo_grouped_gemm_without_padding
 use_checkpoint_opt_param_scheduler use_cpu_initialization use_deprecated_20241209_moe_layer
@@ -150,7 +155,7 @@ use_ring_exchange_p2p use_rocm_mem_info use_rocm_mem_info_iters use_rope_scaling
 use_te_activation_func use_tokenizer_model_from_checkpoint_args
 use_torch_optimizer_for_cpu_offload use_tp_pp_dp_mapping use_turbo_attention
 use_turbo_autotune use_turbo_fused_act_with_probs use_turbo_gemm use_turbo_grouped_gemm
-use_turbo_parallel_linear vision_pretraining vocab_extra_ids vocab_file weight_decay
+use_turbo_parallel_linear vocab_extra_ids vocab_file weight_decay
 weight_decay_incr_style xavier_uniform
 """
 IGNORED = frozenset(_IGNORED_TEXT.split())

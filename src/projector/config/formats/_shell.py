@@ -34,8 +34,8 @@ class Script:
         Words of each command outside conditions and loops.
     variables : dict
         What each variable holds at the end: text, or a list for an array.
-    skipped : bool
-        Whether a skipped part held something that looks like an argument.
+    skipped : list of str
+        Arguments inside skipped parts, in the order of the script.
     """
 
     def __init__(self, text: str) -> None:
@@ -46,7 +46,7 @@ class Script:
         self._expanded = 0
         self.commands: list[list[str]] = []
         self.variables: dict[str, str | list[str]] = {}
-        self.skipped = False
+        self.skipped: list[str] = []
         self._read()
 
     def _read(self) -> None:
@@ -147,7 +147,7 @@ class Script:
             else:
                 values.extend(self._word())
         if self._depth:
-            self.skipped |= any(value.startswith("--") for value in values)
+            self._skip(values)
         else:
             old = self.variables.get(name, []) if match[2] else []
             self.variables[name] = [*([old] if isinstance(old, str) else old), *values]
@@ -174,8 +174,9 @@ class Script:
                 fields[-1] += text[self._at + 1 : end]
                 self._at, solid = end + 1, True
             elif char == '"':
-                _append(fields, self._double_quoted())
-                solid = True
+                quoted = self._double_quoted()
+                _append(fields, quoted)
+                solid = solid or bool(quoted)
             elif char == "\\":
                 if not text.startswith("\\\n", self._at):
                     fields[-1] += text[self._at + 1 : self._at + 2]
@@ -198,14 +199,16 @@ class Script:
             return value.split() or [""]
 
     def _double_quoted(self) -> list[str]:
+        """Return the fields of a quoted text: one, or as many as the array within it has."""
         start = self._at
         self._at += 1
         fields = [""]
+        no_items = False
         while self._at < len(self._text):
             char = self._text[self._at]
             if char == '"':
                 self._at += 1
-                return fields
+                return [] if no_items and fields == [""] else fields
             if char == "\\":
                 following = self._text[self._at + 1 : self._at + 2]
                 if following != "\n":
@@ -215,6 +218,7 @@ class Script:
                 self._at += 2
             elif char in "$`":
                 value = self._expansion()
+                no_items = no_items or value == []
                 _append(fields, value if isinstance(value, list) else [value])
             else:
                 fields[-1] += char
@@ -305,9 +309,16 @@ class Script:
         elif words[0] in _CLOSERS:
             self._depth = max(0, self._depth - 1)
         elif self._depth:
-            self.skipped |= any(word.startswith("--") or " --" in word for word in words)
+            self._skip(words)
         else:
             self._run(words)
+
+    def _skip(self, words: list[str]) -> None:
+        """Note the arguments among words that are not run."""
+        for word in words:
+            for name in re.findall(r"(?<![^\s=\"'])--[A-Za-z][\w-]*", word):
+                if name not in self.skipped:
+                    self.skipped.append(name)
 
     def _run(self, words: list[str]) -> None:
         rest = words[1:] if words[0] in _DECLARATIONS else words

@@ -11,7 +11,7 @@ from projector.config.formats._megatron_fields import (
     translate,
 )
 from projector.config.formats._shell import Script
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _MARKERS = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size")
@@ -59,6 +59,21 @@ _NEGATED = {
 }
 """Switches that turn a setting off: argument -> setting."""
 
+_ENCODERS = "only decoder-only models are"
+_PROGRAMS = {
+    "mamba": ("hybrid Mamba models", "attention and MLP layers are"),
+    "hybrid": ("hybrid Mamba models", "attention and MLP layers are"),
+    "bert": ("BERT models", _ENCODERS),
+    "t5": ("encoder-decoder models (T5)", _ENCODERS),
+    "vlm": ("vision-language models", _ENCODERS),
+    "vision": ("vision models", _ENCODERS),
+    "ict": ("retrieval models", _ENCODERS),
+    "retro": ("retrieval models", _ENCODERS),
+}
+"""Part of a training program's name -> what it trains that is not supported, and what is."""
+
+_MOST_SHOWN = 12
+
 
 def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
     """Read Megatron-LM arguments.
@@ -85,9 +100,10 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
     """
     warnings: list[str] = []
     if isinstance(text, str):
-        launcher, words = _script_words(text, warnings)
+        launcher, program, words = _script_words(text, warnings)
     else:
-        launcher, words = _divide([str(word) for word in text])
+        launcher, program, words = _divide([str(word) for word in text])
+    _check_program(program)
     stated = _settings(words)
     for key, value in _settings(launcher).items():
         if key in {"nnodes", "nproc_per_node"}:
@@ -111,12 +127,15 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
     return job, (*warnings, *found), origins
 
 
-def _script_words(text: str, warnings: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words before and after the Python file in the command that trains."""
+def _script_words(text: str, warnings: list[str]) -> tuple[list[str], str, list[str]]:
+    """Return the Python file in the command that trains, with the words before and after it."""
     script = Script(text)
     if script.skipped:
+        more = len(script.skipped) - _MOST_SHOWN
         warnings.append(
-            "parts of the script inside conditions or loops were skipped with their arguments"
+            "parts of the script inside conditions or loops were skipped with their arguments: "
+            + ", ".join(script.skipped[:_MOST_SHOWN])
+            + (f" and {more} more" if more > 0 else "")
         )
     programs = [words for words in script.commands if any(_is_program(word) for word in words)]
     training = [words for words in programs if any(word.startswith(_MARKERS) for word in words)]
@@ -130,15 +149,25 @@ def _script_words(text: str, warnings: list[str]) -> tuple[list[str], list[str]]
         parts = value if isinstance(value, list) else value.split()
         if parts and parts[0].startswith("--"):
             held.extend(parts)
-    launcher, rest = _divide([*held, *words])
-    return launcher or held, rest
+    launcher, program, rest = _divide([*held, *words])
+    return launcher or held, program, rest
 
 
-def _divide(words: list[str]) -> tuple[list[str], list[str]]:
+def _divide(words: list[str]) -> tuple[list[str], str, list[str]]:
     for position, word in enumerate(words):
         if _is_program(word):
-            return words[:position], words[position + 1 :]
-    return [], words
+            return words[:position], word, words[position + 1 :]
+    return [], "", words
+
+
+def _check_program(program: str) -> None:
+    """Refuse a program that trains what is not supported: its name is all that tells."""
+    stem = program.rpartition("/")[2].removesuffix(".py").lower()
+    for part in re.split(r"[^a-z0-9]+", stem):
+        if part in _PROGRAMS:
+            what, legal = _PROGRAMS[part]
+            msg = f"{program}: {what} are not supported; {legal}"
+            raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
 
 
 def _is_program(word: str) -> bool:

@@ -1,0 +1,1 @@
+"""Fitting a device's constants to a measurement table; writes a new profile, never edits one."""

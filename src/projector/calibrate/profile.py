@@ -1,0 +1,212 @@
+"""The profile that a calibration starts from, and the one it writes."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from projector.config import resources
+from projector.config.device import Device, load_device, merge
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from projector.calibrate.run import Calibration, Fitted
+
+SUFFIXES = (".yaml", ".yml")
+DEEPEST = 8
+"""Profiles that may extend one another."""
+
+DIGEST_DIGITS = 16
+"""Hexadecimal digits of a table's SHA-256 that stand in a profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a calibration starts from."""
+
+    device: str
+    """The shipped device; rows must name it."""
+    files: tuple[Path, ...]
+    """Files of the user that lie over it."""
+    overrides: dict[str, Any]
+    """What those files change, so that a further calibration keeps it."""
+    profile: Device
+
+
+def load_base(name: str) -> Base:
+    """Return a shipped device, or a user's profile with the device it extends.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name, an invalid profile, or one that extends no shipped device.
+    """
+    profile = load_device(name, key="device")
+    files: list[Path] = []
+    overrides: dict[str, Any] = {}
+    while str(name).endswith(SUFFIXES) and len(files) <= DEEPEST:
+        files.append(Path(name))
+        data = read_yaml(name, key="device")
+        parent = data.pop("extends", None)
+        overrides = merge(data, overrides)
+        if not isinstance(parent, str):
+            msg = f"device: {name} extends no shipped device, so no row of a table names it"
+            raise ConfigError(msg, key="device", value=str(name), allowed=_shipped())
+        name = parent
+    stem = resources.find("hardware", name, key="device").stem
+    return Base(stem, tuple(files), overrides, profile)
+
+
+def profile_text(calibration: "Calibration") -> str:
+    """Return the new profile: the shipped device with each fitted field and where it came from."""
+    base = calibration.base
+    data: dict[str, Any] = dict(base.overrides)
+    change = calibration.fitted
+    source = (
+        f"fit of {len(calibration.fields)} fields to {calibration.table} "
+        f"(sha256 {calibration.digest[:DIGEST_DIGITS]}) by projector {version('projector')}"
+    )
+    for field in calibration.fields:
+        if field.seen:
+            entry = {
+                "value": field.value,
+                "source": source,
+                "note": f"{change.rows} rows of {change.groups} groups; {_note(field)}",
+            }
+            data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
+    body = yaml.safe_dump(
+        {"extends": base.device, **data}, sort_keys=False, width=100, allow_unicode=True
+    )
+    return "".join(f"# {line}\n" for line in _header(calibration)) + body
+
+
+def write_profile(
+    calibration: "Calibration", out: str | Path, *, table: str | Path, force: bool = False
+) -> None:
+    """Write the new profile, whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If the place is taken and ``force`` is not given, is a shipped profile, the profile that
+        was calibrated or the table, or cannot be written.
+    """
+    target = check_target(out, calibration.base, table, force=force)
+    text = profile_text(calibration)
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.",
+            suffix=target.suffix, delete=False,
+        ) as stream:  # fmt: skip
+            temporary = Path(stream.name)
+            stream.write(text)
+        load_device(temporary, key="out")
+        temporary.chmod(0o666 & ~_umask())
+        if force:
+            temporary.replace(target)
+        else:
+            # Fails where another process was faster, which a rename would not.
+            os.link(temporary, target)
+    except FileExistsError:
+        raise _taken(target) from None
+    except OSError as error:
+        msg = f"out: {target} cannot be written: {error.strerror or error}"
+        raise ConfigError(msg, key="out", value=str(target), allowed="a writable file") from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def check_target(out: str | Path, base: Base, table: str | Path, *, force: bool) -> Path:
+    """Return where the profile goes, or raise `ConfigError` if it must not go there."""
+    target = Path(out)
+    if target.suffix not in SUFFIXES:
+        msg = f"out: {target} is no name for a profile; it must end in {' or '.join(SUFFIXES)}"
+        raise ConfigError(msg, key="out", value=str(target), allowed=list(SUFFIXES))
+    place = target.resolve()
+    if place.is_relative_to(resources.data_dir("hardware").resolve()):
+        msg = f"out: {target} is among the shipped profiles, which are never written"
+        raise ConfigError(msg, key="out", value=str(target), allowed="a file elsewhere")
+    if place in {file.resolve() for file in (*base.files, Path(table))}:
+        msg = f"out: {target} is what the calibration reads"
+        raise ConfigError(msg, key="out", value=str(target), allowed="a new file")
+    if target.exists() and not force:
+        raise _taken(target)
+    return target
+
+
+def _header(calibration: "Calibration") -> list[str]:
+    lines = [f"{calibration.base.profile.name}, fitted to {calibration.table}."]
+    judged = (
+        ("the rows that were fitted", calibration.fitted),
+        ("cross-validated", calibration.cross_validation),
+        ("rows put aside", calibration.holdout),
+    )
+    for name, change in judged:
+        if change is not None:
+            before, after = change.before, change.after
+            lines.append(
+                f"Error of {change.rows} rows, {name}: median {before.median_ape:.1%} -> "
+                f"{after.median_ape:.1%}, 90th percentile {before.p90_ape:.1%} -> "
+                f"{after.p90_ape:.1%}."
+            )
+    return lines
+
+
+def _note(field: "Fitted") -> str:
+    parts = [f"was {field.prior:g}"]
+    if field.standard_error is not None:
+        parts.append(f"standard error {field.standard_error:.2g}")
+    if field.fold_least is not None and field.fold_most is not None:
+        parts.append(f"folds {field.fold_least:g} to {field.fold_most:g}")
+    if field.bound:
+        parts.append(f"at its {field.bound} bound")
+    return ", ".join(parts)
+
+
+def _nested(
+    data: Mapping[str, Any], device: Device, parts: list[str], entry: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a mapping that sets one field; a list is written whole, each item as it was."""
+    if parts[0] != "gemm_tiles":
+        found: dict[str, Any] = dict(entry)
+        for name in reversed(parts):
+            found = {name: found}
+        return found
+    tiles = data.get("gemm_tiles")
+    if tiles is None:
+        tiles = [
+            {name: _sourced(device, f"gemm_tiles.{i}.{name}", value) for name, value in tile}
+            for i, tile in enumerate(device.gemm_tiles)
+        ]
+    position = int(parts[1])
+    whole = [{**tile, parts[2]: dict(entry)} if i == position else tile
+             for i, tile in enumerate(tiles)]  # fmt: skip
+    return {"gemm_tiles": whole}
+
+
+def _sourced(device: Device, path: str, value: Any) -> Any:
+    source = device.sources.get(path)
+    return {"value": value, "source": source} if source else value
+
+
+def _taken(target: Path) -> ConfigError:
+    msg = f"out: {target} exists; choose another file, or overwrite it with --force"
+    return ConfigError(msg, key="out", value=str(target), allowed="a new file")
+
+
+def _shipped() -> list[str]:
+    return resources.shipped("hardware")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,36 @@
+"""``projector validate``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import output_options
+from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+
+
+@click.command("validate")
+@click.argument("kind")
+@click.argument("file", metavar="FILE.csv")
+@click.option("--out", metavar="OUT.csv", help="Write the table with what became of each row.")
+@output_options
+def command(kind: str, file: str, out: str | None, as_json: bool, quiet: bool) -> None:
+    """Project every row of a measurement table and compare.
+
+    KIND is training_throughput, memory, gemm_measured, moe_measured, attention_measured,
+    collectives_measured, serving_measured or param_counts. Rows that a kind does not cover, and
+    rows that cannot be projected, are counted and say why; the exit code is 0 whenever the file
+    itself could be read.
+    """
+    announce_compilation(quiet=quiet)
+    from projector.validate.output import results_object, write_results
+    from projector.validate.totals import summary
+
+    validation = write_results(kind, file, out)
+    totals = summary(validation)
+    if as_json:
+        found: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}
+        print_json(found)
+        return
+    from projector.report.validate import validation_report
+
+    print_report(validation_report(validation, totals))

@@ -1,0 +1,1 @@
+"""Inference: prefill and decode steps, the KV cache, one rank's experts."""

@@ -1,0 +1,111 @@
+"""How many tokens each routed expert gets, under the distributions that benchmarks state."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+GROUPS, KEPT_GROUPS = 8, 4
+"""Group-limited routing of DeepSeek-V3 (arXiv 2412.19437): 8 groups, of which a token keeps 4."""
+
+LARGEST_SHARE = 0.8
+"""A power-law draw reaches from 1 to this share of the tokens."""
+
+SPARSE_RANGE = (0.01, 2.0)
+"""Range of the draw where there is no more than one pair for each expert."""
+
+
+def balanced_picks(tokens: int, experts: int, topk: int) -> Ints:
+    """Return int64[tokens, topk]: token t picks ``(t + j * ceil(experts / topk)) % experts``."""
+    stride = -(-experts // topk)
+    picks: Ints = (np.arange(tokens)[:, None] + stride * np.arange(topk)[None, :]) % experts
+    return picks
+
+
+def balanced_loads(tokens: int, experts: int, topk: int) -> Ints:
+    """Return int64[experts], the tokens of each expert under `balanced_picks`."""
+    stride = -(-experts // topk)
+    period = tokens // experts + (np.arange(experts) < tokens % experts)
+    loads = np.zeros(experts, np.int64)
+    for choice in range(topk):
+        loads += np.roll(period, stride * choice)
+    return loads
+
+
+def power_law_loads(
+    tokens: int, experts: int, topk: int, exponent: float, generator: np.random.Generator
+) -> Ints:
+    """Return int64[experts], loads drawn from a density that falls as ``x**-exponent``.
+
+    The draws are scaled to ``tokens * topk`` pairs, no expert gets a token twice, and what
+    rounding and that limit leave over is handed out one by one, in turn.
+    """
+    pairs = tokens * topk
+    low, high = (1.0, LARGEST_SHARE * tokens) if pairs > experts else SPARSE_RANGE
+    uniform = generator.random(experts)
+    if exponent == 1.0:
+        draw = low * (high / low) ** uniform
+    else:
+        power = 1.0 - exponent
+        draw = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
+    loads = np.minimum(np.floor(draw / draw.sum() * pairs), tokens).astype(np.int64)
+    return _hand_out(loads, pairs - int(loads.sum()), tokens)
+
+
+def fullest_rank_first(loads: Ints, ranks: int) -> Ints:
+    """Return int64[experts] with the experts of the fullest rank swapped into rank 0."""
+    by_rank = loads.reshape(ranks, -1).copy()
+    fullest = int(np.argmax(by_rank.sum(axis=1)))
+    by_rank[[0, fullest]] = by_rank[[fullest, 0]]
+    return by_rank.reshape(-1)
+
+
+def picks_of_loads(loads: Ints, tokens: int) -> Ints:
+    """Return int64[tokens, topk], distinct picks of each token that add up to the loads.
+
+    The experts, fullest first, are dealt to the tokens in turn; a load of at most ``tokens``
+    thus never meets a token twice.
+    """
+    order = np.argsort(-loads, kind="stable")
+    return np.repeat(order, loads[order]).reshape(-1, tokens).T
+
+
+def group_limited_loads(picks: Ints, experts: int) -> Ints:
+    """Return int64[experts] after group-limited routing of scores that are one at the picks.
+
+    A token keeps the groups with the largest sum of its two best scores and picks among their
+    experts; equal scores go to the lowest index. With groups of one expert that sum is the same
+    for all.
+    """
+    tokens, topk = picks.shape
+    wanted = np.zeros((tokens, experts), np.bool_)
+    wanted[np.arange(tokens)[:, None], picks] = True
+    score = np.minimum(wanted.reshape(tokens, GROUPS, -1).sum(axis=2), 2)
+    if experts == GROUPS:
+        score[:] = 0
+    kept_groups = np.argsort(-score, axis=1, kind="stable")[:, :KEPT_GROUPS]
+    kept = np.zeros((tokens, GROUPS), np.bool_)
+    kept[np.arange(tokens)[:, None], kept_groups] = True
+    allowed = np.repeat(kept, experts // GROUPS, axis=1)
+    hit = wanted & allowed
+    rest = allowed & ~wanted
+    missing = topk - hit.sum(axis=1, keepdims=True)
+    filled = rest & (np.cumsum(rest, axis=1, dtype=np.int32) <= missing)
+    loads: Ints = (hit | filled).sum(axis=0).astype(np.int64)
+    return loads
+
+
+def _hand_out(loads: Ints, left: int, limit: int) -> Ints:
+    """Add ``left`` to the loads, one by one and in turn, none above ``limit``."""
+    while left > 0:
+        free = np.flatnonzero(loads < limit)
+        if len(free) == 0:
+            break
+        share = left // len(free)
+        if share == 0:
+            loads[free[:left]] += 1
+            break
+        room = np.minimum(share, limit - loads[free])
+        loads[free] += room
+        left -= int(room.sum())
+    return loads

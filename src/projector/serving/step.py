@@ -1,0 +1,215 @@
+"""Seconds of inference steps and of whole generations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from projector.errors import NumericError
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.collectives import collective_time_columns
+from projector.kernels.elementwise import elementwise_time_column
+from projector.kernels.gemm import gemm_time_columns
+from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, OperationTable
+from projector.serving.columns import Floats, Ints, Step, StepColumns, lower_steps
+from projector.serving.deployment import Deployment
+from projector.serving.emit import HEAD, PP_COMM, emit_steps
+from projector.units import MICROSECOND
+
+BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "launch", "host")
+"""Terms of a step, which add up to it: ``launch`` is the device's time between kernels, ``host``
+what the device waits for the host beyond that."""
+
+LAUNCH, HOST = 5, 6
+
+DECODE_POINTS = 9
+"""Context lengths at which a generation's decode step is timed, evenly spaced; the step is taken
+as linear in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Times of steps."""
+
+    breakdown_s: Floats
+    """float64[steps, len(BREAKDOWN)]."""
+    latency_s: Floats
+    """float64[steps]: first stage to last, every stage idle while another works."""
+    interval_s: Floats
+    """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
+
+
+def step_times(steps: Sequence[Step]) -> StepTimes:
+    """Time inference steps.
+
+    Raises
+    ------
+    ConfigError
+        For a step without tokens.
+    NumericError
+        If a time is no finite, non-negative number.
+    """
+    columns = lower_steps(steps)
+    table = emit_steps(columns)
+    try:
+        row_s = _cost_rows(table, columns)
+    except (ValueError, FloatingPointError) as error:
+        msg = f"a cost model left the range of its numbers: {error}"
+        raise NumericError(msg) from None
+    num = len(steps)
+    slot = table.workload * len(BREAKDOWN) + table.category
+    size = num * len(BREAKDOWN)
+    total_s: Floats = np.bincount(slot, row_s * table.repeats, size).astype(np.float64)
+    breakdown = total_s.reshape(num, len(BREAKDOWN))
+    launches = np.bincount(table.workload, table.launches * table.repeats, num)
+    captured = np.array([_captured(step) for step in steps], np.bool_)
+    gap_s, host_s = np.empty(num), np.empty(num)
+    for row, step in enumerate(steps):
+        device, software = step.deployment.cluster.device, step.deployment.cluster.software
+        in_graph, queued = device.kernel_start_graph_us, device.kernel_start_us
+        gap_s[row] = (in_graph if captured[row] else queued) * MICROSECOND
+        host_s[row] = (software.launch_us + software.operator_us) * MICROSECOND
+    overhead_s = np.array([step.deployment.step_overhead_us for step in steps]) * MICROSECOND
+    breakdown[:, LAUNCH] = launches * gap_s
+    busy_s = breakdown.sum(axis=1)
+    waiting_s = np.where(captured, 0.0, np.maximum(0.0, launches * host_s - busy_s))
+    breakdown[:, HOST] = waiting_s + overhead_s
+    latency_s = breakdown.sum(axis=1)
+    send_s = breakdown[:, PP_COMM]
+    stages = np.array([step.deployment.pp for step in steps])
+    layers = columns.layers
+    share = -(-layers // stages) / layers
+    interval_s = np.where(
+        stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
+    )
+    return StepTimes(breakdown, latency_s, interval_s)
+
+
+def prefill_time_s(deployment: Deployment, batch: int, tokens: int) -> float:
+    """Return the seconds until each of ``batch`` prompts of ``tokens`` has its first token."""
+    return float(step_times([Step(deployment, batch, tokens)]).latency_s[0])
+
+
+def decode_time_s(deployment: Deployment, batch: int, context: int) -> float:
+    """Return the seconds of one decode step with ``context`` tokens cached for each sequence."""
+    return float(step_times([Step(deployment, batch, 1, context)]).latency_s[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A batch of equal requests that start together, without new ones joining."""
+
+    deployment: Deployment
+    batch: int
+    input_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationTimes:
+    """Times of generations, float64[generations]."""
+
+    prefill_s: Floats
+    """Prompt to first token."""
+    decode_s: Floats
+    """All further tokens."""
+
+
+def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
+    """Time generations: the prefill gives the first token, a decode step each further one."""
+    steps: list[Step] = []
+    for item in generations:
+        steps.append(Step(item.deployment, item.batch, item.input_len))
+        steps += [Step(item.deployment, item.batch, 1, context) for context in _contexts(item)]
+    latency_s = step_times(steps).latency_s
+    prefill_s, decode_s = np.zeros(len(generations)), np.zeros(len(generations))
+    start = 0
+    for row, item in enumerate(generations):
+        prefill_s[row] = latency_s[start]
+        contexts = _contexts(item)
+        if contexts:
+            count = item.output_len - 1
+            visited = item.input_len + np.arange(count)
+            found = latency_s[start + 1 : start + 1 + len(contexts)]
+            decode_s[row] = np.interp(visited, contexts, found).sum()
+        start += 1 + len(contexts)
+    return GenerationTimes(prefill_s, decode_s)
+
+
+def _contexts(item: Generation) -> list[int]:
+    """List the distinct context lengths at which the decode steps of a generation are timed."""
+    if item.output_len < 2:
+        return []
+    last = item.input_len + item.output_len - 2
+    points = np.linspace(item.input_len, last, DECODE_POINTS).round().astype(np.int64)
+    return [int(point) for point in np.unique(points)]
+
+
+def _captured(step: Step) -> bool:
+    if step.new_tokens == 1:
+        return step.deployment.decode_graph
+    return step.deployment.prefill_graph
+
+
+def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
+    """Return the seconds of one repeat of each row."""
+    row_s = np.zeros(len(table))
+    device = steps.device[table.workload]
+    rows = np.flatnonzero(table.kind == GEMM)
+    row_s[rows] = _gemm_s(table, steps, rows)
+    rows = np.flatnonzero(table.kind == ATTENTION)
+    extents = (table.batch, table.heads, table.key_heads, table.m, table.n, table.k, table.d_v)
+    row_s[rows], _ = attention_time_columns(
+        np.stack([column[rows] for column in extents], axis=1), table.causal[rows],
+        table.window[rows], np.zeros(len(rows), np.int64), steps.wide_dtype[table.workload[rows]],
+        device[rows], steps.devices,
+    )  # fmt: skip
+    rows = np.flatnonzero(table.kind == MEMORY)
+    traffic_s = elementwise_time_column(
+        table.bytes[rows], np.zeros(len(rows)), np.zeros(len(rows)), device[rows], steps.devices
+    )
+    records = steps.devices[device[rows]]
+    code = steps.wide_dtype[table.workload[rows]]
+    # Rows that also multiply stream a cache, in kernels made for it.
+    streamed_s = table.bytes[rows] / records["hbm_bytes_per_s"]
+    traffic_s = np.where(table.flop[rows] > 0.0, streamed_s, traffic_s)
+    rate = records["matrix_flop_per_s"][np.arange(len(rows)), code]
+    matrix_s = table.flop[rows] / (rate * records["attention_forward_efficiency"])
+    # A kernel that does little still waits for memory once.
+    row_s[rows] = np.maximum(traffic_s, matrix_s) + table.launches[rows] * records["hbm_latency_s"]
+    rows = np.flatnonzero(table.kind == COLLECTIVE)
+    row_s[rows], _ = collective_time_columns(
+        table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
+        steps.fabric[table.workload[rows]], steps.fabrics,
+    )  # fmt: skip
+    return row_s
+
+
+def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
+    """Return the seconds of GEMM rows.
+
+    Weight-only quantisation reads as much as a GEMM with ``weight_share`` times the columns; it
+    computes no faster than all of it takes at the matrix rate, and is never slower than the GEMM
+    with wide weights (dequantising is hidden).
+    """
+    workload = table.workload[rows]
+    device = steps.device[workload]
+    extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
+    grouped = steps.devices["grouped_forward_efficiency"][device]
+    efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
+
+    def times(extent: Ints) -> Floats:
+        return gemm_time_columns(
+            extent, table.dtype[rows], table.out_bytes[rows], efficiency, device, steps.devices
+        )[0]
+
+    wide_s = times(extents)
+    head = table.label[rows] == table.labels.index(HEAD)
+    share = np.where(head, steps.head_share[workload], steps.weight_share[workload])
+    if not np.any(share < 1.0):
+        return wide_s
+    fewer = extents.copy()
+    fewer[:, 1] = np.ceil(extents[:, 1] * share)
+    rate = steps.devices["matrix_flop_per_s"][device, table.dtype[rows]]
+    light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
+    return np.where(share < 1.0, np.minimum(wide_s, np.maximum(times(fewer), light_s)), wide_s)

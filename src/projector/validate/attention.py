@@ -1,0 +1,240 @@
+"""Rows that time fused attention: forward, backward or both in turn.
+
+A rate is turned into a time by the count of FLOP that the row's convention names. Times are in
+milliseconds.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.device import load_device
+from projector.errors import ProjectorError
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.device import MATRIX_TYPES
+from projector.lower.hardware import device_record, native_type
+from projector.units import MILLISECOND, TERA
+from projector.validate.kind import (
+    FROM_ROW,
+    FROM_RULE,
+    OK,
+    DeviceFor,
+    Kind,
+    Outcome,
+    Readings,
+    Row,
+    failed,
+    integer,
+    number,
+)
+from projector.validate.names import device_of, precision_of
+
+MAX_EXTENT = 1 << 26
+"""Extents beyond this are no attention."""
+
+MIN_VALUE, MAX_VALUE = 1e-9, 1e15
+"""Times and rates beyond these are no measurement."""
+
+IMPLEMENTATIONS = (
+    "FlashAttention-2", "FlashAttention-3", "cuDNN", "TransformerEngine", "TensorRT-LLM FMHA",
+    "vLLM", "CK", "AITER", "HipKittens",
+)  # fmt: skip
+"""Kernels that are mature enough to be compared, by the beginning of their name."""
+
+_EXTENTS = ("batch", "q_heads", "kv_heads", "seq_len", "head_dim", "v_head_dim")
+
+_PASSES = {
+    "fwd": (True, False),
+    "forward": (True, False),
+    "bwd": (False, True),
+    "backward": (False, True),
+    "fwd+bwd": (True, True),
+}
+"""Name of a pass -> whether the forward and whether the backward are in it."""
+
+_MASKS = {
+    "true": (True, ""),
+    "false": (False, ""),
+    "assumed causal": (True, "causal mask assumed"),
+    "not stated": (False, "mask not stated: none, the first case of the benchmark script"),
+    "": (False, "mask not stated: none"),
+}
+
+_SCRIPT = "4*b*s^2*h*d, halved if causal; fwd+bwd x3.5"
+"""How flash-attention's benchmark script counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One row, read."""
+
+    extents: tuple[int, ...]
+    causal: bool
+    window: int
+    forward: bool
+    backward: bool
+    code: int
+    device: str
+    measured_ms: float
+    note: str
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows, all passes in two batches."""
+    read = [_try_read(row) for row in rows]
+    cases = [case for case in read if isinstance(case, _Case)]
+    times_ms = iter(_times_s(cases) / MILLISECOND if cases else ())
+    return [
+        _outcome(case, float(next(times_ms))) if isinstance(case, _Case) else failed(case)
+        for case in read
+    ]
+
+
+def read(rows: Sequence[Row]) -> Readings:
+    """Read rows, to be timed on any devices."""
+    tried = [_try_read(row) for row in rows]
+    cases = [case for case in tried if isinstance(case, _Case)]
+    return Readings(
+        positions=tuple(i for i, case in enumerate(tried) if isinstance(case, _Case)),
+        measured_s=np.array([case.measured_ms for case in cases]) * MILLISECOND,
+        times_s=lambda device_for: _times_s(cases, device_for),
+        failures=tuple(case for case in tried if isinstance(case, str)),
+    )
+
+
+def _outcome(case: _Case, predicted_ms: float) -> Outcome:
+    ratio = predicted_ms / case.measured_ms
+    mark = FROM_RULE if case.note else FROM_ROW
+    return Outcome(OK, predicted_ms, case.measured_ms, ratio, mark=mark, note=case.note)
+
+
+def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
+    devices = list(dict.fromkeys(case.device for case in cases))
+    records = np.concatenate([device_record(device_for(name)) for name in devices])
+    extents = np.array([case.extents for case in cases])
+    causal = np.array([case.causal for case in cases], np.int64)
+    window = np.array([case.window for case in cases])
+    code = np.array([case.code for case in cases])
+    device = np.array([devices.index(case.device) for case in cases])
+    total_s = np.zeros(len(cases))
+    for backward in (False, True):
+        wanted = np.array([case.backward if backward else case.forward for case in cases])
+        time_s, _ = attention_time_columns(
+            extents[wanted], causal[wanted], window[wanted],
+            np.full(int(wanted.sum()), int(backward)), code[wanted], device[wanted], records,
+        )  # fmt: skip
+        total_s[wanted] += time_s
+    return total_s
+
+
+def _try_read(row: Row) -> _Case | str:
+    """Return a row, or why it cannot be read."""
+    try:
+        return _read(row)
+    except (ValueError, ProjectorError) as error:
+        return str(error)
+
+
+def _read(row: Row) -> _Case:
+    device = device_of(row.get("gpu") or "")
+    kind = precision_of(row.get("dtype") or "")
+    name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
+    if name not in _PASSES:
+        msg = f"pass {name!r} is none of {', '.join(_PASSES)}"
+        raise ValueError(msg)
+    forward, backward = _PASSES[name]
+    mask = (row.get("causal") or "").strip().lower()
+    if mask not in _MASKS:
+        msg = f"unknown mask {mask!r}"
+        raise ValueError(msg)
+    causal, rule = _MASKS[mask]
+    native = native_type(load_device(device), kind)
+    rules = [rule, f"{kind} runs as {native}" if native != kind else ""]
+    batch, heads, kv_heads, length, d_qk, d_v = (_extent(row, column) for column in _EXTENTS)
+    if heads % kv_heads:
+        msg = f"{heads} heads do not share {kv_heads} key heads evenly"
+        raise ValueError(msg)
+    flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
+    window = re.search(r"sliding window (\d+)", row.get("notes") or "")
+    return _Case(
+        extents=(batch, heads, kv_heads, length, length, d_qk, d_v),
+        causal=causal,
+        window=min(int(window[1]), MAX_EXTENT) if window else 0,
+        forward=forward,
+        backward=backward,
+        code=MATRIX_TYPES.index(kind),
+        device=device,
+        measured_ms=_measured_ms(row, flop, name, causal=causal),
+        note="; ".join(filter(None, rules)),
+    )
+
+
+def _extent(row: Row, column: str) -> int:
+    value = integer(row, column)
+    if value is None or not 1 <= value <= MAX_EXTENT:
+        msg = f"{column} is {row.get(column)!r}, not an extent"
+        raise ValueError(msg)
+    return value
+
+
+def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> float:
+    time_ms, tflops = number(row, "time_ms"), number(row, "tflops")
+    for value in (time_ms, tflops):
+        if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
+            msg = f"a time or rate of {value:g}"
+            raise ValueError(msg)
+    if time_ms is not None:
+        return time_ms
+    if tflops is None:
+        msg = "neither time_ms nor tflops"
+        raise ValueError(msg)
+    factor = _flop_factor(row.get("flops_convention") or "", name, causal=causal)
+    return forward_flop * factor / tflops / TERA / MILLISECOND
+
+
+def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
+    """Return what a convention counts, over the FLOP of a forward without a mask.
+
+    Raises
+    ------
+    ValueError
+        If the convention does not say.
+    """
+    if convention.strip() == "flash-attention benchmark script":
+        convention = _SCRIPT
+    if "4*b*s^2*h*d" not in convention:
+        msg = f"a rate without a known count of FLOP: {convention!r}"
+        raise ValueError(msg)
+    half = 0.5 if causal and re.search(r"halved|/2 causal", convention) else 1.0
+    forward, backward = _PASSES[name]
+    if not backward:
+        return half
+    both = re.search(r"fwd\+bwd x(\d+(?:\.\d+)?)", convention)
+    alone = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
+    if both is None and alone is None:
+        msg = f"a backward rate without a known count of FLOP: {convention!r}"
+        raise ValueError(msg)
+    times = float(alone[1]) if alone else float(both[1]) - 1.0  # type: ignore[index]
+    return half * (times + forward)
+
+
+def _why_not_eligible(row: Row) -> str:
+    missing = [name for name in _EXTENTS if not (row.get(name) or "").strip()]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if not (row.get("impl") or "").startswith(IMPLEMENTATIONS):
+        return "no mature implementation"
+    return ""
+
+
+KIND = Kind(
+    name="attention_measured",
+    columns=("gpu", "impl", "dtype", "pass", *_EXTENTS, "causal", "tflops", "time_ms"),
+    why_not_eligible=_why_not_eligible,
+    project=project,
+    read=read,
+    precision="dtype",
+)

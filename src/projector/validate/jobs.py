@@ -1,0 +1,514 @@
+"""A row of a training table as a job: settings of the row, of its recipe, then of stated rules.
+
+Each rule is described, with its reason, in ``docs/validation.md``.
+"""
+
+import re
+from typing import Any
+
+from projector.config.cluster import ClusterConfig
+from projector.config.device import load_device, load_network
+from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
+from projector.validate.models import model_of
+from projector.validate.names import device_of, precision_of
+
+DEFAULT_MICROBATCHES = 8
+"""Microbatches of a step whose global batch is not stated: enough that the once-a-step costs
+stay small, as in the published recipes (median 16), and no more than a bubble would hide."""
+
+MAX_COUNT = 1 << 28
+"""Sizes beyond this are no job, and would not fit into memory."""
+
+_LARGEST = {"num_layers": 10_000, "pp": 1024, "vpp": 64, "tp": 1 << 20, "n_gpus": 1 << 24}
+_RANK = {FROM_ROW: 0, FROM_RECIPE: 1, FROM_RULE: 2}
+_MODULES = {
+    "core_attn": "core_attn",
+    "layernorm": "layernorm",
+    "rmsnorm": "layernorm",
+    "mla_up_proj": "mla_up_proj",
+    "mlp": "mlp",
+    "moe": "moe",
+    "moe_act": "moe_act",
+    "shared_experts": "shared_experts",
+}
+_SCHEDULES = {
+    "zb-2p": "zerobubble-h2",
+    "zb-1p": "zerobubble",
+    "zb-v": "zbv-formatted",
+    "1f1b-i": "interleaved",
+    "interleaved 1f1b": "interleaved",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+}
+
+
+class JobRow:
+    """One row on its way to a job; remembers where its settings came from."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.mark = FROM_ROW
+        self.notes: list[str] = []
+        self.key = ""
+        """Equal for equal jobs, once `job` was called."""
+        self.flags = self.text("other_flags")
+        self.source = self.text("source")
+        self.other = self.text("recipe_other")
+        self.tp = self._degree("tp")
+        self.pp = self._degree("pp")
+        self.cp = self._degree("cp")
+        self.ep = self._degree("ep")
+        self.gpus = self.count("n_gpus")
+        self.seq = self.count("seq_len")
+
+    def job(self) -> dict[str, Any]:
+        """Return the native mapping of the job.
+
+        Raises
+        ------
+        ValueError
+            If the row leaves out what no rule fills in, or contradicts itself.
+        """
+        self.model = self._model()
+        self.is_moe = bool(self.model.get("moe"))
+        self.dp = self._data_parallel()
+        self.micro_batch, self.global_batch = self._batch()
+        schedule, self.vpp = self._schedule()
+        parallelism = self._parallelism()
+        training = {
+            "micro_batch_size": self.micro_batch,
+            "global_batch_size": self.global_batch,
+            "seq_length": self.seq,
+            "schedule": schedule,
+            "recompute": self._recompute(),
+            **self._precision(),
+            **self._optimizer(),
+            **self._switches(),
+        }
+        if self.is_moe:
+            training["moe"] = self._moe()
+        stated = {"model": self.model, "parallelism": parallelism, "training": training}
+        cluster, identity = self._cluster()
+        self.key = repr((stated, identity))
+        return {**stated, "cluster": cluster}
+
+    # Reading -------------------------------------------------------------------------------
+
+    def text(self, column: str) -> str:
+        """Return a column without surrounding blanks."""
+        return (self.row.get(column) or "").strip()
+
+    def recipe(self, column: str) -> str:
+        """Return a recipe column, ``""`` where it says nothing about the row."""
+        text = self.text(f"recipe_{column}")
+        return "" if text.lower().startswith(("unknown", "n/a")) else text
+
+    def count(self, column: str) -> int:
+        """Return a column that must hold a positive whole number."""
+        value = integer(self.row, column)
+        if value is None or not 1 <= value <= _LARGEST.get(column, MAX_COUNT):
+            msg = f"{column} is {self.row.get(column)!r}, not a count"
+            raise ValueError(msg)
+        return value
+
+    def weaken(self, mark: str, note: str = "") -> None:
+        """Record that a setting came from ``mark``."""
+        if mark == FROM_RECIPE and self.text("recipe_match") == "stated":
+            mark = FROM_ROW  # the recipe columns repeat what the source of the row says itself
+        if _RANK[mark] > _RANK[self.mark]:
+            self.mark = mark
+        if note and note not in self.notes:
+            self.notes.append(note)
+
+    def says(self, *words: str) -> bool:
+        """Whether the remarks of the row or of its recipe hold one of ``words``."""
+        text = f"{self.flags} {self.other}".lower()
+        return any(word in text for word in words)
+
+    def _degree(self, column: str) -> int:
+        return self.count(column) if self.text(column) else 1
+
+    @property
+    def _is_torchtitan(self) -> bool:
+        return "torchtitan" in self.source.lower()
+
+    @property
+    def _is_nvidia(self) -> bool:
+        return self.source.lower().startswith("nvidia")
+
+    # Model and cluster ---------------------------------------------------------------------
+
+    def _model(self) -> dict[str, Any]:
+        layers = self.count("num_layers") if self.text("num_layers") else None
+        model = model_of(
+            self.text("model"), num_layers=layers, seq_len=self.seq, gpu=self.text("gpu")
+        )
+        stated = re.search(r"mtp=(\d+)", self.other)
+        if stated and int(stated[1]):
+            model["mtp_num_layers"] = int(stated[1])
+            self.weaken(FROM_RECIPE)
+        elif (
+            model.get("name") == "DeepSeek-V3"
+            and "Megatron-Bridge" in self.source
+            and "w/o mtp" not in self.flags.lower()
+        ):
+            model["mtp_num_layers"] = 1
+            self.weaken(FROM_RULE, "one MTP module, as in every Megatron-Bridge recipe")
+        return model
+
+    def _cluster(self) -> tuple[ClusterConfig, tuple[str, int, int]]:
+        device = device_of(self.text("gpu"))
+        stated = re.search(r"(\d{3,4}) ?gbps", f"{self.flags} {self.source}", re.IGNORECASE)
+        node_gbit = int(stated[1]) if stated else 0
+        cluster, ruled = cluster_of(device, self.gpus, node_gbit)
+        if ruled:
+            self.weaken(FROM_RULE, ruled)
+        return cluster, (device, self.gpus, node_gbit)
+
+    def _data_parallel(self) -> int:
+        split = self.tp * self.pp * self.cp
+        if self.gpus % split:
+            msg = f"tp * pp * cp = {split} does not divide n_gpus = {self.gpus}"
+            raise ValueError(msg)
+        derived = self.gpus // split
+        stated = integer(self.row, "dp")
+        if stated is not None and stated != derived:
+            self.weaken(FROM_RULE, f"dp {derived} from the GPUs, not {stated} as printed")
+        return derived
+
+    def _batch(self) -> tuple[int, int]:
+        micro = self.count("micro_batch")
+        world = micro * self.dp
+        if not self.text("global_batch"):
+            return micro, self._global_batch(world)
+        whole = self.count("global_batch")
+        if self._is_torchtitan and self.pp > 1 and whole == world and micro % self.pp == 0:
+            self.weaken(FROM_RULE, "as many microbatches as pipeline stages (torchtitan)")
+            micro //= self.pp
+        return micro, whole
+
+    def _global_batch(self, world: int) -> int:
+        """Fill in a global batch: the recipe's, the script's accumulation, or a default."""
+        stated = re.search(r"gbs (\d+)", self.other)
+        if stated and int(stated[1]) % world == 0:
+            self.weaken(FROM_RECIPE)
+            return int(stated[1])
+        pair = re.search(r"gbs from script comment (\d+)->(\d+)", self.flags)
+        if pair and int(pair[2]) % (int(pair[1]) * self.dp) == 0:
+            self.weaken(FROM_RULE, "gradient accumulation of the script's other batch sizes")
+            return world * (int(pair[2]) // (int(pair[1]) * self.dp))
+        steps = max(DEFAULT_MICROBATCHES, 4 * self.pp if self.pp > 1 else 0)
+        if self._is_torchtitan and self.pp > 1:
+            steps = self.pp
+        self.weaken(FROM_RULE, f"{steps} microbatches, as no global batch is stated")
+        return world * steps
+
+    # Parallelism ---------------------------------------------------------------------------
+
+    def _schedule(self) -> tuple[str, int]:
+        vpp = self._degree("vpp")
+        found = re.search(r"schedule (\S+)|\b(interleaved 1f1b|1f1b)\b", self.flags, re.IGNORECASE)
+        name = (found[1] or found[2]).lower().strip(";,") if found else ""
+        if name and name not in _SCHEDULES:
+            msg = f"unknown schedule {name!r}"
+            raise ValueError(msg)
+        schedule = _SCHEDULES.get(name, "auto")
+        if schedule == "interleaved" and vpp == 1:
+            layers = int(self.model["num_layers"])
+            ends = 0 if layers % self.pp == 0 else 2
+            vpp = (layers + ends) // self.pp
+            self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
+        return schedule, vpp if self.pp > 1 else 1
+
+    def _parallelism(self) -> dict[str, Any]:
+        split: dict[str, Any] = {
+            "tp": self.tp,
+            "pp": self.pp,
+            "vpp": self.vpp,
+            "cp": self.cp,
+            "ep": self.ep,
+            **self._sharding(),
+            **self._layout(),
+        }
+        if self.is_moe and self.tp > 1:
+            split["etp"] = 1
+            self.weaken(FROM_ROW if "ETP1" in self.flags else FROM_RULE, "etp 1")
+        if self.tp > 1:
+            split["tp_comm_overlap"] = self._tp_overlap()
+            if "calculon" in self.source.lower():
+                split["sequence_parallel"] = "sequence parallel" in self.text("recompute")
+        if self.dp * self.cp > 1:
+            for field in ("overlap_grad_reduce", "overlap_param_gather"):
+                split[field] = self._dp_overlap(field)
+        if self.is_moe and "ep_a2a_overlap" in self.recipe("moe_overlap"):
+            split["overlap_moe_expert_parallel_comm"] = True
+            self.weaken(FROM_RECIPE)
+        return split
+
+    def _sharding(self) -> dict[str, Any]:
+        stated = self.text("fsdp_zero")
+        text = stated.lower()
+        if not text or text == "none":
+            text = self.recipe("fsdp").lower()
+            if text:
+                self.weaken(FROM_RECIPE)
+        if "fsdp" in text or "hsdp" in text:
+            if "hsdp" in text:
+                self.weaken(FROM_RULE, "HSDP taken as FSDP over all ranks")
+            keep = "shard_grad_op" in text or "reshard_after_forward=false" in self.other
+            generation = 2 if "fsdp2" in text or "megatron_fsdp" in text else 1
+            return {"fsdp": generation, "fsdp_reshard_after_forward": not keep}
+        if text in {"ddp", "none"} or text.startswith("none "):
+            return {"zero_stage": 0}
+        stage = re.search(r"zero-?(\d)", text)
+        if not text and self.dp > 1:
+            self.weaken(FROM_RULE, "distributed optimizer (ZeRO-1)")
+        return {"zero_stage": int(stage[1]) if stage else 1}
+
+    def _layout(self) -> dict[str, Any]:
+        """Place layers that the stages do not divide."""
+        layers, mtp = int(self.model["num_layers"]), int(self.model.get("mtp_num_layers", 0))
+        stages = self.pp * self.vpp
+        if stages == 1 or (layers % stages == 0 and not mtp):
+            return {}
+        if (layers + 2) % stages == 0 and not mtp:
+            self.weaken(FROM_RULE, "embedding and loss count as layers")
+            return {
+                "account_for_embedding_in_pipeline_split": True,
+                "account_for_loss_in_pipeline_split": True,
+            }
+        if (layers + 2 + mtp) % stages == 0 and stages > 2 * (2 + mtp):
+            share = (layers + 2 + mtp) // stages
+            if share > mtp:
+                counts = [share - 1, *[share] * (stages - 2), share - 1 - mtp]
+                if share < 4:
+                    self.weaken(FROM_RULE, "embedding, MTP and loss count as layers")
+                    return {"pipeline_model_parallel_layout": _layout_text(counts, mtp)}
+        if layers % stages == 0:
+            return {}
+        share = -(-layers // stages)
+        counts = []
+        left = layers
+        for _ in range(stages):
+            counts.append(min(share, left))
+            left -= counts[-1]
+        self.weaken(FROM_RULE, "full stages first, the last takes the rest")
+        return {"pipeline_model_parallel_layout": _layout_text(counts, mtp)}
+
+    def _tp_overlap(self) -> bool:
+        text = self.recipe("tp_comm_overlap").lower()
+        if text:
+            self.weaken(FROM_RECIPE)
+            return text.startswith("true")
+        if self.says("no comm overlap", "no overlap", "vanilla tp"):
+            return False
+        if self.says("asynctp", "async tp"):
+            return True
+        overlapped = (
+            self._is_nvidia and not self.is_moe and "megatron-lm" not in self.source.lower()
+        )
+        self.weaken(FROM_RULE, f"tensor-parallel overlap {'on' if overlapped else 'off'}")
+        return overlapped
+
+    def _dp_overlap(self, field: str) -> bool:
+        text = self.recipe(field).lower()
+        if text:
+            self.weaken(FROM_RECIPE)
+            return text.startswith("true")
+        if self.says("no comm overlap", "no overlap"):
+            return False
+        self.weaken(FROM_RULE, "data-parallel overlap on")
+        return True
+
+    # Training ------------------------------------------------------------------------------
+
+    def _recompute(self) -> Any:
+        stated, recipe = self.text("recompute"), self.recipe("recompute")
+        lowered = stated.lower()
+        if lowered.startswith(("full", "none")):
+            return lowered[:4]
+        names = _module_names(lowered)
+        if names:
+            return {"granularity": "selective", "modules": names}
+        if recipe:
+            self.weaken(FROM_RECIPE)
+            return self._recompute_of_recipe(recipe.lower())
+        if lowered.startswith("selective"):
+            if self._is_torchtitan:
+                return self._every_second_layer()
+            self.weaken(FROM_RULE, "selective recomputation of core attention")
+            return "selective"
+        return self._recompute_of_neighbour()
+
+    def _recompute_of_neighbour(self) -> Any:
+        block = re.search(r"full:block.*?: (\d+) layers", self.other)
+        if block is None or block[1] == "0":
+            self.weaken(FROM_RULE, "no recomputation")
+            return "none"
+        self.weaken(FROM_RULE, f"{block[1]} layers recomputed, as in the nearest recipe")
+        return {"granularity": "full", "method": "block", "num_layers": int(block[1])}
+
+    def _recompute_of_recipe(self, text: str) -> Any:
+        if text.startswith("full"):
+            return "full"
+        if text.startswith("none"):
+            return "none"
+        if "n-th block" in text:
+            return self._every_second_layer()
+        if "save_dot" in text:
+            self.weaken(FROM_RULE, "saving GEMM outputs taken as recomputing norms and activation")
+            return {"granularity": "selective", "modules": ["layernorm", "moe_act"]}
+        names = _module_names(text)
+        return {"granularity": "selective", "modules": names} if names else "selective"
+
+    def _every_second_layer(self) -> dict[str, Any]:
+        """Stand in for policies that drop about half: every n-th block, or every second matmul."""
+        self.weaken(FROM_RULE, "every second layer recomputed")
+        return {"granularity": "full", "layers": list(range(0, self.model["num_layers"], 2))}
+
+    def _precision(self) -> dict[str, Any]:
+        printed = self.text("precision")
+        kind = precision_of(printed.removeprefix("amp_"))
+        if kind in {"bf16", "fp16", "fp32"}:
+            return {"precision": kind}
+        found: dict[str, Any] = {"precision": kind}
+        if kind == "fp8":
+            if "fp8_recipe=mxfp8" in self.other:
+                found["precision"] = "mxfp8"
+            else:
+                found["fp8_recipe"] = self._fp8_recipe(printed.lower())
+        if "fp8_param_gather=true" in self.other or "fp8_params with FP8" in self.text(
+            "recipe_optimizer_dtype"
+        ):
+            found["fp8_param_gather"] = True
+            self.weaken(FROM_RECIPE)
+        if "first_last_bf16=true" in self.other:
+            found["first_last_layers_bf16"] = 1
+            self.weaken(FROM_RECIPE)
+        return found
+
+    def _fp8_recipe(self, printed: str) -> str:
+        for name in ("tensorwise", "rowwise", "blockwise", "delayed"):
+            if name in printed or f"fp8_recipe={name}" in self.other:
+                return name
+        if "cs" in printed or "float8" in printed:
+            return "tensorwise"
+        self.weaken(FROM_RULE, "FP8 recipe by source")
+        if "megatron-bridge" in self.source.lower():
+            return "tensorwise"
+        return "blockwise" if "deepseek-ai" in self.source.lower() else "delayed"
+
+    def _optimizer(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if re.search(r"\bm bfloat16", self.recipe("optimizer_dtype")):
+            found["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
+        reduce = self.recipe("grad_reduce_dtype").lower()
+        if reduce.startswith("bf16"):
+            # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
+            found |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+            self.weaken(FROM_RECIPE)
+        return found
+
+    def _switches(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        graph = self.recipe("cuda_graph").lower()
+        captured = re.search(r"full_iteration|enable_cuda_graph|default|\battn\b|\bmlp\b", graph)
+        if captured:
+            found["cuda_graphs"] = True
+            self.weaken(FROM_RECIPE)
+        if self.says("torch.compile"):
+            found["torch_compile"] = True
+        if self.recipe("fused_cross_entropy").lower().startswith("false"):
+            found["cross_entropy_fusion"] = False
+            self.weaken(FROM_RECIPE)
+        if self.source.lower().startswith(("calculon", "zero bubble")):
+            # Megatron-LM of 2022 has no fused attention; the fork of the zero-bubble paper was
+            # published with a script that does not switch it on.
+            found["flash_attention"] = False
+            self.weaken(FROM_RULE, "unfused attention")
+        if self.source.lower().startswith("mosaicml"):
+            # llm-foundry's published runs set attn_impl to triton.
+            found["attention_kernel"] = "triton"
+            self.weaken(FROM_RULE, "Triton attention")
+        elif self.says("nemo 24.0"):
+            # Transformer Engine preferred FlashAttention-2 to cuDNN on Hopper until mid-2024.
+            found["attention_kernel"] = "fa2"
+            self.weaken(FROM_RULE, "FlashAttention-2")
+        return found
+
+    def _moe(self) -> dict[str, Any]:
+        text = self.recipe("moe_dispatcher").lower()
+        deep = "deepep" in text or "hybridep" in text
+        if text:
+            self.weaken(FROM_RECIPE)
+        elif self.ep > 1:
+            deep = self.says("deepep")
+            if not deep:
+                self.weaken(FROM_RULE, "all-to-all dispatcher")
+        found: dict[str, Any] = {"dispatcher": "deepep" if deep else "alltoall"}
+        # Tokens padded to capacity: counts are known, so the host never waits.
+        padded = self.says("tokendrop", "token drop") or "simumax" in self.source.lower()
+        if padded:
+            found |= {"capacity_factor": 1.0, "host_sync": False}
+        whole_step = "full_iteration" in self.recipe("cuda_graph").lower()
+        if whole_step or self.says("sync-free", "paged_stash=true"):
+            found["host_sync"] = False
+        if self.says("permute_fusion=false"):
+            found["permute_fusion"] = False
+        return found
+
+
+def cluster_of(device: str, gpus: int, node_gbit: int = 0) -> tuple[ClusterConfig, str]:
+    """Return a cluster of ``gpus`` devices, and the rule that was needed, if any.
+
+    Parameters
+    ----------
+    device : str
+        Shipped device.
+    gpus : int
+        Devices of the whole cluster.
+    node_gbit : int
+        Stated rate of all network adapters of a node together, 0 where nothing is stated.
+    """
+    key = (device, gpus, node_gbit)
+    if key not in _clusters:
+        if len(_clusters) > 4096:
+            _clusters.clear()
+        loaded = load_device(device)
+        network = load_network(loaded.network)
+        width = min(gpus, network.gpus_per_node)
+        rule = ""
+        if gpus % width:
+            width = max(size for size in range(1, width + 1) if gpus % size == 0)
+            rule = f"nodes of {width} GPUs"
+        data: dict[str, Any] = {"device": loaded, "nodes": gpus // width, "gpus_per_node": width}
+        if node_gbit:
+            data["network"] = {
+                "extends": loaded.network,
+                "nic_gbit_per_s": node_gbit / network.nics_per_node,
+            }
+        _clusters[key] = (ClusterConfig.parse(data), rule)
+    return _clusters[key]
+
+
+_clusters: dict[tuple[str, int, int], tuple[ClusterConfig, str]] = {}
+
+
+def _module_names(text: str) -> list[str]:
+    if not text.startswith(("selective", "rmsnorm", "layernorm", "mla")):
+        return []
+    words = re.split(r"[+,]", text.removeprefix("selective").strip(" :").replace("-", "_"))
+    names = {
+        "attention core": "core_attn",
+        "(attention core)": "core_attn",
+        "mla up_proj": "mla_up_proj",
+    }
+    found = [names.get(word.strip(), word.strip()) for word in words]
+    return list(dict.fromkeys(_MODULES[word] for word in found if word in _MODULES))
+
+
+def _layout_text(counts: list[int], mtp: int) -> str:
+    stages = ["t" * count for count in counts]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * mtp + "L"
+    return "|".join(stages)

@@ -1,0 +1,111 @@
+"""Rows that state the memory of a device during training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from projector.errors import ProjectorError
+from projector.projection.evaluate import Evaluation
+from projector.units import to_gib
+from projector.validate.jobs import JobRow
+from projector.validate.kind import OK, Kind, Outcome, Row, failed, number
+from projector.validate.models import is_hybrid
+from projector.validate.training import evaluate_all
+
+_COLUMNS = (
+    "model", "gpu", "n_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp",
+    "vpp", "cp", "ep", "component", "mem_gib", "kind",
+)  # fmt: skip
+
+
+def why_not_eligible(row: Row) -> str:
+    """Measured rows with micro-batch and sequence count."""
+    kind = (row.get("kind") or "").strip().lower()
+    if kind != "measured":
+        return f"kind {kind or 'not stated'}, not measured"
+    if is_hybrid(row.get("model") or ""):
+        return "hybrid model, not a transformer"
+    for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
+        if not (row.get(column) or "").strip():
+            return f"no {name}"
+    return ""
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows; equal jobs, whose components differ, are projected once."""
+    outcomes: list[Outcome] = []
+    read: list[tuple[JobRow, float] | None] = []
+    jobs: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        try:
+            reader = JobRow(row)
+            job = reader.job()
+            measured = _measured(row)
+        except (ValueError, ProjectorError) as error:
+            outcomes.append(failed(str(error)))
+            read.append(None)
+            continue
+        jobs[reader.key] = job
+        outcomes.append(failed("not projected"))
+        read.append((reader, measured))
+    found = evaluate_all(jobs)
+    for position, entry in enumerate(read):
+        if entry is None:
+            continue
+        reader, measured = entry
+        result = found[reader.key]
+        if isinstance(result, str):
+            outcomes[position] = failed(result)
+            continue
+        try:
+            predicted = _component(rows[position].get("component") or "", *result)
+        except ValueError as error:
+            outcomes[position] = failed(str(error))
+            continue
+        outcomes[position] = Outcome(
+            status=OK,
+            predicted=predicted,
+            measured=measured,
+            ratio=predicted / measured,
+            mark=reader.mark,
+            note="; ".join(reader.notes),
+        )
+    return outcomes
+
+
+def _measured(row: Row) -> float:
+    value = number(row, "mem_gib")
+    if value is None or value <= 0.0:
+        msg = f"mem_gib is {row.get('mem_gib')!r}, not a positive number"
+        raise ValueError(msg)
+    return value
+
+
+def _component(text: str, evaluation: Evaluation, row: int) -> float:
+    """Return the quantity that a component names, in GiB.
+
+    Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
+    that a driver's tool shows adds context and libraries too.
+    """
+    name = text.lower()
+    peaks = evaluation.memory.peak_bytes(row)
+    cluster = evaluation.jobs[row].cluster
+    value = float(np.min(peaks) if "lightest" in name else np.max(peaks))
+    reserved = value * (1.0 + cluster.fragmentation)
+    if "allocated" in name or name.strip() in {"peak memory", "peak", ""}:
+        return to_gib(value)
+    if "reserved" in name:
+        return to_gib(reserved)
+    if "gpu memory" in name or "device memory" in name or "smi" in name:
+        return to_gib(reserved) + cluster.memory_reserve_gib
+    msg = f"unknown component {text!r}"
+    raise ValueError(msg)
+
+
+KIND = Kind(
+    name="memory",
+    columns=_COLUMNS,
+    why_not_eligible=why_not_eligible,
+    project=project,
+)

@@ -1,0 +1,190 @@
+"""Rows that time one rank's mixture-of-experts layer.
+
+Loads follow the row's distribution. Power-law ones are drawn `DRAWS` times with the seed `SEED`,
+the fullest rank is timed, and the times are averaged.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.device import Device, load_device
+from projector.errors import ProjectorError
+from projector.lower.hardware import native_type
+from projector.serving.experts import ExpertLayer, expert_layer_times
+from projector.serving.routing import (
+    GROUPS,
+    balanced_loads,
+    balanced_picks,
+    fullest_rank_first,
+    group_limited_loads,
+    picks_of_loads,
+    power_law_loads,
+)
+from projector.units import MICROSECOND
+from projector.validate.kind import (
+    FROM_ROW,
+    FROM_RULE,
+    OK,
+    Kind,
+    Outcome,
+    Row,
+    failed,
+    integer,
+    number,
+)
+from projector.validate.names import device_of, precision_of
+
+DRAWS = 8
+"""Power-law draws of one row."""
+
+SEED = 0
+"""Seed of the draws; every row draws anew from it, so that it does not depend on its neighbours."""
+
+MAX_TOKENS = 1 << 22
+MAX_EXPERTS = 1 << 14
+MAX_PICKS = 1 << 26
+"""Sizes beyond these are no measurement, and would not fit into memory."""
+
+_COLUMNS = (
+    "gpu", "dtype", "gated", "num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep",
+    "distribution", "time_us",
+)  # fmt: skip
+_COUNTS = ("num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One row, read."""
+
+    layer: ExpertLayer
+    tokens: int
+    loads: NDArray[np.int64]
+    measured_us: float
+    mark: str
+    note: str
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows, all layers in one batch."""
+    outcomes: list[Outcome] = []
+    cases: dict[int, _Case] = {}
+    devices: dict[str, Device] = {}
+    for position, row in enumerate(rows):
+        try:
+            cases[position] = _read(row, devices)
+        except (ValueError, ProjectorError) as error:
+            outcomes.append(failed(str(error)))
+        else:
+            outcomes.append(failed("not timed"))
+    if not cases:
+        return outcomes
+    chosen = list(cases.values())
+    times_s = expert_layer_times(
+        [case.layer for case in chosen],
+        [case.tokens for case in chosen],
+        [case.loads for case in chosen],
+    )
+    for position, case, time_s in zip(cases, chosen, times_s, strict=True):
+        predicted = float(time_s) / MICROSECOND
+        ratio = predicted / case.measured_us
+        outcomes[position] = Outcome(
+            OK, predicted, case.measured_us, ratio, mark=case.mark, note=case.note
+        )
+    return outcomes
+
+
+def _read(row: Row, devices: dict[str, Device]) -> _Case:
+    counts = {name: _count(row, name) for name in _COUNTS}
+    measured_us = number(row, "time_us")
+    if measured_us is None or measured_us <= 0.0:
+        msg = "time_us is no positive time"
+        raise ValueError(msg)
+    experts, topk, ep, tokens = (counts[name] for name in ("experts", "topk", "ep", "num_tokens"))
+    if topk > experts or experts % ep:
+        msg = f"{experts} experts do not give each token {topk} or each of {ep} ranks as many"
+        raise ValueError(msg)
+    if tokens > MAX_TOKENS or experts > MAX_EXPERTS or tokens * max(topk, experts // 8) > MAX_PICKS:
+        msg = f"{tokens} tokens over {experts} experts are beyond what is simulated"
+        raise ValueError(msg)
+    layer, note = _layer(row, counts, devices)
+    grouped = layer.fused and experts % GROUPS == 0
+    loads = _loads(row.get("distribution") or "", tokens, experts, topk, ep, grouped=grouped)
+    if grouped:
+        note = "; ".join(filter(None, (note, "routed by groups of experts, as this library does")))
+    return _Case(layer, tokens, loads, measured_us, FROM_RULE if note else FROM_ROW, note)
+
+
+def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
+    name = device_of(row.get("gpu") or "")
+    device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
+    asked = precision_of(row.get("dtype") or "")
+    dtype = native_type(device, asked)
+    note = "" if dtype == asked else f"{device.name} has no {asked}: {dtype}"
+    gated = (row.get("gated") or "").strip().lower()
+    if gated not in {"true", "false"}:
+        msg = f"gated is {row.get('gated')!r}, not True or False"
+        raise ValueError(msg)
+    layer = ExpertLayer(
+        device=device,
+        hidden=counts["hidden"],
+        inner=-(-counts["inter"] // counts["tp"]),
+        gated=gated == "true",
+        experts=counts["experts"],
+        topk=counts["topk"],
+        dtype=dtype,
+        block_scaled=dtype == "fp8" and "block" in (row.get("dtype") or "").lower(),
+        fused="min_latency" in (row.get("library") or ""),
+    )
+    return layer, note
+
+
+def _loads(
+    distribution: str, tokens: int, experts: int, topk: int, ep: int, *, grouped: bool
+) -> NDArray[np.int64]:
+    """Return int64[draws, experts of the timed rank]."""
+    local = experts // ep
+    if distribution.strip().lower() == "balanced":
+        if grouped:
+            loads = group_limited_loads(balanced_picks(tokens, experts, topk), experts)
+        else:
+            loads = balanced_loads(tokens, experts, topk)
+        return loads[None, :local]
+    match = re.fullmatch(r"power_law_(\d+(?:\.\d+)?)", distribution.strip().lower())
+    if match is None:
+        msg = f"unknown distribution {distribution!r}"
+        raise ValueError(msg)
+    generator = np.random.default_rng(SEED)
+    draws = []
+    for _ in range(DRAWS):
+        drawn = power_law_loads(tokens, experts, topk, float(match[1]), generator)
+        loads = fullest_rank_first(drawn, ep)
+        if grouped:
+            loads = group_limited_loads(picks_of_loads(loads, tokens), experts)
+        draws.append(loads[:local])
+    return np.stack(draws)
+
+
+def _count(row: Row, column: str) -> int:
+    value = integer(row, column)
+    if value is None or not 1 <= value <= 1 << 30:
+        msg = f"{column} is {row.get(column)!r}, not a count"
+        raise ValueError(msg)
+    return value
+
+
+def _why_not_eligible(row: Row) -> str:  # noqa: ARG001
+    """Every row counts."""
+    return ""
+
+
+KIND = Kind(
+    name="moe_measured",
+    columns=_COLUMNS,
+    why_not_eligible=_why_not_eligible,
+    project=project,
+    precision="dtype",
+)

@@ -1,0 +1,113 @@
+"""A validated table as a file and as JSON."""
+
+import csv
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from projector.errors import ConfigError
+from projector.validate.run import Result, Validation, validate
+from projector.validate.table import Line
+
+RESULT_COLUMNS = ("predicted", "measured", "ratio", "status", "mark", "rule", "note")
+"""Columns that ``--out`` adds: ``rule`` leaves a row out, ``mark`` is where settings came from."""
+
+
+def write_results(kind: str, path: str | Path, out: str | Path | None) -> Validation:
+    """Validate a table and, with ``out``, write it with what became of each row.
+
+    The file appears whole or not at all: it is written beside its place and then renamed.
+
+    Raises
+    ------
+    ConfigError
+        If the table cannot be read or the file cannot be written.
+    """
+    if out is None:
+        return validate(kind, path)
+    target = Path(out)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise _not_written(target, error) from None
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            validation = _write(kind, path, stream)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _not_written(target, error) from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return validation
+
+
+def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that ``--json`` prints, without its envelope."""
+    return {
+        "kind": validation.kind,
+        "file": validation.path,
+        **totals,
+        "results": [_object(result) for result in validation.results],
+    }
+
+
+def _object(result: Result) -> dict[str, Any]:
+    outcome = result.outcome
+    return {
+        "line": result.line,
+        "model": result.model,
+        "eligible": result.eligible,
+        "predicted": outcome.predicted,
+        "measured": outcome.measured,
+        "ratio": outcome.ratio,
+        "status": result.status,
+        "mark": outcome.mark if result.projected else None,
+        "note": outcome.note,
+    }
+
+
+def _write(kind: str, path: str | Path, stream: TextIO) -> Validation:
+    writer = csv.writer(stream, lineterminator="\n")
+    columns: list[str] = []
+
+    def begin(names: tuple[str, ...]) -> None:
+        columns.extend(name for name in names if name not in RESULT_COLUMNS)
+        writer.writerow([*columns, *RESULT_COLUMNS])
+
+    def sink(line: Line, result: Result) -> None:
+        outcome = result.outcome
+        writer.writerow(
+            [
+                *(line.row.get(name, "") for name in columns),
+                _text(outcome.predicted),
+                _text(outcome.measured),
+                _text(outcome.ratio),
+                result.status,
+                outcome.mark if result.projected else "",
+                result.rule,
+                outcome.note,
+            ]
+        )
+
+    return validate(kind, path, sink, begin)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _not_written(target: Path, error: OSError) -> ConfigError:
+    msg = f"{target} cannot be written: {error.strerror or error}"
+    return ConfigError(msg, key="out", value=str(target))

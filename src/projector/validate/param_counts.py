@@ -1,0 +1,196 @@
+"""Rows that count the parameters of an architecture, built from the row's own dimensions."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from projector.config.cluster import ClusterConfig
+from projector.config.job import Job
+from projector.config.model import ModelConfig
+from projector.config.training import TrainingConfig
+from projector.errors import ProjectorError
+from projector.operations.counts import count_model
+from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Kind, Outcome, Row, failed, integer
+from projector.validate.models import model_of
+
+_COLUMNS = (
+    "model", "layers", "hidden", "ffn", "heads", "vocab", "computed_total", "computed_active",
+)  # fmt: skip
+
+_DIMENSIONS = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "ffn": "ffn_hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+    "head_dim": "kv_channels",
+    "vocab": "vocab_size",
+}
+_MLA = {
+    "kv_lora": "kv_lora_rank",
+    "qk_nope": "qk_head_dim",
+    "qk_rope": "qk_pos_emb_head_dim",
+    "v_head": "v_head_dim",
+}
+MAX_LAYERS = 10_000
+_SEQ = 128
+"""Any length: it does not enter the counts."""
+
+
+def why_not_eligible(row: Row) -> str:
+    """Every row counts."""
+    del row
+    return ""
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Count each row's architecture."""
+    cluster = ClusterConfig.parse({"device": "h100"})
+    outcomes = []
+    for row in rows:
+        try:
+            outcomes.append(_project(row, cluster))
+        except (ValueError, ProjectorError) as error:
+            outcomes.append(failed(str(error)))
+    return outcomes
+
+
+def _project(row: Row, cluster: ClusterConfig) -> Outcome:
+    model, mark, note = architecture(row)
+    job = Job.model_construct(
+        model=model,
+        training=TrainingConfig(micro_batch_size=1, global_batch_size=1, seq_length=_SEQ),
+        cluster=cluster,
+    )
+    counts = count_model(job)
+    pairs = [
+        (float(counts.parameters_total), _positive(row, "computed_total")),
+        (float(counts.parameters_active), _positive(row, "computed_active")),
+    ]
+    predicted, measured = max(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1.0))
+    return Outcome(OK, predicted, measured, predicted / measured, mark, note)
+
+
+def architecture(row: Row) -> tuple[ModelConfig, str, str]:
+    """Return the architecture of a row, where its features came from, and a remark.
+
+    Dimensions are the row's. Features without a column (biases, norms, position table, sinks)
+    are those of the shipped model of that name, and those that ``extra`` names.
+
+    Raises
+    ------
+    ValueError
+        If a dimension is missing or no number.
+    """
+    extra = (row.get("extra") or "").lower()
+    data, mark, note = _features(row, extra)
+    for column, field in _DIMENSIONS.items():
+        value = integer(row, column)
+        if value is not None:
+            data[field] = value
+    if int(data.get("num_layers", 0)) > MAX_LAYERS:
+        msg = f"layers is {row.get('layers')!r}, more than {MAX_LAYERS:,}"
+        raise ValueError(msg)
+    for field in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size"):
+        if field not in data:
+            msg = f"{field} is missing"
+            raise ValueError(msg)
+    tied = (row.get("tied_embeddings") or "").strip().lower()
+    if tied:
+        data["tied_embeddings"] = tied in {"true", "1", "yes"}
+    data["mla"] = _mla(row)
+    data["moe"] = _moe(row, data)
+    data["mtp_num_layers"] = 0
+    if data["mla"] is not None:
+        data.pop("kv_channels", None)
+        data.pop("num_query_groups", None)
+    if int(data.get("sliding_window_layers") or 0) > int(data["num_layers"]):
+        data["sliding_window_layers"] = 0
+    return ModelConfig.parse(data), mark, note
+
+
+def _features(row: Row, extra: str) -> tuple[dict[str, Any], str, str]:
+    name = (row.get("model") or "").strip()
+    try:
+        data, mark, note = model_of(name), FROM_ROW, ""
+    except (ValueError, ProjectorError):
+        data, mark = {"name": name}, FROM_RULE
+        note = "no shipped model of that name: features from `extra` alone, gated MLP without it"
+    table = re.search(r"learned positions[^;,]*?(\d+)", extra)
+    if "learned positions" in extra:
+        data["position_embedding"] = "learned"
+    if table:
+        data["max_position_embeddings"] = int(table[1])
+    if re.search(r"\bqkv bias", extra):
+        data["attention_bias"] = "qkv"
+    elif re.search(r"\bbiases\b", extra):
+        data |= {"attention_bias": "qkv+out", "mlp_bias": True}
+        data.setdefault("activation", "gelu")
+        data.setdefault("normalization", "layernorm")
+    if "layernorm" in extra:
+        data["normalization"] = "layernorm"
+    if re.search(r"\bqk[ _-]?norm", extra):
+        data.setdefault("qk_norm", "head")
+    if "sinks" in extra:
+        data["attention_sinks"] = True
+    return data, mark, note
+
+
+def _mla(row: Row) -> dict[str, int] | None:
+    if integer(row, "kv_lora") is None:
+        return None
+    found = {field: integer(row, column) for column, field in _MLA.items()}
+    missing = [column for column, field in _MLA.items() if found[field] is None]
+    if missing:
+        msg = f"{missing[0]} is missing beside kv_lora"
+        raise ValueError(msg)
+    stated = {field: value for field, value in found.items() if value is not None}
+    return {**stated, "q_lora_rank": integer(row, "q_lora") or 0}
+
+
+def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
+    experts = integer(row, "experts")
+    if not experts:
+        return None
+    layers = int(data["num_layers"])
+    dense = integer(row, "dense_layers")
+    moe = dict(data.get("moe") or {})
+    pattern = moe.get("layer_freq")
+    if dense is not None and not 0 <= dense <= layers:
+        msg = f"dense_layers is {dense}, but there are {layers} layers"
+        raise ValueError(msg)
+    if dense:
+        moe["layer_freq"] = [0] * dense + [1] * (layers - dense)
+    elif dense == 0 or (isinstance(pattern, list) and len(pattern) < layers):
+        moe["layer_freq"] = 1
+    moe["num_experts"] = experts
+    moe["router_topk"] = integer(row, "topk") or moe.get("router_topk", 1)
+    width = integer(row, "moe_ffn")
+    moe["ffn_hidden_size"] = width or moe.get("ffn_hidden_size") or data["ffn_hidden_size"]
+    shared = integer(row, "shared_ffn")
+    if shared is not None:
+        moe["shared_expert_ffn_hidden_size"] = shared
+    if re.search(r"correction[_ ]bias|router bias", (row.get("extra") or "").lower()):
+        moe["router_bias"] = True
+    groups = moe.get("num_groups")
+    if groups and experts % groups:
+        moe |= {"num_groups": 0, "group_topk": 0}
+    return moe
+
+
+def _positive(row: Row, column: str) -> float:
+    value = integer(row, column)
+    if value is None or value <= 0:
+        msg = f"{column} is {row.get(column)!r}, not a positive count"
+        raise ValueError(msg)
+    return float(value)
+
+
+KIND = Kind(
+    name="param_counts",
+    columns=_COLUMNS,
+    why_not_eligible=why_not_eligible,
+    project=project,
+    device="",
+    precision="",
+)

@@ -1,0 +1,190 @@
+"""Projecting a whole table: every row judged, every eligible row projected, none dropped."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from projector.errors import ProjectorError
+from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, failed
+from projector.validate.models import family_of
+from projector.validate.registry import kind_of
+from projector.validate.table import Line, Table
+
+BATCH = 4096
+"""Rows projected together; bounds the memory of a long table."""
+
+KNOWN_ROWS = 1 << 16
+"""Distinct rows whose results are kept, so that a repeated row costs little."""
+
+WITH_FAMILY = ("training_throughput", "memory")
+"""Kinds whose totals are also given for dense and mixture-of-experts models apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is known about one row once its text is gone."""
+
+    line: int
+    rule: str
+    """The rule that leaves the row out, ``""`` where it is eligible."""
+    outcome: Outcome
+    model: str
+    device: str
+    precision: str
+    source: str
+    """Text of ``source`` before its first space."""
+    doubt: str
+    family: str
+    """``dense``, ``moe`` or ``""``."""
+
+    @property
+    def eligible(self) -> bool:
+        """Whether the row counts."""
+        return not self.rule
+
+    @property
+    def projected(self) -> bool:
+        """Whether the row has a ratio."""
+        return not self.rule and self.outcome.status == OK and self.outcome.ratio is not None
+
+    @property
+    def status(self) -> str:
+        """`OK`, why the row was left out, or why it failed."""
+        return f"not eligible: {self.rule}" if self.rule else self.outcome.status
+
+    @property
+    def ape(self) -> float | None:
+        """Absolute error as a fraction."""
+        return abs(self.outcome.ratio - 1.0) if self.outcome.ratio is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A table and what became of each of its rows, in their order."""
+
+    kind: str
+    path: str
+    columns: tuple[str, ...]
+    results: tuple[Result, ...]
+    has_precision: bool
+
+
+Sink = Callable[[Line, Result], None]
+
+
+def validate(
+    kind_name: str,
+    path: str | Path,
+    sink: Sink | None = None,
+    begin: Callable[[tuple[str, ...]], None] | None = None,
+) -> Validation:
+    """Project every eligible row of a table.
+
+    Parameters
+    ----------
+    kind_name : str
+        Kind of table.
+    path : str or Path
+        CSV file.
+    sink : callable, optional
+        Called with each line and its result, in order; the text of a row is not kept.
+    begin : callable, optional
+        Called with the columns of the table before its first row.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is unknown, or the file cannot be read or lacks a column.
+    """
+    kind = kind_of(kind_name)
+    table = Table(path, kind.columns, kind.name)
+    if begin is not None:
+        begin(table.columns)
+    results: list[Result] = []
+    stream = iter(table)
+    known: dict[tuple[str, ...], Result] = {}
+    while lines := list(islice(stream, BATCH)):
+        for line, result in zip(lines, _once(kind, lines, known), strict=True):
+            results.append(result)
+            if sink is not None:
+                sink(line, result)
+    return Validation(
+        kind.name, str(path), table.columns, tuple(results), kind.precision in table.columns
+    )
+
+
+def _once(
+    kind: Kind, lines: Sequence[Line], known: dict[tuple[str, ...], Result]
+) -> Iterator[Result]:
+    """Project each distinct row of a batch once; ``known`` carries rows from batch to batch."""
+    if len(known) > KNOWN_ROWS:
+        known.clear()
+    texts = [(line.error, *line.row.values()) for line in lines]
+    fresh = {text: line for text, line in zip(texts, lines, strict=True) if text not in known}
+    known.update(zip(fresh, _project_batch(kind, list(fresh.values())), strict=True))
+    for line, text in zip(lines, texts, strict=True):
+        yield replace(known[text], line=line.number)
+
+
+def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
+    rules: list[str] = []
+    outcomes: list[Outcome] = []
+    waiting: list[int] = []
+    for position, line in enumerate(lines):
+        rule, outcome = "", failed(line.error)
+        if not line.error:
+            try:
+                rule = kind.why_not_eligible(line.row)
+            except (ValueError, ProjectorError) as error:
+                outcome = failed(str(error))
+            else:
+                if not rule:
+                    waiting.append(position)
+        rules.append(rule)
+        outcomes.append(outcome)
+    found = _project(kind, [lines[position].row for position in waiting])
+    for position, outcome in zip(waiting, found, strict=True):
+        outcomes[position] = outcome
+    return [
+        _result(kind, line, rule, outcome)
+        for line, rule, outcome in zip(lines, rules, outcomes, strict=True)
+    ]
+
+
+def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows together; where that fails, halve them until the row that fails is found."""
+    if not rows:
+        return []
+    try:
+        outcomes = kind.project(rows)
+    except (ValueError, ArithmeticError, ProjectorError) as error:
+        if len(rows) == 1:
+            return [failed(str(error))]
+        middle = len(rows) // 2
+        return _project(kind, rows[:middle]) + _project(kind, rows[middle:])
+    return outcomes
+
+
+def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
+    row = line.row
+    model = _text(row, "model")
+    return Result(
+        line=line.number,
+        rule=sys.intern(rule),
+        outcome=_NOT_PROJECTED if rule else outcome,
+        model=model,
+        device=_text(row, kind.device),
+        precision=_text(row, kind.precision),
+        source=sys.intern(_text(row, "source").partition(" ")[0]),
+        doubt=_text(row, "doubt"),
+        family=family_of(model) if kind.name in WITH_FAMILY else "",
+    )
+
+
+def _text(row: Row, column: str) -> str:
+    return sys.intern((row.get(column) or "").strip())
+
+
+_NOT_PROJECTED = Outcome(status="not eligible", mark=FROM_ROW)

@@ -1,0 +1,217 @@
+"""Rows that time prefill and decode of a stated batch.
+
+Units, as printed: ``s end-to-end`` is prompt to last token of the whole batch; ``tokens/s`` counts
+the generated tokens of the batch over that time (of prefill alone the tokens of the prompts), with
+``/GPU`` each device's share; ``ms`` is one decode step, or the time to the first token of a prefill
+row. A stated batch is that of all devices; replicas share it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from projector.config.cluster import ClusterConfig
+from projector.config.device import load_device
+from projector.errors import ProjectorError
+from projector.serving.deployment import Deployment
+from projector.serving.step import Generation, generation_times
+from projector.validate.kind import (
+    FROM_ROW,
+    FROM_RULE,
+    OK,
+    Kind,
+    Outcome,
+    Row,
+    failed,
+    integer,
+    number,
+)
+from projector.validate.names import device_of, precision_of
+
+PROMPT_TOKENS, NEW_TOKENS = 5, 200
+"""Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
+Decode is then bound by the weights and hardly depends on them."""
+
+_COLUMNS = (
+    "model", "gpu", "n_gpus", "precision", "tp", "pp", "phase", "batch_or_concurrency",
+    "input_len", "output_len", "value", "unit",
+)  # fmt: skip
+
+_WEIGHT_ONLY = {"int8": 8, "int4": 4}
+_MAX_LENGTH = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One row, read."""
+
+    generation: Generation
+    measured: float
+    unit: str
+    replicas: int
+    per: int
+    """Devices that a rate is divided by."""
+    mark: str
+    note: str
+
+
+def why_not_eligible(row: Row) -> str:
+    """Only prefill and decode of a stated batch count."""
+    phase = (row.get("phase") or "").lower()
+    if "prefill" not in phase and "decode" not in phase:
+        return "neither prefill nor decode"
+    if not re.fullmatch(r"\d+(\.0+)?", (row.get("batch_or_concurrency") or "").strip()):
+        return "no stated batch"
+    return ""
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows, all generations in one batch."""
+    outcomes: list[Outcome] = []
+    cases: dict[int, _Case] = {}
+    clusters: dict[tuple[str, int], ClusterConfig] = {}
+    deployments: dict[tuple[object, ...], Deployment] = {}
+    for position, row in enumerate(rows):
+        try:
+            cases[position] = _read(row, clusters, deployments)
+        except (ValueError, ProjectorError) as error:
+            outcomes.append(failed(str(error)))
+        else:
+            outcomes.append(failed("not timed"))
+    if not cases:
+        return outcomes
+    times = generation_times([case.generation for case in cases.values()])
+    for (position, case), prefill_s, decode_s in zip(
+        cases.items(), times.prefill_s, times.decode_s, strict=True
+    ):
+        predicted = _in_unit(case, float(prefill_s), float(decode_s))
+        ratio = predicted / case.measured
+        outcomes[position] = Outcome(
+            OK, predicted, case.measured, ratio, mark=case.mark, note=case.note
+        )
+    return outcomes
+
+
+def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
+    item = case.generation
+    if case.unit == "s":
+        return prefill_s + decode_s
+    if case.unit == "tokens/s":
+        tokens = item.output_len if item.output_len > 1 else item.input_len
+        return item.batch * case.replicas * tokens / (prefill_s + decode_s) / case.per
+    if item.output_len < 2:
+        return prefill_s * 1e3
+    return decode_s / (item.output_len - 1) * 1e3
+
+
+def _read(
+    row: Row,
+    clusters: dict[tuple[str, int], ClusterConfig],
+    deployments: dict[tuple[object, ...], Deployment],
+) -> _Case:
+    notes: list[str] = []
+    unit = _unit(row.get("unit") or "")
+    measured = number(row, "value")
+    if measured is None or measured <= 0.0:
+        msg = f"value is {row.get('value')!r}, not a positive number"
+        raise ValueError(msg)
+    tp = _count(row, "tp", default=1)
+    pp = _count(row, "pp", default=1)
+    gpus = _count(row, "n_gpus", default=tp * pp)
+    replicas = gpus // (tp * pp)
+    if replicas * tp * pp != gpus:
+        msg = f"{gpus} GPUs are no whole number of replicas of tp {tp} x pp {pp}"
+        raise ValueError(msg)
+    name = _device(row.get("gpu") or "", notes)
+    precision = (row.get("precision") or "").strip().lower()
+    key = (name, tp * pp)
+    if key not in clusters:
+        device = load_device(name)
+        whole = ClusterConfig.parse({"device": device})
+        nodes = -(-tp * pp // whole.gpus_per_node)
+        clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
+    settings = _settings(precision, notes)
+    # Without torch.compile there are no graphs.
+    settings["decode_graph"] = "eager" not in precision
+    identity = (row.get("model"), key, tp, pp, *settings.values())
+    if identity not in deployments:
+        deployments[identity] = Deployment.parse(
+            {
+                "model": (row.get("model") or "").strip(),
+                "cluster": clusters[key],
+                "tp": tp,
+                "pp": pp,
+                **settings,
+            }
+        )
+    batch = -(-_count(row, "batch_or_concurrency") // replicas)
+    given_in, given_out = integer(row, "input_len"), integer(row, "output_len")
+    input_len = _count(row, "input_len", default=PROMPT_TOKENS)
+    prefill_only = "decode" not in (row.get("phase") or "").lower() and given_out is None
+    output_len = _count(row, "output_len", default=1 if prefill_only else NEW_TOKENS)
+    if given_in is None or (given_out is None and not prefill_only):
+        notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
+    generation = Generation(deployments[identity], batch, input_len, output_len)
+    per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
+    mark = FROM_RULE if notes else FROM_ROW
+    return _Case(generation, measured, unit, replicas, per, mark, "; ".join(notes))
+
+
+def _unit(text: str) -> str:
+    plain = text.strip().lower()
+    if plain.startswith(("tokens/s", "output tokens/s", "tok/s")):
+        return "tokens/s"
+    if plain in {"s", "s end-to-end", "seconds"}:
+        return "s"
+    if plain.startswith("ms"):
+        return "ms"
+    msg = f"unknown unit {text!r}"
+    raise ValueError(msg)
+
+
+def _device(text: str, notes: list[str]) -> str:
+    """Return the shipped device, of the first name where several stand."""
+    try:
+        return device_of(text)
+    except ValueError:
+        pass
+    bare = re.sub(r"\(.*?\)", "", text).strip()
+    candidates = [bare, *re.split(r"[/\s]+", bare)]
+    for candidate in candidates:
+        try:
+            name = device_of(candidate)
+        except ValueError:
+            continue
+        notes.append(f"{text} taken as {name}")
+        return name
+    msg = f"unknown device {text!r}"
+    raise ValueError(msg)
+
+
+def _settings(precision: str, notes: list[str]) -> dict[str, object]:
+    for name, bits in _WEIGHT_ONLY.items():
+        if precision.startswith(name):
+            notes.append(f"{name} weights, 16-bit arithmetic")
+            return {"dtype": "bf16", "weight_bits": bits, "kv_cache_bytes": 2}
+    dtype = precision_of(precision)
+    # NVFP4 checkpoints come with an 8-bit cache.
+    narrow_cache = "kv" in precision or dtype == "nvfp4"
+    return {"dtype": dtype, "weight_bits": None, "kv_cache_bytes": 1 if narrow_cache else 2}
+
+
+def _count(row: Row, column: str, default: int | None = None) -> int:
+    value = integer(row, column)
+    if value is None:
+        value = default
+    if value is None or not 1 <= value <= _MAX_LENGTH:
+        msg = f"{column} is {row.get(column)!r}, not a count"
+        raise ValueError(msg)
+    return value
+
+
+KIND = Kind(
+    name="serving_measured",
+    columns=_COLUMNS,
+    why_not_eligible=why_not_eligible,
+    project=project,
+)

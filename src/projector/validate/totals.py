@@ -1,0 +1,118 @@
+"""Totals of a validated table: coverage and errors, whole and by group."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.validate.run import Result, Validation
+
+SMALLEST_GROUP = 5
+"""Projected rows below which a group does not enter `group_mean_ape`."""
+
+GROUPINGS: dict[str, Callable[[Result], str]] = {
+    "device": lambda result: result.device,
+    "model": lambda result: result.model,
+    "precision": lambda result: result.precision,
+    "source": lambda result: result.source,
+    "mark": lambda result: result.outcome.mark if result.projected else "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Coverage and errors of a set of rows; errors are fractions, None where nothing projected."""
+
+    total_rows: int
+    rows: int
+    """Eligible rows."""
+    projected: int
+    median_ape: float | None
+    p90_ape: float | None
+    mean_ape: float | None
+    geomean_ratio: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys that ``--json`` prints."""
+        return asdict(self)
+
+
+def totals(results: Iterable[Result]) -> Totals:
+    """Return the totals of some rows."""
+    total = eligible = 0
+    ratios: list[float] = []
+    for result in results:
+        total += 1
+        eligible += result.eligible
+        if result.projected:
+            assert result.outcome.ratio is not None
+            ratios.append(result.outcome.ratio)
+    if not ratios:
+        return Totals(total, eligible, 0, None, None, None, None)
+    ratio = np.array(ratios)
+    error = np.abs(ratio - 1.0)
+    positive = bool(np.all(ratio > 0.0))
+    return Totals(
+        total_rows=total,
+        rows=eligible,
+        projected=len(ratios),
+        median_ape=float(np.median(error)),
+        p90_ape=float(np.percentile(error, 90.0)),
+        mean_ape=float(np.mean(error)),
+        geomean_ratio=float(np.exp(np.mean(np.log(ratio)))) if positive else None,
+    )
+
+
+def by_group(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str, Totals]:
+    """Return the totals of each value of a key, largest group first; empty values are left out."""
+    members: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        members[key(result)].append(result)
+    members.pop("", None)
+    found = {value: totals(group) for value, group in members.items()}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].rows, item[0])))
+
+
+def group_mean_ape(results: Iterable[Result], *, has_precision: bool) -> float | None:
+    """Return the mean of the medians of the groups device, precision and source.
+
+    Groups of fewer than `SMALLEST_GROUP` projected rows do not count.
+    """
+    errors: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for result in results:
+        if result.projected and result.ape is not None:
+            precision = (result.precision,) if has_precision else ()
+            errors[(result.device, *precision, result.source)].append(result.ape)
+    medians = [float(np.median(group)) for group in errors.values() if len(group) >= SMALLEST_GROUP]
+    return float(np.mean(medians)) if medians else None
+
+
+def summary(validation: Validation) -> dict[str, Any]:
+    """Return all totals of a table, as ``--json`` prints them."""
+    results = validation.results
+    certain = [result for result in results if not result.doubt]
+    families = {
+        family: _whole([r for r in results if r.family == family], validation)
+        for family in ("dense", "moe")
+        if any(r.family == family for r in results)
+    }
+    return {
+        **_whole(results, validation),
+        "without_doubt": _whole(certain, validation),
+        **families,
+        "groups": {
+            name: {value: each.to_dict() for value, each in by_group(results, key).items()}
+            for name, key in GROUPINGS.items()
+        },
+        "not_eligible": dict(Counter(r.rule for r in results if r.rule).most_common()),
+        "failures": dict(
+            Counter(r.status for r in results if r.eligible and not r.projected).most_common()
+        ),
+    }
+
+
+def _whole(results: Sequence[Result], validation: Validation) -> dict[str, Any]:
+    mean = group_mean_ape(results, has_precision=validation.has_precision)
+    return {**totals(results).to_dict(), "group_mean_ape": mean}

@@ -1,0 +1,154 @@
+"""Rows that time a training step: tokens per second and device, or seconds a step."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from projector.config.load import load_job
+from projector.errors import ProjectorError
+from projector.projection.evaluate import Evaluation, evaluate
+from projector.validate.jobs import JobRow
+from projector.validate.kind import OK, Kind, Outcome, Row, failed, number
+from projector.validate.models import is_hybrid
+
+BATCH = 96
+"""Jobs evaluated together."""
+
+_COLUMNS = (
+    "model", "gpu", "n_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp",
+    "vpp", "cp", "ep", "task", "tokens_per_s_per_gpu", "step_time_s",
+)  # fmt: skip
+
+
+def why_not_eligible(row: Row) -> str:
+    """Pretraining of transformers with micro-batch, sequence and a time or a rate counts."""
+
+    def empty(column: str) -> bool:
+        return not (row.get(column) or "").strip()
+
+    task = (row.get("task") or "").strip().lower()
+    if task not in {"", "pretrain", "pretraining"}:
+        return f"task {task}, not pretraining"
+    if is_hybrid(row.get("model") or "") or is_hybrid(row.get("other_flags") or ""):
+        return "hybrid model, not a transformer"
+    for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
+        if empty(column):
+            return f"no {name}"
+    if empty("tokens_per_s_per_gpu") and empty("step_time_s"):
+        return "neither tokens per second nor step time"
+    return ""
+
+
+def project(rows: Sequence[Row]) -> list[Outcome]:
+    """Project rows; equal jobs are projected once."""
+    outcomes: list[Outcome] = []
+    read: list[tuple[JobRow, float] | None] = []
+    jobs: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        try:
+            reader = JobRow(row)
+            job = reader.job()
+            measured_s = step_time(row, reader)
+        except (ValueError, ProjectorError) as error:
+            outcomes.append(failed(str(error)))
+            read.append(None)
+            continue
+        jobs[reader.key] = job
+        outcomes.append(failed("not projected"))
+        read.append((reader, measured_s))
+    times = {
+        key: found if isinstance(found, str) else float(found[0].iteration_s[found[1]])
+        for key, found in evaluate_all(jobs).items()
+    }
+    for position, entry in enumerate(read):
+        if entry is None:
+            continue
+        reader, measured_s = entry
+        seconds = times[reader.key]
+        outcomes[position] = (
+            failed(seconds)
+            if isinstance(seconds, str)
+            else _outcome(rows[position], reader, seconds, measured_s)
+        )
+    return outcomes
+
+
+def step_time(row: Row, reader: JobRow) -> float:
+    """Return the measured seconds of one step.
+
+    The rate is what sources publish, and where both stand the step time was mostly derived from
+    it; the row's derived fields decide.
+    """
+    seconds, rate = number(row, "step_time_s"), number(row, "tokens_per_s_per_gpu")
+    derived = row.get("derived_fields") or ""
+    if seconds is not None and (rate is None or "step_time_s" not in derived):
+        value: float | None = seconds
+        column = "step_time_s"
+    else:
+        value, column = rate, "tokens_per_s_per_gpu"
+    if value is None or value <= 0.0:
+        msg = f"{column} is {row.get(column)!r}, not a positive number"
+        raise ValueError(msg)
+    if column == "step_time_s":
+        if not (row.get("global_batch") or "").strip():
+            msg = "step_time_s without global_batch says nothing"
+            raise ValueError(msg)
+        return value
+    return reader.global_batch * reader.seq / (value * reader.gpus)
+
+
+def evaluate_all(
+    jobs: dict[str, dict[str, Any]],
+) -> dict[str, tuple[Evaluation, int] | str]:
+    """Evaluate jobs in batches; a job that cannot be projected gives the reason instead."""
+    found: dict[str, tuple[Evaluation, int] | str] = {}
+    loaded = []
+    for key, data in jobs.items():
+        try:
+            loaded.append((key, load_job(data)))
+        except (ValueError, ProjectorError) as error:
+            found[key] = str(error)
+    # Jobs of one shape next to each other share most of their work.
+    loaded.sort(key=lambda item: (item[1].model.name, item[1].cluster.device.name, item[0]))
+    for begin in range(0, len(loaded), BATCH):
+        found |= dict(_evaluate(loaded[begin : begin + BATCH]))
+    return found
+
+
+def _evaluate(batch: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[Evaluation, int] | str]]:
+    if not batch:
+        return
+    try:
+        evaluation = evaluate([job for _, job in batch])
+    except (ValueError, ArithmeticError, ProjectorError) as error:
+        if len(batch) == 1:
+            yield batch[0][0], str(error)
+            return
+        middle = len(batch) // 2
+        yield from _evaluate(batch[:middle])
+        yield from _evaluate(batch[middle:])
+        return
+    for position, (key, _) in enumerate(batch):
+        yield key, (evaluation, position)
+
+
+def _outcome(row: Row, reader: JobRow, predicted_s: float, measured_s: float) -> Outcome:
+    """Return a result in seconds where the row gives them, else in tokens per second."""
+    rated = not re.search(r"\S", row.get("step_time_s") or "")
+    tokens = reader.global_batch * reader.seq / reader.gpus
+    return Outcome(
+        status=OK,
+        predicted=tokens / predicted_s if rated else predicted_s,
+        measured=tokens / measured_s if rated else measured_s,
+        ratio=predicted_s / measured_s,
+        mark=reader.mark,
+        note="; ".join(reader.notes),
+    )
+
+
+KIND = Kind(
+    name="training_throughput",
+    columns=_COLUMNS,
+    why_not_eligible=why_not_eligible,
+    project=project,
+)

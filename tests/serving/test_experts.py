@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from projector.config.device import load_device
+from projector.serving.experts import ExpertLayer, bin_loads, expert_layer_times
+from projector.serving.routing import (
+    balanced_loads,
+    balanced_picks,
+    fullest_rank_first,
+    group_limited_loads,
+    picks_of_loads,
+    power_law_loads,
+)
+
+
+def layer(device="h200", **changes):
+    if isinstance(device, str):
+        device = load_device(device)
+    fields = {
+        "hidden": 4096, "inner": 1536, "gated": True, "experts": 128, "topk": 8, "dtype": "bf16",
+    }  # fmt: skip
+    return ExpertLayer(device=device, **{**fields, **changes})
+
+
+def time_s(loads, tokens=1024, **changes):
+    return expert_layer_times([layer(**changes)], [tokens], [np.atleast_2d(loads)])[0]
+
+
+@pytest.mark.parametrize(("tokens", "experts", "topk"), [(160, 256, 8), (7, 8, 2), (100, 512, 22)])
+def test_balanced_loads_count_the_picks(tokens, experts, topk):
+    picks = balanced_picks(tokens, experts, topk)
+    counted = np.bincount(picks.reshape(-1), minlength=experts)
+    assert list(balanced_loads(tokens, experts, topk)) == list(counted)
+
+
+def test_balanced_picks_by_hand():
+    assert balanced_picks(3, 8, 2).tolist() == [[0, 4], [1, 5], [2, 6]]
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.01, 1.2])
+@pytest.mark.parametrize(("tokens", "experts", "topk"), [(160, 256, 8), (2048, 8, 2), (4, 256, 8)])
+def test_power_law_loads_keep_every_pair(tokens, experts, topk, exponent):
+    loads = power_law_loads(tokens, experts, topk, exponent, np.random.default_rng(0))
+    assert loads.sum() == tokens * topk
+    assert 0 <= loads.min() <= loads.max() <= tokens
+    picks = picks_of_loads(loads, tokens)
+    assert picks.shape == (tokens, topk)
+    assert all(len(set(row)) == topk for row in picks.tolist())
+
+
+def test_the_fullest_rank_comes_first():
+    assert fullest_rank_first(np.array([1, 2, 9, 0, 3, 3]), 3).tolist() == [9, 0, 1, 2, 3, 3]
+
+
+def test_many_ranks_make_the_fullest_much_fuller():
+    generator = np.random.default_rng(0)
+    shares = {}
+    for ranks in (2, 64):
+        draws = [power_law_loads(4096, 256, 8, 1.2, generator) for _ in range(20)]
+        first = [fullest_rank_first(loads, ranks)[: 256 // ranks].sum() for loads in draws]
+        shares[ranks] = np.mean(first) / (4096 * 8 / ranks)
+    assert 1.0 < shares[2] < 1.5
+    assert 5.0 < shares[64] < 12.0
+
+
+def test_group_limited_routing_fills_up_with_the_lowest_experts():
+    # Balanced picks lie in all eight groups; four are kept, four more picks fall on rank 0.
+    loads = group_limited_loads(balanced_picks(16384, 256, 8), 256)
+    assert loads.sum() == 16384 * 8
+    assert loads[:32].sum() == 81920
+    of_eight = group_limited_loads(balanced_picks(1000, 8, 2), 8)
+    assert of_eight.sum() == of_eight[:4].sum() == 2000
+
+
+def test_bins_keep_small_loads_and_stay_near_large_ones():
+    loads = np.arange(1, 5000)
+    binned = bin_loads(loads)
+    assert list(binned[:16]) == list(loads[:16])
+    assert np.all(np.abs(binned / loads - 1.0) < 0.1)
+    assert np.all(np.diff(binned) >= 0)
+
+
+def test_decode_sized_experts_stream_their_weights():
+    device = load_device("h200")
+    weights = 128 * 3 * 4096 * 1536 * 2.0
+    streamed_s = weights / (device.hbm_peak_tb_per_s * device.hbm_efficiency * 1e12)
+    assert streamed_s < time_s(np.full(128, 2), tokens=32) < 1.5 * streamed_s
+
+
+def test_idle_experts_are_not_read():
+    some = np.where(np.arange(128) < 32, 4, 0)
+    assert time_s(some, tokens=128) < 0.5 * time_s(np.full(128, 4), tokens=128)
+
+
+def test_a_rank_without_tokens_still_routes():
+    assert 0.0 < time_s(np.zeros(128, np.int64)) < 1e-4
+
+
+def test_equal_loads_cost_no_more_than_unequal_ones():
+    uneven = np.full(128, 8)
+    uneven[0] = 8 + 127 * 7
+    uneven[1:] = 1
+    assert uneven.sum() == 128 * 8
+    assert time_s(np.full(128, 8)) < time_s(uneven) * 1.3
+
+
+def test_more_bandwidth_is_never_slower():
+    times = []
+    for rate in (2.0, 4.8, 9.6):
+        device = load_device({"extends": "h200", "hbm_peak_tb_per_s": rate})
+        times.append(time_s(np.arange(128), device=device))
+    assert times == sorted(times, reverse=True)
+
+
+def test_draws_are_averaged():
+    first, second = np.full(128, 4), np.full(128, 400)
+    both = time_s(np.stack([first, second]))
+    assert both == pytest.approx((time_s(first) + time_s(second)) / 2.0)

@@ -1,0 +1,151 @@
+import pytest
+
+from projector.projection.kernel_api import attention_time
+from projector.validate.attention import KIND
+from projector.validate.kind import FROM_ROW, FROM_RULE, OK
+
+COUNT = "4*b*s^2*h*d, halved if causal; fwd+bwd x3.5"
+ROW = {
+    "gpu": "H100-80GB-SXM",
+    "impl": "FlashAttention-3",
+    "dtype": "FP16/BF16",
+    "pass": "fwd",
+    "seq_len": "1024",
+    "head_dim": "64",
+    "v_head_dim": "64",
+    "q_heads": "8",
+    "kv_heads": "8",
+    "batch": "2",
+    "causal": "True",
+    "tflops": "100",
+    "time_ms": "",
+    "flops_convention": COUNT,
+    "notes": "",
+}
+FULL_FLOP = 4.0 * 2 * 1024**2 * 8 * 64
+
+
+def project(**changes):
+    (outcome,) = KIND.project([{**ROW, **changes}])
+    return outcome
+
+
+def time_ms(**changes):
+    fields = {"head_dim": 64, "device": "h100", **changes}
+    return attention_time(2, 8, 1024, **fields) * 1e3
+
+
+def test_a_plain_row_is_the_kernel_in_milliseconds():
+    outcome = project()
+    assert outcome.status == OK
+    assert outcome.mark == FROM_ROW
+    assert outcome.predicted == pytest.approx(time_ms())
+    assert outcome.ratio == pytest.approx(outcome.predicted / outcome.measured)
+
+
+@pytest.mark.parametrize(
+    ("convention", "name", "causal", "factor"),
+    [
+        (COUNT, "fwd", "True", 0.5),
+        (COUNT, "fwd", "False", 1.0),
+        (COUNT, "fwd+bwd", "False", 3.5),
+        (COUNT, "fwd+bwd", "True", 1.75),
+        (COUNT, "bwd", "False", 2.5),
+        ("4*b*s^2*h*d (/2 causal); bwd x2.5", "fwd", "True", 0.5),
+        ("4*b*s^2*h*d (/2 causal); bwd x2.5", "bwd", "True", 1.25),
+        ("4*b*s^2*h*d (/2 causal); bwd x2.5", "fwd+bwd", "False", 3.5),
+        ("4*b*s^2*h*d", "fwd", "True", 1.0),
+        ("flash-attention benchmark script", "fwd+bwd (a script)", "not stated", 3.5),
+    ],
+)
+def test_a_rate_becomes_a_time_by_its_convention(convention, name, causal, factor):
+    outcome = project(**{"flops_convention": convention, "pass": name, "causal": causal})
+    assert outcome.measured == pytest.approx(FULL_FLOP * factor / 100e12 * 1e3)
+
+
+def test_a_time_needs_no_convention():
+    outcome = project(time_ms="0.25", flops_convention="")
+    assert outcome.measured == 0.25
+
+
+def test_forward_and_backward_add_up():
+    outcome = project(**{"pass": "fwd+bwd"})
+    expected = time_ms() + time_ms(backward=True)
+    assert outcome.predicted == pytest.approx(expected)
+    assert project(**{"pass": "backward"}).predicted == pytest.approx(time_ms(backward=True))
+
+
+def test_masks_windows_and_widths_are_read():
+    assert project(causal="False").predicted == pytest.approx(time_ms(causal=False))
+    notes = "sliding window 128; paged KV cache"
+    assert project(notes=notes).predicted == pytest.approx(time_ms(window=128))
+    outcome = project(head_dim="192", v_head_dim="128", kv_heads="2")
+    assert outcome.predicted == pytest.approx(time_ms(head_dim=192, v_head_dim=128, kv_heads=2))
+
+
+@pytest.mark.parametrize("causal", ["assumed causal", "not stated", ""])
+def test_an_unstated_mask_follows_a_rule(causal):
+    outcome = project(causal=causal)
+    assert outcome.mark == FROM_RULE
+    assert outcome.predicted == project(causal=str(causal.startswith("assumed"))).predicted
+
+
+def test_passes_and_devices_mix_in_one_batch():
+    rows = [{**ROW, "gpu": gpu, "pass": name} for gpu in ("H100", "MI355X") for name in (
+        "fwd", "bwd", "fwd+bwd",
+    )]  # fmt: skip
+    assert KIND.project(rows) == [project(**row) for row in rows]
+
+
+def test_a_bad_row_fails_alone():
+    rows = [
+        ROW,
+        {**ROW, "gpu": "abacus"},
+        {**ROW, "dtype": "int8"},
+        {**ROW, "pass": "decode"},
+        {**ROW, "causal": "sometimes"},
+        {**ROW, "seq_len": "long"},
+        {**ROW, "seq_len": "0"},
+        {**ROW, "batch": "1e300"},
+        {**ROW, "kv_heads": "3"},
+        {**ROW, "tflops": ""},
+        {**ROW, "tflops": "0"},
+        {**ROW, "time_ms": "-1"},
+        {**ROW, "time_ms": "inf"},
+        {**ROW, "flops_convention": "who knows"},
+        {**ROW, "pass": "bwd", "flops_convention": "4*b*s^2*h*d"},
+        ROW,
+    ]
+    outcomes = KIND.project(rows)
+    assert [outcome.status == OK for outcome in outcomes] == [True] + [False] * 14 + [True]
+    assert outcomes[0] == outcomes[-1] == project()
+    assert "abacus" in outcomes[1].status
+
+
+def test_no_rows_no_outcomes():
+    assert KIND.project([]) == []
+
+
+@pytest.mark.parametrize(
+    ("impl", "eligible"),
+    [
+        ("FlashAttention-2", True),
+        ("cuDNN", True),
+        ("TransformerEngine DotProductAttention", True),
+        ("TensorRT-LLM FMHA 1.0.0 (torch_flow)", True),
+        ("vLLM 0.24.0 (vllm_flash_attn_fa3)", True),
+        ("CK", True),
+        ("AITER (json ref)", True),
+        ("HipKittens", True),
+        ("FlashAttention", False),
+        ("aiter_gluon", False),
+        ("PyTorch SDPA", False),
+        ("Triton", False),
+    ],
+)
+def test_mature_implementations_are_eligible(impl, eligible):
+    assert (KIND.why_not_eligible({**ROW, "impl": impl}) == "") is eligible
+
+
+def test_a_row_needs_all_dimensions():
+    assert KIND.why_not_eligible({**ROW, "v_head_dim": ""}) == "no v_head_dim"

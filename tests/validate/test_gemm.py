@@ -1,0 +1,161 @@
+import pytest
+
+from projector.config.device import load_device
+from projector.projection.kernel_api import gemm_time
+from projector.validate.gemm import KIND
+from projector.validate.kind import FROM_ROW, FROM_RULE, OK
+
+ROW = {
+    "gpu": "B200",
+    "clock_note": "",
+    "op": "gemm",
+    "in_dtype": "bf16",
+    "out_dtype": "bf16",
+    "m": "4096",
+    "n": "7168",
+    "k": "2048",
+    "groups": "",
+    "kernel_config": "",
+    "runtime_us": "100",
+    "tflops": "",
+}
+
+
+def project(**changes):
+    (outcome,) = KIND.project([{**ROW, **changes}])
+    return outcome
+
+
+def test_a_plain_row_is_the_kernel_in_microseconds():
+    outcome = project()
+    expected_us = gemm_time(4096, 7168, 2048, device="b200") * 1e6
+    assert outcome.status == OK
+    assert outcome.mark == FROM_ROW
+    assert outcome.predicted == pytest.approx(expected_us)
+    assert outcome.measured == 100.0
+    assert outcome.ratio == pytest.approx(expected_us / 100.0)
+
+
+def test_a_rate_becomes_a_time():
+    # 2 * 1000 * 2000 * 500 FLOP at 100 TFLOP/s.
+    outcome = project(m="1000", n="2000", k="500", runtime_us="", tflops="100")
+    assert outcome.measured == pytest.approx(20.0)
+
+
+def test_the_groups_count_in_a_rate():
+    outcome = project(m="1000", n="2000", k="500", groups="3", runtime_us="", tflops="100")
+    assert outcome.measured == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("out_dtype", "config", "out_bytes"),
+    [("fp32", "", 4.0), ("fp32", "accumulate=True", 8.0), ("fp8", "", 1.0)],
+)
+def test_the_output_has_its_own_width(out_dtype, config, out_bytes):
+    outcome = project(out_dtype=out_dtype, kernel_config=config)
+    expected = gemm_time(4096, 7168, 2048, device="b200", out_bytes=out_bytes)
+    assert outcome.predicted == pytest.approx(expected * 1e6)
+
+
+def test_an_unstated_output_follows_a_rule():
+    outcome = project(out_dtype="")
+    assert outcome.predicted == project().predicted
+    assert outcome.mark == FROM_RULE
+    assert "16 bits" in outcome.note
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_element", "launches"),
+    [
+        # Read in 16 bits and written; a scale of the whole tensor reads once more.
+        ("fp8", 2.0 + 1.0 + 2.0, 2.0),
+        ("fp8 (128-block scales)", 2.0 + 1.0, 1.0),
+        ("nvfp4", 2.0 + 0.5625, 1.0),
+    ],
+)
+def test_a_linear_row_quantises_its_activation(kind, per_element, launches):
+    device = load_device("b200")
+    linear = project(op="linear (time includes quantising A from bf16)", in_dtype=kind)
+    plain = project(in_dtype=kind)
+    bandwidth = device.hbm_peak_tb_per_s * device.elementwise_efficiency * 1e12
+    expected_us = 4096 * 2048 * per_element / bandwidth * 1e6 + launches * device.kernel_start_us
+    assert linear.predicted - plain.predicted == pytest.approx(expected_us)
+
+
+def test_grouped_passes_transpose_the_extents_of_the_forward():
+    fields = {"groups": "8", "m": "512", "n": "7168", "k": "2048", "out_dtype": "bf16"}
+    forward = project(op="grouped gemm (fwd)", **fields)
+    swapped = project(op="grouped gemm (fwd)", **{**fields, "n": "2048", "k": "7168"})
+    assert project(op="grouped gemm (bwd_grad_act)", **fields).predicted == pytest.approx(
+        swapped.predicted
+    )
+    weight = project(op="grouped gemm (bwd_grad_w)", **fields)
+    dense = gemm_time(7168, 2048, 512, batch=8, device="b200")
+    assert weight.predicted > dense * 1e6
+    assert forward.predicted > gemm_time(512, 7168, 2048, batch=8, device="b200") * 1e6
+
+
+LOCKED = {"clock_note": "locked 1300 MHz", "in_dtype": "fp16", "out_dtype": "fp16"}
+
+
+def test_a_locked_clock_bounds_the_rate():
+    fields = {**LOCKED, "m": "8192", "n": "8192", "k": "8192"}
+    outcome = project(kernel_config="mma 256x256 cta 128x256 cluster 2x1 sf /0", **fields)
+    # 148 units, 8192 FLOP a clock each, 98.5 % of it.
+    light_us = 2.0 * 8192**3 / (148 * 8192 * 0.985 * 1300e6) * 1e6
+    assert light_us < outcome.predicted < 1.25 * light_us
+    free = project(**{**fields, "clock_note": ""})
+    assert free.predicted != outcome.predicted
+
+
+def test_the_named_tile_is_the_only_one():
+    small, large = (
+        project(kernel_config=f"mma 128x64 cta {tile} cluster 2x1 sf /0", **LOCKED).predicted
+        for tile in ("64x64", "128x256")
+    )
+    best = gemm_time(4096, 7168, 2048, device="b200", dtype="fp16", clock_mhz=1300.0) * 1e6
+    assert small > large >= best * (1.0 - 1e-12)
+
+
+def test_a_named_tile_does_not_split_k():
+    # One tile on one unit: without a split it does all of the work alone.
+    fields = {**LOCKED, "m": "64", "n": "64", "k": "65536"}
+    outcome = project(kernel_config="cta 64x64 cluster 1x1", **fields)
+    assert outcome.predicted > 2.0 * 64 * 64 * 65536 / (8192 * 1300e6) * 1e6
+
+
+def test_a_bad_row_fails_alone():
+    rows = [
+        ROW,
+        {**ROW, "gpu": "abacus"},
+        {**ROW, "in_dtype": "fp6"},
+        {**ROW, "m": "many"},
+        {**ROW, "m": "0"},
+        {**ROW, "k": "1e300"},
+        {**ROW, "groups": "-4"},
+        {**ROW, "out_dtype": "int3"},
+        {**ROW, "runtime_us": "", "tflops": ""},
+        {**ROW, "runtime_us": "0"},
+        {**ROW, "runtime_us": "nan"},
+        {**ROW, "runtime_us": "5e-324"},
+        {**ROW, "tflops": "-1"},
+        {**ROW, "clock_note": "locked 0 MHz"},
+        {**ROW, "kernel_config": "cta 0x64"},
+        ROW,
+    ]
+    outcomes = KIND.project(rows)
+    assert [outcome.status == OK for outcome in outcomes] == [True] + [False] * 14 + [True]
+    assert outcomes[0] == outcomes[-1] == project()
+    assert "abacus" in outcomes[1].status
+    assert "'many'" in outcomes[3].status
+
+
+def test_no_rows_no_outcomes():
+    assert KIND.project([]) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"), [((), ""), (("n",), "no n"), (("m", "n", "k"), "no m, n, k")]
+)
+def test_rows_with_all_extents_are_eligible(missing, why):
+    assert KIND.why_not_eligible({**ROW, **dict.fromkeys(missing, " ")}) == why

@@ -1,0 +1,73 @@
+import pytest
+
+from projector.validate.kind import FROM_ROW, OK
+from projector.validate.moe import KIND
+
+ROW = {
+    "gpu": "H200", "dtype": "bf16", "gated": "True", "num_tokens": "2048", "hidden": "4096",
+    "inter": "1536", "topk": "8", "experts": "128", "tp": "1", "ep": "4",
+    "distribution": "balanced", "time_us": "300.0", "library": "x", "source": "made up",
+}  # fmt: skip
+
+
+def project(**changes):
+    (outcome,) = KIND.project([{**ROW, **changes}])
+    return outcome
+
+
+def test_a_row_is_projected_in_its_unit():
+    outcome = project()
+    assert outcome.status == OK
+    assert outcome.mark == FROM_ROW
+    assert outcome.measured == 300.0
+    assert 50.0 < outcome.predicted < 1000.0
+    assert outcome.ratio == outcome.predicted / 300.0
+
+
+def test_every_row_counts():
+    assert set(KIND.columns) <= set(ROW)
+    assert KIND.why_not_eligible({}) == ""
+    assert KIND.precision == "dtype"
+
+
+def test_uneven_routing_takes_longer():
+    assert project(distribution="power_law_1.2").predicted > 1.2 * project().predicted
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+    row = {**ROW, "distribution": "power_law_1.01"}
+    alone = KIND.project([row])[0].predicted
+    assert KIND.project([ROW, row, row])[2].predicted == alone
+
+
+def test_block_scales_need_passes_of_their_own():
+    plain, blocks = project(dtype="fp8"), project(dtype="fp8 (128-block scales)")
+    assert blocks.predicted > plain.predicted
+
+
+def test_low_latency_kernels_route_by_groups():
+    outcome = project(library="TensorRT-LLM 1 (moe_torch_flow_min_latency)")
+    assert outcome.status == OK
+    assert "groups" in outcome.note
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("num_tokens", "many"), ("num_tokens", "0"), ("num_tokens", "-3"), ("hidden", ""),
+        ("hidden", "nan"), ("topk", "2.5"), ("topk", "200"), ("ep", "3"), ("time_us", ""),
+        ("time_us", "0"), ("time_us", "inf"), ("gpu", "Z9000"), ("dtype", "int3"),
+        ("gated", "maybe"), ("distribution", "zipf"), ("num_tokens", "1e12"), ("experts", "1e9"),
+        ("distribution", "power_law_x"), ("inter", "1e30"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_fails_its_row_only(column, text):
+    good, bad, again = KIND.project([ROW, {**ROW, column: text}, ROW])
+    assert good == again
+    assert good.status == OK
+    assert bad.status != OK
+    assert bad.predicted is None
+
+
+def test_nothing_is_projected_as_nothing():
+    assert KIND.project([]) == []

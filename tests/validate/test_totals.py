@@ -1,0 +1,76 @@
+import math
+
+import pytest
+
+from projector.validate.kind import OK, Outcome, failed
+from projector.validate.run import Result, Validation
+from projector.validate.totals import SMALLEST_GROUP, group_mean_ape, summary, totals
+
+
+def result(ratio, *, device="h100", precision="bf16", source="s", doubt="", family="dense"):
+    outcome = failed("broken") if ratio is None else Outcome(OK, ratio, 1.0, ratio)
+    return Result(2, "", outcome, "m", device, precision, source, doubt, family)
+
+
+LEFT_OUT = Result(9, "not a measurement", Outcome("x"), "m", "h100", "bf16", "s", "", "dense")
+
+
+def test_totals_by_hand():
+    found = totals([result(ratio) for ratio in (0.8, 1.1, 1.0, 1.5)] + [result(None), LEFT_OUT])
+    assert (found.total_rows, found.rows, found.projected) == (6, 5, 4)
+    # Errors 0, 0.1, 0.2, 0.5: the 90th percentile lies 0.7 of the way from 0.2 to 0.5.
+    assert found.median_ape == pytest.approx(0.15)
+    assert found.p90_ape == pytest.approx(0.2 + 0.7 * 0.3)
+    assert found.mean_ape == pytest.approx(0.2)
+    assert found.geomean_ratio == pytest.approx((0.8 * 1.1 * 1.5) ** 0.25)
+
+
+def test_nothing_projected_has_no_errors():
+    found = totals([result(None), LEFT_OUT])
+    assert found.to_dict() == {
+        "total_rows": 2,
+        "rows": 1,
+        "projected": 0,
+        "median_ape": None,
+        "p90_ape": None,
+        "mean_ape": None,
+        "geomean_ratio": None,
+    }
+
+
+def test_group_mean_counts_only_groups_of_five():
+    large = [result(1.0 + 0.1 * n) for n in range(SMALLEST_GROUP)]
+    other = [result(0.5, device="b200")] * SMALLEST_GROUP
+    small = [result(9.0, source="t")] * (SMALLEST_GROUP - 1)
+    found = group_mean_ape(large + other + small, has_precision=True)
+    assert found == pytest.approx((0.2 + 0.5) / 2)
+    assert group_mean_ape(small, has_precision=True) is None
+
+
+def test_precision_splits_groups_only_where_the_table_has_one():
+    rows = [result(1.1, precision=name) for name in "abcde"]
+    assert group_mean_ape(rows, has_precision=True) is None
+    assert group_mean_ape(rows, has_precision=False) == pytest.approx(0.1)
+
+
+def test_summary_gives_doubt_families_and_groups():
+    rows = (
+        result(1.1),
+        result(3.0, doubt="contradicts itself"),
+        result(1.3, family="moe", device="b200"),
+        result(None),
+        LEFT_OUT,
+    )
+    found = summary(Validation("training_throughput", "f.csv", ("gpu",), rows, True))
+    assert found["rows"] == 4
+    assert found["projected"] == 3
+    assert found["without_doubt"]["rows"] == 3
+    assert found["without_doubt"]["mean_ape"] == pytest.approx(0.2)
+    assert found["moe"]["median_ape"] == pytest.approx(0.3)
+    assert found["dense"]["projected"] == 2
+    assert list(found["groups"]["device"]) == ["h100", "b200"]
+    assert found["groups"]["device"]["b200"]["projected"] == 1
+    assert found["groups"]["mark"] == {"row": totals(rows[:3]).to_dict()}
+    assert found["not_eligible"] == {"not a measurement": 1}
+    assert found["failures"] == {"broken": 1}
+    assert math.isfinite(found["geomean_ratio"])

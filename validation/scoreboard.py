@@ -1,0 +1,112 @@
+"""Validate every shipped table; --record stores the totals and the bands of uncertainty."""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from projector.config.device import load_device
+from projector.validate.names import device_of
+from projector.validate.registry import KINDS
+from projector.validate.run import Result, validate
+from projector.validate.totals import summary
+
+ROOT = Path(__file__).resolve().parents[1]
+TOTALS = Path(__file__).with_name("totals.json")
+PAGE = ROOT / "docs" / "validation.md"
+BANDS = ROOT / "hardware" / "uncertainty.yaml"
+
+SHOWN = ("total_rows", "rows", "projected", "median_ape", "p90_ape", "geomean_ratio")
+COVERED = 0.68
+"""Share of published runs that a band covers, one standard deviation of a normal error."""
+FEWEST = 8
+"""Runs below which a group has no band of its own."""
+
+
+def main() -> None:
+    """Print the totals of every table."""
+    totals, lines = {}, []
+    for kind in KINDS:
+        validation = validate(kind, Path(__file__).parent / "data" / f"{kind}.csv")
+        found = summary(validation)
+        totals[kind] = {name: _rounded(found[name]) for name in (*SHOWN, "group_mean_ape")}
+        print(kind, totals[kind])
+        lines += _rows(kind, found)
+        if kind == "training_throughput":
+            bands = {"time": _bands(validation.results)}
+        if kind == "memory":
+            bands["memory"] = _bands(validation.results)
+    if "--record" in sys.argv[1:]:
+        TOTALS.write_text(json.dumps(totals, indent=2) + "\n", encoding="utf-8")
+        BANDS.write_text(_document(bands), encoding="utf-8")
+        head, rest = PAGE.read_text(encoding="utf-8").split("<!-- figures -->\n")
+        _, tail = rest.split("<!-- end of figures -->\n")
+        body = "\n".join([*HEADER, *lines, ""])
+        PAGE.write_text(
+            f"{head}<!-- figures -->\n\n{body}\n<!-- end of figures -->\n{tail}", encoding="utf-8"
+        )
+
+
+HEADER = (
+    "| table | rows | eligible | projected | median | p90 | ratio |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def _rows(kind: str, found: dict[str, Any]) -> list[str]:
+    """Return the lines of one table: whole, its parts, and training by device and source."""
+    lines = [_row(f"**{kind}**", found)]
+    parts = [part for part in ("without_doubt", "dense", "moe") if part in found]
+    lines += [_row(part.replace("_", " "), found[part]) for part in parts]
+    if kind == "training_throughput":
+        for grouping in ("device", "source"):
+            groups = found["groups"][grouping].items()
+            lines += [_row(f"{grouping} {name}", each) for name, each in groups if each["projected"]]
+    return lines
+
+
+def _row(name: str, totals: dict[str, Any]) -> str:
+    errors = (100.0 * totals[error] for error in ("median_ape", "p90_ape"))
+    ratio = totals["geomean_ratio"]
+    cells = [
+        name,
+        *(f"{totals[count]}" for count in ("total_rows", "rows", "projected")),
+        *(f"{error:.1f}" for error in errors),
+        f"{ratio:.3f}" if ratio is not None else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _bands(results: tuple[Result, ...] | list[Result]) -> dict[str, dict[str, float]]:
+    """Return the band of each family of devices and kind of model, and of everything."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        if result.projected and result.ape is not None:
+            family = load_device(device_of(result.device)).architecture
+            errors["all"].append(result.ape)
+            errors[f"{family}.{result.family}"].append(result.ape)
+    return {
+        name: {"relative": round(float(np.quantile(group, COVERED)), 3), "runs": len(group)}
+        for name, group in sorted(errors.items())
+        if len(group) >= FEWEST
+    }
+
+
+def _document(bands: dict[str, dict[str, dict[str, float]]]) -> str:
+    head = (
+        "# Relative error that covers 68 % of the published runs of a device family and kind of\n"
+        "# model; written by validation/scoreboard.py --record, read by every projection.\n"
+    )
+    return head + str(yaml.safe_dump(bands, sort_keys=True))
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
