@@ -64,8 +64,9 @@ def _rows(kind: str, found: dict[str, Any]) -> list[str]:
     lines += [_row(part.replace("_", " "), found[part]) for part in parts]
     if kind == "training_throughput":
         for grouping in ("device", "source"):
-            groups = found["groups"][grouping].items()
-            lines += [_row(f"{grouping} {name}", each) for name, each in groups if each["projected"]]
+            groups = found["groups"][grouping]
+            shown = [name for name, each in groups.items() if each["projected"]]
+            lines += [_row(f"{grouping} {name}", groups[name]) for name in shown]
     return lines
 
 
