@@ -38,6 +38,7 @@ SWITCH = {
     "scale_up_efficiency": 0.81,
     "scale_up_latency_s": 0.8e-6,
     "start_s": 5e-6,
+    "simple_start_s": 0.0,
     "in_network_bytes_per_s": 0.0,
     "in_network_min_gpus": 0,
     "nic_bytes_per_s": 47e9,
@@ -55,7 +56,7 @@ BANDWIDTHS = (
     "in_network_bytes_per_s",
     "nic_bytes_per_s",
 )
-LATENCIES = ("scale_up_latency_s", "start_s", "nic_latency_s", "network_start_s")
+LATENCIES = ("scale_up_latency_s", "start_s", "simple_start_s", "nic_latency_s", "network_start_s")
 
 rates = st.floats(1e9, 2e12)
 latencies = st.floats(0.0, 1e-4)
@@ -67,6 +68,7 @@ fabric_dicts = st.fixed_dictionaries(
         "scale_up_efficiency": st.floats(0.1, 1.0),
         "scale_up_latency_s": latencies,
         "start_s": latencies,
+        "simple_start_s": latencies,
         "in_network_bytes_per_s": st.one_of(st.just(0.0), rates),
         "in_network_min_gpus": st.integers(0, 9),
         "nic_bytes_per_s": rates,

@@ -197,7 +197,10 @@ def algorithm_times(op, size, n, local, fabric):
         time_s = algorithm(op, size, n, local, fabric)
         if time_s is not None:
             copy = 0.0 if algorithm is in_network else self_copy(op, size, n, fabric)
-            times[code] = start(n, local, fabric) + time_s + copy
+            plain = fabric["simple_start_s"] + time_s + copy
+            flagged = algorithm(op, 2 * size, n, local, fabric) + 2 * copy
+            best = plain if algorithm is in_network else min(plain, flagged)
+            times[code] = start(n, local, fabric) + best
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
     return allowed or times
 
@@ -216,4 +219,4 @@ def moe_exchange_time(local_bytes, remote_bytes, n, local, fabric):
     far = remote_bytes / fabric["nic_bytes_per_s"] if domains > 1 else 0.0
     hops = fabric["scale_up_latency_s"] if local > 1 else 0.0
     hops += math.ceil(math.log2(domains)) * fabric["nic_latency_s"]
-    return start(n, local, fabric) + hops + max(near, far)
+    return start(n, local, fabric) + fabric["simple_start_s"] + hops + max(near, far)

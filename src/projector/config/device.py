@@ -234,6 +234,10 @@ class Device(Sourced):
     in_network_all_reduce_min_gpus: NonNegativeInt = 0
     """Fewest devices for which the library uses it."""
 
+    collective_simple_start_us: NonNegativeFloat = 0.0
+    """What a collective without flags beside its data (NCCL's Simple protocol) costs on top; with
+    flags (LL) it moves twice the bytes. 0 where collective_start_us holds it already."""
+
     collective_self_copy_share: float = Field(default=0.0, ge=0, le=2)
     """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
     copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""

@@ -68,6 +68,8 @@ FABRIC = np.dtype(
         ("scale_up_latency_s", np.float64),
         # Any collective.
         ("start_s", np.float64),
+        # What the protocol without flags beside the data adds; it moves half the bytes.
+        ("simple_start_s", np.float64),
         # Algorithm bandwidth (buffer bytes over time) of a switch-reduced all-reduce; 0 is none.
         ("in_network_bytes_per_s", np.float64),
         ("in_network_min_gpus", np.int64),
@@ -341,6 +343,7 @@ def _best(
     if op < BROADCAST and record["self_copy_share"] > 0.0:
         rate = float(record["scale_up_bytes_per_s"]) * float(record["scale_up_efficiency"])
         copy_s = float(record["self_copy_share"]) * size / group.ranks / rate
+    simple_s = float(record["simple_start_s"])
     allowed = record["algorithms"]
     best_s = math.inf
     best = NO_ALGORITHM
@@ -361,9 +364,11 @@ def _best(
             ):
                 continue
             # Up to the switch and down again; its rate holds the copies already.
-            time_s = size / rate + 2.0 * group.hop_s
+            time_s = size / rate + 2.0 * group.hop_s + simple_s
         else:
-            time_s = _seconds(algorithm, op, size, group) + copy_s
+            # Flags beside the data double the traffic and save the simple protocol's start.
+            flagged_s = _seconds(algorithm, op, 2.0 * size, group) + 2.0 * copy_s
+            time_s = min(flagged_s, _seconds(algorithm, op, size, group) + copy_s + simple_s)
         if time_s < best_s:
             best_s = time_s
             best = algorithm
@@ -504,6 +509,7 @@ def moe_exchange_times(
             continue
         time_s = 0.0
         latency_s = _start_s(fabrics, fabric, group.domains)
+        latency_s += float(fabrics[fabric]["simple_start_s"])
         if local > 1:
             time_s = near / group.group_bytes_per_s
             latency_s += group.hop_s

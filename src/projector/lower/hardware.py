@@ -131,6 +131,7 @@ def fabric_record(cluster: ClusterConfig) -> NDArray[np.void]:
     row["scale_up_efficiency"] = device.scale_up_efficiency
     row["scale_up_latency_s"] = device.scale_up_latency_us * MICROSECOND
     row["start_s"] = device.collective_start_us * MICROSECOND
+    row["simple_start_s"] = device.collective_simple_start_us * MICROSECOND
     row["in_network_bytes_per_s"] = device.in_network_all_reduce_gb_per_s * GB
     row["in_network_min_gpus"] = device.in_network_all_reduce_min_gpus
     row["nic_bytes_per_s"] = (

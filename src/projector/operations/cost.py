@@ -59,6 +59,8 @@ class WorkloadCosts:
     """float64[workloads, phases]: times the host waits."""
     saved_bytes: Floats
     """float64[workloads]: activations kept from forward to backward, after recomputation."""
+    weight_bytes: Floats
+    """float64[workloads]: what of `saved_bytes` the weight gradients need, the inputs of GEMMs."""
     unchecked_bytes: Floats
     """float64[workloads]: what would be kept without recomputation, the working set of a layer
     that is being recomputed."""
@@ -237,6 +239,10 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
         syncs=per_phase(table.syncs),
         saved_bytes=np.where(full, checkpoint, saved),
+        weight_bytes=np.minimum(
+            _sums(table.workload, np.where(table.kind == GEMM, kept, 0.0), num),
+            np.where(full, checkpoint, saved),
+        ),
         unchecked_bytes=unchecked,
         transient_bytes=transient,
         dense_parameters=_sums(table.workload[~experts], table.parameters[~experts], num),

@@ -22,7 +22,7 @@ from projector.operations.cost import (
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
-from projector.operations.table import CATEGORIES, FORWARD, OperationTable
+from projector.operations.table import CATEGORIES, FORWARD, WEIGHT, OperationTable
 from projector.projection.data_parallel import (
     DataParallelCosts,
     StageTimes,
@@ -118,15 +118,15 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     memory = stage_memory(jobs, workloads, costs)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
     tied_s = _cost_tied_embeddings(jobs, workloads)
-    stage_cats, stage_launch = _stage_sums(workloads, runs)
+    stage_cats, stage_launch, stage_weight_s = _stage_sums(workloads, runs)
     groups: dict[int, list[int]] = defaultdict(list)
     for row, (_, order) in enumerate(orders):
         groups[id(order)].append(row)
     for members in groups.values():
         _replay(
             np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
-            times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s, ending_rank,
-            rank_busy_s, pipeline_s,
+            stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s,
+            ending_rank, rank_busy_s, pipeline_s,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -332,6 +332,7 @@ def _replay(
     workloads: Workloads,
     stage_cats: Floats,
     stage_launch: Floats,
+    stage_weight_s: Floats,
     times: StageTimes,
     p2p_s: Floats,
     optimizer_s: list[Floats],
@@ -350,11 +351,20 @@ def _replay(
     held = stages[:, order.stage_of]  # [n, pp, vpp]
     duration_ps = np.zeros((len(members), pp, vpp, 3, 3), np.int64)
     duration_ps[:, :, :, 0, :] = to_ps(times.forward_s)[held]
-    duration_ps[:, :, :, 1, :] = to_ps(times.backward_s)[held]
+    backward_s = times.backward_s
+    if order.splits_backward:
+        # W alone; whatever data parallelism adds to a backward stays with B.
+        duration_ps[:, :, :, 2, :] = to_ps(stage_weight_s)[held][..., None]
+        backward_s = np.maximum(0.0, backward_s - stage_weight_s[:, None])
+    duration_ps[:, :, :, 1, :] = to_ps(backward_s)[held]
     latency_ps = to_ps(p2p_s)[stages].transpose(0, 2, 1)
     with_p2p = replay_batch(order, duration_ps, latency_ps)
     alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
-    peak, in_flight = peak_bytes(order, memory.saved_bytes[held])
+    kept = memory.saved_bytes[held]
+    peaks = [
+        peak_bytes(order, kept[n : n + 1], float(memory.weight_share[row]))
+        for n, row in enumerate(members)
+    ]
     last_end_s = with_p2p.last_backward_end_ps * PS
     tail_s = times.tail_s[held]
     for n, row in enumerate(members):
@@ -380,8 +390,9 @@ def _replay(
         ending_rank[row] = rank
         rank_busy_s[row] = with_p2p.rank_busy_ps[n] * PS
         pipeline_s[row] = with_p2p.makespan_ps[n] * PS
-        memory.activation_peak_bytes[row][:] = peak[n]
-        memory.in_flight[row][:] = in_flight[n].sum(axis=1)
+        peak, in_flight = peaks[n]
+        memory.activation_peak_bytes[row][:] = peak[0]
+        memory.in_flight[row][:] = in_flight[0].sum(axis=1)
         mine = held[n, rank]
         out = breakdown_s[row]
         for chunk in mine:
@@ -400,8 +411,8 @@ def _replay(
         out[LAUNCH] += overhead_s
 
 
-def _stage_sums(workloads: Workloads, runs: RunCosts) -> tuple[Floats, Floats]:
-    """Sum categories and launch time of one microbatch over the layers of each virtual stage."""
+def _stage_sums(workloads: Workloads, runs: RunCosts) -> tuple[Floats, Floats, Floats]:
+    """Sum categories, launches and weight gradients of a microbatch over each virtual stage."""
     num = len(workloads.run_offset) - 1
     stage = np.repeat(np.arange(num), np.diff(workloads.run_offset))
     count = workloads.run_count
@@ -411,4 +422,5 @@ def _stage_sums(workloads: Workloads, runs: RunCosts) -> tuple[Floats, Floats]:
         for term in range(len(CATEGORIES)):
             cats[:, term] += np.bincount(stage, runs.exposed_s[:, phase, term] * count, num)
         launch += np.bincount(stage, runs.launch_s[:, phase] * count, num)
-    return cats, launch
+    weight = np.bincount(stage, runs.layer_s[:, WEIGHT] * count, num).astype(np.float64)
+    return cats, launch, weight

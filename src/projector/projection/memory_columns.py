@@ -1,5 +1,6 @@
 """Memory of every pipeline rank in its physical form, term by term."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ class StageMemory:
 
     saved_bytes: Floats
     """float64[stages]: activations one microbatch keeps in one virtual stage."""
+    weight_share: Floats
+    """float64[jobs]: share of them that stays from B to W where the schedule splits the two."""
     parameters: list[Floats]
     """Parameters that a rank's layers have, before any sharding over data parallelism."""
     held_parameters: list[Floats]
@@ -67,7 +70,15 @@ def stage_memory(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts
     kept = np.bincount(stage_of_run, saved, num_stages)
     offload = np.array([1.0 - job.training.activation_offload_fraction for job in jobs])
     kept = kept * np.repeat(offload, np.diff(workloads.stage_offset))
-    memory = StageMemory(kept, [], [], [], [], [], [], [], [], [], [], [])
+    needed = costs.weight_bytes[workloads.run_workload] * workloads.run_count
+    first = workloads.run_offset[workloads.stage_offset]
+    share = np.array(
+        [
+            float(np.sum(needed[begin:end]) / np.sum(saved[begin:end]))
+            for begin, end in itertools.pairwise(first)
+        ]
+    )
+    memory = StageMemory(kept, share, [], [], [], [], [], [], [], [], [], [], [])
     for row, job in enumerate(jobs):
         _add_job(row, job, workloads, costs, stage_of_run, memory)
     return memory

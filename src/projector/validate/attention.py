@@ -67,6 +67,10 @@ _SCRIPT = "4*b*s^2*h*d, halved if causal; fwd+bwd x3.5"
 """How flash-attention's benchmark script counts."""
 
 
+_KERNELS = (("FlashAttention-2", "fa2"),)
+"""Beginning of an implementation's name -> name of an attention kernel in device files."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """One row, read."""
@@ -78,6 +82,8 @@ class _Case:
     backward: bool
     code: int
     device: str
+    kernel: str
+    """Name that the device may have for the implementation; else its default kernel is taken."""
     measured_ms: float
     note: str
 
@@ -112,13 +118,16 @@ def _outcome(case: _Case, predicted_ms: float) -> Outcome:
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
-    devices = list(dict.fromkeys(case.device for case in cases))
-    records = np.concatenate([device_record(device_for(name)) for name in devices])
+    devices = list(dict.fromkeys((case.device, case.kernel) for case in cases))
+    # A kernel that a device does not describe is its default one.
+    records = np.concatenate(
+        [device_record(device_for(name), None, kernel) for name, kernel in devices]
+    )
     extents = np.array([case.extents for case in cases])
     causal = np.array([case.causal for case in cases], np.int64)
     window = np.array([case.window for case in cases])
     code = np.array([case.code for case in cases])
-    device = np.array([devices.index(case.device) for case in cases])
+    device = np.array([devices.index((case.device, case.kernel)) for case in cases])
     total_s = np.zeros(len(cases))
     for backward in (False, True):
         wanted = np.array([case.backward if backward else case.forward for case in cases])
@@ -159,6 +168,7 @@ def _read(row: Row) -> _Case:
         raise ValueError(msg)
     flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
     window = re.search(r"sliding window (\d+)", row.get("notes") or "")
+    implementation = row.get("impl") or ""
     return _Case(
         extents=(batch, heads, kv_heads, length, length, d_qk, d_v),
         causal=causal,
@@ -167,6 +177,9 @@ def _read(row: Row) -> _Case:
         backward=backward,
         code=MATRIX_TYPES.index(kind),
         device=device,
+        kernel=next(
+            (name for impl, name in _KERNELS if implementation.startswith(impl)), "default"
+        ),
         measured_ms=_measured_ms(row, flop, name, causal=causal),
         note="; ".join(filter(None, rules)),
     )

@@ -258,7 +258,9 @@ patch_primus_pipeline pp_algorithm spec
 _RULES = frozenset(_RULES_TEXT.split())
 """Settings that a rule of `Translation` reads together with others."""
 
-AVAILABLE_SCHEDULES = frozenset({"auto", "gpipe", "1f1b", "interleaved"})
+AVAILABLE_SCHEDULES = frozenset(
+    {"auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2"}
+)
 """What `projector.schedule` can run, which this layer cannot ask; a test compares them."""
 
 
