@@ -64,7 +64,7 @@ FIELDS = {
         "none", "selective", "full", {"method": "block", "num_layers": 2}, {"layers": [0, 1]},
         {"modules": ["moe_act", "core_attn", "mlp", "layernorm"]},
     ],
-    "training.schedule": ["auto", "1f1b", "gpipe", "interleaved", "zerobubble", "nope"],
+    "training.schedule": ["auto", "1f1b", "gpipe", "interleaved", "zerobubble", "zbv-formatted"],
     "training.seq_length": [1, 128, 1024, 2048, 4096, 8192, 16384, 131072],
     "training.torch_compile": [True, False],
     "cluster.device": ["mi300x", "mi355x", "h100", "a100", "b200", "gb200", "mi250x", "rtx9090"],

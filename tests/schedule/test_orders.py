@@ -12,7 +12,7 @@ from reference import pipeline as reference
 
 
 @pytest.mark.parametrize("pp", range(1, 17))
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"])
 def test_one_chunk_orders_are_legal(name, pp):
     for microbatches in range(1, 4 * pp + 1):
         check_order(registry.SCHEDULES[name].order(pp, 1, microbatches))
@@ -27,12 +27,18 @@ def test_interleaved_orders_are_legal(pp):
 
 @pytest.mark.parametrize(
     ("name", "pp", "vpp", "microbatches"),
-    [("1f1b", 32, 1, 100), ("gpipe", 32, 1, 64), ("interleaved", 32, 4, 64)],
+    [
+        ("1f1b", 32, 1, 100),
+        ("gpipe", 32, 1, 64),
+        ("interleaved", 32, 4, 64),
+        ("zerobubble", 32, 1, 100),
+        ("zerobubble-h2", 32, 1, 100),
+    ],
 )
 def test_large_orders_are_legal(name, pp, vpp, microbatches):
     order = registry.build(name, pp, vpp, microbatches)
     check_order(order)
-    assert len(order.kind) == 2 * pp * vpp * microbatches
+    assert len(order.kind) == (2 + order.splits_backward) * pp * vpp * microbatches
 
 
 def test_many_stages_do_not_leave_the_code_of_a_kind():
@@ -59,6 +65,37 @@ def test_interleaved_follows_megatron(pp, vpp):
         ]
 
 
+def reference_zero_bubble(pp, microbatches, twice):
+    """Operations of each rank: W where too many wait, else F up to the limit, else B."""
+    second = max(0, min(microbatches - pp, pp - 1)) if twice else 0
+    ranks = []
+    for rank in range(pp):
+        ahead = pp - 1 - rank + min(pp - 1 - rank, second)
+        room = rank + min(rank, second)
+        done = {"F": 0, "B": 0, "W": 0}
+        tasks = []
+        while done["W"] < microbatches:
+            if done["B"] - done["W"] > room or done["B"] == microbatches:
+                kind = "W"
+            elif done["F"] < microbatches and done["F"] - done["B"] <= ahead:
+                kind = "F"
+            else:
+                kind = "B"
+            tasks.append((kind, 0, done[kind]))
+            done[kind] += 1
+        ranks.append(tasks)
+    return ranks
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 8])
+@pytest.mark.parametrize("twice", [False, True])
+def test_zero_bubble_follows_the_rule(pp, twice):
+    for microbatches in (1, pp, pp + 1, 2 * pp - 1, 2 * pp, 4 * pp):
+        order = registry.build("zerobubble-h2" if twice else "zerobubble", pp, 1, microbatches)
+        assert order.splits_backward
+        assert reference.tasks_of(order) == reference_zero_bubble(pp, microbatches, twice)
+
+
 @pytest.mark.parametrize("microbatches", [1, 3, 8, 20])
 def test_peak_in_flight_of_one_chunk(microbatches):
     pp = 8
@@ -67,6 +104,15 @@ def test_peak_in_flight_of_one_chunk(microbatches):
     )
     assert one.tolist() == [min(microbatches, pp - rank) for rank in range(pp)]
     assert all_at_once.tolist() == [microbatches] * pp
+
+
+@pytest.mark.parametrize("pp", range(1, 17))
+def test_peak_in_flight_of_zero_bubble(pp):
+    # arXiv:2401.10241, section 2: the memory of 1F1B, and of 2 pp - 1 microbatches; until W.
+    for microbatches in range(1, 4 * pp + 1):
+        for name, most in (("zerobubble", pp), ("zerobubble-h2", 2 * pp - 1)):
+            peak = peak_in_flight(registry.build(name, pp, 1, microbatches))
+            assert peak.tolist() == [min(microbatches, most)] * pp
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (4, 5), (8, 3)])

@@ -25,7 +25,9 @@ def test_resolve(name, vpp, expected):
 def test_unknown_name_suggests():
     with pytest.raises(ScheduleError, match="did you mean '1f1b'") as error:
         registry.resolve("1F1b")
-    assert error.value.allowed == ["auto", "gpipe", "1f1b", "interleaved"]
+    assert error.value.allowed == [
+        "auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2",
+    ]  # fmt: skip
     assert error.value.to_dict()["key"] == "schedule"
     with pytest.raises(ScheduleError, match="no schedule 'xyz'; choose one of auto, gpipe"):
         registry.resolve("xyz")
@@ -42,6 +44,8 @@ def test_planned_names(name):
     [
         ("1f1b", 4, 2, 8, "vpp", "schedule 1f1b has one chunk a rank, but vpp is 2"),
         ("gpipe", 4, 2, 8, "vpp", "schedule gpipe has one chunk"),
+        ("zerobubble", 4, 2, 8, "vpp", "schedule zerobubble has one chunk"),
+        ("zerobubble-h2", 4, 2, 8, "vpp", "schedule zerobubble-h2 has one chunk"),
         ("interleaved", 1, 2, 8, "pp", "at least two ranks"),
         ("auto", 1, 2, 8, "pp", "at least two ranks"),
         ("interleaved", 4, 1, 8, "vpp", "at least two chunks"),
@@ -62,7 +66,7 @@ def test_rules(name, pp, vpp, microbatches, key, match):
 
 
 def test_applicable():
-    assert registry.applicable(4, 1, 3) == ["gpipe", "1f1b"]
+    assert registry.applicable(4, 1, 3) == ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
     assert registry.applicable(4, 2, 8) == ["interleaved"]
     assert registry.applicable(4, 2, 9) == []
 

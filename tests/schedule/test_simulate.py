@@ -32,6 +32,37 @@ def test_published_makespans(name, vpp, makespan_s):
     assert result.bubble_fraction == pytest.approx(7 / (vpp * 32), rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "period_s"), [("zerobubble", 103.0), ("zerobubble-h2", 96.0)])
+def test_zero_bubble_makespans(name, period_s):
+    result = simulate_schedule(name, pp=8, microbatches=32)
+    assert result.makespan_s == 103.0
+    assert result.period_s == period_s
+
+
+@pytest.mark.parametrize("times", [(1, 1, 1), (2, 2, 1), (4, 5, 3), (2, 1, 1), (1, 2, 1)])
+def test_published_bubbles_of_zero_bubble(times):
+    # Section 2 of arXiv:2401.10241, for W no longer than F and B.
+    f, b, w = times
+    for name, bubble_s in (("zerobubble", f + b - w), ("zerobubble-h2", f + b - 2 * w)):
+        result = simulate_schedule(name, 8, 1, 32, f, b, w)
+        assert result.period_s == 32 * (f + b + w) + 7 * bubble_s
+
+
+@pytest.mark.parametrize("pp", range(1, 17))
+def test_zero_bubble_takes_the_least_time(pp):
+    for microbatches in range(1, 4 * pp + 1):
+        one, first, second = (
+            simulate_schedule(name, pp, 1, microbatches)
+            for name in ("1f1b", "zerobubble", "zerobubble-h2")
+        )
+        # The last rank starts after pp - 1 forwards and has 3 for each microbatch; the last B
+        # leaves it after F and B of every one, then passes pp - 1 ranks and has its W on the first.
+        least_s = max(3 * microbatches + pp - 1, 2 * microbatches + 2 * pp - 1)
+        assert first.makespan_s == second.makespan_s == least_s <= one.makespan_s
+        assert second.period_s <= first.period_s
+        assert second.period_s == max(3 * microbatches, 2 * microbatches + 2 * pp - 1)
+
+
 def test_result():
     result = simulate_schedule("auto", pp=4, microbatches=8)
     assert result.to_dict() == {

@@ -293,7 +293,6 @@ def test_a_derived_step_time_gives_way_to_the_rate():
         ({"step_time_s": "-1"}, "not a positive number"),
         ({"step_time_s": "nan"}, "not a number"),
         ({"other_flags": "schedule fancy"}, "unknown schedule 'fancy'"),
-        ({"other_flags": "schedule ZB-1p"}, "not available"),
     ],
 )
 def test_a_bad_row_says_why_and_spoils_no_other(fields, message):

@@ -12,8 +12,11 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.argument("kind")
 @click.argument("file", metavar="FILE.csv")
 @click.option("--out", metavar="OUT.csv", help="Write the table with what became of each row.")
+@click.option("--plot", metavar="FIGURE.png|.svg", help="Draw predictions, ratios and errors.")
 @output_options
-def command(kind: str, file: str, out: str | None, as_json: bool, quiet: bool) -> None:
+def command(
+    kind: str, file: str, out: str | None, plot: str | None, as_json: bool, quiet: bool
+) -> None:
     """Project every row of a measurement table and compare.
 
     KIND is training_throughput, memory, gemm_measured, moe_measured, attention_measured,
@@ -21,11 +24,19 @@ def command(kind: str, file: str, out: str | None, as_json: bool, quiet: bool) -
     rows that cannot be projected, are counted and say why; the exit code is 0 whenever the file
     itself could be read.
     """
+    if plot is not None:
+        from projector.report.plots import check_figure
+
+        check_figure(plot)
     announce_compilation(quiet=quiet)
     from projector.validate.output import results_object, write_results
     from projector.validate.totals import summary
 
     validation = write_results(kind, file, out)
+    if plot is not None:
+        from projector.report.plots import write_figure
+
+        write_figure(validation, plot)
     totals = summary(validation)
     if as_json:
         found: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from projector.errors import ScheduleError
 
 from .order import Order
-from .orders import gpipe, interleaved, one_f_one_b
+from .orders import gpipe, interleaved, one_f_one_b, zerobubble
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
@@ -36,12 +36,22 @@ SCHEDULES: dict[str, Entry] = {
             interleaved.check,
             interleaved.order,
         ),
+        Entry(
+            "zerobubble",
+            "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
+            zerobubble.check,
+            zerobubble.order,
+        ),
+        Entry(
+            "zerobubble-h2",
+            "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
+            zerobubble.check_h2,
+            zerobubble.order_h2,
+        ),
     )
 }
 
 PLANNED = (
-    "zerobubble",
-    "zerobubble-h2",
     "zbv-formatted",
     "zbv-greedy-min",
     "zbv-greedy-half",

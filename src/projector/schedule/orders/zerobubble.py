@@ -1,0 +1,95 @@
+"""Zero-bubble schedules of one chunk a rank (Qi et al., 2023, arXiv:2401.10241, section 2).
+
+B is the gradient of the input alone; W, the gradient of the weights, waits until it fills what
+would be a bubble. Both schedules are the handcrafted ones of the paper: rank r begins with some
+forwards, then alternates F and B, and runs the W of a microbatch a fixed number of B's after its
+own B. An activation is held until its W. Neither order depends on times.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, round_robin_stages
+
+from ._rules import one_chunk
+
+
+def check(pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
+    """Any number of ranks and microbatches; one chunk a rank."""
+    one_chunk("zerobubble", vpp)
+
+
+def check_h2(pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
+    """Any number of ranks and microbatches; one chunk a rank."""
+    one_chunk("zerobubble-h2", vpp)
+
+
+def order(pp: int, vpp: int, microbatches: int) -> Order:
+    """Return ZB-H1: the warm-up of 1F1B, and no more memory than its first rank.
+
+    Rank r runs ``pp - 1 - r`` forwards ahead and puts off r W's, so that every rank holds at most
+    ``pp`` microbatches. With F = B = W = 1 and at least ``pp`` microbatches the makespan is
+    ``3 * microbatches + pp - 1``, the least that one chunk a rank allows.
+    """
+    rank = np.arange(pp)
+    return _order(rank[::-1], rank, round_robin_stages(pp, vpp), microbatches)
+
+
+def order_h2(pp: int, vpp: int, microbatches: int) -> Order:
+    """Return ZB-H2: twice the warm-up of 1F1B, so that no rank waits inside its own span.
+
+    Rank r runs ``2 * (pp - 1 - r) + 1`` forwards before its first B and puts off ``2 * r`` W's, so
+    that every rank holds at most ``2 * pp - 1`` microbatches. With F = B = W = 1 and at least
+    ``2 * pp - 1`` microbatches each rank works for ``3 * microbatches`` without a gap. That is the
+    period; but each rank starts and ends later than the one before it, and the makespan is that of
+    ZB-H1. Only an optimizer that checks its norms afterwards (the paper's post-validation) lets a
+    rank begin the next step without the others.
+
+    Fewer microbatches leave nothing to gain from the whole of the second warm-up, which would
+    delay the first B's; each beyond ``pp`` lengthens it by one forward, up to ``pp - 1 - r``.
+    """
+    rank = np.arange(pp)
+    second = np.clip(microbatches - pp, 0, pp - 1)
+    return _order(
+        rank[::-1] + np.minimum(rank[::-1], second),
+        rank + np.minimum(rank, second),
+        round_robin_stages(pp, vpp),
+        microbatches,
+    )
+
+
+def _order(
+    ahead: NDArray[np.int64],
+    put_off: NDArray[np.int64],
+    stage_of: NDArray[np.int64],
+    microbatches: int,
+) -> Order:
+    """Build an order from the forwards ahead of the first pair of F and B, and the W's put off."""
+    pp = len(stage_of)
+    step = np.arange(microbatches)
+    ahead = np.minimum(ahead, microbatches)[:, np.newaxis]
+    put_off = put_off[:, np.newaxis]
+    # The place of an operation is the number of F, B and W of its rank before it. Pair j is F of
+    # microbatch ahead + j (while there are any), B of j, and W of j - put_off (once there is one).
+    pair = np.maximum(step - ahead, 0)
+    forward_at = step + pair + np.maximum(pair - put_off, 0)
+    backward_at = np.minimum(ahead + step + 1, microbatches) + step + np.maximum(step - put_off, 0)
+    pair = np.minimum(step + put_off, microbatches - 1)  # What is left follows the last one.
+    weight_at = np.minimum(ahead + pair + 1, microbatches) + pair + 1 + step
+
+    each = 3 * microbatches
+    rank = np.arange(pp)[:, np.newaxis]
+    kind = np.empty((pp, each), np.int8)
+    microbatch = np.empty((pp, each), np.int64)
+    for code, place in ((FORWARD, forward_at), (BACKWARD, backward_at), (WEIGHT, weight_at)):
+        kind[rank, place] = code
+        microbatch[rank, place] = step
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.arange(pp + 1) * each,
+        kind=kind.ravel(),
+        chunk=np.zeros(pp * each, np.int64),
+        microbatch=microbatch.ravel(),
+        stage_of=stage_of,
+        splits_backward=True,
+    )
