@@ -149,8 +149,14 @@ def test_collectives_are_recovered_and_a_share_leaves_its_bound(tmp_path):
         "collective_start_us": 30.0,
         "collective_self_copy_share": 0.4,
     }
-    assert field_of(load_device(DEVICE), "collective_self_copy_share").prior == 0.0
-    device = changed(load_device(DEVICE), truth)
+    profile = tmp_path / "h100.yaml"
+    profile.write_text(
+        "extends: h100\nsources: {test: a share at its bound}\n"
+        "collective_self_copy_share: {value: 0.0, source: test}\n"
+    )
+    start = load_device(str(profile))
+    assert field_of(start, "collective_self_copy_share").prior == 0.0
+    device = changed(start, truth)
     rows = [
         {
             "gpu": "H100", "n_nodes": nodes, "n_gpus": gpus, "collective": name,
@@ -164,7 +170,7 @@ def test_collectives_are_recovered_and_a_share_leaves_its_bound(tmp_path):
     times = collectives.read(rows).times_s(lambda _: device) * 1e6
     rows = [{**row, "value": repr(float(t))} for row, t in zip(rows, times, strict=True)]
     table = write_table(tmp_path / "collectives.csv", rows)
-    found = calibrate("collectives_measured", table, DEVICE, fields=tuple(truth))
+    found = calibrate("collectives_measured", table, str(profile), fields=tuple(truth))
     for path, value in truth.items():
         assert value_of(found, path) == pytest.approx(value, rel=0.05)
     assert found.left_out == {"more than one node, which the network decides": 21}
