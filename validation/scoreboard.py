@@ -23,19 +23,24 @@ BANDS = ROOT / "hardware" / "uncertainty.yaml"
 SHOWN = ("total_rows", "rows", "projected", "median_ape", "p90_ape", "geomean_ratio")
 COVERED = 0.68
 """Share of published runs that a band covers, one standard deviation of a normal error."""
+GROUPED = ("training_throughput", "memory")
+"""Tables of whole runs, shown by group and with their worst rows."""
+WORST = 10
 FEWEST = 8
 """Runs below which a group has no band of its own."""
 
 
 def main() -> None:
     """Print the totals of every table."""
-    totals, lines = {}, []
+    totals, lines, worst = {}, [], []
     for kind in KINDS:
         validation = validate(kind, Path(__file__).parent / "data" / f"{kind}.csv")
         found = summary(validation)
         totals[kind] = {name: _rounded(found[name]) for name in (*SHOWN, "group_mean_ape")}
         print(kind, totals[kind])
         lines += _rows(kind, found)
+        if kind in GROUPED:
+            worst += _worst(kind, validation.results)
         if kind == "training_throughput":
             bands = {"time": _bands(validation.results)}
         if kind == "memory":
@@ -45,7 +50,7 @@ def main() -> None:
         BANDS.write_text(_document(bands), encoding="utf-8")
         head, rest = PAGE.read_text(encoding="utf-8").split("<!-- figures -->\n")
         _, tail = rest.split("<!-- end of figures -->\n")
-        body = "\n".join([*HEADER, *lines, ""])
+        body = "\n".join([*HEADER, *lines, "", *WORST_HEADER, *worst, ""])
         PAGE.write_text(
             f"{head}<!-- figures -->\n\n{body}\n<!-- end of figures -->\n{tail}", encoding="utf-8"
         )
@@ -55,18 +60,37 @@ HEADER = (
     "| table | rows | eligible | projected | median | p90 | ratio |",
     "|---|---|---|---|---|---|---|",
 )
+WORST_HEADER = (
+    "The worst rows of training and memory, with what is known about them:",
+    "",
+    "| table, line | model | device | precision | ratio | doubt or note |",
+    "|---|---|---|---|---|---|",
+)
 
 
 def _rows(kind: str, found: dict[str, Any]) -> list[str]:
-    """Return the lines of one table: whole, its parts, and training by device and source."""
+    """Return the lines of one table: whole, its parts, and by group for `GROUPED` ones."""
     lines = [_row(f"**{kind}**", found)]
     parts = [part for part in ("without_doubt", "dense", "moe") if part in found]
     lines += [_row(part.replace("_", " "), found[part]) for part in parts]
-    if kind == "training_throughput":
-        for grouping in ("device", "source"):
+    if kind in GROUPED:
+        for grouping in ("device", "model", "precision", "source"):
             groups = found["groups"][grouping]
             shown = [name for name, each in groups.items() if each["projected"]]
             lines += [_row(f"{grouping} {name}", groups[name]) for name in shown]
+    return lines
+
+
+def _worst(kind: str, results: tuple[Result, ...] | list[Result]) -> list[str]:
+    """Return a line for each of the rows furthest from their measurement."""
+    projected = [result for result in results if result.projected]
+    projected.sort(key=lambda result: -(result.ape or 0.0))
+    lines = []
+    for result in projected[:WORST]:
+        notes = "; ".join(text for text in (result.doubt, result.outcome.note) if text)
+        cells = [f"{kind}, {result.line}", result.model, result.device, result.precision]
+        cells += [f"{result.outcome.ratio:.3f}", notes]
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return lines
 
 
