@@ -369,7 +369,7 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     for name, value in override.items():
         old = merged.get(name)
         nested = isinstance(old, Mapping) and isinstance(value, Mapping) and "value" not in value
-        merged[name] = merge(old, value) if nested else value  # type: ignore[arg-type]
+        merged[name] = merge(old, value) if nested else value  # type: ignore[arg-type]  # nested: both are mappings
     return merged
 
 

@@ -87,7 +87,7 @@ def _fields(owner: Device | Network) -> dict[str, Any]:
 
 
 def _rate(device: Device, kind: str) -> str:
-    return f"{rate:,.1f}" if (rate := device.matrix_peak_tflops.get(kind)) else "-"  # type: ignore[call-overload]
+    return f"{rate:,.1f}" if (rate := device.matrix_peak_tflops.get(kind)) else "-"  # type: ignore[call-overload]  # any name may be asked
 
 
 def _runs(value: Any) -> str:

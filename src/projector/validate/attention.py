@@ -12,23 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import load_device
-from projector.errors import ProjectorError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_record, native_type
 from projector.units import MILLISECOND, TERA
 from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
     DeviceFor,
     Kind,
     Outcome,
     Readings,
     Row,
-    failed,
     integer,
     number,
+    outcomes,
+    read_each,
+    readings,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -84,37 +82,19 @@ class _Case:
     device: str
     kernel: str
     """Name that the device may have for the implementation; else its default kernel is taken."""
-    measured_ms: float
+    measured: float
+    """In ms."""
     note: str
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all passes in two batches."""
-    read = [_try_read(row) for row in rows]
-    cases = [case for case in read if isinstance(case, _Case)]
-    times_ms = iter(_times_s(cases) / MILLISECOND if cases else ())
-    return [
-        _outcome(case, float(next(times_ms))) if isinstance(case, _Case) else failed(case)
-        for case in read
-    ]
+    return outcomes(read_each(rows, _read), _times_s, MILLISECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
-    tried = [_try_read(row) for row in rows]
-    cases = [case for case in tried if isinstance(case, _Case)]
-    return Readings(
-        positions=tuple(i for i, case in enumerate(tried) if isinstance(case, _Case)),
-        measured_s=np.array([case.measured_ms for case in cases]) * MILLISECOND,
-        times_s=lambda device_for: _times_s(cases, device_for),
-        failures=tuple(case for case in tried if isinstance(case, str)),
-    )
-
-
-def _outcome(case: _Case, predicted_ms: float) -> Outcome:
-    ratio = predicted_ms / case.measured_ms
-    mark = FROM_RULE if case.note else FROM_ROW
-    return Outcome(OK, predicted_ms, case.measured_ms, ratio, mark=mark, note=case.note)
+    return readings(read_each(rows, _read), _times_s, MILLISECOND)
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
@@ -137,14 +117,6 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
         )  # fmt: skip
         total_s[wanted] += time_s
     return total_s
-
-
-def _try_read(row: Row) -> _Case | str:
-    """Return a row, or why it cannot be read."""
-    try:
-        return _read(row)
-    except (ValueError, ProjectorError) as error:
-        return str(error)
 
 
 def _read(row: Row) -> _Case:
@@ -180,7 +152,7 @@ def _read(row: Row) -> _Case:
         kernel=next(
             (name for impl, name in _KERNELS if implementation.startswith(impl)), "default"
         ),
-        measured_ms=_measured_ms(row, flop, name, causal=causal),
+        measured=_measured_ms(row, flop, name, causal=causal),
         note="; ".join(filter(None, rules)),
     )
 

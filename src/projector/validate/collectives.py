@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
-from projector.errors import ProjectorError
 from projector.kernels.collectives import (
     OPERATIONS,
     collective_time_columns,
@@ -22,17 +21,16 @@ from projector.kernels.collectives import (
 from projector.lower.hardware import domain_gpus, fabric_record
 from projector.units import GB, GBIT, MEGA, MICROSECOND, MILLISECOND, TB
 from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
     DeviceFor,
     Kind,
     Outcome,
     Readings,
     Row,
-    failed,
     integer,
     number,
+    outcomes,
+    read_each,
+    readings,
 )
 from projector.validate.names import device_of
 
@@ -84,49 +82,31 @@ class _Case:
     local: int
     work: tuple[str, float] | _Routing
     """Operation and bytes of the whole buffer, or an exchange."""
-    measured_s: float
+    measured: float
+    """In us."""
     note: str
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
     clusters: dict[_Links, ClusterConfig] = {}
-    read = [_try_read(row, clusters) for row in rows]
-    cases = [case for case in read if isinstance(case, _Case)]
-    times_us = iter(_times_s(cases, clusters) / MICROSECOND if cases else ())
-    return [
-        _outcome(case, float(next(times_us))) if isinstance(case, _Case) else failed(case)
-        for case in read
-    ]
+    tried = read_each(rows, lambda row: _read(row, clusters))
+    return outcomes(tried, lambda cases: _times_s(cases, clusters), MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
     clusters: dict[_Links, ClusterConfig] = {}
-    tried = [_try_read(row, clusters) for row in rows]
-    cases = [case for case in tried if isinstance(case, _Case)]
+    tried = read_each(rows, lambda row: _read(row, clusters))
 
-    def times_s(device_for: DeviceFor) -> NDArray[np.float64]:
+    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> NDArray[np.float64]:
         changed = {
             links: cluster.model_copy(update={"device": device_for(links[0])})
             for links, cluster in clusters.items()
         }
         return _times_s(cases, changed)
 
-    return Readings(
-        positions=tuple(i for i, case in enumerate(tried) if isinstance(case, _Case)),
-        measured_s=np.array([case.measured_s for case in cases]),
-        times_s=times_s,
-        failures=tuple(case for case in tried if isinstance(case, str)),
-    )
-
-
-def _outcome(case: _Case, predicted_us: float) -> Outcome:
-    measured_us = case.measured_s / MICROSECOND
-    mark = FROM_RULE if case.note else FROM_ROW
-    return Outcome(
-        OK, predicted_us, measured_us, predicted_us / measured_us, mark=mark, note=case.note
-    )
+    return readings(tried, times_s, MICROSECOND)
 
 
 def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> NDArray[np.float64]:
@@ -184,14 +164,6 @@ def _visited_nodes(routing: _Routing, nodes: float) -> float:
     return min(_distinct(nodes, routing.topk), float(routing.max_nodes))
 
 
-def _try_read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case | str:
-    """Return a row, or why it cannot be read."""
-    try:
-        return _read(row, clusters)
-    except (ValueError, ProjectorError) as error:
-        return str(error)
-
-
 def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     links = (device_of(row.get("gpu") or ""), _adapters(row))
     if links not in clusters:
@@ -213,7 +185,9 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
         if operation == "send_recv":
             # Each rank sends to the next; the pair that lies furthest apart sets the time.
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
-        return _Case(links, ranks, local, (operation, size), measured_s, "; ".join(rules))
+        return _Case(
+            links, ranks, local, (operation, size), measured_s / MICROSECOND, "; ".join(rules)
+        )
     routing, rule = _routing(row)
     if ranks < 2:
         msg = "an exchange of one rank"
@@ -221,7 +195,7 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     if routing.deduplicates and ranks > local and rule:
         rules.append(rule)
     measured_s = _plausible(_exchange_s(row, routing, ranks, local))
-    return _Case(links, ranks, local, routing, measured_s, "; ".join(rules))
+    return _Case(links, ranks, local, routing, measured_s / MICROSECOND, "; ".join(rules))
 
 
 def _adapters(row: Row) -> tuple[int, float] | None:

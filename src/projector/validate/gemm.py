@@ -14,24 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import load_device
-from projector.errors import ProjectorError
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES, TILE_K_BYTES
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record, native_type
 from projector.units import MICROSECOND, TERA
 from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
     DeviceFor,
     Kind,
     Outcome,
     Readings,
     Row,
-    failed,
     integer,
     number,
+    outcomes,
+    read_each,
+    readings,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -62,37 +60,19 @@ class _Case:
     setup: _Setup
     quantise_bytes: float
     quantise_launches: float
-    measured_us: float
+    measured: float
+    """In us."""
     note: str
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all GEMMs in one batch."""
-    read = [_try_read(row) for row in rows]
-    cases = [case for case in read if isinstance(case, _Case)]
-    times_us = iter(_times_s(cases) / MICROSECOND if cases else ())
-    return [
-        _outcome(case, float(next(times_us))) if isinstance(case, _Case) else failed(case)
-        for case in read
-    ]
+    return outcomes(read_each(rows, _read), _times_s, MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
-    tried = [_try_read(row) for row in rows]
-    cases = [case for case in tried if isinstance(case, _Case)]
-    return Readings(
-        positions=tuple(i for i, case in enumerate(tried) if isinstance(case, _Case)),
-        measured_s=np.array([case.measured_us for case in cases]) * MICROSECOND,
-        times_s=lambda device_for: _times_s(cases, device_for),
-        failures=tuple(case for case in tried if isinstance(case, str)),
-    )
-
-
-def _outcome(case: _Case, predicted_us: float) -> Outcome:
-    ratio = predicted_us / case.measured_us
-    mark = FROM_RULE if case.note else FROM_ROW
-    return Outcome(OK, predicted_us, case.measured_us, ratio, mark=mark, note=case.note)
+    return readings(read_each(rows, _read), _times_s, MICROSECOND)
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
@@ -136,14 +116,6 @@ def _record(
     return records
 
 
-def _try_read(row: Row) -> _Case | str:
-    """Return a row, or why it cannot be read."""
-    try:
-        return _read(row)
-    except (ValueError, ProjectorError) as error:
-        return str(error)
-
-
 def _read(row: Row) -> _Case:
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("in_dtype") or "")
@@ -185,7 +157,7 @@ def _read(row: Row) -> _Case:
         setup=(device, _locked_clock(row), _named_tile(row)),
         quantise_bytes=quantise_bytes,
         quantise_launches=launches,
-        measured_us=_measured_us(row, 2.0 * m * n * k * max(1, groups)),
+        measured=_measured_us(row, 2.0 * m * n * k * max(1, groups)),
         note="; ".join(rules),
     )
 

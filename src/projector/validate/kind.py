@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import Device
+from projector.errors import ProjectorError
 
 Row = Mapping[str, str]
 """One line of a table: column -> text, empty where the table says nothing."""
@@ -97,6 +99,67 @@ def failed(why: str) -> Outcome:
 def timed(predicted_s: float, measured_s: float, **fields: str) -> Outcome:
     """Return the outcome of a row that is a time in seconds."""
     return Outcome(OK, predicted_s, measured_s, predicted_s / measured_s, **fields)
+
+
+class TimedCase(Protocol):
+    """A row that was read, of a kind that times operations."""
+
+    @property
+    def measured(self) -> float:
+        """Measured time in the unit of the kind."""
+
+    @property
+    def note(self) -> str:
+        """Rules that filled settings in, for a reader; ``""`` where the row says everything."""
+
+
+CaseT = TypeVar("CaseT", bound=TimedCase)
+
+
+def read_each(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT | str]:
+    """Return each row as read, or why it cannot be read."""
+    tried: list[CaseT | str] = []
+    for row in rows:
+        try:
+            tried.append(read(row))
+        except (ValueError, ProjectorError) as error:
+            tried.append(str(error))
+    return tried
+
+
+def outcomes(
+    tried: Sequence[CaseT | str],
+    times_s: Callable[[list[CaseT]], NDArray[np.float64]],
+    unit_s: float,
+) -> list[Outcome]:
+    """Project what `read_each` returned in one call of ``times_s``, in units of ``unit_s``."""
+    cases = [case for case in tried if not isinstance(case, str)]
+    times = iter(times_s(cases) / unit_s if cases else ())
+    return [
+        failed(case) if isinstance(case, str) else _outcome(case, float(next(times)))
+        for case in tried
+    ]
+
+
+def _outcome(case: TimedCase, predicted: float) -> Outcome:
+    ratio = predicted / case.measured
+    mark = FROM_RULE if case.note else FROM_ROW
+    return Outcome(OK, predicted, case.measured, ratio, mark=mark, note=case.note)
+
+
+def readings(
+    tried: Sequence[CaseT | str],
+    times_s: Callable[[list[CaseT], DeviceFor], NDArray[np.float64]],
+    unit_s: float,
+) -> Readings:
+    """Return what `read_each` returned, to be timed on any devices."""
+    cases = [case for case in tried if not isinstance(case, str)]
+    return Readings(
+        positions=tuple(i for i, case in enumerate(tried) if not isinstance(case, str)),
+        measured_s=np.array([case.measured for case in cases]) * unit_s,
+        times_s=lambda device_for: times_s(cases, device_for),
+        failures=tuple(case for case in tried if isinstance(case, str)),
+    )
 
 
 def number(row: Row, column: str) -> float | None:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import Device, load_device
-from projector.errors import ProjectorError
 from projector.lower.hardware import native_type
 from projector.serving.experts import ExpertLayer, expert_layer_times
 from projector.serving.routing import (
@@ -26,15 +25,13 @@ from projector.serving.routing import (
 )
 from projector.units import MICROSECOND
 from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
     Kind,
     Outcome,
     Row,
-    failed,
     integer,
     number,
+    outcomes,
+    read_each,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -63,38 +60,25 @@ class _Case:
     layer: ExpertLayer
     tokens: int
     loads: NDArray[np.int64]
-    measured_us: float
-    mark: str
+    measured: float
+    """In us."""
     note: str
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all layers in one batch."""
-    outcomes: list[Outcome] = []
-    cases: dict[int, _Case] = {}
     devices: dict[str, Device] = {}
-    for position, row in enumerate(rows):
-        try:
-            cases[position] = _read(row, devices)
-        except (ValueError, ProjectorError) as error:
-            outcomes.append(failed(str(error)))
-        else:
-            outcomes.append(failed("not timed"))
-    if not cases:
-        return outcomes
-    chosen = list(cases.values())
-    times_s = expert_layer_times(
-        [case.layer for case in chosen],
-        [case.tokens for case in chosen],
-        [case.loads for case in chosen],
-    )
-    for position, case, time_s in zip(cases, chosen, times_s, strict=True):
-        predicted = float(time_s) / MICROSECOND
-        ratio = predicted / case.measured_us
-        outcomes[position] = Outcome(
-            OK, predicted, case.measured_us, ratio, mark=case.mark, note=case.note
+    return outcomes(read_each(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
+
+
+def _times_s(cases: Sequence[_Case]) -> NDArray[np.float64]:
+    return np.asarray(
+        expert_layer_times(
+            [case.layer for case in cases],
+            [case.tokens for case in cases],
+            [case.loads for case in cases],
         )
-    return outcomes
+    )
 
 
 def _read(row: Row, devices: dict[str, Device]) -> _Case:
@@ -115,7 +99,7 @@ def _read(row: Row, devices: dict[str, Device]) -> _Case:
     loads = _loads(row.get("distribution") or "", tokens, experts, topk, ep, grouped=grouped)
     if grouped:
         note = "; ".join(filter(None, (note, "routed by groups of experts, as this library does")))
-    return _Case(layer, tokens, loads, measured_us, FROM_RULE if note else FROM_ROW, note)
+    return _Case(layer, tokens, loads, measured_us, note)
 
 
 def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
