@@ -198,7 +198,7 @@ def test_kernels_and_python_agree(seed):
     python = [np.empty_like(line.line), np.empty_like(line.slot)]
     columns = (order.rank_offset, order.kind, order.chunk)
     plain = getattr(kernels.compile_line, "py_func", kernels.compile_line)
-    assert plain(*columns, order.microbatch, order.stage_of, 4, *python) == kernels.OK
+    assert plain(*columns, order.microbatch, order.stage_of, 6, 4, *python) == kernels.OK
     np.testing.assert_array_equal(python[0], line.line)
     np.testing.assert_array_equal(python[1], line.slot)
 

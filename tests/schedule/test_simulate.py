@@ -74,6 +74,7 @@ def test_result():
         "period_s": 33.0,
         "bubble_fraction": 9 / 24,
         "peak_in_flight": [4, 3, 2, 1],
+        "fits": True,
     }
     assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
     assert repr(result) == (

@@ -43,16 +43,16 @@ MAX_DURATION_PS = 2**60
 
 @helper
 def _dependency(
-    kind: int, stage: int, microbatch: int, microbatches: int, stages: int
+    kind: int, stage: int, microbatch: int, microbatches: int, stages: int, num_stages: int
 ) -> tuple[int, int, int]:
     """Return kind, virtual stage and key of what an operation waits for; key -1 is nothing."""
     if kind == FORWARD:
-        if stage == 0:
+        if stage % num_stages == 0:
             return FORWARD, stage, -1
         needed, source = FORWARD, stage - 1
     elif kind == WEIGHT:
         needed, source = BACKWARD, stage
-    elif stage == stages - 1:
+    elif (stage + 1) % num_stages == 0:
         needed, source = FORWARD, stage
     else:
         needed, source = BACKWARD, stage + 1
@@ -73,6 +73,7 @@ def compile_line(
     chunk: NDArray[np.int64],
     microbatch: NDArray[np.int64],
     stage_of: NDArray[np.int64],
+    num_stages: int,
     microbatches: int,
     line: NDArray[np.int32],
     slot: NDArray[np.int64],
@@ -92,8 +93,10 @@ def compile_line(
         What the operation works on.
     stage_of : int64[pp, vpp]
         Virtual stage, in model order, that a chunk of a rank holds.
+    num_stages : int
+        Virtual stages of one copy of the model; every ``num_stages`` the next copy begins.
     microbatches : int
-        Microbatches of the step.
+        Microbatches that pass through each virtual stage.
     line : int32[ops, 4]
         Output. Slots of the previous operation of the rank and of the dependency (0: none), index
         of the latency (0: none, ``1 + s`` from stage s to the next, ``1 + stages + s`` to the
@@ -128,7 +131,7 @@ def compile_line(
                 continue
             k, c, m = int(kind[op]), chunk[op], microbatch[op]
             stage = stage_of[rank, c]
-            needed, source, key = _dependency(k, stage, m, microbatches, stages)
+            needed, source, key = _dependency(k, stage, m, microbatches, stages, num_stages)
             dependency = 0
             latency = 0
             if key >= 0:

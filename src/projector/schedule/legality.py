@@ -23,6 +23,8 @@ def check_complete(order: Order) -> None:
         and order.chunk.shape == order.microbatch.shape == (num_ops,)
     ):
         _refuse("its columns do not fit together")
+    if order.directions < 1 or pp * vpp % order.directions:
+        _refuse(f"{pp * vpp} virtual stages are not {order.directions} copies of a model")
     if not np.array_equal(np.sort(order.stage_of, axis=None), np.arange(pp * vpp)):
         _refuse("its placement does not hold every virtual stage once")
     for column, bound in (
@@ -46,7 +48,7 @@ def check_complete(order: Order) -> None:
 
 def check_executable(order: Order) -> None:
     """Raise unless the ranks can run their operations to the end without waiting for ever."""
-    last = order.pp * order.vpp - 1
+    length = order.num_stages
     columns = (order.kind.tolist(), order.stage.tolist(), order.microbatch.tolist())
     queues = [
         deque(zip(*(column[begin:end] for column in columns), strict=True))
@@ -57,9 +59,10 @@ def check_executable(order: Order) -> None:
     def ready(kind: int, stage: int, microbatch: int) -> bool:
         own_forward = (FORWARD, stage, microbatch) in done
         if kind == FORWARD:
-            return stage == 0 or (FORWARD, stage - 1, microbatch) in done
+            return stage % length == 0 or (FORWARD, stage - 1, microbatch) in done
         if kind == BACKWARD:
-            return own_forward and (stage == last or (BACKWARD, stage + 1, microbatch) in done)
+            last = (stage + 1) % length == 0
+            return own_forward and (last or (BACKWARD, stage + 1, microbatch) in done)
         return (BACKWARD, stage, microbatch) in done
 
     progress = True

@@ -18,6 +18,7 @@ class Order:
     """
 
     microbatches: int
+    """Microbatches that pass through each virtual stage."""
     rank_offset: NDArray[np.int64]
     """``int64[pp + 1]``"""
     kind: NDArray[np.int8]
@@ -27,9 +28,13 @@ class Order:
     microbatch: NDArray[np.int64]
     """``int64[ops]``"""
     stage_of: NDArray[np.int64]
-    """``int64[pp, vpp]``: virtual stage, in model order, that each chunk holds."""
+    """``int64[pp, vpp]``: virtual stage, in model order, that each chunk holds; the stages of a
+    second direction follow those of the first."""
     splits_backward: bool = False
     """Whether B is the gradient of the input alone and W an operation of its own."""
+    directions: int = 1
+    """Copies of the model that run through the ranks at once, each with microbatches of its own:
+    copy d is the virtual stages from ``d * num_stages`` on, and stage 0 begins the next one."""
 
     def __post_init__(self) -> None:
         for name, dtype in (
@@ -58,6 +63,11 @@ class Order:
     def vpp(self) -> int:
         """Chunks of each rank."""
         return int(self.stage_of.shape[1])
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages of one copy of the model."""
+        return self.pp * self.vpp // self.directions
 
     @property
     def rank(self) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from projector.errors import ScheduleError
 
+from .costs import Costs, uniform_costs
 from .order import Order
 from .orders import gpipe, interleaved, one_f_one_b, zerobubble
 
@@ -22,7 +23,15 @@ class Entry(NamedTuple):
     description: str
     check: Callable[[int, int, int], None]
     """Raises :class:`ScheduleError` where the schedule cannot run."""
-    order: Callable[[int, int, int], Order]
+    order: Callable[[int, int, int], Order] | None = None
+    """The order, where it is the same for all times and memories."""
+    plan: Callable[[int, int, int, Costs], Order] | None = None
+    """The order that suits some times and memories; raises where the memory is too small."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether the order depends on times and memory."""
+        return self.plan is not None
 
 
 SCHEDULES: dict[str, Entry] = {
@@ -111,15 +120,28 @@ def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:
     return names
 
 
-def build(name: str, pp: int, vpp: int, microbatches: int) -> Order:
-    """Return the order of a schedule; the same arguments give the same object."""
+def build(name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None = None) -> Order:
+    """Return the order of a schedule; the same arguments give the same object.
+
+    ``costs`` are those of the ``pp * vpp`` virtual stages. Only planned schedules look at them;
+    without, all stages are equal and memory is unlimited.
+    """
     entry = check(name, pp, vpp, microbatches)
-    return _build(entry.name, operator.index(pp), operator.index(vpp), operator.index(microbatches))
+    sizes = operator.index(pp), operator.index(vpp), operator.index(microbatches)
+    if not entry.planned:
+        costs = None
+    elif costs is None:
+        costs = uniform_costs(sizes[0], sizes[0] * sizes[1])
+    return _build(entry.name, *sizes, costs)
 
 
 @lru_cache(maxsize=128)
-def _build(name: str, pp: int, vpp: int, microbatches: int) -> Order:
-    return SCHEDULES[name].order(pp, vpp, microbatches)
+def _build(name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None) -> Order:
+    entry = SCHEDULES[name]
+    if costs is not None and entry.plan is not None:
+        return entry.plan(pp, vpp, microbatches, costs)
+    assert entry.order is not None
+    return entry.order(pp, vpp, microbatches)
 
 
 def _is_count(value: Any) -> bool:

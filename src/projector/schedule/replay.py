@@ -91,6 +91,7 @@ def compile_line(order: Order) -> Line:
         order.chunk,
         order.microbatch,
         order.stage_of,
+        order.num_stages,
         order.microbatches,
         line,
         slot,

@@ -8,9 +8,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from projector.errors import NumericError, ScheduleError
 
+from .costs import UNLIMITED, costs_from
 from .order import BACKWARD, FORWARD, WEIGHT, Order
 from .registry import SCHEDULES, build, check
-from .replay import peak_in_flight, replay_batch, to_ps
+from .replay import to_ps
+from .run import PipelineRun
 
 MAX_TIME_S = 5e5
 """Longest time of an argument; b and w together still fit :func:`to_ps`."""
@@ -32,6 +34,8 @@ class ScheduleResult:
     """``(makespan - work) / work`` with the work of the busiest rank; 0 where there is none."""
     peak_in_flight: list[int]
     """Most microbatch-chunks that each rank holds at one time."""
+    fits: bool = True
+    """Whether every rank keeps to the memory limit; true where none was given."""
 
     def __repr__(self) -> str:
         return (
@@ -55,6 +59,7 @@ def simulate_schedule(
     b: ArrayLike = 1.0,
     w: ArrayLike = 1.0,
     p2p: float = 0.0,
+    memory_limit: float | None = None,
 ) -> ScheduleResult:
     """Simulate one step of a pipeline.
 
@@ -70,54 +75,104 @@ def simulate_schedule(
         split the backward runs ``b + w`` as one.
     p2p : float
         Seconds from the end of an operation to its arrival on another rank.
+    memory_limit : float, optional
+        Most microbatches whose activations one rank may hold, all its chunks together. Schedules
+        that are planned keep to it; the others run as they are and say whether they fit.
 
     Raises
     ------
     ScheduleError
         Where the schedule cannot run or an argument is out of range.
     """
+    run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, memory_limit)
+    return ScheduleResult(
+        schedule=run.schedule,
+        pp=int(pp),
+        vpp=int(vpp),
+        microbatches=int(microbatches),
+        makespan_s=run.makespan_s,
+        period_s=run.period_s,
+        bubble_fraction=run.bubble_fraction,
+        peak_in_flight=run.peak_in_flight,
+        fits=run.fits,
+    )
+
+
+def pipeline_run(
+    name: str,
+    pp: int,
+    vpp: int = 1,
+    microbatches: int = 1,
+    f: ArrayLike = 1.0,
+    b: ArrayLike = 1.0,
+    w: ArrayLike = 1.0,
+    p2p: float = 0.0,
+    memory_limit: float | None = None,
+) -> PipelineRun:
+    """Return the replay behind :func:`simulate_schedule`, which has the parameters.
+
+    Memory is counted in microbatches of a whole rank: each of the ``vpp`` chunks holds its share.
+    """
     if not isinstance(name, str):
         msg = f"a schedule is named by text, not {name!r}"
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
     entry = check(name, pp, vpp, microbatches)
+    stages = pp * vpp
     forward_s, input_s, weight_s = (
-        _times(key, value, (pp * vpp,)) for key, value in (("f", f), ("b", b), ("w", w))
+        _times(key, value, (stages,)) for key, value in (("f", f), ("b", b), ("w", w))
     )
-    latency_s = _times("p2p", p2p, ())
-    order = build(name, pp, vpp, microbatches)
+    latency_ps = np.full((2, stages), to_ps(_times("p2p", p2p, ())))
+    limit = _limit(memory_limit)
+    costs = None
+    if entry.planned:
+        costs = costs_from(
+            forward_ps=to_ps(forward_s),
+            backward_ps=to_ps(input_s),
+            weight_ps=to_ps(weight_s),
+            p2p_ps=latency_ps,
+            activation=np.full(stages, 1.0 / vpp),
+            w_share=1.0,
+            limit=np.full(pp, UNLIMITED if limit is None else limit),
+        )
+    order = build(name, pp, vpp, microbatches, costs)
 
-    duration_ps = np.zeros((1, pp, vpp, 3, 3), np.int64)
+    duration_ps = np.zeros((pp, order.vpp, 3, 3), np.int64)
     if order.splits_backward:
         _place(duration_ps, order, BACKWARD, input_s)
         _place(duration_ps, order, WEIGHT, weight_s)
     else:
         _place(duration_ps, order, BACKWARD, input_s + weight_s)
     _place(duration_ps, order, FORWARD, forward_s)
-    p2p_ps = np.full((1, 2, pp * vpp), to_ps(latency_s))
-
+    run = PipelineRun(
+        entry.name,
+        order,
+        duration_ps,
+        np.tile(latency_ps, order.directions),
+        np.full((pp, order.vpp), 1.0 / vpp),
+        limit_bytes=limit,
+    )
     try:
-        times = replay_batch(order, duration_ps, p2p_ps)
+        run.timeline  # noqa: B018  its errors belong here
     except NumericError as error:
         raise ScheduleError(error.message, key=error.key, allowed=error.allowed) from error
-    makespan = int(times.makespan_ps[0])
-    work = int(times.rank_busy_ps[0].max())
-    return ScheduleResult(
-        schedule=entry.name,
-        pp=int(pp),
-        vpp=int(vpp),
-        microbatches=int(microbatches),
-        makespan_s=makespan / 1e12,
-        period_s=int((times.rank_end_ps - times.rank_start_ps).max()) / 1e12,
-        bubble_fraction=(makespan - work) / work if work else 0.0,
-        peak_in_flight=peak_in_flight(order).tolist(),
-    )
+    return run
+
+
+def _limit(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        msg = f"memory_limit must be a number of microbatches above 0, not {value!r}"
+        raise ScheduleError(msg, key="memory_limit", value=str(value), allowed="> 0")
+    return float(value)
 
 
 def _place(
     duration_ps: NDArray[np.int64], order: Order, kind: int, seconds: NDArray[np.float64]
 ) -> None:
     """Write times in model order to the rank and chunk that run them, for every class."""
-    duration_ps[0, :, :, kind, :] = to_ps(seconds)[order.stage_of][:, :, np.newaxis]
+    model_stage = order.stage_of % order.num_stages
+    duration_ps[:, :, kind, :] = to_ps(seconds)[model_stage][:, :, np.newaxis]
 
 
 def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
