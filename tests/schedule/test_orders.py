@@ -5,6 +5,7 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
+from projector.schedule.costs import uniform_costs
 from projector.schedule.legality import check_order
 from projector.schedule.order import Order
 from projector.schedule.replay import compile_line, peak_in_flight
@@ -16,6 +17,87 @@ from reference import pipeline as reference
 def test_one_chunk_orders_are_legal(name, pp):
     for microbatches in range(1, 4 * pp + 1):
         check_order(registry.SCHEDULES[name].order(pp, 1, microbatches))
+
+
+@pytest.mark.parametrize("pp", range(2, 13))
+@pytest.mark.parametrize(
+    ("name", "vpp"),
+    [
+        ("zbv-formatted", 2),
+        ("zbv-greedy-min", 2),
+        ("zbv-greedy-half", 2),
+        ("zbv-greedy-zb", 2),
+        ("seaailab", 1),
+    ],
+)
+def test_v_and_planned_orders_are_legal_and_keep_their_memory(name, vpp, pp):
+    third, half = -(-(pp + 2) // 3), -(-pp // 2) + 1
+    limit = {"zbv-greedy-min": third, "zbv-greedy-half": half}.get(name, pp)
+    every = range(1, 4 * pp + 1) if pp <= 4 else (1, 2, pp - 1, pp, 2 * pp - 1, 2 * pp, 3 * pp + 1)
+    for microbatches in every:
+        order = registry.build(name, pp, vpp, microbatches)
+        check_order(order)
+        if name != "seaailab":  # which is planned with unlimited memory here
+            assert peak_in_flight(order).max() <= 2 * limit
+
+
+@pytest.mark.parametrize("pp", range(2, 17, 2))
+def test_dualpipe_orders_are_legal(pp):
+    for microbatches in range(2 * pp, 4 * pp + 1, 2):
+        order = registry.build("dualpipe", pp, 1, microbatches)
+        check_order(order)
+        assert (order.directions, order.num_stages) == (2, pp)
+        # DeepSeek-V3, table 2: the activations of pp + 1 microbatches.
+        assert peak_in_flight(order).max() == pp + 1
+
+
+def test_dualpipe_follows_the_published_phases():
+    # One middle rank of four with eight microbatches, as the implementation's loops run.
+    order = registry.build("dualpipe", 4, 1, 8)
+    tasks = reference.tasks_of(order)[1]
+    ahead = [("F", 0, 0), ("F", 1, 0), ("F", 0, 1), ("F", 1, 1)]
+    main = []
+    for step in range(2):
+        main += [("F", 0, step + 2), ("B", 1, step), ("W", 1, step)]
+        main += [("F", 1, step + 2), ("B", 0, step), ("W", 0, step)]
+    drain = [("B", 1, 2), ("W", 1, 2), ("B", 0, 2), ("W", 0, 2)]
+    late = [("B", 1, 3), ("B", 0, 3), ("W", 1, 3), ("W", 0, 3)]
+    assert tasks == ahead + main + drain + late
+
+
+def test_v_shape_puts_the_last_stage_beside_the_first():
+    order = registry.build("zbv-formatted", 4, 2, 8)
+    assert order.stage_of.tolist() == [[0, 7], [1, 6], [2, 5], [3, 4]]
+
+
+def test_many_ranks_use_the_blocks_of_few():
+    check_order(registry.build("zbv-greedy-half", 24, 2, 30))
+
+
+def test_blocks_that_do_not_fit_repeat_less_often():
+    costs = uniform_costs(6, 12, limit=2.0)  # one microbatch at a time
+    order = registry.build("zbv-greedy-half", 6, 2, 4, costs)
+    check_order(order)
+    assert peak_in_flight(order).max() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "vpp", "microbatches", "key"),
+    [
+        ("zbv-formatted", 4, 1, 8, "vpp"),
+        ("zbv-greedy-min", 1, 2, 8, "pp"),
+        ("dualpipe", 3, 1, 8, "pp"),
+        ("dualpipe", 4, 2, 8, "vpp"),
+        ("dualpipe", 4, 1, 6, "microbatches"),
+        ("dualpipe", 4, 1, 9, "microbatches"),
+        ("seaailab", 4, 2, 8, "vpp"),
+    ],
+)
+def test_what_a_schedule_refuses(name, pp, vpp, microbatches, key):
+    with pytest.raises(ScheduleError, match=name) as caught:
+        registry.build(name, pp, vpp, microbatches)
+    assert caught.value.key == key
+    assert caught.value.allowed
 
 
 @pytest.mark.parametrize("pp", range(2, 17))

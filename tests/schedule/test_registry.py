@@ -25,9 +25,7 @@ def test_resolve(name, vpp, expected):
 def test_unknown_name_suggests():
     with pytest.raises(ScheduleError, match="did you mean '1f1b'") as error:
         registry.resolve("1F1b")
-    assert error.value.allowed == [
-        "auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2",
-    ]  # fmt: skip
+    assert error.value.allowed == ["auto", *registry.SCHEDULES]
     assert error.value.to_dict()["key"] == "schedule"
     with pytest.raises(ScheduleError, match="no schedule 'xyz'; choose one of auto, gpipe"):
         registry.resolve("xyz")
@@ -66,9 +64,13 @@ def test_rules(name, pp, vpp, microbatches, key, match):
 
 
 def test_applicable():
-    assert registry.applicable(4, 1, 3) == ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
-    assert registry.applicable(4, 2, 8) == ["interleaved"]
-    assert registry.applicable(4, 2, 9) == []
+    one_chunk = ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
+    assert registry.applicable(4, 1, 3) == [*one_chunk, "seaailab"]
+    assert registry.applicable(4, 1, 8) == [*one_chunk, "dualpipe", "seaailab"]
+    v_shaped = ["zbv-formatted", *(f"zbv-greedy-{mode}" for mode in ("min", "half", "zb"))]
+    assert registry.applicable(4, 2, 8) == ["interleaved", *v_shaped]
+    assert registry.applicable(4, 2, 9) == v_shaped
+    assert registry.applicable(4, 3, 9) == []
 
 
 def test_names_load_no_compiler():

@@ -181,3 +181,45 @@ def test_refusals(arguments, key):
 def test_step_that_is_too_long():
     with pytest.raises(ScheduleError, match="longer than"):
         simulate_schedule("1f1b", 1, 1, 1000, f=1e5, b=0, w=0)
+
+
+@pytest.mark.parametrize("pp", [2, 3, 8, 16])
+def test_zbv_waits_for_the_ramps_only(pp):
+    # Equal chunks of 1/2, so F = B = W = 1 a rank: (pp - 1) / 2 is the least a V allows.
+    for microbatches in (2 * pp, 4 * pp):
+        for name in ("zbv-formatted", "zbv-greedy-zb"):
+            result = simulate_schedule(name, pp, 2, microbatches, 0.5, 0.5, 0.5)
+            assert result.makespan_s == 3 * microbatches + (pp - 1) / 2
+
+
+def test_planned_schedules_keep_to_a_memory_limit():
+    times = {"f": 1.0, "b": 1.2, "w": 0.8, "p2p": 0.05}
+    spans = []
+    for limit in (1, 2, 4, 6, 12):
+        result = simulate_schedule("seaailab", 6, 1, 18, **times, memory_limit=limit)
+        assert max(result.peak_in_flight) <= limit
+        assert result.fits
+        spans.append(result.makespan_s)
+    assert spans == sorted(spans, reverse=True)
+    assert spans[-1] < spans[0]
+    with pytest.raises(ScheduleError, match="at least 1") as caught:
+        simulate_schedule("seaailab", 6, 1, 18, memory_limit=0.5)
+    assert caught.value.key == "memory_limit"
+    assert not simulate_schedule("gpipe", 4, 1, 8, memory_limit=4).fits
+
+
+@pytest.mark.parametrize("limit", [0, -1, "much", True, float("nan")])
+def test_memory_limit_is_a_number_above_zero(limit):
+    with pytest.raises(ScheduleError, match="memory_limit"):
+        simulate_schedule("1f1b", 4, 1, 8, memory_limit=limit)
+
+
+def test_seaailab_is_never_behind_the_handcrafted_orders():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        f, b, w = rng.uniform(0.5, 2.0, (3, 4))
+        p2p = float(rng.choice([0.0, 0.05]))
+        planned = simulate_schedule("seaailab", 4, 1, 12, f, b, w, p2p)
+        for name in ("1f1b", "zerobubble"):
+            fixed = simulate_schedule(name, 4, 1, 12, f, b, w, p2p)
+            assert planned.makespan_s <= fixed.makespan_s * (1 + 1e-9)

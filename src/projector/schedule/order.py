@@ -86,6 +86,53 @@ def round_robin_stages(pp: int, vpp: int) -> NDArray[np.int64]:
     return np.arange(pp * vpp).reshape(vpp, pp).T
 
 
+def v_shape(pp: int) -> NDArray[np.int64]:
+    """Run down the ranks with chunk 0 and back with chunk 1: the last stage lies on rank 0."""
+    return np.stack([np.arange(pp), 2 * pp - 1 - np.arange(pp)], axis=1)
+
+
+def order_from_codes(
+    codes: list[NDArray[np.int64]],
+    stage_of: NDArray[np.int64],
+    microbatches: int,
+    directions: int = 1,
+) -> Order:
+    """Build an order with B and W apart from what each rank does.
+
+    Parameters
+    ----------
+    codes : list of int64[ops]
+        For each rank ``vpp * kind + chunk`` of its operations; those of one code are microbatches
+        0, 1, 2 ... Operations beyond the last microbatch are left out.
+    stage_of : int64[pp, vpp]
+        Placement of the chunks.
+    microbatches : int
+        Microbatches of each chunk.
+    directions : int
+        Copies of the model.
+    """
+    vpp = stage_of.shape[1]
+    kept, numbers = [], []
+    for code in codes:
+        number = np.empty_like(code)
+        for each in range(3 * vpp):
+            (place,) = np.nonzero(code == each)
+            number[place] = np.arange(len(place))
+        kept.append(code[number < microbatches])
+        numbers.append(number[number < microbatches])
+    code = np.concatenate(kept)
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.cumsum([0, *map(len, kept)]),
+        kind=code // vpp,
+        chunk=code % vpp,
+        microbatch=np.concatenate(numbers),
+        stage_of=stage_of,
+        splits_backward=True,
+        directions=directions,
+    )
+
+
 def one_forward_one_backward(
     warmup: ArrayLike,
     forward: tuple[NDArray[np.int64], NDArray[np.int64]],

@@ -3,14 +3,23 @@
 import difflib
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from projector.errors import ScheduleError
 
 from .costs import Costs, uniform_costs
 from .order import Order
-from .orders import gpipe, interleaved, one_f_one_b, zerobubble
+from .orders import (
+    dualpipe,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zbv_formatted,
+    zerobubble,
+)
+from .orders._rules import one_chunk_of_any, two_chunks
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
@@ -32,6 +41,17 @@ class Entry(NamedTuple):
     def planned(self) -> bool:
         """Whether the order depends on times and memory."""
         return self.plan is not None
+
+
+def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
+    """Return the ``plan`` of a module of orders, imported when it is called: it loads numba."""
+
+    def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
+        planner = import_module(f"projector.schedule.orders.{module}").plan
+        order: Order = planner(*arguments, pp, vpp, microbatches, costs)
+        return order
+
+    return plan
 
 
 SCHEDULES: dict[str, Entry] = {
@@ -57,18 +77,41 @@ SCHEDULES: dict[str, Entry] = {
             zerobubble.check_h2,
             zerobubble.order_h2,
         ),
+        Entry(
+            "zbv-formatted",
+            "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
+            partial(two_chunks, "zbv-formatted"),
+            zbv_formatted.order,
+        ),
+        *(
+            Entry(
+                f"zbv-greedy-{mode}",
+                f"two chunks a rank in a V, W where it fits, {memory}",
+                partial(two_chunks, f"zbv-greedy-{mode}"),
+                plan=_planner("zbv_greedy", mode),
+            )
+            for mode, memory in (
+                ("min", "about a third of the memory of 1F1B"),
+                ("half", "about half the memory of 1F1B"),
+                ("zb", "the memory of 1F1B"),
+            )
+        ),
+        Entry(
+            "dualpipe",
+            "two copies of the model, fed from either end, memory of 1F1B and twice the weights",
+            dualpipe.check,
+            dualpipe.order,
+        ),
+        Entry(
+            "seaailab",
+            "zero bubble planned with the times and memory at hand",
+            partial(one_chunk_of_any, "seaailab"),
+            plan=_planner("seaailab"),
+        ),
     )
 }
 
-PLANNED = (
-    "zbv-formatted",
-    "zbv-greedy-min",
-    "zbv-greedy-half",
-    "zbv-greedy-zb",
-    "dualpipe",
-    "seaailab",
-    "seaailab-ilp",
-)
+PLANNED = ("seaailab-ilp",)
 """Names that are known and have no order yet."""
 
 

@@ -1,0 +1,128 @@
+"""Choosing the best of many orders that keep to a memory limit: the gate to the kernel.
+
+A planner proposes candidates, each a sequence of F and B for every rank. The kernel lays them out
+with the times at hand, with W in the gaps, and the fastest that keeps to the memory is taken.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import NumericError, ScheduleError
+from projector.kernels import planning as kernels
+
+from .costs import Costs
+from .order import Order
+
+Ints = NDArray[np.int64]
+
+FINALISTS = 12
+"""Candidates that are laid out with all microbatches; the others drop out with fewer."""
+
+
+class Candidates(NamedTuple):
+    """Sequences of F and B; see :mod:`projector.kernels.planning`."""
+
+    offset: Ints
+    """``int64[n, pp, 2, vpp]``: keys of F and B of the first microbatch."""
+    shape: Ints
+    """``int64[n, 6]``: interval, ramp-in and its length, ramp-out and its length, patience."""
+
+    def pick(self, index: Ints) -> "Candidates":
+        """Return some of the candidates."""
+        return Candidates(self.offset[index], self.shape[index])
+
+
+def best_order(
+    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
+) -> Order | None:
+    """Return the order with the least makespan, and of those the least period.
+
+    None where the memory suffices for no candidate. Equals go to the first candidate.
+    """
+    probe = min(microbatches, 4 * len(stage_of))
+    ranking = rank(stage_of, candidates, costs, probe)
+    if probe < microbatches:
+        finalists = candidates.pick(ranking[:FINALISTS])
+        ranking = ranking[rank(stage_of, finalists, costs, microbatches)]
+    if len(ranking) == 0:
+        return None
+    return _lay_out(stage_of, candidates.pick(ranking[:1]), costs, microbatches)
+
+
+def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
+    """Return the candidates that the memory suffices for, the fastest first."""
+    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
+    order = np.lexsort((period, makespan))
+    return order[makespan[order] < kernels.NEVER]
+
+
+def distinct(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
+    """Return one candidate of each makespan and period, the fastest first."""
+    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
+    times, first = np.unique(np.stack([makespan, period], axis=1), axis=0, return_index=True)
+    return first[times[:, 0] < kernels.NEVER]
+
+
+def check_memory(stage_of: Ints, costs: Costs) -> None:
+    """Refuse a limit below what one microbatch alone needs on some rank."""
+    needed = np.array(costs.activation)[stage_of].sum(axis=1)
+    limit = np.array(costs.limit)
+    short = needed > limit * kernels.ROUNDING
+    if np.any(short):
+        worst = int(np.argmax(short))
+        least = float(needed.max())
+        msg = (
+            f"the memory limit of {limit[worst]:g} is less than one microbatch leaves on rank "
+            f"{worst} ({needed[worst]:g}); set at least {least:g}"
+        )
+        raise ScheduleError(msg, key="memory_limit", value=float(limit[worst]), allowed=least)
+
+
+def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: int) -> Order:
+    _, _, (kind, chunk, microbatch) = _run(stage_of, candidate, costs, microbatches)
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.arange(len(stage_of) + 1) * kind.shape[1],
+        kind=kind.ravel(),
+        chunk=chunk.ravel(),
+        microbatch=microbatch.ravel(),
+        stage_of=stage_of,
+        splits_backward=True,
+    )
+
+
+def _run(
+    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
+) -> tuple[Ints, Ints, tuple[NDArray[np.int8], Ints, Ints]]:
+    pp, vpp = stage_of.shape
+    durations = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64)
+    latencies = np.array([costs.to_next_ps, costs.to_previous_ps], np.int64)
+    if float(durations.sum() + latencies.sum()) * microbatches >= kernels.NEVER // 8:
+        limit_s = kernels.NEVER // 8 / 1e12
+        msg = f"the operations of this step last longer than {limit_s:.3g} s"
+        raise NumericError(msg, key="time", allowed=f"at most {limit_s:.3g} s in all")
+    operations = (pp, 3 * vpp * microbatches)
+    columns = (
+        np.empty(operations, np.int8),
+        np.empty(operations, np.int64),
+        np.empty(operations, np.int64),
+    )
+    makespan, period = (np.empty(len(candidates.shape), np.int64) for _ in range(2))
+    kernels.plan_candidates(
+        np.ascontiguousarray(stage_of),
+        np.ascontiguousarray(candidates.offset),
+        np.ascontiguousarray(candidates.shape),
+        durations,
+        latencies[0],
+        latencies[1],
+        np.array(costs.activation, np.float64),
+        costs.w_share,
+        np.array(costs.limit, np.float64),
+        np.empty((2, pp * vpp, microbatches), np.int64),
+        *columns,
+        makespan,
+        period,
+    )
+    return makespan, period, columns

@@ -1,0 +1,137 @@
+"""The layout of weight gradients against a plain one, and what every plan must keep to."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projector.errors import NumericError, ScheduleError
+from projector.kernels import planning as kernels
+from projector.schedule import planning
+from projector.schedule.costs import Costs
+from projector.schedule.legality import check_order
+from projector.schedule.order import round_robin_stages, v_shape
+from projector.schedule.planning import Candidates
+from projector.schedule.replay import replay
+from reference import pipeline
+from reference import planning as reference
+
+
+def random_costs(rng, stage_of, *, tight):
+    stages = stage_of.size
+    activation = rng.integers(1, 4, stages).astype(float)
+    least = activation[stage_of].sum(axis=1)
+    room = rng.integers(1, 4, len(stage_of)) if tight else np.full(len(stage_of), 100)
+    durations = rng.integers(1, 9, (3, stages))
+    latencies = rng.integers(0, 4, (2, stages))
+    return Costs(
+        *(tuple(row.tolist()) for row in (*durations, *latencies)),
+        tuple(activation.tolist()),
+        float(rng.choice([0.0, 0.5, 1.0])),
+        tuple((least * room).tolist()),
+    )
+
+
+def sequences_of(offset, shape, microbatches):
+    """Sort the F and B of every rank by their keys, as the kernel's docstring says."""
+    interval, ramp_in, length_in, ramp_out, length_out, _ = shape.tolist()
+
+    def shift(m):
+        squeezed = max(0, m - (microbatches - 1 - length_out))
+        return interval * m - ramp_in * min(m, length_in) - ramp_out * squeezed
+
+    ranks = []
+    for keys in offset:
+        chunks = keys.shape[1]
+        tasks = [
+            (keys[k, c] + shift(m), k, c if k == 0 else chunks - 1 - c, c, m)
+            for k in range(2)
+            for c in range(chunks)
+            for m in range(microbatches)
+        ]
+        ranks.append([("FB"[k], c, m) for _, k, _, c, m in sorted(tasks)])
+    return ranks
+
+
+@st.composite
+def problems(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    pp = draw(st.integers(1, 4))
+    stage_of = v_shape(pp) if draw(st.booleans()) else round_robin_stages(pp, 1)
+    microbatches = draw(st.integers(1, 6))
+    chunks = stage_of.shape[1]
+    # F's of later ranks and chunks later, B's the other way round: most such sequences run.
+    forward = np.sort(rng.integers(0, 12, stage_of.size))[stage_of]
+    backward = (12 + np.sort(rng.integers(0, 12, stage_of.size))[::-1])[stage_of]
+    offset = np.stack([forward, backward], axis=1).reshape(1, pp, 2, chunks)
+    # Steps stay above 0, so that the microbatches of an operation keep their order.
+    shape = np.array([[rng.integers(3, 9), *rng.integers(0, 2, 4), rng.integers(0, 5)]])
+    costs = random_costs(rng, stage_of, tight=draw(st.booleans()))
+    return stage_of, Candidates(offset, shape), costs, microbatches
+
+
+@given(problem=problems())
+def test_plan_equals_the_plain_layout(problem):
+    stage_of, candidates, costs, microbatches = problem
+    times = dict(zip("FBW", costs[:3], strict=True))
+
+    def latency(stage, target):
+        return (costs.to_next_ps if target > stage else costs.to_previous_ps)[stage]
+
+    done = reference.lay_out(
+        sequences_of(candidates.offset[0], candidates.shape[0], microbatches),
+        stage_of.tolist(),
+        times,
+        latency,
+        costs.activation,
+        costs.w_share,
+        costs.limit,
+        int(candidates.shape[0, kernels.PATIENCE]),
+    )
+    order = planning.best_order(stage_of, candidates, costs, microbatches)
+    if done is None:
+        assert order is None
+        return
+    check_order(order)
+    assert pipeline.tasks_of(order) == [[task[:3] for task in tasks] for tasks in done]
+    # The replay of the order finds the same times, and no rank holds more than it may.
+    durations = np.array(costs[:3]).T[stage_of][..., np.newaxis].repeat(3, axis=-1)
+    timeline = replay(order, durations, np.array([costs.to_next_ps, costs.to_previous_ps]))
+    assert timeline.summary.makespan_ps[0] == max(tasks[-1][4] for tasks in done)
+    for rank, tasks in enumerate(pipeline.tasks_of(order)):
+        held = np.array(costs.activation)[stage_of[rank]]
+        peak = pipeline.peak_bytes(tasks, held, splits_backward=True, w_share=costs.w_share)
+        assert peak <= costs.limit[rank] + 1e-9
+
+
+def test_kernel_runs_as_python():
+    stage_of = v_shape(2)
+    offset = np.array([[[[0, 3], [7, 4]], [[1, 2], [6, 5]]]])
+    shape = np.array([[6, 0, 0, 0, 0, 0]])
+    results = []
+    for function in (
+        kernels.plan_candidates,
+        getattr(kernels.plan_candidates, "py_func", kernels.plan_candidates),
+    ):
+        columns = [np.empty((2, 18), np.int8), *(np.empty((2, 18), np.int64) for _ in range(2))]
+        makespan, period = np.empty(1, np.int64), np.empty(1, np.int64)
+        function(
+            stage_of, offset, shape, np.ones((3, 4), np.int64), np.zeros(4, np.int64),
+            np.zeros(4, np.int64), np.ones(4), 1.0, np.full(2, 9.0),
+            np.empty((2, 4, 3), np.int64), *columns, makespan, period,
+        )  # fmt: skip
+        results.append([each.tolist() for each in (*columns, makespan, period)])
+    assert results[0] == results[1]
+
+
+def test_limits_are_checked():
+    stage_of = round_robin_stages(2, 1)
+    same = (10,) * 2
+    costs = Costs(same, same, same, (0, 0), (0, 0), (2.0, 1.0), 1.0, (1.5, 1.5))
+    with pytest.raises(ScheduleError, match=r"rank 0 .*at least 2") as caught:
+        planning.check_memory(stage_of, costs)
+    assert (caught.value.key, caught.value.allowed) == ("memory_limit", 2.0)
+    long = (2**58,) * 2
+    candidate = Candidates(np.zeros((1, 2, 2, 1), np.int64), np.array([[2, 0, 0, 0, 0, 0]]))
+    with pytest.raises(NumericError, match="longer than"):
+        planning.best_order(stage_of, candidate, costs._replace(forward_ps=long), 4)
