@@ -173,7 +173,8 @@ def attempt(
     except ScheduleError as error:
         if error.key == "memory_limit":
             return Candidate(name, vpp, DOES_NOT_FIT, reason=error.message)
-        if not excuse:
+        # A step that is too long to count is a mistake in the numbers, whatever the schedule.
+        if not excuse or error.key == "time":
             raise
         return Candidate(name, vpp, NOT_APPLICABLE, reason=error.message)
     status = OK if found.fits else DOES_NOT_FIT
