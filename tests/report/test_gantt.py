@@ -13,6 +13,8 @@ import projector
 from projector.errors import ConfigError
 from projector.report import gantt
 from projector.report.gantt import corners, gantt_figure, phases, write_gantt
+from projector.schedule.order import Order
+from projector.schedule.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
 MIXTRAL = Path(__file__).parents[2] / "examples" / "mixtral_8x22b_mi355x.yaml"
@@ -92,6 +94,24 @@ def test_numbers_are_the_microbatches():
     middle_s = (run.timeline.start_ps + run.timeline.end_ps) / 2e12
     expected = sorted(zip(middle_s.tolist(), run.order.microbatch.tolist(), strict=True))
     np.testing.assert_allclose(found, expected)
+
+
+def test_two_directions_are_two_copies_of_one_chunk():
+    order = Order(
+        microbatches=1,
+        rank_offset=[0, 4, 8],
+        kind=[0, 0, 1, 1] * 2,
+        chunk=[0, 1, 1, 0, 1, 0, 0, 1],
+        microbatch=[0] * 8,
+        stage_of=[[0, 3], [1, 2]],
+        directions=2,
+    )
+    durations = np.full((2, 2, 3, 3), 10**9)
+    run = PipelineRun("both", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+    figure = gantt_figure(run)
+    assert "VPP 1  ·  2 microbatches" in figure.texts[1].get_text()
+    assert "the other copy" in figure.legends[0].get_texts()[0].get_text()
+    assert len(boxes_of(figure)["F"].get_paths()) == 4
 
 
 def test_rank_0_is_on_top():

@@ -11,7 +11,8 @@ import pytest
 import projector
 from projector.errors import ConfigError
 from projector.report.timeline import messages, timeline_text, trace_events, write_timeline
-from projector.schedule.order import BACKWARD, FORWARD
+from projector.schedule.order import BACKWARD, FORWARD, Order
+from projector.schedule.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
 MIXTRAL = Path(__file__).parents[2] / "examples" / "mixtral_8x22b_mi355x.yaml"
@@ -142,3 +143,46 @@ def test_a_place_that_cannot_be_written(tmp_path):
     assert raised.value.key == "timeline"
     with pytest.raises(ConfigError, match="it is a folder"):
         write_timeline(run, tmp_path)
+
+
+@pytest.fixture
+def both_ways():
+    """Two copies of a model of two stages, the second entering at rank 1."""
+    order = Order(
+        microbatches=1,
+        rank_offset=[0, 4, 8],
+        kind=[FORWARD, FORWARD, BACKWARD, BACKWARD] * 2,
+        chunk=[0, 1, 1, 0, 1, 0, 0, 1],
+        microbatch=[0] * 8,
+        stage_of=[[0, 3], [1, 2]],
+        directions=2,
+    )
+    durations = np.full((2, 2, 3, 3), 10**9)
+    return PipelineRun("both", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+
+
+def test_messages_of_two_directions_stay_in_their_copy(both_ways):
+    stage, kind = both_ways.order.stage, both_ways.order.kind
+    found = {
+        ("FB"[kind[first]], int(stage[first]), int(stage[second]))
+        for first, second in zip(*messages(both_ways), strict=True)
+    }
+    assert found == {("F", 0, 1), ("F", 2, 3), ("B", 1, 0), ("B", 3, 2)}
+    assert json.loads(timeline_text(both_ways))["otherData"]["microbatches"] == 2
+
+
+def test_two_chunks_of_one_rank_send_no_message():
+    order = Order(
+        microbatches=1,
+        rank_offset=[0, 4, 8],
+        kind=[FORWARD, FORWARD, BACKWARD, BACKWARD] * 2,
+        chunk=[0, 1, 1, 0, 0, 1, 1, 0],
+        microbatch=[0] * 8,
+        stage_of=[[0, 3], [1, 2]],
+    )
+    durations = np.full((2, 2, 3, 3), 10**9)
+    run = PipelineRun("v", order, durations, np.zeros((2, 4), np.int64), np.full((2, 2), 0.5))
+    stages = [
+        (int(order.stage[a]), int(order.stage[b])) for a, b in zip(*messages(run), strict=True)
+    ]
+    assert sorted(stages) == [(0, 1), (1, 0), (2, 3), (3, 2)]

@@ -54,6 +54,8 @@ _PX_EDGE = 5.0
 _FONT_LEAST, _FONT_MOST = 5.5, 9.5
 _DIGIT = 0.64
 """Width of a digit in parts of its height."""
+_FILLED = 0.85
+"""Share of the width of a box that its number may take."""
 _SLACK = 0.01
 """Points: boxes that last alike differ by rounding."""
 _NUMBERS_MOST = 1_500
@@ -172,10 +174,11 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
     order = run.order
     unit, scale = _unit(run.makespan_s)
     held, peak = _memory_unit(run), run.peak_bytes
+    microbatches = order.microbatches * order.directions
     facts = [
         f"PP {order.pp}",
         f"VPP {order.num_stages // order.pp}",
-        f"{order.microbatches:,} {'microbatch' if order.microbatches == 1 else 'microbatches'}",
+        f"{microbatches:,} {'microbatch' if microbatches == 1 else 'microbatches'}",
         f"time {_number(run.makespan_s / scale)} {unit}",
         f"bubble {_percent(run.bubble_fraction)} of the work",
         f"peak {_number(float(peak.max()) / held.scale)} {held.name} on rank {peak.argmax()}",
@@ -263,7 +266,7 @@ def _draw_numbers(
     """Write microbatches into the boxes of each kind, in one size, where that can be read."""
     order, shades = run.order, _shades(run)
     digits = np.char.str_len(order.microbatch.astype(str)).astype(np.float64)
-    room_pt = np.minimum((width_px - 2.0) / (digits * _DIGIT), 0.8 * height_px) * 72.0 / DPI
+    room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / DPI
     for kind in shades:
         mine = np.flatnonzero(order.kind == kind)
         if not len(mine) or len(mine) > _NUMBERS_MOST:

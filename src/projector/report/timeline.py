@@ -92,7 +92,7 @@ def _about(run: PipelineRun) -> dict[str, Any]:
         "schedule": run.schedule,
         "pp": order.pp,
         "chunks": order.vpp,
-        "microbatches": order.microbatches,
+        "microbatches": order.microbatches * order.directions,
         "makespan_s": run.makespan_s,
         "bubble_fraction": run.bubble_fraction,
     }
