@@ -32,9 +32,13 @@ OUTPUT_OPTIONS = {"--json", "--quiet"}
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
     "memory": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--profiling-mode"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
+    "schedule": {"--pp", "--vpp", "--microbatches", "--f", "--b", "--w", "--p2p", "--memory-limit"}
+    | {"assignments", "--algorithm", "--plot", "--timeline"}
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,
@@ -88,7 +92,14 @@ def test_every_command_explains_itself(projector_run):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["performance", "--help"], ["init", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["performance", "--help"],
+        ["schedule", "--help"],
+        ["init", "--help"],
+    ],
 )
 def test_help_loads_nothing_heavy(arguments):
     heavy = (

@@ -87,14 +87,19 @@ class JobRequest:
         return read_hardware_config(self.hardware_config)
 
 
-_JOB_OPTIONS = (
-    click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]..."),
-    click.option(
+_ASSIGNMENTS = click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]...")
+
+
+def _config(*, required: bool) -> Callable[[Any], Any]:
+    return click.option(
         "--config",
-        required=True,
+        required=required,
         metavar="FILE",
         help="Job file: native YAML, a Primus experiment, or Megatron-LM arguments.",
-    ),
+    )
+
+
+_CLUSTER_OPTIONS = (
     click.option("--target-nodes", type=int, metavar="N", help="Nodes instead of the job's."),
     click.option(
         "--gpu-arch",
@@ -109,14 +114,33 @@ _JOB_OPTIONS = (
         metavar="FILE",
         help="Device and network numbers to change: a Primus hardware file, or our own fields.",
     ),
-    click.option(
-        "--pipeline-schedule-algorithm",
-        "schedule",
-        metavar="auto|all|NAME",
-        help="Pipeline schedule; all compares those that can run and takes the fastest that fits.",
-    ),
+)
+
+_SCHEDULE = click.option(
+    "--pipeline-schedule-algorithm",
+    "schedule",
+    metavar="auto|all|NAME",
+    help="Pipeline schedule; all compares those that can run and takes the fastest that fits.",
+)
+
+_BATCH_OPTIONS = (
     click.option("--micro-batch-size", type=int, metavar="N", help="Sequences of a microbatch."),
     click.option("--global-batch-size", type=int, metavar="N", help="Sequences of a step."),
+)
+
+_JOB_OPTIONS = (
+    _ASSIGNMENTS,
+    _config(required=True),
+    *_CLUSTER_OPTIONS,
+    _SCHEDULE,
+    *_BATCH_OPTIONS,
+)
+
+_OPTIONAL_JOB_OPTIONS = (
+    _ASSIGNMENTS,
+    _config(required=False),
+    *_CLUSTER_OPTIONS,
+    *_BATCH_OPTIONS,
 )
 
 _OUTPUT_OPTIONS = (
@@ -128,6 +152,11 @@ _OUTPUT_OPTIONS = (
 def job_options(command: Command) -> Command:
     """Add everything that describes a job; the command takes it as keywords of `JobRequest`."""
     return _add(command, _JOB_OPTIONS)
+
+
+def optional_job_options(command: Command) -> Command:
+    """Add what describes a job to a command that also works without one, and picks schedules."""
+    return _add(command, _OPTIONAL_JOB_OPTIONS)
 
 
 def output_options(command: Command) -> Command:

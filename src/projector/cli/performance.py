@@ -11,6 +11,7 @@ from projector.cli.output import (
     print_json,
     print_report,
     print_warnings,
+    say,
 )
 from projector.errors import UnsupportedError
 
@@ -26,14 +27,30 @@ PROFILING_MODES = ("simulate",)
     metavar="simulate",
     help="Where times come from: the analytic models.",
 )
+@click.option(
+    "--timeline",
+    metavar="FILE",
+    help="Write the pipeline as a trace for ui.perfetto.dev, compressed if named .gz.",
+)
 @output_options
-def command(as_json: bool, quiet: bool, profiling_mode: str, **request: Any) -> int:
+def command(
+    as_json: bool, quiet: bool, profiling_mode: str, timeline: str | None, **request: Any
+) -> int:
     """Project the time of one training step, and where it goes.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
     """
     check_profiling_mode(profiling_mode)
+    if timeline is not None:
+        from projector.report.timeline import check_timeline
+
+        check_timeline(timeline)
     result = JobRequest(**request).project_performance(quiet=quiet)
+    if timeline is not None:
+        from projector.report.job import short_title
+        from projector.report.timeline import write_timeline
+
+        write_timeline(result.pipeline, timeline, short_title(result.job))
     if as_json:
         print_json(result.to_dict())
     else:
@@ -42,6 +59,8 @@ def command(as_json: bool, quiet: bool, profiling_mode: str, **request: Any) -> 
 
         print_report(performance_report(result, suggest(result)))
         print_warnings(result.provenance.warnings, quiet=quiet)
+    if timeline is not None and not quiet:
+        say(f"wrote {timeline}; ui.perfetto.dev opens it")
     return SUCCESS if result.memory.fits else DOES_NOT_FIT
 
 

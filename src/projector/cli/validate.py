@@ -25,7 +25,7 @@ def command(
     itself could be read.
     """
     if plot is not None:
-        from projector.report.plots import check_figure
+        from projector.report.figure import check_figure
 
         check_figure(plot)
     announce_compilation(quiet=quiet)

@@ -88,6 +88,12 @@ class Evaluation:
     """float64[stages, 2]: latency from each virtual stage to the next and to the one before."""
     p2p_bytes: Floats
     """float64[jobs]."""
+    orders: tuple[Order, ...]
+    """What each rank of each job does."""
+    duration_ps: list[Ints]
+    """int64[pp, vpp, 3, 3] for each job, as its order was replayed."""
+    latency_ps: list[Ints]
+    """int64[2, pp * vpp] for each job, as its order was replayed."""
 
 
 def evaluate(jobs: Sequence[Job]) -> Evaluation:
@@ -115,6 +121,8 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     ending_rank = np.zeros(num, np.int64)
     rank_busy_s: list[Floats] = [np.zeros(0)] * num
     pipeline_s = np.zeros(num)
+    durations_ps: list[Ints] = [np.zeros(0, np.int64)] * num
+    latencies_ps: list[Ints] = [np.zeros(0, np.int64)] * num
     memory = stage_memory(jobs, workloads, costs)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
     tied_s = _cost_tied_embeddings(jobs, workloads)
@@ -126,7 +134,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         _replay(
             np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
             stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s,
-            ending_rank, rank_busy_s, pipeline_s,
+            ending_rank, rank_busy_s, pipeline_s, durations_ps, latencies_ps,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -146,6 +154,9 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         pipeline_s=pipeline_s,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
+        orders=tuple(order for _, order in orders),
+        duration_ps=durations_ps,
+        latency_ps=latencies_ps,
     )
 
 
@@ -343,6 +354,8 @@ def _replay(
     ending_rank: Ints,
     rank_busy_s: list[Floats],
     pipeline_s: Floats,
+    durations_ps: list[Ints],
+    latencies_ps: list[Ints],
 ) -> None:
     """Run one order for all jobs that share it; write their rows of the output columns."""
     pp, vpp = order.pp, order.vpp
@@ -390,6 +403,8 @@ def _replay(
         ending_rank[row] = rank
         rank_busy_s[row] = with_p2p.rank_busy_ps[n] * PS
         pipeline_s[row] = with_p2p.makespan_ps[n] * PS
+        # Copies: a view would keep the whole batch in memory as long as one of its jobs.
+        durations_ps[row], latencies_ps[row] = duration_ps[n].copy(), latency_ps[n].copy()
         peak, in_flight = peaks[n]
         memory.activation_peak_bytes[row][:] = peak[0]
         memory.in_flight[row][:] = in_flight[0].sum(axis=1)

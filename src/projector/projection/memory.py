@@ -116,9 +116,7 @@ class MemoryProjection:
     @property
     def usable_bytes(self) -> float:
         """Device memory less the reserve and what the allocator loses to fragmentation."""
-        cluster = self.job.cluster
-        left = self.device_memory_bytes - cluster.memory_reserve_gib * 2**30
-        return max(0.0, left / (1.0 + cluster.fragmentation))
+        return usable_bytes(self.job)
 
     @property
     def headroom_bytes(self) -> float:
@@ -167,6 +165,13 @@ class MemoryProjection:
 
         rows = [stage.to_dict() for stage in self.stages]
         return html_table(repr(self), rows)
+
+
+def usable_bytes(job: Job) -> float:
+    """Return what a rank may allocate: what is left of its device memory, less fragmentation."""
+    cluster = job.cluster
+    left = cluster.device.hbm_gib * 2**30 - cluster.memory_reserve_gib * 2**30
+    return max(0.0, left / (1.0 + cluster.fragmentation))
 
 
 def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:

@@ -1,6 +1,6 @@
 """Time of one job's step as users see it: every term, what limits it, what it reaches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
 from projector.projection.evaluate import BREAKDOWN, Evaluation
 from projector.projection.memory import MemoryProjection, memory_projection
+from projector.projection.pipeline import pipeline_run_of
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
+from projector.schedule.run import PipelineRun
 from projector.units import TERA, to_gib, to_ms
 
 FEW_MICROBATCHES = 4
@@ -78,6 +80,8 @@ class PerformanceProjection:
     counts: ModelCounts
     memory: MemoryProjection
     provenance: Provenance
+    pipeline: PipelineRun = field(compare=False)
+    """Every operation of the pipeline, with its times and what the ranks hold."""
     alternatives: tuple["PerformanceProjection", ...] = ()
     """Other schedules that were compared, slower or too large."""
 
@@ -243,6 +247,7 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),
+        pipeline=pipeline_run_of(evaluation, row),
     )
 
 

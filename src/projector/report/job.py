@@ -29,6 +29,11 @@ def title(job: Job) -> Text:
     return line
 
 
+def short_title(job: Job) -> str:
+    """Name model and devices, for figures and traces."""
+    return f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
+
+
 def precision(job: Job) -> str:
     """Name the training type, with its recipe where it has one."""
     training = job.training

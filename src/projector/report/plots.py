@@ -4,12 +4,8 @@ Matplotlib is imported where a figure is drawn, and without pyplot: no window, n
 """
 
 import io
-import os
-import tempfile
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import ConfigError
+from projector.report.figure import DPI, METADATA, SOFT, check_figure, style
+from projector.report.files import write_whole
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-
-SUFFIXES = (".png", ".svg")
 
 COLOURED = 7
 """Groups with a colour of their own; the others share a grey."""
@@ -42,33 +37,11 @@ BAND = 0.1
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B")
 _OTHER_COLOUR = "#A6A6A6"
 _UNNAMED = "not stated"
-_INK, _SOFT, _BAND_COLOUR = "#222222", "#6E6E6E", "#DBE1E7"
+_BAND_COLOUR = "#DBE1E7"
 
-_SIZE_IN, _DPI = (15.0, 5.2), 110
+_SIZE_IN = (15.0, 5.2)
 _MANY = 20_000
 """Points from which a vector figure holds them as a picture."""
-
-_STYLE: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10.5,
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 9.0,
-    "axes.edgecolor": _SOFT,
-    "axes.labelcolor": _INK,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _SOFT,
-    "ytick.color": _SOFT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "legend.fontsize": 9.0,
-    "text.parse_math": False,
-    "svg.hashsalt": "projector",
-}
 
 _UNITS = {
     "training_throughput": "s",
@@ -102,29 +75,6 @@ class _Points:
         return np.abs(direct * self.ratio - 1.0) < np.abs(direct / self.ratio - 1.0)
 
 
-def check_figure(path: str | Path) -> None:
-    """Refuse a figure that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is no known one, the folder is not there, or matplotlib is missing.
-    """
-    target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
-        msg = f"{target} is no figure: its name must end in {' or '.join(SUFFIXES)}"
-        raise ConfigError(msg, key="plot", value=str(target), allowed=list(SUFFIXES))
-    if target.is_dir():
-        raise _not_written(target, "it is a folder")
-    if not target.parent.is_dir():
-        raise _not_written(target, f"there is no folder {target.parent}")
-    try:
-        from matplotlib.figure import Figure  # noqa: F401  # whether it is there
-    except ImportError:
-        msg = "--plot needs matplotlib: pip install 'projector[plot]'"
-        raise ConfigError(msg, key="plot", value=str(target)) from None
-
-
 def write_figure(validation: Validation, path: str | Path) -> None:
     """Draw a validated table; the file appears whole or not at all.
 
@@ -135,7 +85,7 @@ def write_figure(validation: Validation, path: str | Path) -> None:
     """
     check_figure(path)
     target = Path(path)
-    _write_whole(target, _drawn(validation, target.suffix.lower().removeprefix(".")))
+    write_whole(target, _drawn(validation, target.suffix.lower().removeprefix(".")), key="plot")
 
 
 def _drawn(validation: Validation, form: str) -> bytes:
@@ -145,9 +95,9 @@ def _drawn(validation: Validation, form: str) -> bytes:
 
     points = _points(validation)
     stream = io.BytesIO()
-    with _style():
+    with style():
         engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
-        figure = Figure(figsize=_SIZE_IN, dpi=_DPI, layout=engine)
+        figure = Figure(figsize=_SIZE_IN, dpi=DPI, layout=engine)
         FigureCanvasAgg(figure)
         figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
         if len(points.ratio):
@@ -156,20 +106,9 @@ def _drawn(validation: Validation, form: str) -> bytes:
             _draw_ratios(ratios, points, validation.kind)
             _draw_groups(groups, points)
         else:
-            figure.text(0.5, 0.5, "no row could be projected", ha="center", color=_SOFT)
-        metadata = {"Date": None} if form == "svg" else {"Software": None}
-        figure.savefig(stream, format=form, metadata=metadata)
+            figure.text(0.5, 0.5, "no row could be projected", ha="center", color=SOFT)
+        figure.savefig(stream, format=form, metadata=METADATA[form])
     return stream.getvalue()
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Draw alike on every machine, whatever its matplotlibrc says, and leave no trace."""
-    from matplotlib import style
-
-    with warnings.catch_warnings(), style.context(["default", _STYLE]):
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
 
 
 def _points(validation: Validation) -> _Points:
@@ -229,7 +168,7 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
     low, high = _limits(np.concatenate([points.predicted, points.measured]), least=4.0)
     ends = np.array([low, high])
     axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=_BAND_COLOUR, lw=0)
-    axes.plot(ends, ends, color=_SOFT, lw=1.0, zorder=7)
+    axes.plot(ends, ends, color=SOFT, lw=1.0, zorder=7)
     size = float(np.clip(9_000 / len(points.ratio), 5.0, 34.0))
     colours = np.array([_colour(position) for position in range(len(points.names))])
     # Smaller groups are drawn over larger ones.
@@ -268,7 +207,7 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
     texts = [f"±{BAND:.0%} of measured".replace("%", " %")]
     if mixed:
         for marker, text in (("o", "s"), ("^", _RATED)):
-            notes.append(Line2D([], [], ls="", marker=marker, color=_SOFT, ms=6))
+            notes.append(Line2D([], [], ls="", marker=marker, color=SOFT, ms=6))
             texts.append(text)
     axes.legend(notes, texts, loc="lower right", **_LEGEND)
 
@@ -302,7 +241,7 @@ def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
     low = min(low, marks[0][2] / room)
     high = max(high, marks[-1][2] * room)
     axes.axhspan(1 - BAND, 1 + BAND, color=_BAND_COLOUR, lw=0)
-    axes.axhline(1.0, color=_SOFT, lw=1.0)
+    axes.axhline(1.0, color=SOFT, lw=1.0)
     share = (np.arange(count) + 0.5) / count * 100.0
     marker = "o" if count <= 100 else ""
     axes.plot(share, ratio, color=_COLOURS[0], lw=2.2, marker=marker, ms=3.5)
@@ -440,33 +379,3 @@ def _plain(text: str, longest: int) -> str:
         line = f"{line[: longest - 1]}…"
     # A legend leaves out names that begin so.
     return f" {line}" if line.startswith("_") else line
-
-
-def _write_whole(target: Path, content: bytes) -> None:
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise _not_written(target, error.strerror or str(error)) from None
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _not_written(target, error.strerror or str(error)) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _not_written(target: Path, why: str) -> ConfigError:
-    msg = f"{target} cannot be written: {why}"
-    return ConfigError(msg, key="plot", value=str(target))

@@ -25,6 +25,16 @@ MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
 
 
+def _as_given(vpp: int) -> int:
+    """Keep the chunks that the work comes in."""
+    return vpp
+
+
+def _one(vpp: int) -> int:  # noqa: ARG001  one of the rules of `Entry.chunks`
+    """Run the whole work of a rank as one chunk."""
+    return 1
+
+
 class Entry(NamedTuple):
     """One schedule."""
 
@@ -36,6 +46,8 @@ class Entry(NamedTuple):
     """The order, where it is the same for all times and memories."""
     plan: Callable[[int, int, int, Costs], Order] | None = None
     """The order that suits some times and memories; raises where the memory is too small."""
+    chunks: Callable[[int], int] = _as_given
+    """Chunks in which it runs the work that another schedule runs in so many."""
 
     @property
     def planned(self) -> bool:
@@ -57,8 +69,10 @@ def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], O
 SCHEDULES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("gpipe", "all forwards, then all backwards", gpipe.check, gpipe.order),
-        Entry("1f1b", "one forward, one backward", one_f_one_b.check, one_f_one_b.order),
+        Entry("gpipe", "all forwards, then all backwards", gpipe.check, gpipe.order, chunks=_one),
+        Entry(
+            "1f1b", "one forward, one backward", one_f_one_b.check, one_f_one_b.order, chunks=_one
+        ),
         Entry(
             "interleaved",
             "1F1B over several chunks a rank, in Megatron's order",
@@ -70,12 +84,14 @@ SCHEDULES: dict[str, Entry] = {
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
             zerobubble.check,
             zerobubble.order,
+            chunks=_one,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
             zerobubble.check_h2,
             zerobubble.order_h2,
+            chunks=_one,
         ),
         Entry(
             "zbv-formatted",
@@ -133,13 +149,19 @@ def resolve(name: str, vpp: int = 1) -> Entry:
 
 def check(name: str, pp: int, vpp: int, microbatches: int) -> Entry:
     """Return the schedule of a name, or raise an error that says why it cannot run."""
+    check_sizes(pp, vpp, microbatches)
+    entry = resolve(name, vpp)
+    entry.check(pp, vpp, microbatches)
+    return entry
+
+
+def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
+    """Raise where no schedule could run with such numbers."""
     sizes = {"pp": pp, "vpp": vpp, "microbatches": microbatches}
     for key, value in sizes.items():
         if not _is_count(value):
             msg = f"{key} must be an integer >= 1, not {value!r}"
             raise ScheduleError(msg, key=key, value=value, allowed="an integer >= 1")
-    entry = resolve(name, vpp)
-    entry.check(pp, vpp, microbatches)
     if 3 * pp * vpp * microbatches > MAX_OPERATIONS:
         msg = (
             f"pp * vpp * microbatches = {pp * vpp * microbatches} is more than a schedule may "
@@ -148,7 +170,6 @@ def check(name: str, pp: int, vpp: int, microbatches: int) -> Entry:
         raise ScheduleError(
             msg, key="microbatches", value=microbatches, allowed=MAX_OPERATIONS // 3 // (pp * vpp)
         )
-    return entry
 
 
 def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:

@@ -10,7 +10,7 @@ from projector.errors import NumericError, ScheduleError
 
 from .costs import UNLIMITED, costs_from
 from .order import BACKWARD, FORWARD, WEIGHT, Order
-from .registry import SCHEDULES, build, check
+from .registry import SCHEDULES, build, check, check_sizes
 from .replay import to_ps
 from .run import PipelineRun
 
@@ -156,6 +156,30 @@ def pipeline_run(
     except NumericError as error:
         raise ScheduleError(error.message, key=error.key, allowed=error.allowed) from error
     return run
+
+
+def check_arguments(
+    pp: int,
+    vpp: int,
+    microbatches: int,
+    f: ArrayLike,
+    b: ArrayLike,
+    w: ArrayLike,
+    p2p: float,
+    memory_limit: float | None,
+) -> None:
+    """Raise what :func:`pipeline_run` would raise under every schedule.
+
+    Raises
+    ------
+    ScheduleError
+        Where an argument is out of range.
+    """
+    check_sizes(pp, vpp, microbatches)
+    for key, value in (("f", f), ("b", b), ("w", w)):
+        _times(key, value, (pp * vpp,))
+    _times("p2p", p2p, ())
+    _limit(memory_limit)
 
 
 def _limit(value: Any) -> float | None:

@@ -1,0 +1,60 @@
+"""Files that appear whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from projector.errors import ConfigError
+
+
+def check_place(path: str | Path, *, key: str) -> None:
+    """Refuse a file that could not be written, before anything is projected for it.
+
+    Raises
+    ------
+    ConfigError
+        If the path is a folder, or its folder is not there.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise not_written(target, "it is a folder", key=key)
+    if not target.parent.is_dir():
+        raise not_written(target, f"there is no folder {target.parent}", key=key)
+
+
+def write_whole(target: Path, content: bytes, *, key: str) -> None:
+    """Write a file beside its place and rename it; ``key`` is the option that named it.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise not_written(target, error.strerror or str(error), key=key) from None
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise not_written(target, error.strerror or str(error), key=key) from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def not_written(target: Path, why: str, *, key: str) -> ConfigError:
+    """Return the error of a file that cannot be written."""
+    msg = f"{target} cannot be written: {why}"
+    return ConfigError(msg, key=key, value=str(target))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
