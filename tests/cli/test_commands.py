@@ -12,6 +12,7 @@ import projector
 from projector.cli.main import COMMANDS, cli, run
 from projector.cli.output import SCHEMA_VERSION
 from projector.projection import provenance
+from projector.schedule.registry import SCHEDULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MIXTRAL = str(EXAMPLES / "mixtral_8x22b_mi355x.yaml")
@@ -208,8 +209,12 @@ def test_all_schedules_are_compared(projector_run):
         "--pipeline-schedule-algorithm", "all",
     )  # fmt: skip
     found = as_json(out)
-    compared = [found["schedule"], *(other["schedule"] for other in found["alternatives"])]
-    assert sorted(compared) == ["1f1b", "gpipe", "zerobubble", "zerobubble-h2"]
+    compared = {found["schedule"]: found["parallelism"]["vpp"]}
+    compared |= {other["schedule"]: other["vpp"] for other in found["alternatives"]}
+    left_out = [each["schedule"] for each in found["left_out"]]
+    assert {*compared, *left_out} == {*SCHEDULES}
+    # Each in the chunks that it needs.
+    assert (compared["1f1b"], compared["interleaved"], compared["zbv-formatted"]) == (1, 2, 2)
     assert code == 0 if found["memory"]["fits"] else 3
 
 

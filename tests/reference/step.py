@@ -70,14 +70,14 @@ def simulate(layers):
 def first_forwards(stages, ranks, slowdown):
     """Return how long each stage of one job takes for the first microbatch.
 
-    A stage lists its layers as (compute, gather); stage s lies on rank s % ranks. All ranks gather
+    A stage lists its layers as (compute, gather); ``ranks`` is the rank of each. All ranks gather
     their layers one after the other from time 0 on.
     """
-    there, silent = {}, [0.0] * ranks
+    there, silent = {}, [0.0] * (max(ranks) + 1)
     for s, layers in enumerate(stages):
         for i, (_, gather) in enumerate(layers):
-            silent[s % ranks] += gather
-            there[s, i] = silent[s % ranks]
+            silent[ranks[s]] += gather
+            there[s, i] = silent[ranks[s]]
     durations, now = [], 0.0
     for s, layers in enumerate(stages):
         arrival, working = now, []
@@ -85,7 +85,7 @@ def first_forwards(stages, ranks, slowdown):
             start = max(now, there[s, i]) if gather else now
             working.append((start, start + compute))
             now = start + compute
-        end = silent[s % ranks]
+        end = silent[ranks[s]]
         # What is computed before the channel falls silent; a wait before it is no work.
         beside = (
             min(now, end)

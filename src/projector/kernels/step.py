@@ -75,7 +75,7 @@ def overlapped_stages(
 @kernel
 def gathered_forwards(
     stage_offset: NDArray[np.int64],
-    ranks: NDArray[np.int64],
+    rank_of_stage: NDArray[np.int64],
     run_offset: NDArray[np.int64],
     run_count: NDArray[np.int64],
     compute_s: NDArray[np.float64],
@@ -95,27 +95,27 @@ def gathered_forwards(
     ----------
     stage_offset : int64[jobs + 1]
         First virtual stage of each job, in model order.
-    ranks : int64[jobs]
-        Pipeline ranks; virtual stage s of a job lies on rank s % ranks.
+    rank_of_stage : int64[S]
+        Pipeline rank of each virtual stage.
     run_offset, run_count, compute_s, gather_s
         As in `overlapped_stages`.
     slowdown : float64[jobs]
-    channel_s, silent_s : float64[max(ranks)]
+    channel_s, silent_s : float64[max(rank_of_stage) + 1]
         Scratch.
     duration_s : float64[S]
         Output: from the arrival of the microbatch at a stage until its last layer has computed.
     """
     for job in range(stage_offset.shape[0] - 1):
-        for rank in range(ranks[job]):
-            channel_s[rank] = 0.0
-            silent_s[rank] = 0.0
         for stage in range(stage_offset[job], stage_offset[job + 1]):
-            rank = (stage - stage_offset[job]) % ranks[job]
+            channel_s[rank_of_stage[stage]] = 0.0
+            silent_s[rank_of_stage[stage]] = 0.0
+        for stage in range(stage_offset[job], stage_offset[job + 1]):
+            rank = rank_of_stage[stage]
             for run in range(run_offset[stage], run_offset[stage + 1]):
                 silent_s[rank] += run_count[run] * gather_s[run]
         arrival = 0.0
         for stage in range(stage_offset[job], stage_offset[job + 1]):
-            rank = (stage - stage_offset[job]) % ranks[job]
+            rank = rank_of_stage[stage]
             computed = arrival
             waited = 0.0
             for run in range(run_offset[stage], run_offset[stage + 1]):

@@ -8,9 +8,12 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
+from projector.lower.workloads import lower
 from projector.projection.evaluate import evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
+from projector.projection.pipeline import under_schedule
+from projector.schedule.registry import SCHEDULES
 
 JobLike = Job | Mapping[str, Any] | str | Path
 
@@ -43,9 +46,9 @@ def project_performance(
     target_nodes : int, optional
         Replaces ``cluster.nodes``; the global batch stays.
     schedule : str, optional
-        Replaces ``training.schedule``; ``all`` compares every schedule that can run and returns
-        the fastest that fits (the fastest at all where none does), the others as
-        ``alternatives``.
+        Replaces ``training.schedule``; ``all`` compares every schedule that can run, each in the
+        chunks (``vpp``) it needs, and returns the fastest that fits (the fastest at all where
+        none does), the others as ``alternatives``, those that cannot run as ``left_out``.
 
     Raises
     ------
@@ -90,20 +93,24 @@ def _iterable(value: Any) -> bool:
 
 
 def _compare_schedules(job: Job) -> PerformanceProjection:
-    """Return the fastest schedule that fits, with the others."""
-    from projector.schedule.registry import SCHEDULES
-
-    candidates = []
+    """Return the fastest schedule that fits, with the others and those that cannot run."""
+    lower([job])  # A job that cannot exist is no fault of the schedules.
+    candidates, left_out = [], []
     refusal: ProjectorError | None = None
     for name in SCHEDULES:
         try:
-            evaluation = evaluate([load_job(job, {"training.schedule": name})])
+            evaluation = evaluate([under_schedule(job, name)])
         except ProjectorError as error:
             refusal = refusal or error
+            left_out.append((name, error.message))
         else:
             candidates.append(performance_projection(evaluation, 0))
     if not candidates:
         assert refusal is not None
         raise refusal
-    ranked = sorted(candidates, key=lambda each: (not each.memory.fits, each.iteration_time_s))
-    return replace(ranked[0], alternatives=tuple(ranked[1:]))
+    # Of equally fast ones the first stands for what holds less.
+    ranked = sorted(
+        candidates,
+        key=lambda each: (not each.memory.fits, each.iteration_time_s, each.memory.peak_bytes),
+    )
+    return replace(ranked[0], alternatives=tuple(ranked[1:]), left_out=tuple(left_out))

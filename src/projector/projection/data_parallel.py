@@ -16,6 +16,7 @@ from projector.kernels.collectives import (
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
+from projector.schedule.placement import Placement
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -59,13 +60,18 @@ class StageTimes:
 
 
 def cost_data_parallel(
-    jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts
+    jobs: Sequence[Job],
+    workloads: Workloads,
+    costs: WorkloadCosts,
+    placements: Sequence[Placement],
 ) -> DataParallelCosts:
     """Cost the gathers and reductions of every run of layers.
 
     Dense parameters are reduced over DP * CP ranks, routed experts over the replicas of an
-    expert. Layers share buckets: a layer's time is its share of a bucket's.
+    expert, both over all directions of the pipeline. Layers share buckets: a layer's time is its
+    share of a bucket's.
     """
+    copies = np.array([placement.directions for placement in placements], np.int64)
     job_of_run = _job_of_run(workloads)
     columns = workloads.jobs
     workload = workloads.run_workload
@@ -80,8 +86,8 @@ def cost_data_parallel(
     }
     algorithms: dict[str, Ints] = {}
     groups = (
-        (costs.dense_parameters[workload], columns.dp * columns.cp, columns.shard_local),
-        (costs.expert_parameters[workload], columns.edp, columns.edp_local),
+        (costs.dense_parameters[workload], columns.dp * columns.cp * copies, columns.shard_local),
+        (costs.expert_parameters[workload], columns.edp * copies, columns.edp_local),
     )
     for position, (parameters, ranks_of_job, local_of_job) in enumerate(groups):
         ranks, local = ranks_of_job[job_of_run], local_of_job[job_of_run]
@@ -117,6 +123,7 @@ def stage_times(
     forward_s: Floats,
     backward_s: Floats,
     parallel: DataParallelCosts,
+    placements: Sequence[Placement],
 ) -> StageTimes:
     """Put compute and data-parallel traffic of each stage beside each other.
 
@@ -147,7 +154,7 @@ def stage_times(
         [not job.parallelism.fsdp or job.parallelism.fsdp_reshard_after_forward for job in jobs]
     )
     slowdown = workloads.slowdown[workloads.device_of_job][job_of_stage]
-    pass_of = _Passes(workloads, slowdown)
+    pass_of = _Passes(workloads, slowdown, placements)
     nothing = np.zeros(len(job_of_run))
     plain_f, plain_b = pass_of.total(forward_s), pass_of.total(backward_s)
     gather, reduce = parallel.gather_s, parallel.reduce_s
@@ -194,8 +201,14 @@ def stage_times(
 class _Passes:
     """Runs the overlap kernel over all stages and adds the slowdown of what was hidden."""
 
-    def __init__(self, workloads: Workloads, slowdown: Floats) -> None:
+    def __init__(
+        self, workloads: Workloads, slowdown: Floats, placements: Sequence[Placement]
+    ) -> None:
         self._workloads = workloads
+        # The first copy stands for all: each gathers on ranks of its own.
+        self._rank_of_stage = np.concatenate(
+            [placement.rank_of[: placement.num_stages] for placement in placements]
+        )
         self._slowdown = slowdown
         self._num_stages = len(workloads.run_offset) - 1
         self._stage_of_run = np.repeat(np.arange(self._num_stages), np.diff(workloads.run_offset))
@@ -227,12 +240,12 @@ class _Passes:
     def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
         """Return durations of the first microbatch behind gathers that run ahead of it."""
         plain, duration = self.total(compute_s), np.empty(self._num_stages)
-        ranks = self._workloads.jobs.pp
+        ranks = int(self._rank_of_stage.max()) + 1
         first = self._workloads.stage_offset[:-1]
         gathered_forwards(
-            self._workloads.stage_offset, ranks, self._workloads.run_offset,
+            self._workloads.stage_offset, self._rank_of_stage, self._workloads.run_offset,
             self._workloads.run_count, compute_s, gather_s, self._slowdown[first],
-            np.empty(int(ranks.max())), np.empty(int(ranks.max())), duration,
+            np.empty(ranks), np.empty(ranks), duration,
         )  # fmt: skip
         # Where nothing is gathered nothing is added, whatever the rounding.
         return np.where(self.total(gather_s) > 0.0, np.maximum(duration, plain), plain)

@@ -30,9 +30,11 @@ from projector.projection.data_parallel import (
     parameter_bytes,
     stage_times,
 )
-from projector.projection.memory_columns import StageMemory, stage_memory
+from projector.projection.memory_columns import StageMemory, stage_memory, usable_bytes
 from projector.schedule import registry
+from projector.schedule.costs import costs_from
 from projector.schedule.order import Order
+from projector.schedule.placement import Placement
 from projector.schedule.replay import peak_bytes, replay_batch, to_ps
 from projector.units import GB, MICROSECOND, MILLISECOND
 
@@ -40,6 +42,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PS = 1e-12
+
+MIDDLE = 1
+"""Class of durations that most microbatches have."""
 
 BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
 """Terms of a step, which add up to it."""
@@ -84,10 +89,13 @@ class Evaluation:
     """float64[pp] for each job: time each pipeline rank works."""
     pipeline_s: Floats
     """float64[jobs]: until the last operation of any rank, gradients and optimizer left out."""
-    p2p_s: Floats
-    """float64[stages, 2]: latency from each virtual stage to the next and to the one before."""
+    p2p_s: list[Floats]
+    """float64[pp * chunks, 2] for each job: latency from each virtual stage to the next and to the
+    one before."""
     p2p_bytes: Floats
     """float64[jobs]."""
+    placements: tuple[Placement, ...]
+    """Which rank of each job holds which stage."""
     orders: tuple[Order, ...]
     """What each rank of each job does."""
     duration_ps: list[Ints]
@@ -105,16 +113,20 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         If a job cannot exist, a schedule cannot run, or a number leaves its range.
     """
     workloads = lower(jobs)
-    orders = [_order(job, int(workloads.jobs.microbatches[row])) for row, job in enumerate(jobs)]
+    names = [_schedule(job, int(workloads.jobs.microbatches[row])) for row, job in enumerate(jobs)]
+    placements = [
+        registry.placement(name, job.parallelism.pp, job.parallelism.vpp)
+        for name, job in zip(names, jobs, strict=True)
+    ]
     table = emit_operations(workloads.rows)
     rows = cost_rows(table, workloads)
     costs = sum_workloads(table, rows, workloads)
     runs = _cost_runs(jobs, workloads, costs)
-    parallel = cost_data_parallel(jobs, workloads, costs)
+    parallel = cost_data_parallel(jobs, workloads, costs, placements)
     times = stage_times(
-        jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel
+        jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel, placements
     )
-    p2p_bytes, p2p_s = _cost_p2p(workloads)
+    p2p_bytes, p2p_s = _cost_p2p(workloads, placements)
     num = len(jobs)
     iteration_s = np.zeros(num)
     breakdown_s = np.zeros((num, len(BREAKDOWN)))
@@ -123,22 +135,27 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     pipeline_s = np.zeros(num)
     durations_ps: list[Ints] = [np.zeros(0, np.int64)] * num
     latencies_ps: list[Ints] = [np.zeros(0, np.int64)] * num
-    memory = stage_memory(jobs, workloads, costs)
+    memory = stage_memory(jobs, workloads, costs, placements)
     optimizer_s = _cost_optimizer(jobs, workloads, memory)
-    tied_s = _cost_tied_embeddings(jobs, workloads)
+    tied_s = _cost_tied_embeddings(jobs, workloads, placements)
     stage_cats, stage_launch, stage_weight_s = _stage_sums(workloads, runs)
+    orders = [
+        _order(name, row, jobs[row], workloads, times, stage_weight_s, p2p_s[row], memory)
+        for row, name in enumerate(names)
+    ]
     groups: dict[int, list[int]] = defaultdict(list)
-    for row, (_, order) in enumerate(orders):
+    for row, order in enumerate(orders):
         groups[id(order)].append(row)
     for members in groups.values():
         _replay(
-            np.array(members), orders[members[0]][1], jobs, workloads, stage_cats, stage_launch,
-            stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory, iteration_s, breakdown_s,
-            ending_rank, rank_busy_s, pipeline_s, durations_ps, latencies_ps,
+            np.array(members), orders[members[0]], placements[members[0]], jobs, workloads,
+            stage_cats, stage_launch, stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory,
+            iteration_s, breakdown_s, ending_rank, rank_busy_s, pipeline_s, durations_ps,
+            latencies_ps,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
-        schedules=tuple(name for name, _ in orders),
+        schedules=tuple(names),
         workloads=workloads,
         table=table,
         rows=rows,
@@ -154,16 +171,51 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         pipeline_s=pipeline_s,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
-        orders=tuple(order for _, order in orders),
+        placements=tuple(placements),
+        orders=tuple(orders),
         duration_ps=durations_ps,
         latency_ps=latencies_ps,
     )
 
 
-def _order(job: Job, microbatches: int) -> tuple[str, Order]:
+def _schedule(job: Job, microbatches: int) -> str:
     split = job.parallelism
-    name = registry.check(job.training.schedule, split.pp, split.vpp, microbatches).name
-    return name, registry.build(name, split.pp, split.vpp, microbatches)
+    return registry.check(job.training.schedule, split.pp, split.vpp, microbatches).name
+
+
+def _order(
+    name: str,
+    row: int,
+    job: Job,
+    workloads: Workloads,
+    times: StageTimes,
+    weight_s: Floats,
+    p2p_s: Floats,
+    memory: StageMemory,
+) -> Order:
+    """Return the order of a job; a planned one suits its times and what its device has left.
+
+    Where a microbatch alone does not fit, it is planned as if it did: such a job is projected in
+    full, as one that does not fit.
+    """
+    split, microbatches = job.parallelism, int(workloads.jobs.microbatches[row])
+    entry = registry.SCHEDULES[name]
+    costs = None
+    if entry.planned:
+        stages = slice(workloads.stage_offset[row], workloads.stage_offset[row + 1])
+        kept = memory.saved_bytes[stages]
+        least = kept[entry.stages(split.pp, split.vpp)].sum(axis=1)
+        weight = weight_s[stages]
+        costs = costs_from(
+            forward_ps=to_ps(times.forward_s[stages, MIDDLE]),
+            backward_ps=to_ps(np.maximum(0.0, times.backward_s[stages, MIDDLE] - weight)),
+            weight_ps=to_ps(weight),
+            p2p_ps=to_ps(p2p_s).T,
+            activation=kept,
+            w_share=float(memory.weight_share[row]),
+            limit=np.maximum(least, usable_bytes(job) - memory.static_bytes(row)),
+        )
+    return registry.build(name, split.pp, split.vpp, microbatches, costs)
 
 
 def _backward(per_phase: Floats) -> Floats:
@@ -252,34 +304,32 @@ def _moe_host_s(job: Job) -> float:
     return (software.moe_layer_ms if waits else software.moe_layer_sync_free_ms) * MILLISECOND
 
 
-def _cost_p2p(workloads: Workloads) -> tuple[Floats, Floats]:
+def _cost_p2p(workloads: Workloads, placements: Sequence[Placement]) -> tuple[Floats, list[Floats]]:
     """Latency of activations between virtual stages, within a domain or between nodes."""
     columns = workloads.jobs
-    job_of_stage = _job_of_run(workloads)[1]
     sequence = np.maximum(1, columns.cp)
     tokens = columns.micro_batch * columns.seq // sequence
     first_run = workloads.run_offset[workloads.stage_offset[:-1]]
     record = workloads.rows[workloads.run_workload[first_run]]
     split = np.where(record["sequence_parallel"] == 1, columns.tp, 1)
     num_bytes = 2.0 * (tokens // split) * record["hidden"] * (columns.pp > 1)
-    stride = columns.gpus // columns.pp
-    stage = np.arange(len(job_of_stage)) - workloads.stage_offset[:-1][job_of_stage]
-    rank = stage % columns.pp[job_of_stage]
-    step = np.array([1, -1])
-    other = (rank[:, None] + step) % columns.pp[job_of_stage][:, None]
-    domain = columns.domain[job_of_stage][:, None]
-    width = stride[job_of_stage][:, None]
-    same = rank[:, None] == other
-    near = rank[:, None] * width // domain == other * width // domain
+    # A second copy of the model has virtual stages of its own.
+    job = np.repeat(np.arange(len(placements)), [len(each.rank_of) for each in placements])
+    rank = np.concatenate([each.rank_of for each in placements])[:, None]
+    other = np.concatenate([each.neighbour for each in placements])
+    width = (columns.gpus // columns.pp)[job][:, None]
+    domain = columns.domain[job][:, None]
+    same = rank == other
+    near = rank * width // domain == other * width // domain
     local = np.where(near & ~same, 2, 1)
-    fabric = record["fabric"][job_of_stage]
     seconds = np.zeros(local.shape)
     for direction in range(2):
-        moved = num_bytes[job_of_stage] * ~same[:, direction]
+        moved = num_bytes[job] * ~same[:, direction]
         seconds[:, direction], _ = collective_time_columns(
-            SEND_RECV, moved, 2, local[:, direction], fabric, workloads.fabrics
+            SEND_RECV, moved, 2, local[:, direction], record["fabric"][job], workloads.fabrics
         )
-    return np.asarray(num_bytes, np.float64), seconds
+    ends = np.cumsum([len(each.rank_of) for each in placements])[:-1]
+    return np.asarray(num_bytes, np.float64), np.split(seconds, ends)
 
 
 def _cost_optimizer(jobs: Sequence[Job], workloads: Workloads, memory: StageMemory) -> list[Floats]:
@@ -310,10 +360,13 @@ def _cost_optimizer(jobs: Sequence[Job], workloads: Workloads, memory: StageMemo
     return seconds
 
 
-def _cost_tied_embeddings(jobs: Sequence[Job], workloads: Workloads) -> Floats:
-    """Sum of the two copies' gradients, where a pipeline holds the embedding twice."""
+def _cost_tied_embeddings(
+    jobs: Sequence[Job], workloads: Workloads, placements: Sequence[Placement]
+) -> Floats:
+    """Sum of the two copies' gradients, where two ranks of a pipeline hold the embedding."""
     columns = workloads.jobs
-    tied = np.array([job.model.tied_embeddings for job in jobs]) & (columns.pp > 1)
+    ends = np.array([each.rank_of[[0, each.num_stages - 1]] for each in placements])
+    tied = np.array([job.model.tied_embeddings for job in jobs]) & (ends[:, 0] != ends[:, 1])
     size = np.array(
         [
             -(-job.model.padded_vocab_size(job.parallelism.tp) // job.parallelism.tp)
@@ -322,7 +375,7 @@ def _cost_tied_embeddings(jobs: Sequence[Job], workloads: Workloads) -> Floats:
             for job in jobs
         ]
     )
-    last = (columns.pp - 1) * (columns.gpus // columns.pp)
+    last = ends[:, 1] * (columns.gpus // columns.pp)
     local = np.where(tied & (last // columns.domain == 0), 2, 1)
     fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
     seconds, _ = collective_time_columns(
@@ -339,13 +392,14 @@ def _first_fabric(workloads: Workloads, row: int) -> int:
 def _replay(
     members: Ints,
     order: Order,
+    placement: Placement,
     jobs: Sequence[Job],
     workloads: Workloads,
     stage_cats: Floats,
     stage_launch: Floats,
     stage_weight_s: Floats,
     times: StageTimes,
-    p2p_s: Floats,
+    p2p_s: list[Floats],
     optimizer_s: list[Floats],
     tied_s: Floats,
     memory: StageMemory,
@@ -360,8 +414,7 @@ def _replay(
     """Run one order for all jobs that share it; write their rows of the output columns."""
     pp, vpp = order.pp, order.vpp
     first_stage = workloads.stage_offset[members]
-    stages = first_stage[:, None] + np.arange(pp * vpp)
-    held = stages[:, order.stage_of]  # [n, pp, vpp]
+    held = first_stage[:, None, None] + placement.model_stage  # [n, pp, vpp]
     duration_ps = np.zeros((len(members), pp, vpp, 3, 3), np.int64)
     duration_ps[:, :, :, 0, :] = to_ps(times.forward_s)[held]
     backward_s = times.backward_s
@@ -370,7 +423,7 @@ def _replay(
         duration_ps[:, :, :, 2, :] = to_ps(stage_weight_s)[held][..., None]
         backward_s = np.maximum(0.0, backward_s - stage_weight_s[:, None])
     duration_ps[:, :, :, 1, :] = to_ps(backward_s)[held]
-    latency_ps = to_ps(p2p_s)[stages].transpose(0, 2, 1)
+    latency_ps = to_ps(np.stack([p2p_s[row] for row in members])).transpose(0, 2, 1)
     with_p2p = replay_batch(order, duration_ps, latency_ps)
     alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
     kept = memory.saved_bytes[held]
@@ -380,8 +433,9 @@ def _replay(
     ]
     last_end_s = with_p2p.last_backward_end_ps * PS
     tail_s = times.tail_s[held]
+    microbatches = order.microbatches
+    first_rank, last_rank = placement.rank_of[[0, placement.num_stages - 1]]
     for n, row in enumerate(members):
-        microbatches = int(workloads.jobs.microbatches[row])
         channel = np.zeros(pp)
         by_end = np.argsort(last_end_s[n], axis=1, kind="stable")
         for position in range(vpp):
@@ -392,9 +446,7 @@ def _replay(
         # A tail of zero may end a rounding error before its own backward.
         finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
         finish += times.reduce_after_s[held[n]].sum(axis=1)
-        finish[0] += tied_s[row]
-        if pp > 1:
-            finish[-1] += tied_s[row]
+        finish[[first_rank, last_rank]] += tied_s[row]
         rank = int(np.argmax(finish))
         after = optimizer_s[row] + times.gather_after_s[held[n]].sum(axis=1)
         last = int(np.argmax(after))

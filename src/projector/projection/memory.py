@@ -10,6 +10,7 @@ from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.documented import DocumentedMemory, documented_memory
 from projector.projection.evaluate import Evaluation
+from projector.projection.memory_columns import usable_bytes
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.units import to_gib
 
@@ -165,13 +166,6 @@ class MemoryProjection:
 
         rows = [stage.to_dict() for stage in self.stages]
         return html_table(repr(self), rows)
-
-
-def usable_bytes(job: Job) -> float:
-    """Return what a rank may allocate: what is left of its device memory, less fragmentation."""
-    cluster = job.cluster
-    left = cluster.device.hbm_gib * 2**30 - cluster.memory_reserve_gib * 2**30
-    return max(0.0, left / (1.0 + cluster.fragmentation))
 
 
 def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:

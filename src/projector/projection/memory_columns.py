@@ -16,6 +16,7 @@ from projector.projection.data_parallel import (
     bucket_parameters,
     parameter_bytes,
 )
+from projector.schedule.placement import Placement
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -50,19 +51,34 @@ class StageMemory:
     in_flight: list[Ints]
     """Filled by the replay: microbatches, times chunks, held at that time."""
 
-    def peak_bytes(self, row: int) -> Floats:
-        """Return the allocated peak of each rank of one job."""
+    def static_bytes(self, row: int) -> Floats:
+        """Return what each rank of one job holds besides activations."""
         return np.asarray(
             self.weights_bytes[row]
             + self.gradients_bytes[row]
             + self.optimizer_bytes[row]
-            + self.activation_peak_bytes[row]
             + self.transient_bytes[row]
             + self.buffers_bytes[row]
         )
 
+    def peak_bytes(self, row: int) -> Floats:
+        """Return the allocated peak of each rank of one job."""
+        return np.asarray(self.static_bytes(row) + self.activation_peak_bytes[row])
 
-def stage_memory(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) -> StageMemory:
+
+def usable_bytes(job: Job) -> float:
+    """Return what a rank may allocate: what is left of its device memory, less fragmentation."""
+    cluster = job.cluster
+    left = cluster.device.hbm_gib * 2**30 - cluster.memory_reserve_gib * 2**30
+    return max(0.0, left / (1.0 + cluster.fragmentation))
+
+
+def stage_memory(
+    jobs: Sequence[Job],
+    workloads: Workloads,
+    costs: WorkloadCosts,
+    placements: Sequence[Placement],
+) -> StageMemory:
     """Compute everything that does not depend on the schedule's order."""
     saved = costs.saved_bytes[workloads.run_workload] * workloads.run_count
     num_stages = len(workloads.run_offset) - 1
@@ -80,7 +96,7 @@ def stage_memory(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts
     )
     memory = StageMemory(kept, share, [], [], [], [], [], [], [], [], [], [], [])
     for row, job in enumerate(jobs):
-        _add_job(row, job, workloads, costs, stage_of_run, memory)
+        _add_job(row, job, workloads, costs, stage_of_run, placements[row], memory)
     return memory
 
 
@@ -90,28 +106,33 @@ def _add_job(
     workloads: Workloads,
     costs: WorkloadCosts,
     stage_of_run: Ints,
+    placement: Placement,
     memory: StageMemory,
 ) -> None:
     columns = workloads.jobs
     begin, end = workloads.stage_offset[row], workloads.stage_offset[row + 1]
     runs = slice(workloads.run_offset[begin], workloads.run_offset[end])
     pp = int(columns.pp[row])
-    # Virtual stage s lies on rank s % pp; V-shaped orders will bring their own map.
-    rank = (stage_of_run[runs] - begin) % pp
+    stage_of = stage_of_run[runs] - begin
+    num_stages = int(end - begin)
+    held = placement.model_stage
     workload = workloads.run_workload[runs]
     copies = workloads.run_copies[runs]
 
     def per_rank(values: Floats) -> Floats:
-        return np.asarray(np.bincount(rank, values * copies, pp), np.float64)
+        per_stage = np.bincount(stage_of, values * copies, num_stages)
+        return np.asarray(per_stage[held].sum(axis=1), np.float64)
 
     def largest(values: Floats) -> Floats:
-        out = np.zeros(pp)
-        np.maximum.at(out, rank, values)
-        return out
+        per_stage = np.zeros(num_stages)
+        np.maximum.at(per_stage, stage_of, values)
+        return np.asarray(per_stage[held].max(axis=1), np.float64)
 
     dense_layer, expert_layer = costs.dense_parameters[workload], costs.expert_parameters[workload]
     dense, experts = per_rank(dense_layer), per_rank(expert_layer)
-    dense_ranks, expert_ranks = int(columns.dp[row] * columns.cp[row]), int(columns.edp[row])
+    # The copies of a model that runs in several directions share their gradients and shards.
+    dense_ranks = int(columns.dp[row] * columns.cp[row]) * placement.directions
+    expert_ranks = int(columns.edp[row]) * placement.directions
     stage = int(columns.zero_stage[row])
     owned = dense / dense_ranks + experts / expert_ranks
     everything = dense + experts

@@ -1,5 +1,6 @@
 """Time of one job's step as users see it: every term, what limits it, what it reaches."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,8 @@ class PerformanceProjection:
     """Every operation of the pipeline, with its times and what the ranks hold."""
     alternatives: tuple["PerformanceProjection", ...] = ()
     """Other schedules that were compared, slower or too large."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Schedules that cannot run, each with the reason."""
 
     @property
     def breakdown(self) -> dict[str, float]:
@@ -202,11 +205,17 @@ class PerformanceProjection:
             result["alternatives"] = [
                 {
                     "schedule": other.schedule,
+                    "vpp": other.degrees["vpp"],
                     "iteration_time_ms": to_ms(other.iteration_time_s),
+                    "bubble_fraction": other.bubble_fraction,
                     "peak_gib": to_gib(other.memory.peak_bytes),
                     "fits": other.memory.fits,
                 }
                 for other in self.alternatives
+            ]
+        if self.left_out:
+            result["left_out"] = [
+                {"schedule": name, "reason": reason} for name, reason in self.left_out
             ]
         return result
 
@@ -251,17 +260,16 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
     )
 
 
-def _run_weights(evaluation: Evaluation, row: int, rank: int | None) -> dict[int, float]:
-    """Return how often each workload runs in a step, on one pipeline rank or on all of them."""
+def _run_weights(
+    evaluation: Evaluation, row: int, stages: Iterable[int], microbatches: int
+) -> dict[int, float]:
+    """Return how often each workload of some stages of a job runs in a step."""
     workloads = evaluation.workloads
-    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
-    pp = int(workloads.jobs.pp[row])
-    microbatches = float(workloads.jobs.microbatches[row])
+    begin = int(workloads.stage_offset[row])
     weights: dict[int, float] = {}
-    for stage in range(begin, end):
-        if rank is not None and (stage - begin) % pp != rank:
-            continue
-        for run in range(int(workloads.run_offset[stage]), int(workloads.run_offset[stage + 1])):
+    for stage in stages:
+        runs = workloads.run_offset[begin + stage : begin + stage + 2].tolist()
+        for run in range(*runs):
             workload = int(workloads.run_workload[run])
             weights[workload] = weights.get(workload, 0.0) + microbatches * float(
                 workloads.run_count[run]
@@ -272,7 +280,12 @@ def _run_weights(evaluation: Evaluation, row: int, rank: int | None) -> dict[int
 def _recompute_flop(evaluation: Evaluation, row: int) -> float:
     columns = evaluation.workloads.jobs
     ranks = float(columns.gpus[row] // columns.pp[row])
-    weights = _run_weights(evaluation, row, None)
+    weights = _run_weights(
+        evaluation,
+        row,
+        range(int(np.diff(evaluation.workloads.stage_offset)[row])),
+        int(columns.microbatches[row]),
+    )
     return ranks * sum(
         weight * float(evaluation.costs.recompute_flop[workload])
         for workload, weight in weights.items()
@@ -283,7 +296,8 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     """Sum collectives of a step by label on the rank that ends it."""
     table, rows = evaluation.table, evaluation.rows
     rank = int(evaluation.ending_rank[row])
-    weights = _run_weights(evaluation, row, rank)
+    held = evaluation.placements[row].model_stage[rank].tolist()
+    weights = _run_weights(evaluation, row, held, evaluation.orders[row].microbatches)
     found: dict[str, Communication] = {}
     recompute = evaluation.workloads.rows["recompute"]
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
@@ -328,14 +342,13 @@ def _data_parallel_communication(
 ) -> dict[str, Communication]:
     """Return gathers and reductions of one rank; what is exposed is shared by their times."""
     workloads, parallel = evaluation.workloads, evaluation.parallel
-    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
-    pp, stage = int(workloads.jobs.pp[row]), int(workloads.jobs.zero_stage[row])
-    microbatches = float(workloads.jobs.microbatches[row])
+    begin, stage = int(workloads.stage_offset[row]), int(workloads.jobs.zero_stage[row])
+    microbatches = float(evaluation.orders[row].microbatches)
     gathers = 2.0 * microbatches if stage >= 3 else 1.0
     reduces = microbatches if stage >= 2 else 1.0
     sums = {"dp:param_all_gather": [0.0, 0.0], "dp:grad_reduce": [0.0, 0.0]}
     codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
-    for virtual in range(begin + rank, end, pp):
+    for virtual in (begin + evaluation.placements[row].model_stage[rank]).tolist():
         for run in range(
             int(workloads.run_offset[virtual]), int(workloads.run_offset[virtual + 1])
         ):
@@ -374,16 +387,13 @@ def _data_parallel_communication(
 
 
 def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Communication:
-    workloads = evaluation.workloads
-    begin, end = int(workloads.stage_offset[row]), int(workloads.stage_offset[row + 1])
-    pp, microbatches = int(workloads.jobs.pp[row]), float(workloads.jobs.microbatches[row])
+    placement, p2p_s = evaluation.placements[row], evaluation.p2p_s[row]
+    microbatches = float(evaluation.orders[row].microbatches)
     seconds, messages = 0.0, 0.0
-    for stage in range(begin + rank, end, pp):
-        if stage + 1 < end:
-            seconds += microbatches * float(evaluation.p2p_s[stage, 0])
-            messages += microbatches
-        if stage > begin:
-            seconds += microbatches * float(evaluation.p2p_s[stage, 1])
-            messages += microbatches
+    for stage in placement.stage_of[rank].tolist():
+        for direction in range(2):
+            if placement.neighbour[stage, direction] != rank:
+                seconds += microbatches * float(p2p_s[stage, direction])
+                messages += microbatches
     exposed = float(evaluation.breakdown_s[row, BREAKDOWN.index("pp_comm")])
     return Communication("send_recv", messages * float(evaluation.p2p_bytes[row]), seconds, exposed)

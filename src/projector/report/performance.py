@@ -123,19 +123,27 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
 
 
 def alternatives(result: PerformanceProjection) -> list[RenderableType]:
-    """Return the other schedules that were compared, if any were."""
-    if not result.alternatives:
+    """Return the other schedules that were compared, if any were, and why some were not."""
+    if not result.alternatives and not result.left_out:
         return []
-    table = grid("=schedule", "ms", "peak GiB", "<")
+    table = grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
     for other in (result, *result.alternatives):
         add_row(
             table,
             other.schedule,
+            str(other.degrees["vpp"]),
             milliseconds(other.iteration_time_s),
+            percent(other.bubble_fraction),
             gib(other.memory.peak_bytes),
             "chosen" if other is result else "" if other.memory.fits else "does not fit",
         )
-    return section("Schedules", "", table)
+    parts = section("Schedules", "", table)
+    if result.left_out:
+        left = grid("=schedule", "<why")
+        for name, reason in result.left_out:
+            add_row(left, name, reason)
+        parts += section("Left out", "", left)
+    return parts
 
 
 def next_steps(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.errors import ScheduleError
+from projector.errors import ProjectorError
 from projector.units import to_gib, to_ms
 
 from .registry import SCHEDULES, resolve
@@ -170,7 +170,7 @@ def attempt(
     """
     try:
         found, iteration_s = run()
-    except ScheduleError as error:
+    except ProjectorError as error:
         if error.key == "memory_limit":
             return Candidate(name, vpp, DOES_NOT_FIT, reason=error.message)
         # A step that is too long to count is a mistake in the numbers, whatever the schedule.

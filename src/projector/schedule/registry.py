@@ -7,10 +7,13 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from projector.errors import ScheduleError
 
 from .costs import Costs, uniform_costs
-from .order import Order
+from .order import Order, round_robin_stages, v_shape
 from .orders import (
     dualpipe,
     gpipe,
@@ -20,6 +23,7 @@ from .orders import (
     zerobubble,
 )
 from .orders._rules import one_chunk_of_any, two_chunks
+from .placement import Placement
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
@@ -35,6 +39,24 @@ def _one(vpp: int) -> int:  # noqa: ARG001  one of the rules of `Entry.chunks`
     return 1
 
 
+def _two(vpp: int) -> int:  # noqa: ARG001
+    """Run the work of a rank as two chunks."""
+    return 2
+
+
+def _several(vpp: int) -> int:
+    """Split the work of a rank, if it is not split already."""
+    return max(2, vpp)
+
+
+def _v_stages(pp: int, vpp: int) -> NDArray[np.int64]:  # noqa: ARG001
+    return v_shape(pp)
+
+
+def _two_ways(pp: int, vpp: int) -> NDArray[np.int64]:  # noqa: ARG001
+    return dualpipe.placement(pp)
+
+
 class Entry(NamedTuple):
     """One schedule."""
 
@@ -48,6 +70,10 @@ class Entry(NamedTuple):
     """The order that suits some times and memories; raises where the memory is too small."""
     chunks: Callable[[int], int] = _as_given
     """Chunks in which it runs the work that another schedule runs in so many."""
+    stages: Callable[[int, int], NDArray[np.int64]] = round_robin_stages
+    """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
+    directions: int = 1
+    """Copies of the model that run at once."""
 
     @property
     def planned(self) -> bool:
@@ -78,6 +104,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over several chunks a rank, in Megatron's order",
             interleaved.check,
             interleaved.order,
+            chunks=_several,
         ),
         Entry(
             "zerobubble",
@@ -98,6 +125,8 @@ SCHEDULES: dict[str, Entry] = {
             "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
             partial(two_chunks, "zbv-formatted"),
             zbv_formatted.order,
+            chunks=_two,
+            stages=_v_stages,
         ),
         *(
             Entry(
@@ -105,6 +134,8 @@ SCHEDULES: dict[str, Entry] = {
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy", mode),
+                chunks=_two,
+                stages=_v_stages,
             )
             for mode, memory in (
                 ("min", "about a third of the memory of 1F1B"),
@@ -117,12 +148,16 @@ SCHEDULES: dict[str, Entry] = {
             "two copies of the model, fed from either end, memory of 1F1B and twice the weights",
             dualpipe.check,
             dualpipe.order,
+            chunks=_one,
+            stages=_two_ways,
+            directions=2,
         ),
         Entry(
             "seaailab",
             "zero bubble planned with the times and memory at hand",
             partial(one_chunk_of_any, "seaailab"),
             plan=_planner("seaailab"),
+            chunks=_one,
         ),
     )
 }
@@ -206,6 +241,13 @@ def _build(name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None)
         return entry.plan(pp, vpp, microbatches, costs)
     assert entry.order is not None
     return entry.order(pp, vpp, microbatches)
+
+
+@lru_cache(maxsize=512)
+def placement(name: str, pp: int, vpp: int) -> Placement:
+    """Return where the stages of a schedule live; the same arguments give the same object."""
+    entry = SCHEDULES[name]
+    return Placement(entry.stages(pp, vpp), entry.directions)
 
 
 def _is_count(value: Any) -> bool:

@@ -259,8 +259,11 @@ _RULES = frozenset(_RULES_TEXT.split())
 """Settings that a rule of `Translation` reads together with others."""
 
 AVAILABLE_SCHEDULES = frozenset(
-    {"auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2"}
-)
+    (
+        "auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2", "zbv-formatted",
+        "zbv-greedy-min", "zbv-greedy-half", "zbv-greedy-zb", "dualpipe", "seaailab",
+    )
+)  # fmt: skip
 """What `projector.schedule` can run, which this layer cannot ask; a test compares them."""
 
 

@@ -1,0 +1,46 @@
+"""Which rank holds which virtual stage."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+class Placement:
+    """The chunks of every rank; shared by all jobs of a schedule and size, so read-only."""
+
+    def __init__(self, stage_of: Ints, directions: int = 1) -> None:
+        """Keep the virtual stages ``int64[pp, chunks]`` of ``directions`` copies of a model."""
+        self.stage_of = np.array(stage_of, np.int64)
+        self.directions = directions
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages of one copy of the model."""
+        return self.stage_of.size // self.directions
+
+    @cached_property
+    def model_stage(self) -> Ints:
+        """Stage of the model that each chunk of each rank holds, ``int64[pp, chunks]``."""
+        return self.stage_of % self.num_stages
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """Rank of each virtual stage, ``int64[pp * chunks]``."""
+        rank = np.empty(self.stage_of.size, np.int64)
+        rank[self.stage_of] = np.arange(len(self.stage_of))[:, np.newaxis]
+        return rank
+
+    @cached_property
+    def neighbour(self) -> Ints:
+        """Rank of the next stage and of the one before, ``int64[pp * chunks, 2]``.
+
+        At the ends of a copy, where there is none, a stage is its own neighbour.
+        """
+        rank, stage = self.rank_of, np.arange(self.stage_of.size)
+        place = stage % self.num_stages
+        following = np.where(place == self.num_stages - 1, stage, stage + 1) % len(rank)
+        before = np.where(place == 0, stage, stage - 1)
+        return np.stack([rank[following], rank[before]], axis=1)
