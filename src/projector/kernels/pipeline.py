@@ -28,17 +28,23 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 """Classes of duration: F of microbatch 0 is first, B and W of the last microbatch are last,
 everything else is middle; a single microbatch has F first and B and W last."""
 
-PREVIOUS, DEPENDENCY, LATENCY, DURATION = 0, 1, 2, 3
-"""Columns of a line."""
+PREVIOUS, DEPENDENCY, LATENCY, DURATION, OUTPUT = 0, 1, 2, 3, 4
+"""Columns of a line; a program made from one also says where an end is written."""
 
-OK, DEADLOCK, OUT_OF_RANGE = 0, 1, 2
-"""Status of a kernel."""
+OK, DEADLOCK, OUT_OF_RANGE, UNSURE = 0, 1, 2, 3
+"""Status of a kernel. A fast replay is unsure where some end might be out of range: it does not
+look at each of them, so the direct one has to."""
 
 MAX_PS = 2**62
 """No operation may end later than this, which is 53 days."""
 
 MAX_DURATION_PS = 2**60
 """Longest duration and latency; one more of each on top of ``MAX_PS`` still fits an int64."""
+
+SAFE_PS = float(MAX_PS // 2)
+"""Where all operations and latencies together, summed in float64, take no longer than this, no
+end is out of range: every path visits each of them once at most, and rounding is far below the
+factor of 2."""
 
 
 @helper
@@ -156,6 +162,51 @@ def compile_line(
     return OK
 
 
+@helper
+def load_latencies(
+    p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]
+) -> bool:
+    """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit."""
+    stages = p2p_ps.shape[2]
+    latency_ps[0] = 0
+    for direction in range(2):
+        for stage in range(stages):
+            latency = p2p_ps[config, direction, stage]
+            if latency < 0 or latency > MAX_DURATION_PS:
+                return False
+            latency_ps[1 + direction * stages + stage] = latency
+    return True
+
+
+@helper
+def durations_fit(
+    duration_ps: NDArray[np.int64], config: int, uses: NDArray[np.int64]
+) -> bool:
+    """Say whether the durations that operations have are in range; the others are not read."""
+    for index in range(uses.shape[0]):
+        duration = duration_ps[config, index]
+        if uses[index] > 0 and (duration < 0 or duration > MAX_DURATION_PS):
+            return False
+    return True
+
+
+@helper
+def write_busy(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    uses: NDArray[np.int64],
+    rank_busy_ps: NDArray[np.int64],
+) -> None:
+    """Sum the operations of each rank of one configuration."""
+    per_rank = uses.shape[0] // rank_busy_ps.shape[1]
+    for rank in range(rank_busy_ps.shape[1]):
+        busy = np.int64(0)
+        for index in range(rank * per_rank, (rank + 1) * per_rank):
+            if uses[index] > 0:
+                busy += uses[index] * duration_ps[config, index]
+        rank_busy_ps[config, rank] = busy
+
+
 @kernel
 def replay_batch(
     line: NDArray[np.int32],
@@ -207,21 +258,13 @@ def replay_batch(
         nothing.
     """
     num_ranks, num_chunks = last_backward_slot.shape
-    stages = num_ranks * num_chunks
-    per_rank = num_chunks * 9
-    latency_ps = np.zeros(1 + 2 * stages, np.int64)
+    latency_ps = np.empty(1 + 2 * num_ranks * num_chunks, np.int64)
     end_ps[0] = 0
     for config in range(duration_ps.shape[0]):
-        for direction in range(2):
-            for stage in range(stages):
-                latency = p2p_ps[config, direction, stage]
-                if latency < 0 or latency > MAX_DURATION_PS:
-                    return OUT_OF_RANGE
-                latency_ps[1 + direction * stages + stage] = latency
-        for index in range(uses.shape[0]):
-            duration = duration_ps[config, index]
-            if uses[index] > 0 and (duration < 0 or duration > MAX_DURATION_PS):
-                return OUT_OF_RANGE
+        if not load_latencies(p2p_ps, config, latency_ps):
+            return OUT_OF_RANGE
+        if not durations_fit(duration_ps, config, uses):
+            return OUT_OF_RANGE
 
         for i in range(line.shape[0]):
             arrival = end_ps[line[i, DEPENDENCY]] + latency_ps[line[i, LATENCY]]
@@ -230,17 +273,13 @@ def replay_batch(
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
 
+        write_busy(duration_ps, config, uses, rank_busy_ps)
         for rank in range(num_ranks):
             first = first_slot[rank]
             rank_start_ps[config, rank] = (
                 end_ps[first] - duration_ps[config, line[first - 1, DURATION]]
             )
             rank_end_ps[config, rank] = end_ps[last_slot[rank]]
-            busy = np.int64(0)
-            for index in range(rank * per_rank, (rank + 1) * per_rank):
-                if uses[index] > 0:
-                    busy += uses[index] * duration_ps[config, index]
-            rank_busy_ps[config, rank] = busy
             for c in range(num_chunks):
                 last_backward_end_ps[config, rank, c] = end_ps[last_backward_slot[rank, c]]
     return OK

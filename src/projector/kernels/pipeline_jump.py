@@ -1,0 +1,325 @@
+r"""Replay of one order that jumps over its steady state, exactly.
+
+The middle of a long order repeats itself: on each rank, operation ``i + length`` has the duration
+and the latency of operation ``i``, and waits for what stands one period behind what ``i`` waits
+for. The program of such an order is a *prologue*, one *period* that is run again and again, and an
+*epilogue*. After some periods the ends advance by constant steps, and many periods are jumped at
+once. The steps need not be equal: an operation and what it waits for may drift apart, each with a
+velocity of its own, until one of two predecessors overtakes the other.
+
+Why a jump is exact. Let the *window* be the last c periods, ``E(i)`` the end of its operation i and
+``v(i) = E(i) - E(i')`` with i' the same operation c periods earlier. Of the two predecessors of i,
+the one that i really waited for is the *chosen* one, the other one has a gap of
+``E(chosen) + latency - E(other) - latency >= 0``. A predecessor x before the window has the
+velocity ``E(x'') - E(x)``, with x'' in the window. Then n jumps give ``E(i) + k * v(i)`` at the k-th
+repetition of i for all k <= n, if
+
+1. times are integers, so that sums and maxima are exact;
+2. each operation of the window has the velocity of its chosen predecessor;
+3. the gap, which changes by ``v(chosen) - v(other)`` in each jump, stays >= 0 in all n of them;
+4. all operations that are jumped over are in the periodic part, which is proven on the arrays when
+   the order is compiled;
+5. no operation of a period or of the epilogue waits for one that is more than ``history`` periods
+   older, and ``c >= history``: all that is ever read again lies in the window that is carried
+   along, and x'' above exists.
+
+The proof is an induction over k and, within it, over the operations in topological order: the
+predecessors of the k-th repetition of i have ended at ``E + k * v``, by (3) the maximum takes the
+chosen one, and by (2) the result is ``E(i) + k * v(i)``. Nothing is assumed about how the schedule
+behaves; where no c satisfies the conditions, the next period is run as it is.
+
+Shapes
+    n        configurations that share one order
+    pp, vpp  ranks, and chunks (virtual stages) of a rank
+    width    operations of one period, all ranks together
+Units
+    times int64 picoseconds.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jit import helper, kernel
+from .pipeline import (
+    DEPENDENCY,
+    DURATION,
+    LATENCY,
+    OK,
+    OUT_OF_RANGE,
+    OUTPUT,
+    PREVIOUS,
+    SAFE_PS,
+    UNSURE,
+    durations_fit,
+    load_latencies,
+    write_busy,
+)
+
+PERIODS, HISTORY, MAX_CYCLE, CAPACITY, FIRST_ROW, SIZE = 0, 1, 2, 3, 4, 5
+"""Entries of the layout: how often the period repeats; how many periods back it reads; the longest
+cycle that is looked for, in periods; how many periods are kept; where the oldest of them begins
+among the ends; how many ends there are."""
+
+
+@helper
+def _total_ps(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    uses: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
+) -> float:
+    """Sum all operations and latencies of one configuration; no end is later."""
+    total = 0.0
+    for index in range(uses.shape[0]):
+        if uses[index] > 0:
+            total += float(uses[index]) * float(duration_ps[config, index])
+    for index in range(latency_uses.shape[0]):
+        total += float(latency_uses[index]) * float(latency_ps[index])
+    return total
+
+
+@helper
+def _run(
+    program: NDArray[np.int32],
+    base: int,
+    latency_ps: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    config: int,
+    end_ps: NDArray[np.int64],
+) -> None:
+    """Run a straight program whose places count from ``base``."""
+    for i in range(program.shape[0]):
+        arrival = end_ps[base + program[i, DEPENDENCY]] + latency_ps[program[i, LATENCY]]
+        end_ps[base + program[i, OUTPUT]] = (
+            max(end_ps[base + program[i, PREVIOUS]], arrival)
+            + duration_ps[config, program[i, DURATION]]
+        )
+
+
+@helper
+def _copy(end_ps: NDArray[np.int64], source: int, target: int, count: int) -> None:
+    """Move ends to lower places; the ranges may overlap."""
+    for i in range(count):
+        end_ps[target + i] = end_ps[source + i]
+
+
+@helper
+def _velocity(end_ps: NDArray[np.int64], place: int, window: int, cycle: int) -> int:
+    """Return what an end advances by in one cycle; those before the window borrow from it."""
+    if place >= window:
+        return int(end_ps[place] - end_ps[place - cycle])
+    return int(end_ps[place + cycle] - end_ps[place])
+
+
+@helper
+def _jumps(
+    period: NDArray[np.int32],
+    end_ps: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    stop: int,
+    cycle: int,
+    most: int,
+) -> int:
+    """Return how many cycles the window before ``stop`` can be jumped; at most ``most``.
+
+    ``cycle`` is the length of the window in places, not in periods.
+    """
+    width = period.shape[0]
+    window = stop - cycle
+    count = most
+    for base in range(window, stop, width):
+        for i in range(width):
+            place = base + period[i, OUTPUT]
+            velocity = end_ps[place] - end_ps[place - cycle]
+            previous = base + period[i, PREVIOUS]
+            dependency = base + period[i, DEPENDENCY]
+            chosen = _velocity(end_ps, previous, window, cycle)
+            other = chosen
+            if dependency != previous:
+                other = _velocity(end_ps, dependency, window, cycle)
+                gap = (
+                    end_ps[previous]
+                    - end_ps[dependency]
+                    - latency_ps[period[i, LATENCY]]
+                )
+                if gap < 0:
+                    gap = -gap
+                    chosen, other = other, chosen
+                if other > chosen:
+                    count = min(count, gap // (other - chosen))
+            if velocity != chosen or count == 0:
+                return 0
+    return count
+
+
+@helper
+def _advances_evenly(end_ps: NDArray[np.int64], place: int, cycle: int) -> bool:
+    last = end_ps[place] - end_ps[place - cycle]
+    return last == end_ps[place - cycle] - end_ps[place - 2 * cycle]
+
+
+@helper
+def _find_jump(
+    period: NDArray[np.int32],
+    probe: NDArray[np.int64],
+    layout: NDArray[np.int64],
+    end_ps: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    filled: int,
+    left: int,
+) -> tuple[int, int]:
+    """Return a cycle, in periods, and how often it can be jumped; 0 where none can be.
+
+    ``filled`` periods are kept, ``left`` are still to be run. Two operations of every period say
+    at little cost which cycles are worth looking at.
+    """
+    width = period.shape[0]
+    stop = layout[FIRST_ROW] + filled * width
+    longest = min(filled // 2, left, layout[MAX_CYCLE])
+    for periods in range(layout[HISTORY], longest + 1):
+        cycle = periods * width
+        if filled > 2 * periods and not (
+            _advances_evenly(end_ps, stop - width + probe[0], cycle)
+            and _advances_evenly(end_ps, stop - width + probe[1], cycle)
+        ):
+            continue
+        count = _jumps(period, end_ps, latency_ps, stop, cycle, left // periods)
+        if count > 0:
+            return periods, count
+    return 0, 0
+
+
+@helper
+def _run_periods(
+    period: NDArray[np.int32],
+    probe: NDArray[np.int64],
+    layout: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    config: int,
+    end_ps: NDArray[np.int64],
+) -> int:
+    """Run or jump all periods; the last ``history`` of them end where the first ones stood.
+
+    Returns how many were run.
+    """
+    width = period.shape[0]
+    first = layout[FIRST_ROW]
+    filled = layout[HISTORY]
+    left = layout[PERIODS]
+    patience = 0
+    num_run = 0
+    while left > 0:
+        if filled == layout[CAPACITY]:
+            kept = 2 * layout[MAX_CYCLE]
+            _copy(end_ps, first + (filled - kept) * width, first, kept * width)
+            filled = kept
+        _run(period, first + filled * width, latency_ps, duration_ps, config, end_ps)
+        filled += 1
+        left -= 1
+        num_run += 1
+        patience -= 1
+        if left == 0 or patience > 0:
+            continue
+        periods, count = _find_jump(period, probe, layout, end_ps, latency_ps, filled, left)
+        if count == 0:
+            # Looking costs as much as running: the longer nothing is found, the rarer it gets.
+            patience = filled // 8
+            continue
+        cycle = periods * width
+        source = first + filled * width - cycle
+        for i in range(cycle):
+            end = end_ps[source + i]
+            end_ps[first + i] = end + count * (end - end_ps[source + i - cycle])
+        filled = periods
+        left -= count * periods
+    kept = layout[HISTORY]
+    _copy(end_ps, first + (filled - kept) * width, first, kept * width)
+    return num_run
+
+
+@kernel
+def replay_jump(
+    prologue: NDArray[np.int32],
+    period: NDArray[np.int32],
+    epilogue: NDArray[np.int32],
+    layout: NDArray[np.int64],
+    probe: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
+    first: NDArray[np.int64],
+    first_duration: NDArray[np.int64],
+    last: NDArray[np.int64],
+    last_backward: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    p2p_ps: NDArray[np.int64],
+    periods_run: NDArray[np.int64],
+    rank_start_ps: NDArray[np.int64],
+    rank_end_ps: NDArray[np.int64],
+    rank_busy_ps: NDArray[np.int64],
+    last_backward_end_ps: NDArray[np.int64],
+) -> int:
+    """Run one order with the durations of each configuration, jumping where that is exact.
+
+    Parameters
+    ----------
+    prologue, epilogue : int32[ops, 5]
+        Columns of a line with places among the ends, and the place of the end.
+    period : int32[width, 5]
+        The same, counted from where the period begins; negative places are those before it.
+    layout : int64[6]
+        See ``PERIODS`` and following.
+    probe : int64[2]
+        Two operations of the period that are looked at first.
+    uses : int64[pp * vpp * 9]
+        How many operations have each duration.
+    latency_uses : int64[1 + 2 * stages]
+        How many operations wait for each latency; entry 0 is no latency.
+    first : int64[pp]
+        Places of the first operation of each rank after the prologue.
+    first_duration : int64[pp]
+        The duration that it has, as an index into the flattened ones.
+    last, last_backward : int64[pp], int64[pp, vpp]
+        Places after the epilogue of the last operation of each rank and of the last B (W, where
+        it stands alone) of each chunk.
+    duration_ps, p2p_ps
+        As in :func:`projector.kernels.pipeline.replay_batch`.
+    periods_run : int64[n]
+        Output: periods that were run and not jumped.
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps
+        Outputs, as there.
+
+    Returns
+    -------
+    int
+        ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
+        might be. Unless ``OK``, outputs mean nothing.
+    """
+    num_ranks, num_chunks = last_backward.shape
+    latency_ps = np.empty(latency_uses.shape[0], np.int64)
+    end_ps = np.zeros(layout[SIZE], np.int64)
+    for config in range(duration_ps.shape[0]):
+        if not load_latencies(p2p_ps, config, latency_ps):
+            return OUT_OF_RANGE
+        if not durations_fit(duration_ps, config, uses):
+            return OUT_OF_RANGE
+        if _total_ps(duration_ps, config, uses, latency_ps, latency_uses) > SAFE_PS:
+            return UNSURE
+
+        _run(prologue, 0, latency_ps, duration_ps, config, end_ps)
+        for rank in range(num_ranks):
+            rank_start_ps[config, rank] = (
+                end_ps[first[rank]] - duration_ps[config, first_duration[rank]]
+            )
+        periods_run[config] = _run_periods(
+            period, probe, layout, latency_ps, duration_ps, config, end_ps
+        )
+        _run(epilogue, 0, latency_ps, duration_ps, config, end_ps)
+
+        write_busy(duration_ps, config, uses, rank_busy_ps)
+        for rank in range(num_ranks):
+            rank_end_ps[config, rank] = end_ps[last[rank]]
+            for c in range(num_chunks):
+                last_backward_end_ps[config, rank, c] = end_ps[last_backward[rank, c]]
+    return OK
