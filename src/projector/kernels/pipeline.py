@@ -163,6 +163,15 @@ def compile_line(
 
 
 @helper
+def at(index: int) -> np.uint64:
+    """Return an index that is known to be >= 0.
+
+    A signed one is tested for counting from the end, which doubled the time of a replay.
+    """
+    return np.uint64(index)
+
+
+@helper
 def load_latencies(
     p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]
 ) -> bool:
@@ -267,8 +276,9 @@ def replay_batch(
             return OUT_OF_RANGE
 
         for i in range(line.shape[0]):
-            arrival = end_ps[line[i, DEPENDENCY]] + latency_ps[line[i, LATENCY]]
-            end = max(end_ps[line[i, PREVIOUS]], arrival) + duration_ps[config, line[i, DURATION]]
+            arrival = end_ps[at(line[i, DEPENDENCY])] + latency_ps[at(line[i, LATENCY])]
+            started = max(end_ps[at(line[i, PREVIOUS])], arrival)
+            end = started + duration_ps[at(config), at(line[i, DURATION])]
             if end > MAX_PS:
                 return OUT_OF_RANGE
             end_ps[i + 1] = end

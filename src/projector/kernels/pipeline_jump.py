@@ -44,15 +44,15 @@ from .pipeline import (
     DEPENDENCY,
     DURATION,
     LATENCY,
+    MAX_DURATION_PS,
     OK,
     OUT_OF_RANGE,
     OUTPUT,
     PREVIOUS,
     SAFE_PS,
     UNSURE,
-    durations_fit,
+    at,
     load_latencies,
-    write_busy,
 )
 
 PERIODS, HISTORY, MAX_CYCLE, CAPACITY, FIRST_ROW, SIZE = 0, 1, 2, 3, 4, 5
@@ -65,18 +65,39 @@ among the ends; how many ends there are."""
 def _total_ps(
     duration_ps: NDArray[np.int64],
     config: int,
+    used: NDArray[np.int64],
     uses: NDArray[np.int64],
     latency_ps: NDArray[np.int64],
     latency_uses: NDArray[np.int64],
 ) -> float:
-    """Sum all operations and latencies of one configuration; no end is later."""
+    """Sum all operations and latencies of one configuration; -1 where one is out of range."""
     total = 0.0
-    for index in range(uses.shape[0]):
-        if uses[index] > 0:
-            total += float(uses[index]) * float(duration_ps[config, index])
-    for index in range(latency_uses.shape[0]):
-        total += float(latency_uses[index]) * float(latency_ps[index])
-    return total
+    fits = True
+    for i in range(used.shape[0]):
+        duration = duration_ps[at(config), at(used[i])]
+        fits = fits and 0 <= duration <= MAX_DURATION_PS
+        total += float(uses[i]) * float(duration)
+    for i in range(latency_uses.shape[0]):
+        total += float(latency_uses[i]) * float(latency_ps[i])
+    return total if fits else -1.0
+
+
+@helper
+def _write_busy(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    used: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    per_rank: int,
+    rank_busy_ps: NDArray[np.int64],
+) -> None:
+    i = 0
+    for rank in range(rank_busy_ps.shape[1]):
+        busy = np.int64(0)
+        while i < used.shape[0] and used[i] < (rank + 1) * per_rank:
+            busy += uses[i] * duration_ps[at(config), at(used[i])]
+            i += 1
+        rank_busy_ps[config, rank] = busy
 
 
 @helper
@@ -90,11 +111,10 @@ def _run(
 ) -> None:
     """Run a straight program whose places count from ``base``."""
     for i in range(program.shape[0]):
-        arrival = end_ps[base + program[i, DEPENDENCY]] + latency_ps[program[i, LATENCY]]
-        end_ps[base + program[i, OUTPUT]] = (
-            max(end_ps[base + program[i, PREVIOUS]], arrival)
-            + duration_ps[config, program[i, DURATION]]
-        )
+        arrival = end_ps[at(base + program[i, DEPENDENCY])] + latency_ps[at(program[i, LATENCY])]
+        started = max(end_ps[at(base + program[i, PREVIOUS])], arrival)
+        duration = duration_ps[at(config), at(program[i, DURATION])]
+        end_ps[at(base + program[i, OUTPUT])] = started + duration
 
 
 @helper
@@ -107,9 +127,8 @@ def _copy(end_ps: NDArray[np.int64], source: int, target: int, count: int) -> No
 @helper
 def _velocity(end_ps: NDArray[np.int64], place: int, window: int, cycle: int) -> int:
     """Return what an end advances by in one cycle; those before the window borrow from it."""
-    if place >= window:
-        return int(end_ps[place] - end_ps[place - cycle])
-    return int(end_ps[place + cycle] - end_ps[place])
+    newest = place if place >= window else place + cycle
+    return int(end_ps[at(newest)] - end_ps[at(newest - cycle)])
 
 
 @helper
@@ -131,23 +150,19 @@ def _jumps(
     for base in range(window, stop, width):
         for i in range(width):
             place = base + period[i, OUTPUT]
-            velocity = end_ps[place] - end_ps[place - cycle]
+            velocity = end_ps[at(place)] - end_ps[at(place - cycle)]
             previous = base + period[i, PREVIOUS]
             dependency = base + period[i, DEPENDENCY]
-            chosen = _velocity(end_ps, previous, window, cycle)
-            other = chosen
-            if dependency != previous:
-                other = _velocity(end_ps, dependency, window, cycle)
-                gap = (
-                    end_ps[previous]
-                    - end_ps[dependency]
-                    - latency_ps[period[i, LATENCY]]
-                )
-                if gap < 0:
-                    gap = -gap
-                    chosen, other = other, chosen
-                if other > chosen:
-                    count = min(count, gap // (other - chosen))
+            gap = (
+                end_ps[at(previous)]
+                - end_ps[at(dependency)]
+                - latency_ps[at(period[i, LATENCY])]
+            )
+            # Selections and no branches: which one is chosen cannot be predicted.
+            chosen = _velocity(end_ps, previous if gap >= 0 else dependency, window, cycle)
+            other = _velocity(end_ps, dependency if gap >= 0 else previous, window, cycle)
+            if other > chosen:
+                count = min(count, abs(gap) // (other - chosen))
             if velocity != chosen or count == 0:
                 return 0
     return count
@@ -179,14 +194,13 @@ def _find_jump(
     longest = min(filled // 2, left, layout[MAX_CYCLE])
     for periods in range(layout[HISTORY], longest + 1):
         cycle = periods * width
-        if filled > 2 * periods and not (
+        if filled <= 2 * periods or (
             _advances_evenly(end_ps, stop - width + probe[0], cycle)
             and _advances_evenly(end_ps, stop - width + probe[1], cycle)
         ):
-            continue
-        count = _jumps(period, end_ps, latency_ps, stop, cycle, left // periods)
-        if count > 0:
-            return periods, count
+            count = _jumps(period, end_ps, latency_ps, stop, cycle, left // periods)
+            if count > 0:
+                return periods, count
     return 0, 0
 
 
@@ -225,7 +239,7 @@ def _run_periods(
         periods, count = _find_jump(period, probe, layout, end_ps, latency_ps, filled, left)
         if count == 0:
             # Looking costs as much as running: the longer nothing is found, the rarer it gets.
-            patience = filled // 8
+            patience = filled // 4
             continue
         cycle = periods * width
         source = first + filled * width - cycle
@@ -234,6 +248,8 @@ def _run_periods(
             end_ps[first + i] = end + count * (end - end_ps[source + i - cycle])
         filled = periods
         left -= count * periods
+        if left < periods:
+            patience = left + 1  # What is left is not worth another search.
     kept = layout[HISTORY]
     _copy(end_ps, first + (filled - kept) * width, first, kept * width)
     return num_run
@@ -246,6 +262,7 @@ def replay_jump(
     epilogue: NDArray[np.int32],
     layout: NDArray[np.int64],
     probe: NDArray[np.int64],
+    used: NDArray[np.int64],
     uses: NDArray[np.int64],
     latency_uses: NDArray[np.int64],
     first: NDArray[np.int64],
@@ -272,8 +289,10 @@ def replay_jump(
         See ``PERIODS`` and following.
     probe : int64[2]
         Two operations of the period that are looked at first.
-    uses : int64[pp * vpp * 9]
-        How many operations have each duration.
+    used : int64[used]
+        Durations that operations have, as indices into the flattened ones, ascending.
+    uses : int64[used]
+        How many operations have each of them.
     latency_uses : int64[1 + 2 * stages]
         How many operations wait for each latency; entry 0 is no latency.
     first : int64[pp]
@@ -302,9 +321,10 @@ def replay_jump(
     for config in range(duration_ps.shape[0]):
         if not load_latencies(p2p_ps, config, latency_ps):
             return OUT_OF_RANGE
-        if not durations_fit(duration_ps, config, uses):
+        total = _total_ps(duration_ps, config, used, uses, latency_ps, latency_uses)
+        if total < 0.0:
             return OUT_OF_RANGE
-        if _total_ps(duration_ps, config, uses, latency_ps, latency_uses) > SAFE_PS:
+        if total > SAFE_PS:
             return UNSURE
 
         _run(prologue, 0, latency_ps, duration_ps, config, end_ps)
@@ -317,7 +337,7 @@ def replay_jump(
         )
         _run(epilogue, 0, latency_ps, duration_ps, config, end_ps)
 
-        write_busy(duration_ps, config, uses, rank_busy_ps)
+        _write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
         for rank in range(num_ranks):
             rank_end_ps[config, rank] = end_ps[last[rank]]
             for c in range(num_chunks):

@@ -78,8 +78,10 @@ class JumpProgram(NamedTuple):
     """``int64[6]``"""
     probe: Ints
     """``int64[2]``"""
+    used: Ints
+    """``int64[used]``"""
     uses: Ints
-    """``int64[pp * vpp * 9]``"""
+    """``int64[used]``"""
     latency_uses: Ints
     """``int64[1 + 2 * stages]``"""
     first: Ints
@@ -381,7 +383,8 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
             [count, history, max_cycle, capacity, first_row, epilogue_at + len(after)]
         ),
         probe=within[[0, -1], -1],
-        uses=line.uses,
+        used=np.flatnonzero(line.uses),
+        uses=line.uses[line.uses > 0],
         latency_uses=_latency_uses(order, line),
         first=at_start[first],
         first_duration=operations.duration[first],
