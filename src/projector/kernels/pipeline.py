@@ -172,9 +172,7 @@ def at(index: int) -> np.uint64:
 
 
 @helper
-def load_latencies(
-    p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]
-) -> bool:
+def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]) -> bool:
     """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit."""
     stages = p2p_ps.shape[2]
     latency_ps[0] = 0
@@ -188,9 +186,7 @@ def load_latencies(
 
 
 @helper
-def durations_fit(
-    duration_ps: NDArray[np.int64], config: int, uses: NDArray[np.int64]
-) -> bool:
+def durations_fit(duration_ps: NDArray[np.int64], config: int, uses: NDArray[np.int64]) -> bool:
     """Say whether the durations that operations have are in range; the others are not read."""
     for index in range(uses.shape[0]):
         duration = duration_ps[config, index]

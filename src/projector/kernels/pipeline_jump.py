@@ -1,4 +1,4 @@
-r"""Replay of one order that jumps over its steady state, exactly.
+"""Replay of one order that jumps over its steady state, exactly.
 
 The middle of a long order repeats itself: on each rank, operation ``i + length`` has the duration
 and the latency of operation ``i``, and waits for what stands one period behind what ``i`` waits
@@ -7,26 +7,25 @@ for. The program of such an order is a *prologue*, one *period* that is run agai
 once. The steps need not be equal: an operation and what it waits for may drift apart, each with a
 velocity of its own, until one of two predecessors overtakes the other.
 
-Why a jump is exact. Let the *window* be the last c periods, ``E(i)`` the end of its operation i and
-``v(i) = E(i) - E(i')`` with i' the same operation c periods earlier. Of the two predecessors of i,
-the one that i really waited for is the *chosen* one, the other one has a gap of
-``E(chosen) + latency - E(other) - latency >= 0``. A predecessor x before the window has the
-velocity ``E(x'') - E(x)``, with x'' in the window. Then n jumps give ``E(i) + k * v(i)`` at the k-th
-repetition of i for all k <= n, if
+Why a jump is exact. Let the *window* be the last c periods, E the ends, and the velocity of an
+operation of the window what its end has advanced by since the same operation c periods earlier.
+An operation before the window has the velocity of the one c periods later, which is in the window.
+Of the two predecessors of an operation, the *chosen* one is the one that it really waited for; the
+*gap* is the time by which the other one came earlier. If
 
-1. times are integers, so that sums and maxima are exact;
-2. each operation of the window has the velocity of its chosen predecessor;
-3. the gap, which changes by ``v(chosen) - v(other)`` in each jump, stays >= 0 in all n of them;
-4. all operations that are jumped over are in the periodic part, which is proven on the arrays when
-   the order is compiled;
-5. no operation of a period or of the epilogue waits for one that is more than ``history`` periods
-   older, and ``c >= history``: all that is ever read again lies in the window that is carried
-   along, and x'' above exists.
+1. times are integers, so that sums and maxima are exact,
+2. each operation of the window has the velocity of its chosen predecessor,
+3. each gap, which changes by the difference of the two velocities, stays >= 0 in n repetitions,
+4. everything that is jumped over belongs to the periodic part, which is proven on the arrays when
+   the order is compiled, and
+5. no operation of a period or of the epilogue waits for one more than ``history`` periods older,
+   with c >= history, so that all that is read later lies in the window that is carried along,
 
-The proof is an induction over k and, within it, over the operations in topological order: the
-predecessors of the k-th repetition of i have ended at ``E + k * v``, by (3) the maximum takes the
-chosen one, and by (2) the result is ``E(i) + k * v(i)``. Nothing is assumed about how the schedule
-behaves; where no c satisfies the conditions, the next period is run as it is.
+then the k-th repetition of the window ends at ``E + k * velocity`` for all k <= n. The proof is by
+induction over k and, for each k, over the operations in topological order: the predecessors have
+ended at ``E + k * velocity``; by (3) the maximum takes the chosen one; by (2) the operation keeps
+its velocity. Nothing is assumed about how a schedule behaves: where no c meets the conditions, the
+next period is run as it is.
 
 Shapes
     n        configurations that share one order
@@ -153,11 +152,7 @@ def _jumps(
             velocity = end_ps[at(place)] - end_ps[at(place - cycle)]
             previous = base + period[i, PREVIOUS]
             dependency = base + period[i, DEPENDENCY]
-            gap = (
-                end_ps[at(previous)]
-                - end_ps[at(dependency)]
-                - latency_ps[at(period[i, LATENCY])]
-            )
+            gap = end_ps[at(previous)] - end_ps[at(dependency)] - latency_ps[at(period[i, LATENCY])]
             # Selections and no branches: which one is chosen cannot be predicted.
             chosen = _velocity(end_ps, previous if gap >= 0 else dependency, window, cycle)
             other = _velocity(end_ps, dependency if gap >= 0 else previous, window, cycle)
@@ -171,7 +166,7 @@ def _jumps(
 @helper
 def _advances_evenly(end_ps: NDArray[np.int64], place: int, cycle: int) -> bool:
     last = end_ps[place] - end_ps[place - cycle]
-    return last == end_ps[place - cycle] - end_ps[place - 2 * cycle]
+    return bool(last == end_ps[place - cycle] - end_ps[place - 2 * cycle])
 
 
 @helper

@@ -127,7 +127,7 @@ def _load_lanes(
         largest = max(largest, value)
         rows[row, lane] = value
         total[lane] += float(weight) * float(value)
-    return smallest >= 0 and largest <= MAX_DURATION_PS
+    return bool(smallest >= 0 and largest <= MAX_DURATION_PS)
 
 
 @helper
@@ -214,7 +214,9 @@ def replay_lanes(
         total[:] = 0.0
         fits = True
         for i in range(2 * stages):
-            fits &= _load_lanes(flat_p2p_ps, i, block, latency_uses[1 + i], latency_ps, 1 + i, total)
+            fits &= _load_lanes(
+                flat_p2p_ps, i, block, latency_uses[1 + i], latency_ps, 1 + i, total
+            )
         for i in range(used.shape[0]):
             fits &= _load_lanes(duration_ps, used[i], block, uses[i], lane_duration_ps, i, total)
         if not fits:

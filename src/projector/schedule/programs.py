@@ -25,6 +25,9 @@ MAX_HISTORY = 4
 MAX_CANDIDATES = 16
 """Lengths of a period that are tried."""
 
+MIN_CYCLES = 4
+"""Cycles of up to this many periods are looked for, whatever the number of ranks."""
+
 
 class Line(NamedTuple):
     """An order compiled for replay; see :func:`projector.kernels.pipeline.compile_line`."""
@@ -93,6 +96,11 @@ class JumpProgram(NamedTuple):
     last_backward: Ints
     """``int64[pp, vpp]``"""
 
+    def expected_operations(self) -> int:
+        """Return about how many operations a replay runs: it settles in two cycles, mostly."""
+        periods = min(self.layout[pipeline_jump.PERIODS], 2 * self.layout[pipeline_jump.MAX_CYCLE])
+        return len(self.prologue) + int(periods) * len(self.period) + len(self.epilogue)
+
 
 class Operations(NamedTuple):
     """What the time of each operation depends on, in the rows of the order, ``int64[ops]``."""
@@ -111,16 +119,20 @@ class Operations(NamedTuple):
 class Period(NamedTuple):
     """A proof on the arrays that an order repeats itself.
 
-    On each rank the operations from ``cut`` on repeat ``count`` times every ``length``; those
-    before the cut wait for none behind it.
+    On each rank the first ``length`` operations from ``cut`` on stand there ``repeats`` times;
+    those before the cut wait for none behind it.
     """
 
     length: int
     cut: Ints
     """``int64[pp]``: positions within the rank."""
-    count: int
+    repeats: int
     history: int
     """Periods that operations of a period, or after the last one, reach back at most."""
+
+    def microbatches(self, order: Order) -> int:
+        """Return the microbatches that pass through one period."""
+        return order.microbatches * self.length * order.pp // len(order.kind)
 
 
 @lru_cache(maxsize=128)
@@ -229,22 +241,25 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
     distance = operations.waits_for - np.arange(len(line.slot))
     columns = np.stack([operations.duration, operations.latency, distance])
     middle = int(sizes[0]) // 2
-    candidates = [
-        length
-        for length in per_microbatch * np.arange(1, order.microbatches // MIN_PERIODS + 1)
-        if all(
-            np.array_equal(
-                columns[:, begin + middle - length : begin + middle],
-                columns[:, begin + middle : begin + middle + length],
-            )
-            for begin in order.rank_offset[:-1]
-        )
-    ]
-    for length in candidates[:MAX_CANDIDATES]:
-        period = _prove_period(order, line, operations, columns, int(length))
-        if period is not None:
+    length = per_microbatch * np.arange(1, order.microbatches // MIN_PERIODS + 1)
+    likely = np.all(columns[:, middle - length] == columns[:, [middle]], axis=0)
+    tried = 0
+    for candidate in length[likely].tolist():
+        if not _repeats_at(columns, order.rank_offset[:-1] + middle, candidate):
+            continue
+        period = _prove_period(order, line, operations, columns, candidate)
+        tried += 1
+        if period is not None or tried == MAX_CANDIDATES:
             return period
     return None
+
+
+def _repeats_at(columns: Ints, middle: Ints, length: int) -> bool:
+    """Whether what stands before the middle of each rank stands there once more behind it."""
+    return all(
+        np.array_equal(columns[:, row - length : row], columns[:, row : row + length])
+        for row in middle
+    )
 
 
 def _prove_period(
@@ -263,10 +278,10 @@ def _prove_period(
         # One period of margin before the cut, so that what holds there holds behind it too; and
         # the ends of as many periods as are read must exist.
         cut = _cut(order, line, np.maximum(low + length, history * length))
-        count = int(np.min((high - cut) // length))
-        if count < MIN_PERIODS:
+        repeats = int(np.min((high - cut) // length))
+        if repeats < MIN_PERIODS:
             return None
-        period = Period(length, cut, count, history)
+        period = Period(length, cut, repeats, history)
         if _reach(order, operations, period) <= history:
             return period
     return None
@@ -280,8 +295,11 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
     """
     ones = np.ones((1, order.stage_of.size * 9), np.int64)
     end = np.empty(len(line.slot) + 1, np.int64)
-    ranks = (np.empty((1, order.pp), np.int64) for _ in range(3))
-    chunks = np.empty((1, order.pp, order.vpp), np.int64)
+    # What follows from the ends alone is not looked at.
+    outputs = (
+        *(np.empty((1, order.pp), np.int64) for _ in range(3)),
+        np.empty((1, order.pp, order.vpp), np.int64),
+    )
     kernels.replay_batch(
         line.line,
         line.uses,
@@ -291,8 +309,7 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
         ones,
         np.zeros((1, 2, order.stage_of.size), np.int64),
         end,
-        *ranks,
-        chunks,
+        *outputs,
     )
     ends = end[line.slot].reshape(order.pp, -1)
     latest = ends[np.arange(order.pp), least - 1].max()
@@ -312,14 +329,14 @@ def _reach(order: Order, operations: Operations, period: Period) -> int:
     number = _period_of(order, period)
     source = number[operations.waits_for]
     repeated = number == 0
-    after = number >= period.count
+    after = number >= period.repeats
     if np.any(source[number < 0] >= 0) or np.any(source[repeated] > 0):
         return MAX_HISTORY + 1
     # The last operations are read when everything has been run.
     (backward,) = np.nonzero(order.kind != FORWARD)
     last = np.zeros((order.pp, order.vpp), np.int64)
     last[order.rank[backward], order.chunk[backward]] = number[backward]
-    oldest = period.count - min(int(last.min()), int(source[after].min(initial=period.count)))
+    oldest = period.repeats - min(int(last.min()), int(source[after].min(initial=period.repeats)))
     return max(1, oldest, -int(source[repeated].min()))
 
 
@@ -330,12 +347,13 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
     periods, ``history`` of them; room for further ones; the epilogue.
     """
     number = _period_of(order, period)
-    history, count = period.history, period.count
+    history, repeats = period.history, period.repeats
     width = order.pp * period.length
     before = np.flatnonzero(number < -history)
-    after = np.flatnonzero(number >= count)
-    max_cycle = max(order.pp, history)
-    capacity = history + min(count, 4 * max_cycle)
+    after = np.flatnonzero(number >= repeats)
+    # A wave runs through all ranks and back; its length is the longest cycle that was ever met.
+    max_cycle = max(MIN_CYCLES, -(-order.pp // period.microbatches(order)), history)
+    capacity = history + min(repeats, 4 * max_cycle)
     first_row = 1 + len(before)
     base = first_row + history * width
     epilogue_at = first_row + capacity * width
@@ -351,7 +369,7 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
 
     def place(frame: int) -> Ints:
         """Place of each operation when the period ``frame`` is the next one at ``base``."""
-        places = base + (number - frame) * width + in_period
+        places: Ints = base + (number - frame) * width + in_period
         places[before] = 1 + np.arange(len(before))
         places[after] = epilogue_at + np.arange(len(after))
         return places
@@ -363,15 +381,13 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         waits_for = operations.waits_for[rows]
         columns = np.empty((len(rows), 5), np.int32)
         columns[:, kernels.PREVIOUS] = previous
-        columns[:, kernels.DEPENDENCY] = np.where(
-            waits_for == rows, previous, places[waits_for]
-        )
+        columns[:, kernels.DEPENDENCY] = np.where(waits_for == rows, previous, places[waits_for])
         columns[:, kernels.LATENCY] = operations.latency[rows]
         columns[:, kernels.DURATION] = operations.duration[rows]
         columns[:, kernels.OUTPUT] = places[rows]
         return columns
 
-    at_start, at_end = place(0), place(count)
+    at_start, at_end = place(0), place(repeats)
     places_of_line = np.empty(len(number) + 1, np.int64)
     places_of_line[line.slot] = at_end
     first = order.rank_offset[:-1]
@@ -380,7 +396,7 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         period=program(repeated, at_start - base),
         epilogue=program(after, at_end),
         layout=np.array(
-            [count, history, max_cycle, capacity, first_row, epilogue_at + len(after)]
+            [repeats, history, max_cycle, capacity, first_row, epilogue_at + len(after)]
         ),
         probe=within[[0, -1], -1],
         used=np.flatnonzero(line.uses),
