@@ -351,7 +351,7 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
     width = order.pp * period.length
     before = np.flatnonzero(number < -history)
     after = np.flatnonzero(number >= repeats)
-    # A wave runs through all ranks and back; its length is the longest cycle that was ever met.
+    # With equal stages a wave runs through all ranks. Longer cycles are rare; they are run.
     max_cycle = max(MIN_CYCLES, -(-order.pp // period.microbatches(order)), history)
     capacity = history + min(repeats, 4 * max_cycle)
     first_row = 1 + len(before)

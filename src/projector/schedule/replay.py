@@ -12,7 +12,7 @@ from projector.kernels import pipeline_jump, pipeline_lanes
 
 from .legality import check_complete
 from .order import Order
-from .programs import compile_jump, compile_lanes, compile_line, freeze
+from .programs import MIN_CYCLES, compile_jump, compile_lanes, compile_line, freeze
 
 PS_PER_S = 1e12
 
@@ -26,7 +26,8 @@ METHODS = ("auto", "direct", "lanes", "jump")
 MIN_BATCH = 32
 """Fewer configurations than this are replayed directly: compiling takes longer, once."""
 
-# Picoseconds of one core for one operation, measured at 1 to 64 ranks.
+# Picoseconds that one core takes for an operation, in batches at 8 to 64 ranks; those of a jump
+# include its search for a steady state.
 LANES_PS, JUMP_PS = 250, 2500
 
 
@@ -117,7 +118,7 @@ def replay_batch(
     times = _times(order, duration_ps, p2p_ps)
     outputs = _outputs(order, len(times[0]))
     if method == "auto":
-        method = _fastest(order, len(times[0]))
+        method = fastest_method(order, len(times[0]))
     status = kernels.UNSURE
     if method == "lanes":
         status = pipeline_lanes.replay_lanes(*compile_lanes(order), *times, *outputs)
@@ -126,6 +127,21 @@ def replay_batch(
     if status == kernels.UNSURE:
         status, _ = _direct(order, times, outputs)
     return _replays(status, outputs)
+
+
+def fastest_method(order: Order, n: int) -> str:
+    """Return what ``auto`` stands for with n configurations."""
+    if n < MIN_BATCH:
+        return "direct"
+    # Lanes beyond the last configuration cost as much as the others.
+    filled = -(-n // pipeline_lanes.LANES) * pipeline_lanes.LANES
+    lanes_ps = LANES_PS * len(order.kind) * filled // n
+    # A search for a period is spared where even one of a single microbatch would not pay.
+    if JUMP_PS * len(order.kind) * 2 * MIN_CYCLES // order.microbatches < lanes_ps:
+        program = compile_jump(order)
+        if program is not None and JUMP_PS * program.expected_operations() < lanes_ps:
+            return "jump"
+    return "lanes"
 
 
 def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
@@ -167,18 +183,6 @@ def _outputs(order: Order, n: int) -> _Outputs:
     """Make room for what a replay writes: `Replays` without the makespan."""
     start, end, busy = (np.empty((n, order.pp), np.int64) for _ in range(3))
     return start, end, busy, np.empty((n, order.pp, order.vpp), np.int64)
-
-
-def _fastest(order: Order, n: int) -> str:
-    if n < MIN_BATCH:
-        return "direct"
-    # Lanes beyond the last configuration cost as much as the others.
-    filled = -(-n // pipeline_lanes.LANES) * pipeline_lanes.LANES
-    lanes_ps = LANES_PS * len(order.kind) * filled // n
-    program = compile_jump(order)
-    if program is not None and JUMP_PS * program.expected_operations() < lanes_ps:
-        return "jump"
-    return "lanes"
 
 
 def _direct(order: Order, times: _Times, outputs: _Outputs) -> tuple[int, NDArray[np.int64]]:
