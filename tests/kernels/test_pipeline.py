@@ -147,7 +147,8 @@ def test_kernels_and_python_agree(seed):
     ranks = [np.empty((1, 3), np.int64) for _ in range(3)]
     chunks = np.empty((1, 3, 2), np.int64)
     plain = getattr(kernels.replay_batch, "py_func", kernels.replay_batch)
-    arguments = (line.line, line.uses, line.first_slot, line.last_slot, line.last_backward_slot)
+    arguments = (line.line, line.used, line.uses, line.latency_uses)
+    arguments += (line.first_slot, line.last_slot, line.last_backward_slot)
     flat = durations.reshape(1, -1)
     assert plain(*arguments, flat, latencies, end, *ranks, chunks) == kernels.OK
     compiled = replay_batch(order, durations, latencies)

@@ -11,6 +11,7 @@ Shapes
     pp, vpp  ranks, and chunks (virtual stages) of a rank
     stages   pp * vpp virtual stages in model order
     ops      operations of all ranks, rank by rank
+    used     durations that some operation has
     3, 3     kind (F, B, W) and class (first, middle, last microbatch)
 Units
     times int64 picoseconds, memory bytes in float64.
@@ -186,36 +187,54 @@ def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[n
 
 
 @helper
-def durations_fit(duration_ps: NDArray[np.int64], config: int, uses: NDArray[np.int64]) -> bool:
-    """Say whether the durations that operations have are in range; the others are not read."""
-    for index in range(uses.shape[0]):
-        duration = duration_ps[config, index]
-        if uses[index] > 0 and (duration < 0 or duration > MAX_DURATION_PS):
-            return False
-    return True
+def total_ps(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    used: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
+) -> float:
+    """Sum all operations and latencies of one configuration; -1 where one is out of range.
+
+    Durations that no operation has are not read.
+    """
+    total = 0.0
+    fits = True
+    for i in range(used.shape[0]):
+        duration = duration_ps[at(config), at(used[i])]
+        fits = fits and 0 <= duration <= MAX_DURATION_PS
+        total += float(uses[i]) * float(duration)
+    for i in range(latency_uses.shape[0]):
+        total += float(latency_uses[i]) * float(latency_ps[i])
+    return total if fits else -1.0
 
 
 @helper
 def write_busy(
     duration_ps: NDArray[np.int64],
     config: int,
+    used: NDArray[np.int64],
     uses: NDArray[np.int64],
+    per_rank: int,
     rank_busy_ps: NDArray[np.int64],
 ) -> None:
-    """Sum the operations of each rank of one configuration."""
-    per_rank = uses.shape[0] // rank_busy_ps.shape[1]
+    """Sum the operations of each rank, which has ``per_rank`` durations, of one configuration."""
+    i = 0
     for rank in range(rank_busy_ps.shape[1]):
         busy = np.int64(0)
-        for index in range(rank * per_rank, (rank + 1) * per_rank):
-            if uses[index] > 0:
-                busy += uses[index] * duration_ps[config, index]
+        while i < used.shape[0] and used[i] < (rank + 1) * per_rank:
+            busy += uses[i] * duration_ps[at(config), at(used[i])]
+            i += 1
         rank_busy_ps[config, rank] = busy
 
 
 @kernel
 def replay_batch(
     line: NDArray[np.int32],
+    used: NDArray[np.int64],
     uses: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
     first_slot: NDArray[np.int64],
     last_slot: NDArray[np.int64],
     last_backward_slot: NDArray[np.int64],
@@ -238,8 +257,12 @@ def replay_batch(
     ----------
     line : int32[ops, 4]
         From :func:`compile_line`.
-    uses : int64[pp * vpp * 9]
-        How many operations have each duration.
+    used : int64[used]
+        Durations that operations have, as indices into the flattened ones, ascending.
+    uses : int64[used]
+        How many operations have each of them.
+    latency_uses : int64[1 + 2 * stages]
+        How many operations wait for each latency; entry 0 is no latency.
     first_slot, last_slot : int64[pp]
         Slots of the first and last operation of each rank.
     last_backward_slot : int64[pp, vpp]
@@ -268,7 +291,7 @@ def replay_batch(
     for config in range(duration_ps.shape[0]):
         if not load_latencies(p2p_ps, config, latency_ps):
             return OUT_OF_RANGE
-        if not durations_fit(duration_ps, config, uses):
+        if total_ps(duration_ps, config, used, uses, latency_ps, latency_uses) < 0.0:
             return OUT_OF_RANGE
 
         for i in range(line.shape[0]):
@@ -279,7 +302,7 @@ def replay_batch(
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
 
-        write_busy(duration_ps, config, uses, rank_busy_ps)
+        write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
         for rank in range(num_ranks):
             first = first_slot[rank]
             rank_start_ps[config, rank] = (

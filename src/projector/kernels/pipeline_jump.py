@@ -43,7 +43,6 @@ from .pipeline import (
     DEPENDENCY,
     DURATION,
     LATENCY,
-    MAX_DURATION_PS,
     OK,
     OUT_OF_RANGE,
     OUTPUT,
@@ -52,51 +51,14 @@ from .pipeline import (
     UNSURE,
     at,
     load_latencies,
+    total_ps,
+    write_busy,
 )
 
 PERIODS, HISTORY, MAX_CYCLE, CAPACITY, FIRST_ROW, SIZE = 0, 1, 2, 3, 4, 5
 """Entries of the layout: how often the period repeats; how many periods back it reads; the longest
 cycle that is looked for, in periods; how many periods are kept; where the oldest of them begins
 among the ends; how many ends there are."""
-
-
-@helper
-def _total_ps(
-    duration_ps: NDArray[np.int64],
-    config: int,
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    latency_ps: NDArray[np.int64],
-    latency_uses: NDArray[np.int64],
-) -> float:
-    """Sum all operations and latencies of one configuration; -1 where one is out of range."""
-    total = 0.0
-    fits = True
-    for i in range(used.shape[0]):
-        duration = duration_ps[at(config), at(used[i])]
-        fits = fits and 0 <= duration <= MAX_DURATION_PS
-        total += float(uses[i]) * float(duration)
-    for i in range(latency_uses.shape[0]):
-        total += float(latency_uses[i]) * float(latency_ps[i])
-    return total if fits else -1.0
-
-
-@helper
-def _write_busy(
-    duration_ps: NDArray[np.int64],
-    config: int,
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    per_rank: int,
-    rank_busy_ps: NDArray[np.int64],
-) -> None:
-    i = 0
-    for rank in range(rank_busy_ps.shape[1]):
-        busy = np.int64(0)
-        while i < used.shape[0] and used[i] < (rank + 1) * per_rank:
-            busy += uses[i] * duration_ps[at(config), at(used[i])]
-            i += 1
-        rank_busy_ps[config, rank] = busy
 
 
 @helper
@@ -284,12 +246,8 @@ def replay_jump(
         See ``PERIODS`` and following.
     probe : int64[2]
         Two operations of the period that are looked at first.
-    used : int64[used]
-        Durations that operations have, as indices into the flattened ones, ascending.
-    uses : int64[used]
-        How many operations have each of them.
-    latency_uses : int64[1 + 2 * stages]
-        How many operations wait for each latency; entry 0 is no latency.
+    used, uses, latency_uses
+        As in :func:`projector.kernels.pipeline.replay_batch`.
     first : int64[pp]
         Places of the first operation of each rank after the prologue.
     first_duration : int64[pp]
@@ -316,7 +274,7 @@ def replay_jump(
     for config in range(duration_ps.shape[0]):
         if not load_latencies(p2p_ps, config, latency_ps):
             return OUT_OF_RANGE
-        total = _total_ps(duration_ps, config, used, uses, latency_ps, latency_uses)
+        total = total_ps(duration_ps, config, used, uses, latency_ps, latency_uses)
         if total < 0.0:
             return OUT_OF_RANGE
         if total > SAFE_PS:
@@ -332,7 +290,7 @@ def replay_jump(
         )
         _run(epilogue, 0, latency_ps, duration_ps, config, end_ps)
 
-        _write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
+        write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
         for rank in range(num_ranks):
             rank_end_ps[config, rank] = end_ps[last[rank]]
             for c in range(num_chunks):

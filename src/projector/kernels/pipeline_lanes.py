@@ -176,12 +176,8 @@ def replay_lanes(
         From :func:`compile_lanes`, with rows of ``used`` in the column of durations.
     num_places : int
         Places of the program.
-    used : int64[used]
-        Durations that operations have, as indices into the flattened ones, ascending.
-    uses : int64[used]
-        How many operations have each of them.
-    latency_uses : int64[1 + 2 * stages]
-        How many operations wait for each latency; entry 0 is no latency.
+    used, uses, latency_uses
+        As in :func:`projector.kernels.pipeline.replay_batch`.
     first, last : int64[pp]
         Places of the first and last operation of each rank.
     first_duration : int64[pp]

@@ -36,8 +36,12 @@ class Line(NamedTuple):
     """``int32[ops, 4]``"""
     slot: Ints
     """``int64[ops]``: where an operation of the order stands in the line, plus one."""
+    used: Ints
+    """``int64[used]``: durations that operations have, by index."""
     uses: Ints
-    """``int64[pp * vpp * 9]``: how many operations have each duration."""
+    """``int64[used]``: how many operations have each of them."""
+    latency_uses: Ints
+    """``int64[1 + 2 * stages]``: how many operations wait for each latency."""
     first_slot: Ints
     """``int64[pp]``"""
     last_slot: Ints
@@ -160,10 +164,13 @@ def compile_line(order: Order) -> Line:
     last_backward = np.empty((order.pp, order.vpp), np.int64)
     (backward,) = np.nonzero(order.kind != FORWARD)
     last_backward[order.rank[backward], order.chunk[backward]] = slot[backward]
+    used, uses = np.unique(line[:, kernels.DURATION].astype(np.int64), return_counts=True)
     compiled = Line(
         line=line,
         slot=slot,
-        uses=np.bincount(line[:, kernels.DURATION], minlength=order.pp * order.vpp * 9),
+        used=used,
+        uses=uses,
+        latency_uses=np.bincount(line[:, kernels.LATENCY], minlength=1 + 2 * order.stage_of.size),
         first_slot=slot[order.rank_offset[:-1]],
         last_slot=slot[order.rank_offset[1:] - 1],
         last_backward_slot=last_backward,
@@ -181,18 +188,17 @@ def compile_lanes(order: Order) -> LaneProgram:
     place = np.empty(num_ops + 1, np.int64)
     kept = np.concatenate([line.first_slot, line.last_slot, line.last_backward_slot.ravel()])
     num_places = pipeline_lanes.compile_lanes(line.line, kept, program, place)
-    used = np.flatnonzero(line.uses)
     # Of all durations only those that some operation has are brought into lanes.
-    program[:, kernels.DURATION] = np.searchsorted(used, program[:, kernels.DURATION])
+    program[:, kernels.DURATION] = np.searchsorted(line.used, program[:, kernels.DURATION])
     first_duration = line.line[line.first_slot - 1, kernels.DURATION]
     compiled = LaneProgram(
         program=program,
         num_places=num_places,
-        used=used,
-        uses=line.uses[used],
-        latency_uses=_latency_uses(order, line),
+        used=line.used,
+        uses=line.uses,
+        latency_uses=line.latency_uses,
         first=place[line.first_slot],
-        first_duration=np.searchsorted(used, first_duration),
+        first_duration=np.searchsorted(line.used, first_duration),
         last=place[line.last_slot],
         last_backward=place[line.last_backward_slot],
     )
@@ -211,11 +217,6 @@ def compile_jump(order: Order) -> JumpProgram | None:
     compiled = _split(order, line, operations, period)
     freeze(compiled)
     return compiled
-
-
-def _latency_uses(order: Order, line: Line) -> Ints:
-    uses: Ints = np.bincount(line.line[:, kernels.LATENCY], minlength=1 + 2 * order.stage_of.size)
-    return uses
 
 
 def _operations(order: Order, line: Line) -> Operations:
@@ -302,7 +303,9 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
     )
     kernels.replay_batch(
         line.line,
+        line.used,
         line.uses,
+        line.latency_uses,
         line.first_slot,
         line.last_slot,
         line.last_backward_slot,
@@ -399,9 +402,9 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
             [repeats, history, max_cycle, capacity, first_row, epilogue_at + len(after)]
         ),
         probe=within[[0, -1], -1],
-        used=np.flatnonzero(line.uses),
-        uses=line.uses[line.uses > 0],
-        latency_uses=_latency_uses(order, line),
+        used=line.used,
+        uses=line.uses,
+        latency_uses=line.latency_uses,
         first=at_start[first],
         first_duration=operations.duration[first],
         last=places_of_line[line.last_slot],

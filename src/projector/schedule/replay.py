@@ -191,7 +191,9 @@ def _direct(order: Order, times: _Times, outputs: _Outputs) -> tuple[int, NDArra
     end_ps = np.empty(len(order.kind) + 1, np.int64)
     status = kernels.replay_batch(
         line.line,
+        line.used,
         line.uses,
+        line.latency_uses,
         line.first_slot,
         line.last_slot,
         line.last_backward_slot,
