@@ -5,12 +5,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kernels.pipelines import greedy_order, order_from, random_times, uniform_times
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import order as order_module
 from projector.schedule import registry
 from projector.schedule.legality import check_complete, check_order
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.orders import interleaved
 from projector.schedule.replay import (
     compile_line,
@@ -22,54 +23,6 @@ from projector.schedule.replay import (
     to_ps,
 )
 from reference import pipeline as reference
-
-
-def order_from(ranks, stage_of, microbatches, splits_backward=False):
-    flat = [task for tasks in ranks for task in tasks]
-    return Order(
-        microbatches=microbatches,
-        rank_offset=np.cumsum([0, *map(len, ranks)]),
-        kind=["FBW".index(kind) for kind, _, _ in flat],
-        chunk=[chunk for _, chunk, _ in flat],
-        microbatch=[microbatch for _, _, microbatch in flat],
-        stage_of=stage_of,
-        splits_backward=splits_backward,
-    )
-
-
-def v_shape(pp):
-    """Two chunks a rank; the second runs back, so that the last stage lives on rank 0."""
-    return np.stack([np.arange(pp), 2 * pp - 1 - np.arange(pp)], axis=1)
-
-
-def greedy_order(pp, microbatches, seed, split=True):
-    """A legal order with a V placement and W apart, drawn by running whatever is ready."""
-    rng = np.random.default_rng(seed)
-    stage_of = v_shape(pp)
-    last = 2 * pp - 1
-    done, ranks = set(), [[] for _ in range(pp)]
-    waiting = [
-        {(k, c, m) for k in ("FBW" if split else "FB") for c in (0, 1) for m in range(microbatches)}
-        for _ in range(pp)
-    ]
-
-    def ready(rank, kind, chunk, m):
-        stage = stage_of[rank, chunk]
-        if kind == "F":
-            return stage == 0 or ("F", stage - 1, m) in done
-        if kind == "W":
-            return ("B", stage, m) in done
-        return ("F" if stage == last else "B", min(stage + 1, last), m) in done
-
-    while any(waiting):
-        rank = int(rng.integers(pp))
-        options = sorted(task for task in waiting[rank] if ready(rank, *task))
-        if options:
-            task = options[int(rng.integers(len(options)))]
-            waiting[rank].remove(task)
-            ranks[rank].append(task)
-            done.add((task[0], stage_of[rank, task[1]], task[2]))
-    return order_from(ranks, stage_of, microbatches, split)
 
 
 @st.composite
@@ -86,18 +39,6 @@ def orders(draw):
         pp = draw(st.integers(2, 4))
         return registry.build(kind, pp, draw(st.integers(2, 3)), pp * draw(st.integers(1, 3)))
     return registry.build(kind, draw(st.integers(1, 5)), 1, draw(st.integers(1, 9)))
-
-
-def random_times(order, seed, n=1, high=50):
-    """Small integers, so that ties are frequent; 0 included."""
-    rng = np.random.default_rng(seed)
-    durations = rng.integers(0, high, (n, order.pp, order.vpp, 3, 3))
-    return durations, rng.integers(0, high // 2, (n, 2, order.pp * order.vpp))
-
-
-def uniform_times(order, duration, latency=0):
-    durations = np.full((order.pp, order.vpp, 3, 3), duration)
-    return durations, np.full((2, order.pp * order.vpp), latency)
 
 
 def assert_summary_fits(order, timeline):
@@ -206,7 +147,8 @@ def test_kernels_and_python_agree(seed):
     ranks = [np.empty((1, 3), np.int64) for _ in range(3)]
     chunks = np.empty((1, 3, 2), np.int64)
     plain = getattr(kernels.replay_batch, "py_func", kernels.replay_batch)
-    arguments = (line.line, line.uses, line.first_slot, line.last_slot, line.last_backward_slot)
+    arguments = (line.line, line.used, line.uses, line.latency_uses)
+    arguments += (line.first_slot, line.last_slot, line.last_backward_slot)
     flat = durations.reshape(1, -1)
     assert plain(*arguments, flat, latencies, end, *ranks, chunks) == kernels.OK
     compiled = replay_batch(order, durations, latencies)

@@ -124,3 +124,52 @@ def peak_bytes(tasks, bytes_of_chunk, splits_backward, w_share):
         )
         peak = max(peak, held)
     return peak
+
+
+class Walk:
+    """Straight programs run on names of operations instead of times.
+
+    What an operation of a program is follows from what its rank did before it, which the caller
+    compares with the order. ``rank_offset`` is that of the order, ``per_rank`` the number of
+    durations of one rank. Place 0 holds None, the start of the step.
+    """
+
+    def __init__(self, rank_offset, per_rank):
+        self.rank_offset = rank_offset
+        self.per_rank = per_rank
+        self.held = {0: None}
+        self.done = []
+
+    def run(self, program, base=0):
+        """Run rows of (previous, dependency, latency, duration, output)."""
+        for previous, dependency, latency, duration, output in program.tolist():
+            before = self.held[base + previous]
+            if before is None:
+                operation = int(self.rank_offset[duration // self.per_rank])
+            else:
+                operation = before + 1
+            waits_for = self.held[base + dependency]
+            self.held[base + output] = operation
+            self.done.append((operation, before, waits_for, latency, duration))
+
+    def move(self, source, target, count):
+        """Keep places under other numbers, as if they had been there."""
+        moved = [self.held[source + i] for i in range(count)]
+        self.held.update((target + i, operation) for i, operation in enumerate(moved))
+
+
+def linear_cycles(advance, ends, cycle, most):
+    """How many cycles periodic ends go on in a straight line, by running them.
+
+    ``ends`` lists at least two cycles, ``advance(ends)`` appends one more cycle of operations.
+    """
+    ends = list(ends)
+    window, before = ends[-cycle:], ends[-2 * cycle : -cycle]
+    for repetition in range(1, most + 1):
+        advance(ends)
+        expected = [
+            end + repetition * (end - early) for end, early in zip(window, before, strict=True)
+        ]
+        if ends[-cycle:] != expected:
+            return repetition - 1
+    return most

@@ -11,6 +11,7 @@ Shapes
     pp, vpp  ranks, and chunks (virtual stages) of a rank
     stages   pp * vpp virtual stages in model order
     ops      operations of all ranks, rank by rank
+    used     durations that some operation has
     3, 3     kind (F, B, W) and class (first, middle, last microbatch)
 Units
     times int64 picoseconds, memory bytes in float64.
@@ -28,17 +29,23 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 """Classes of duration: F of microbatch 0 is first, B and W of the last microbatch are last,
 everything else is middle; a single microbatch has F first and B and W last."""
 
-PREVIOUS, DEPENDENCY, LATENCY, DURATION = 0, 1, 2, 3
-"""Columns of a line."""
+PREVIOUS, DEPENDENCY, LATENCY, DURATION, OUTPUT = 0, 1, 2, 3, 4
+"""Columns of a line; a program made from one also says where an end is written."""
 
-OK, DEADLOCK, OUT_OF_RANGE = 0, 1, 2
-"""Status of a kernel."""
+OK, DEADLOCK, OUT_OF_RANGE, UNSURE = 0, 1, 2, 3
+"""Status of a kernel. A fast replay is unsure where some end might be out of range: it does not
+look at each of them, so the direct one has to."""
 
 MAX_PS = 2**62
 """No operation may end later than this, which is 53 days."""
 
 MAX_DURATION_PS = 2**60
 """Longest duration and latency; one more of each on top of ``MAX_PS`` still fits an int64."""
+
+SAFE_PS = float(MAX_PS // 2)
+"""Where all operations and latencies together, summed in float64, take no longer than this, no
+end is out of range: every path visits each of them once at most, and rounding is far below the
+factor of 2."""
 
 
 @helper
@@ -156,10 +163,78 @@ def compile_line(
     return OK
 
 
+@helper
+def at(index: int) -> np.uint64:
+    """Return an index that is known to be >= 0.
+
+    A signed one is tested for counting from the end, which doubled the time of a replay.
+    """
+    return np.uint64(index)
+
+
+@helper
+def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]) -> bool:
+    """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit."""
+    stages = p2p_ps.shape[2]
+    latency_ps[0] = 0
+    for direction in range(2):
+        for stage in range(stages):
+            latency = p2p_ps[config, direction, stage]
+            if latency < 0 or latency > MAX_DURATION_PS:
+                return False
+            latency_ps[1 + direction * stages + stage] = latency
+    return True
+
+
+@helper
+def total_ps(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    used: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    latency_ps: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
+) -> float:
+    """Sum all operations and latencies of one configuration; -1 where one is out of range.
+
+    Durations that no operation has are not read.
+    """
+    total = 0.0
+    fits = True
+    for i in range(used.shape[0]):
+        duration = duration_ps[at(config), at(used[i])]
+        fits = fits and 0 <= duration <= MAX_DURATION_PS
+        total += float(uses[i]) * float(duration)
+    for i in range(latency_uses.shape[0]):
+        total += float(latency_uses[i]) * float(latency_ps[i])
+    return total if fits else -1.0
+
+
+@helper
+def write_busy(
+    duration_ps: NDArray[np.int64],
+    config: int,
+    used: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    per_rank: int,
+    rank_busy_ps: NDArray[np.int64],
+) -> None:
+    """Sum the operations of each rank, which has ``per_rank`` durations, of one configuration."""
+    i = 0
+    for rank in range(rank_busy_ps.shape[1]):
+        busy = np.int64(0)
+        while i < used.shape[0] and used[i] < (rank + 1) * per_rank:
+            busy += uses[i] * duration_ps[at(config), at(used[i])]
+            i += 1
+        rank_busy_ps[config, rank] = busy
+
+
 @kernel
 def replay_batch(
     line: NDArray[np.int32],
+    used: NDArray[np.int64],
     uses: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
     first_slot: NDArray[np.int64],
     last_slot: NDArray[np.int64],
     last_backward_slot: NDArray[np.int64],
@@ -182,8 +257,12 @@ def replay_batch(
     ----------
     line : int32[ops, 4]
         From :func:`compile_line`.
-    uses : int64[pp * vpp * 9]
-        How many operations have each duration.
+    used : int64[used]
+        Durations that operations have, as indices into the flattened ones, ascending.
+    uses : int64[used]
+        How many operations have each of them.
+    latency_uses : int64[1 + 2 * stages]
+        How many operations wait for each latency; entry 0 is no latency.
     first_slot, last_slot : int64[pp]
         Slots of the first and last operation of each rank.
     last_backward_slot : int64[pp, vpp]
@@ -207,40 +286,29 @@ def replay_batch(
         nothing.
     """
     num_ranks, num_chunks = last_backward_slot.shape
-    stages = num_ranks * num_chunks
-    per_rank = num_chunks * 9
-    latency_ps = np.zeros(1 + 2 * stages, np.int64)
+    latency_ps = np.empty(1 + 2 * num_ranks * num_chunks, np.int64)
     end_ps[0] = 0
     for config in range(duration_ps.shape[0]):
-        for direction in range(2):
-            for stage in range(stages):
-                latency = p2p_ps[config, direction, stage]
-                if latency < 0 or latency > MAX_DURATION_PS:
-                    return OUT_OF_RANGE
-                latency_ps[1 + direction * stages + stage] = latency
-        for index in range(uses.shape[0]):
-            duration = duration_ps[config, index]
-            if uses[index] > 0 and (duration < 0 or duration > MAX_DURATION_PS):
-                return OUT_OF_RANGE
+        if not load_latencies(p2p_ps, config, latency_ps):
+            return OUT_OF_RANGE
+        if total_ps(duration_ps, config, used, uses, latency_ps, latency_uses) < 0.0:
+            return OUT_OF_RANGE
 
         for i in range(line.shape[0]):
-            arrival = end_ps[line[i, DEPENDENCY]] + latency_ps[line[i, LATENCY]]
-            end = max(end_ps[line[i, PREVIOUS]], arrival) + duration_ps[config, line[i, DURATION]]
+            arrival = end_ps[at(line[i, DEPENDENCY])] + latency_ps[at(line[i, LATENCY])]
+            started = max(end_ps[at(line[i, PREVIOUS])], arrival)
+            end = started + duration_ps[at(config), at(line[i, DURATION])]
             if end > MAX_PS:
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
 
+        write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
         for rank in range(num_ranks):
             first = first_slot[rank]
             rank_start_ps[config, rank] = (
                 end_ps[first] - duration_ps[config, line[first - 1, DURATION]]
             )
             rank_end_ps[config, rank] = end_ps[last_slot[rank]]
-            busy = np.int64(0)
-            for index in range(rank * per_rank, (rank + 1) * per_rank):
-                if uses[index] > 0:
-                    busy += uses[index] * duration_ps[config, index]
-            rank_busy_ps[config, rank] = busy
             for c in range(num_chunks):
                 last_backward_end_ps[config, rank, c] = end_ps[last_backward_slot[rank, c]]
     return OK

@@ -1,7 +1,12 @@
 """Compiling every kernel, by calling what reaches each of them."""
 
+import numpy as np
+
 from projector.projection.api import project_jobs
 from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+from projector.schedule.programs import MIN_PERIODS
+from projector.schedule.registry import build
+from projector.schedule.replay import METHODS, replay_batch
 from projector.schedule.simulate import simulate_schedule
 
 _MODEL = {
@@ -39,3 +44,6 @@ def compile_kernels() -> None:
     collective_time("all_reduce", 1e6, 8, device="mi300x")
     attention_time(1, 16, 2048, head_dim=128, device="mi300x")
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
+    order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
+    for method in METHODS:
+        replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), method)

@@ -6,30 +6,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from projector.errors import NumericError, ScheduleError
+from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
+from projector.kernels import pipeline_jump, pipeline_lanes
 
 from .legality import check_complete
-from .order import FORWARD, Order
+from .order import Order
+from .programs import MIN_CYCLES, compile_jump, compile_lanes, compile_line, freeze
 
 PS_PER_S = 1e12
 
+_Times = tuple[NDArray[np.int64], NDArray[np.int64]]
+_Outputs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
-class Line(NamedTuple):
-    """An order compiled for replay; see :func:`projector.kernels.pipeline.compile_line`."""
 
-    line: NDArray[np.int32]
-    """``int32[ops, 4]``"""
-    slot: NDArray[np.int64]
-    """``int64[ops]``: where an operation of the order stands in the line, plus one."""
-    uses: NDArray[np.int64]
-    """``int64[pp * vpp * 9]``: how many operations have each duration."""
-    first_slot: NDArray[np.int64]
-    """``int64[pp]``"""
-    last_slot: NDArray[np.int64]
-    """``int64[pp]``"""
-    last_backward_slot: NDArray[np.int64]
-    """``int64[pp, vpp]``"""
+METHODS = ("auto", "direct", "lanes", "jump")
+"""Ways to replay a batch. All give the same, bit for bit."""
+
+MIN_BATCH = 32
+"""Fewer configurations than this are replayed directly: compiling takes longer, once."""
+
+# Picoseconds that one core takes for an operation, in batches at 8 to 64 ranks; those of a jump
+# include its search for a steady state.
+LANES_PS, JUMP_PS = 250, 2500
 
 
 class Peaks(NamedTuple):
@@ -79,43 +78,6 @@ def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=128)
-def compile_line(order: Order) -> Line:
-    """Compile an order for replay, or raise :class:`ScheduleError` where it cannot run."""
-    check_complete(order)
-    num_ops = len(order.kind)
-    line = np.empty((num_ops, 4), np.int32)
-    slot = np.empty(num_ops, np.int64)
-    status = kernels.compile_line(
-        order.rank_offset,
-        order.kind,
-        order.chunk,
-        order.microbatch,
-        order.stage_of,
-        order.num_stages,
-        order.microbatches,
-        line,
-        slot,
-    )
-    if status != kernels.OK:
-        msg = "this order is not a schedule: a rank waits for ever"
-        raise ScheduleError(msg, key="schedule")
-    # Rows of a rank are in its own order, so the last assignment is the last operation.
-    last_backward = np.empty((order.pp, order.vpp), np.int64)
-    (backward,) = np.nonzero(order.kind != FORWARD)
-    last_backward[order.rank[backward], order.chunk[backward]] = slot[backward]
-    compiled = Line(
-        line=line,
-        slot=slot,
-        uses=np.bincount(line[:, kernels.DURATION], minlength=order.pp * order.vpp * 9),
-        first_slot=slot[order.rank_offset[:-1]],
-        last_slot=slot[order.rank_offset[1:] - 1],
-        last_backward_slot=last_backward,
-    )
-    _freeze(compiled)
-    return compiled
-
-
-@lru_cache(maxsize=128)
 def compile_peaks(order: Order) -> Peaks:
     """Find the states of each rank that can be its peak of memory."""
     check_complete(order)
@@ -124,11 +86,13 @@ def compile_peaks(order: Order) -> Peaks:
         order.rank_offset, order.kind, order.chunk, order.vpp, order.splits_backward, offset
     )
     peaks = Peaks(offset, state)
-    _freeze(peaks)
+    freeze(peaks)
     return peaks
 
 
-def replay_batch(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Replays:
+def replay_batch(
+    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike, method: str = "auto"
+) -> Replays:
     """Run one order with the durations of n configurations.
 
     Parameters
@@ -142,8 +106,42 @@ def replay_batch(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Rep
     p2p_ps : int64[n, 2, pp * vpp]
         Latency from each virtual stage to the next (row 0) and to the one before (row 1);
         nothing is added between two chunks of one rank, whatever stands here.
+    method : str
+        ``direct`` runs one operation after the other; ``lanes`` runs 64 configurations side by
+        side; ``jump`` leaves out the steady state of long orders, where they have one that can
+        be proven, and is ``direct`` where not; ``auto`` takes what should be fastest. The result
+        does not depend on it.
     """
-    return _replay(order, duration_ps, p2p_ps)[0]
+    if method not in METHODS:
+        msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
+        raise ValueError(msg)
+    times = _times(order, duration_ps, p2p_ps)
+    outputs = _outputs(order, len(times[0]))
+    if method == "auto":
+        method = fastest_method(order, len(times[0]))
+    status = kernels.UNSURE
+    if method == "lanes":
+        status = pipeline_lanes.replay_lanes(*compile_lanes(order), *times, *outputs)
+    elif method == "jump":
+        status = _jump(order, times, outputs)
+    if status == kernels.UNSURE:
+        status, _ = _direct(order, times, outputs)
+    return _replays(status, outputs)
+
+
+def fastest_method(order: Order, n: int) -> str:
+    """Return what ``auto`` stands for with n configurations."""
+    if n < MIN_BATCH:
+        return "direct"
+    # Lanes beyond the last configuration cost as much as the others.
+    filled = -(-n // pipeline_lanes.LANES) * pipeline_lanes.LANES
+    lanes_ps = LANES_PS * len(order.kind) * filled // n
+    # A search for a period is spared where even one of a single microbatch would not pay.
+    if JUMP_PS * len(order.kind) * 2 * MIN_CYCLES // order.microbatches < lanes_ps:
+        program = compile_jump(order)
+        if program is not None and JUMP_PS * program.expected_operations() < lanes_ps:
+            return "jump"
+    return "lanes"
 
 
 def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
@@ -158,17 +156,18 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     p2p_ps : int64[2, pp * vpp]
         As in :func:`replay_batch`.
     """
-    durations = np.asarray(duration_ps)[np.newaxis]
-    summary, ends = _replay(order, durations, np.asarray(p2p_ps)[np.newaxis])
+    times = _times(order, np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis])
+    outputs = _outputs(order, 1)
+    status, ends = _direct(order, times, outputs)
+    summary = _replays(status, outputs)
     line = compile_line(order)
     end_ps = ends[line.slot]
     index = line.line[line.slot - 1, kernels.DURATION]
-    return Timeline(end_ps - durations.reshape(-1)[index], end_ps, summary)
+    return Timeline(end_ps - times[0][0, index], end_ps, summary)
 
 
-def _replay(
-    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike
-) -> tuple[Replays, NDArray[np.int64]]:
+def _times(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> _Times:
+    """Check and cast: durations int64[n, pp * vpp * 9] and latencies int64[n, 2, pp * vpp]."""
     durations, latencies = _column(duration_ps, np.int64), _column(p2p_ps, np.int64)
     pp, vpp, n = order.pp, order.vpp, len(durations)
     if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != (n, 2, pp * vpp):
@@ -177,29 +176,48 @@ def _replay(
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
         )
         raise ValueError(msg)
+    return durations.reshape(n, pp * vpp * 9), latencies
+
+
+def _outputs(order: Order, n: int) -> _Outputs:
+    """Make room for what a replay writes: `Replays` without the makespan."""
+    start, end, busy = (np.empty((n, order.pp), np.int64) for _ in range(3))
+    return start, end, busy, np.empty((n, order.pp, order.vpp), np.int64)
+
+
+def _direct(order: Order, times: _Times, outputs: _Outputs) -> tuple[int, NDArray[np.int64]]:
+    """Return the status, and the end of each slot of the line in the last configuration."""
     line = compile_line(order)
     end_ps = np.empty(len(order.kind) + 1, np.int64)
-    start, end, busy = (np.empty((n, pp), np.int64) for _ in range(3))
-    last_backward = np.empty((n, pp, vpp), np.int64)
     status = kernels.replay_batch(
         line.line,
+        line.used,
         line.uses,
+        line.latency_uses,
         line.first_slot,
         line.last_slot,
         line.last_backward_slot,
-        durations.reshape(n, pp * vpp * 9),
-        latencies,
+        *times,
         end_ps,
-        start,
-        end,
-        busy,
-        last_backward,
+        *outputs,
     )
+    return status, end_ps
+
+
+def _jump(order: Order, times: _Times, outputs: _Outputs) -> int:
+    program = compile_jump(order)
+    if program is None:
+        return kernels.UNSURE
+    periods_run = np.empty(len(times[0]), np.int64)
+    return pipeline_jump.replay_jump(*program, *times, periods_run, *outputs)
+
+
+def _replays(status: int, outputs: _Outputs) -> Replays:
     if status != kernels.OK:
         limit = kernels.MAX_PS / PS_PER_S
         msg = f"a time of the schedule is negative or the step is longer than {limit:.3g} s"
         raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
-    return Replays(end.max(axis=1), start, end, busy, last_backward), end_ps
+    return Replays(outputs[1].max(axis=1), *outputs)
 
 
 def peak_bytes(
@@ -255,9 +273,3 @@ def _column(values: ArrayLike, dtype: type) -> NDArray[Any]:
     given: NDArray[Any] = np.asarray(values)
     cast: NDArray[Any] = given.astype(dtype, order="C", casting="same_kind", copy=False)
     return np.require(cast, requirements=["C", "W"])
-
-
-def _freeze(arrays: tuple[NDArray[Any], ...]) -> None:
-    """Guard what a cache hands to everyone."""
-    for array in arrays:
-        array.setflags(write=False)

@@ -1,0 +1,241 @@
+"""Replay of one order with 64 configurations side by side.
+
+Every operation of a line is run for all lanes before the next one, so that the processor works on
+vectors. Ends live in *places* of 64 lanes that are taken again as soon as nobody reads them any
+more: the few that are live stay in the nearest cache, however long the order is. Times are
+integers, so that each lane gives what a replay of its own gives, bit for bit.
+
+Shapes
+    n        configurations that share one order
+    pp, vpp  ranks, and chunks (virtual stages) of a rank
+    ops      operations of all ranks
+    places   most ends that are live at one time
+    used     durations that some operation has
+Units
+    times int64 picoseconds.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jit import helper, kernel
+from .pipeline import (
+    DEPENDENCY,
+    DURATION,
+    LATENCY,
+    MAX_DURATION_PS,
+    OK,
+    OUT_OF_RANGE,
+    OUTPUT,
+    PREVIOUS,
+    SAFE_PS,
+    UNSURE,
+)
+
+LANES = 64
+"""Configurations side by side: eight vectors of AVX-512 hide what one operation costs itself."""
+
+
+@kernel
+def compile_lanes(
+    line: NDArray[np.int32],
+    kept_slot: NDArray[np.int64],
+    program: NDArray[np.int32],
+    place_of: NDArray[np.int64],
+) -> int:
+    """Give each slot of a line a place that is free while the slot is live.
+
+    A dependency on the same rank is left out: its operation stands earlier in the order of the
+    rank, so the previous operation ends no earlier.
+
+    Parameters
+    ----------
+    line : int32[ops, 4]
+        From :func:`projector.kernels.pipeline.compile_line`.
+    kept_slot : int64[kept]
+        Slots that are read after the last operation.
+    program : int32[ops, 5]
+        Output. Columns of the line with places for slots, and the place of the end.
+    place_of : int64[ops + 1]
+        Output. Place of each slot; slot 0, the start of the step, stays at place 0.
+
+    Returns
+    -------
+    int
+        Number of places.
+    """
+    num_ops = line.shape[0]
+    last_use = np.zeros(num_ops + 1, np.int64)
+    for i in range(num_ops):
+        last_use[line[i, PREVIOUS]] = i
+        if line[i, LATENCY] > 0:
+            last_use[line[i, DEPENDENCY]] = i
+    last_use[0] = num_ops
+    for k in range(kept_slot.shape[0]):
+        last_use[kept_slot[k]] = num_ops
+
+    free = np.empty(num_ops + 1, np.int64)
+    num_free = 0
+    num_places = 1
+    place_of[0] = 0
+    for i in range(num_ops):
+        # The output takes its place before the operands give theirs up: where a loop over lanes
+        # writes what it reads, it is not run on vectors.
+        if num_free > 0:
+            num_free -= 1
+            place_of[i + 1] = free[num_free]
+        else:
+            place_of[i + 1] = num_places
+            num_places += 1
+        previous = line[i, PREVIOUS]
+        dependency = line[i, DEPENDENCY] if line[i, LATENCY] > 0 else previous
+        program[i, PREVIOUS] = place_of[previous]
+        program[i, DEPENDENCY] = place_of[dependency]
+        program[i, LATENCY] = line[i, LATENCY]
+        program[i, DURATION] = line[i, DURATION]
+        program[i, OUTPUT] = place_of[i + 1]
+        if last_use[previous] == i:
+            free[num_free] = place_of[previous]
+            num_free += 1
+        if dependency != previous and last_use[dependency] == i:
+            free[num_free] = place_of[dependency]
+            num_free += 1
+    return num_places
+
+
+@helper
+def _load_lanes(
+    source: NDArray[np.int64],
+    column: int,
+    block: int,
+    weight: int,
+    rows: NDArray[np.int64],
+    row: int,
+    total: NDArray[np.float64],
+) -> bool:
+    """Copy one column of a block of configurations to a row of lanes; say whether it fits.
+
+    Lanes beyond the last configuration repeat it. ``weight`` times the values are added to
+    ``total``, float64[LANES].
+    """
+    last = source.shape[0] - 1
+    smallest = np.int64(0)
+    largest = np.int64(0)
+    for lane in range(LANES):
+        value = source[min(block + lane, last), column]
+        smallest = min(smallest, value)
+        largest = max(largest, value)
+        rows[row, lane] = value
+        total[lane] += float(weight) * float(value)
+    return bool(smallest >= 0 and largest <= MAX_DURATION_PS)
+
+
+@helper
+def _run_lanes(
+    program: NDArray[np.int32],
+    latency_ps: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    end_ps: NDArray[np.int64],
+) -> None:
+    for i in range(program.shape[0]):
+        previous = program[i, PREVIOUS]
+        dependency = program[i, DEPENDENCY]
+        latency = program[i, LATENCY]
+        duration = program[i, DURATION]
+        output = program[i, OUTPUT]
+        for lane in range(LANES):
+            arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
+            end_ps[output, lane] = (
+                max(end_ps[previous, lane], arrival) + duration_ps[duration, lane]
+            )
+
+
+@kernel
+def replay_lanes(
+    program: NDArray[np.int32],
+    num_places: int,
+    used: NDArray[np.int64],
+    uses: NDArray[np.int64],
+    latency_uses: NDArray[np.int64],
+    first: NDArray[np.int64],
+    first_duration: NDArray[np.int64],
+    last: NDArray[np.int64],
+    last_backward: NDArray[np.int64],
+    duration_ps: NDArray[np.int64],
+    p2p_ps: NDArray[np.int64],
+    rank_start_ps: NDArray[np.int64],
+    rank_end_ps: NDArray[np.int64],
+    rank_busy_ps: NDArray[np.int64],
+    last_backward_end_ps: NDArray[np.int64],
+) -> int:
+    """Run one order with the durations of each configuration, 64 at a time.
+
+    Parameters
+    ----------
+    program : int32[ops, 5]
+        From :func:`compile_lanes`, with rows of ``used`` in the column of durations.
+    num_places : int
+        Places of the program.
+    used, uses, latency_uses
+        As in :func:`projector.kernels.pipeline.replay_batch`.
+    first, last : int64[pp]
+        Places of the first and last operation of each rank.
+    first_duration : int64[pp]
+        Row of ``used`` that the first operation of each rank has.
+    last_backward : int64[pp, vpp]
+        Place of the last B (W, where it stands alone) of each chunk.
+    duration_ps, p2p_ps
+        As in :func:`projector.kernels.pipeline.replay_batch`.
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps
+        Outputs, as there.
+
+    Returns
+    -------
+    int
+        ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
+        might be. Unless ``OK``, outputs mean nothing.
+    """
+    num_ranks, num_chunks = last_backward.shape
+    stages = num_ranks * num_chunks
+    per_rank = num_chunks * 9
+    n = duration_ps.shape[0]
+    flat_p2p_ps = p2p_ps.reshape(n, 2 * stages)
+    latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
+    lane_duration_ps = np.empty((used.shape[0], LANES), np.int64)
+    end_ps = np.zeros((num_places, LANES), np.int64)
+    busy_ps = np.empty((num_ranks, LANES), np.int64)
+    total = np.empty(LANES, np.float64)
+
+    for block in range(0, n, LANES):
+        total[:] = 0.0
+        fits = True
+        for i in range(2 * stages):
+            fits &= _load_lanes(
+                flat_p2p_ps, i, block, latency_uses[1 + i], latency_ps, 1 + i, total
+            )
+        for i in range(used.shape[0]):
+            fits &= _load_lanes(duration_ps, used[i], block, uses[i], lane_duration_ps, i, total)
+        if not fits:
+            return OUT_OF_RANGE
+        if total.max() > SAFE_PS:
+            return UNSURE
+
+        _run_lanes(program, latency_ps, lane_duration_ps, end_ps)
+
+        busy_ps[:] = 0
+        for i in range(used.shape[0]):
+            rank = used[i] // per_rank
+            for lane in range(LANES):
+                busy_ps[rank, lane] += uses[i] * lane_duration_ps[i, lane]
+        for lane in range(min(LANES, n - block)):
+            for rank in range(num_ranks):
+                rank_start_ps[block + lane, rank] = (
+                    end_ps[first[rank], lane] - lane_duration_ps[first_duration[rank], lane]
+                )
+                rank_end_ps[block + lane, rank] = end_ps[last[rank], lane]
+                rank_busy_ps[block + lane, rank] = busy_ps[rank, lane]
+                for c in range(num_chunks):
+                    last_backward_end_ps[block + lane, rank, c] = end_ps[
+                        last_backward[rank, c], lane
+                    ]
+    return OK
