@@ -341,24 +341,26 @@ def test_mixtral_example(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "named"),
+    ("overrides", "schedule", "vpp"),
     [
+        ({"patch_zero_bubble": True, "zero_bubble_v_schedule": True}, "zbv-greedy-half", 2),
         (
-            {"patch_zero_bubble": True, "zero_bubble_v_schedule": True},
-            "zero_bubble_v_schedule is not",
+            {
+                "patch_zero_bubble": True,
+                "zero_bubble_v_schedule": True,
+                "zero_bubble_v_schedule_mem_setup": "min",
+            },
+            "zbv-greedy-min",
+            2,
         ),
-        (
-            {"patch_primus_pipeline": True, "pp_algorithm": "zbv-formatted"},
-            "schedule zbv-formatted is not available",
-        ),
+        ({"patch_primus_pipeline": True, "pp_algorithm": "zbv-formatted"}, "zbv-formatted", None),
     ],
 )
-def test_a_schedule_that_is_not_available_becomes_auto(overrides, named):
+def test_v_schedules(overrides, schedule, vpp):
     job, warnings, _ = read(**overrides)
-    assert job["training"]["schedule"] == "auto"
-    (warning,) = warnings
-    assert named in warning
-    assert "auto is projected" in warning
+    assert job["training"]["schedule"] == schedule
+    assert job.get("parallelism", {}).get("vpp") == vpp
+    assert not warnings
 
 
 @pytest.mark.parametrize(
