@@ -389,3 +389,25 @@ def test_llama_example():
     assert job.training.recompute.num_layers == 80
     assert job.cluster.nodes == 2
     assert "cluster.nodes" not in job.origins
+
+
+def test_what_the_zero_bubble_runtime_looks_at():
+    further = {"enable_optimizer_post_validation": True, "zero_bubble_max_pending_backward": 12}
+    job, warnings, _ = read(patch_zero_bubble=True, enable_zero_bubble=True, **further)
+    assert not warnings
+    assert job["training"]["optimizer_post_validation"] is True
+    assert job["training"]["zero_bubble_max_pending_backward"] == 12
+    further["zero_bubble_max_pending_backward"] = "auto"
+    job, _, _ = read(patch_zero_bubble=True, enable_zero_bubble=True, **further)
+    assert "zero_bubble_max_pending_backward" not in job["training"]
+    # Without it nothing reads them.
+    job, _, _ = read(**further)
+    assert "optimizer_post_validation" not in job["training"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(True, None), (False, False)])
+def test_pipeline_transfers_overlap_as_in_megatron(given, expected):
+    job, warnings, _ = read(overlap_p2p_comm=given, microbatch_group_size_per_vp_stage=8)
+    assert not warnings
+    assert job["parallelism"].get("overlap_p2p_comm") is expected
+    assert job["parallelism"]["microbatch_group_size_per_vp_stage"] == 8

@@ -207,15 +207,19 @@ def test_peak_in_flight_of_interleaved(pp, vpp):
 
 
 def test_interleaved_groups():
-    order = registry.SCHEDULES["interleaved"].order
-    check_order(order(4, 2, 8, group_size=8))
-    # A rest of at least pp microbatches makes a group of its own.
-    check_order(order(4, 2, 20, group_size=8))
-    for group in (3, 12):
-        with pytest.raises(ScheduleError, match="microbatch group"):
-            order(4, 2, 8, group_size=group)
-    with pytest.raises(ScheduleError, match="microbatch group"):
-        order(4, 2, 10, group_size=8)
+    check_order(registry.build("interleaved", 4, 2, 8, group_size=8))
+    # A rest of at least pp microbatches makes a group of its own, as in Megatron.
+    order = registry.build("interleaved", 4, 2, 21, group_size=8)
+    check_order(order)
+    first = [task for task in reference.tasks_of(order)[0] if task[0] == "F"]
+    assert [chunk for _, chunk, _ in first[:17]] == [0] * 8 + [1] * 8 + [0]
+    for group, microbatches in ((3, 8), (12, 8), (8, 10)):
+        with pytest.raises(ScheduleError, match="microbatch group") as caught:
+            registry.build("interleaved", 4, 2, microbatches, group_size=group)
+        assert caught.value.key == "group_size"
+    assert registry.build("1f1b", 4, 1, 8, group_size=8) is registry.build("1f1b", 4, 1, 8)
+    with pytest.raises(ScheduleError, match="group_size must be"):
+        registry.build("interleaved", 4, 2, 8, group_size=0)
 
 
 def test_orders_are_shared_and_read_only():

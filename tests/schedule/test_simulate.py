@@ -223,3 +223,26 @@ def test_seaailab_is_never_behind_the_handcrafted_orders():
         for name in ("1f1b", "zerobubble"):
             fixed = simulate_schedule(name, 4, 1, 12, f, b, w, p2p)
             assert planned.makespan_s <= fixed.makespan_s * (1 + 1e-9)
+
+
+def test_blocking_sends_lengthen_the_operations():
+    # Rank 0 sends F, rank 1 sends B: what sends lasts 0.5 longer, nothing else waits.
+    result = simulate_schedule("1f1b", 2, 1, 4, 1.0, 1.0, 1.0, 0.5, overlap_p2p=False)
+    longer = simulate_schedule("1f1b", 2, 1, 4, [1.5, 1.0], [1.0, 1.5], 1.0)
+    assert (result.makespan_s, result.period_s) == (longer.makespan_s, longer.period_s)
+    # A send is no work: the bubble is what is not work.
+    assert result.bubble_fraction == pytest.approx(result.makespan_s / 12 - 1, rel=1e-12)
+    # The turn of a V sends nothing.
+    v = simulate_schedule("zbv-formatted", 2, 2, 4, 1.0, 1.0, 1.0, 0.5, overlap_p2p=False)
+    longer = simulate_schedule(
+        "zbv-formatted", 2, 2, 4, [1.5, 1.0, 1.5, 1.0], [1.0, 1.5, 1.0, 1.5], 1.0
+    )
+    assert v.makespan_s == longer.makespan_s
+
+
+def test_groups_of_microbatches_reach_the_interleaved_schedule():
+    small = simulate_schedule("interleaved", 4, 2, 16, p2p=0.3)
+    large = simulate_schedule("interleaved", 4, 2, 16, p2p=0.3, group_size=8)
+    # Longer groups hide the latency and hold more.
+    assert large.makespan_s < small.makespan_s
+    assert max(large.peak_in_flight) > max(small.peak_in_flight)

@@ -74,6 +74,14 @@ class ParallelismConfig(Config):
     ddp_bucket_size: PositiveInt | None = None
     """Parameters of a gradient bucket; none given means max(40 M, 1 M * ranks), Megatron's."""
 
+    microbatch_group_size_per_vp_stage: PositiveInt | None = None
+    """Microbatches that a chunk takes before the next chunk's turn, in the interleaved schedule;
+    none given means pp."""
+
+    overlap_p2p_comm: bool | None = None
+    """Send activations between pipeline ranks beside compute; otherwise a rank waits until what it
+    sends has arrived. None given means with virtual stages or a split backward, as in Megatron."""
+
     tp_comm_overlap: bool = False
     """Overlap tensor-parallel collectives with the GEMM beside them, in TP chunks."""
 

@@ -167,6 +167,14 @@ class TrainingConfig(Config):
     schedule: str = "auto"
     """Pipeline schedule; auto is 1F1B, interleaved when vpp > 1."""
 
+    zero_bubble_max_pending_backward: PositiveInt | None = None
+    """Microbatches whose activations a planned schedule lets a rank hold; none given means as many
+    as the device has room for."""
+
+    optimizer_post_validation: bool = False
+    """Ranks begin the next step without waiting for the others, as the gradient norm is checked
+    afterwards (zero bubble); the step is then the longest span of one rank."""
+
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
 

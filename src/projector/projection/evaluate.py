@@ -86,9 +86,12 @@ class Evaluation:
     ending_rank: Ints
     """int64[jobs]: pipeline rank that ends the last backward and its gradients."""
     rank_busy_s: list[Floats]
-    """float64[pp] for each job: time each pipeline rank works."""
+    """float64[pp] for each job: time each pipeline rank works, sends left out."""
+    sends_ps: list[Ints | None]
+    """int64[pp] for each job: time each rank waits for its own messages; None where it works on."""
     pipeline_s: Floats
-    """float64[jobs]: until the last operation of any rank, gradients and optimizer left out."""
+    """float64[jobs]: until the last operation of any rank, gradients and optimizer left out; the
+    longest span of one rank where ranks do not wait for each other between steps."""
     p2p_s: list[Floats]
     """float64[pp * chunks, 2] for each job: latency from each virtual stage to the next and to the
     one before."""
@@ -132,6 +135,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
     breakdown_s = np.zeros((num, len(BREAKDOWN)))
     ending_rank = np.zeros(num, np.int64)
     rank_busy_s: list[Floats] = [np.zeros(0)] * num
+    sends_ps: list[Ints | None] = [None] * num
     pipeline_s = np.zeros(num)
     durations_ps: list[Ints] = [np.zeros(0, np.int64)] * num
     latencies_ps: list[Ints] = [np.zeros(0, np.int64)] * num
@@ -150,8 +154,8 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         _replay(
             np.array(members), orders[members[0]], placements[members[0]], jobs, workloads,
             stage_cats, stage_launch, stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory,
-            iteration_s, breakdown_s, ending_rank, rank_busy_s, pipeline_s, durations_ps,
-            latencies_ps,
+            iteration_s, breakdown_s, ending_rank, rank_busy_s, sends_ps, pipeline_s,
+            durations_ps, latencies_ps,
         )  # fmt: skip
     return Evaluation(
         jobs=tuple(jobs),
@@ -168,6 +172,7 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         breakdown_s=breakdown_s,
         ending_rank=ending_rank,
         rank_busy_s=rank_busy_s,
+        sends_ps=sends_ps,
         pipeline_s=pipeline_s,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
@@ -180,7 +185,8 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
 
 def _schedule(job: Job, microbatches: int) -> str:
     split = job.parallelism
-    return registry.check(job.training.schedule, split.pp, split.vpp, microbatches).name
+    group_size = split.microbatch_group_size_per_vp_stage
+    return registry.check(job.training.schedule, split.pp, split.vpp, microbatches, group_size).name
 
 
 def _order(
@@ -206,6 +212,9 @@ def _order(
         kept = memory.saved_bytes[stages]
         least = kept[entry.stages(split.pp, split.vpp)].sum(axis=1)
         weight = weight_s[stages]
+        limit = usable_bytes(job) - memory.static_bytes(row)
+        if job.training.zero_bubble_max_pending_backward is not None:
+            limit = np.minimum(limit, job.training.zero_bubble_max_pending_backward * least)
         costs = costs_from(
             forward_ps=to_ps(times.forward_s[stages, MIDDLE]),
             backward_ps=to_ps(np.maximum(0.0, times.backward_s[stages, MIDDLE] - weight)),
@@ -213,9 +222,17 @@ def _order(
             p2p_ps=to_ps(p2p_s).T,
             activation=kept,
             w_share=float(memory.weight_share[row]),
-            limit=np.maximum(least, usable_bytes(job) - memory.static_bytes(row)),
+            limit=np.maximum(least, limit),
         )
-    return registry.build(name, split.pp, split.vpp, microbatches, costs)
+    group_size = split.microbatch_group_size_per_vp_stage
+    return registry.build(name, split.pp, split.vpp, microbatches, costs, group_size)
+
+
+def _blocks_sends(job: Job, order: Order) -> bool:
+    """Whether ranks wait until what they send has arrived; Megatron's default is by schedule."""
+    if job.parallelism.overlap_p2p_comm is None:
+        return order.vpp == 1 and not order.splits_backward
+    return not job.parallelism.overlap_p2p_comm
 
 
 def _backward(per_phase: Floats) -> Floats:
@@ -407,6 +424,7 @@ def _replay(
     breakdown_s: Floats,
     ending_rank: Ints,
     rank_busy_s: list[Floats],
+    sends_ps: list[Ints | None],
     pipeline_s: Floats,
     durations_ps: list[Ints],
     latencies_ps: list[Ints],
@@ -424,8 +442,12 @@ def _replay(
         backward_s = np.maximum(0.0, backward_s - stage_weight_s[:, None])
     duration_ps[:, :, :, 1, :] = to_ps(backward_s)[held]
     latency_ps = to_ps(np.stack([p2p_s[row] for row in members])).transpose(0, 2, 1)
-    with_p2p = replay_batch(order, duration_ps, latency_ps)
     alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
+    blocks = np.array([_blocks_sends(jobs[row], order) for row in members])
+    duration_ps[blocks], latency_ps[blocks] = placement.block(
+        duration_ps[blocks], latency_ps[blocks]
+    )
+    with_p2p = replay_batch(order, duration_ps, latency_ps)
     kept = memory.saved_bytes[held]
     peaks = [
         peak_bytes(order, kept[n : n + 1], float(memory.weight_share[row]))
@@ -447,14 +469,20 @@ def _replay(
         finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
         finish += times.reduce_after_s[held[n]].sum(axis=1)
         finish[[first_rank, last_rank]] += tied_s[row]
+        # Ranks that do not wait for each other between steps take as long as their span.
+        spans = int(jobs[row].training.optimizer_post_validation)
+        begins = spans * with_p2p.rank_start_ps[n] * PS
+        ends, finish = ends - begins, finish - begins
         rank = int(np.argmax(finish))
         after = optimizer_s[row] + times.gather_after_s[held[n]].sum(axis=1)
         last = int(np.argmax(after))
         overhead_s = jobs[row].cluster.software.step_overhead_ms * MILLISECOND
         iteration_s[row] = finish[rank] + after[last] + overhead_s
         ending_rank[row] = rank
-        rank_busy_s[row] = with_p2p.rank_busy_ps[n] * PS
-        pipeline_s[row] = with_p2p.makespan_ps[n] * PS
+        rank_busy_s[row] = alone.rank_busy_ps[n] * PS
+        if blocks[n]:
+            sends_ps[row] = with_p2p.rank_busy_ps[n] - alone.rank_busy_ps[n]
+        pipeline_s[row] = ends.max()
         # Copies: a view would keep the whole batch in memory as long as one of its jobs.
         durations_ps[row], latencies_ps[row] = duration_ps[n].copy(), latency_ps[n].copy()
         peak, in_flight = peaks[n]
@@ -469,10 +497,14 @@ def _replay(
             out[DP_COMM] += (
                 forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
             )
-        idle_ps = with_p2p.rank_end_ps[n, rank] - with_p2p.rank_busy_ps[n, rank]
-        bubble_ps = alone.rank_end_ps[n, rank] - alone.rank_busy_ps[n, rank]
-        out[PP_BUBBLE] = bubble_ps * PS
-        out[PP_COMM] = (idle_ps - bubble_ps) * PS
+        span_ps, alone_ps = (
+            each.rank_end_ps[n, rank] - spans * each.rank_start_ps[n, rank]
+            for each in (with_p2p, alone)
+        )
+        # A span can be shorter with latencies than without: its start may wait longer for them.
+        idle_ps = min(span_ps, alone_ps)
+        out[PP_BUBBLE] = (idle_ps - alone.rank_busy_ps[n, rank]) * PS
+        out[PP_COMM] = (span_ps - idle_ps) * PS
         out[DP_COMM] += finish[rank] - ends[rank] + times.gather_after_s[held[n, last]].sum()
         out[OPTIMIZER] = optimizer_s[row][last]
         out[LAUNCH] += overhead_s

@@ -32,6 +32,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
         w_share=float(memory.weight_share[row]),
         static_bytes=memory.static_bytes(row),
         limit_bytes=usable_bytes(evaluation.jobs[row]),
+        sends_ps=evaluation.sends_ps[row],
     )
 
 

@@ -248,7 +248,11 @@ def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overr
             layout_of(changed)
             split = changed.parallelism
             registry.check(
-                changed.training.schedule, split.pp, split.vpp, int(columns.microbatches[0])
+                changed.training.schedule,
+                split.pp,
+                split.vpp,
+                int(columns.microbatches[0]),
+                split.microbatch_group_size_per_vp_stage,
             )
         except ProjectorError:
             continue

@@ -5,6 +5,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .order import BACKWARD, FORWARD
+
 Ints = NDArray[np.int64]
 
 
@@ -44,3 +46,34 @@ class Placement:
         following = np.where(place == self.num_stages - 1, stage, stage + 1) % len(rank)
         before = np.where(place == 0, stage, stage - 1)
         return np.stack([rank[following], rank[before]], axis=1)
+
+    def block(self, duration_ps: Ints, p2p_ps: Ints) -> tuple[Ints, Ints]:
+        """Return durations and latencies of ranks that wait until what they send has arrived.
+
+        Parameters
+        ----------
+        duration_ps : int64[..., pp, chunks, 3, 3]
+            By rank, chunk, kind and class.
+        p2p_ps : int64[..., 2, pp * chunks]
+            Latency from each virtual stage to the next and to the one before.
+        """
+        away = (self.neighbour != self.rank_of[:, np.newaxis]).T
+        sent = np.where(away, p2p_ps, 0)[..., self.stage_of]  # [..., 2, pp, chunks]
+        longer = duration_ps.copy()
+        for kind, direction in ((FORWARD, 0), (BACKWARD, 1)):
+            longer[..., kind, :] += sent[..., direction, :, :, np.newaxis]
+        return longer, np.zeros_like(p2p_ps)
+
+    def sends_ps(self, p2p_ps: Ints, microbatches: int) -> Ints:
+        """Return how long each rank waits for its messages in a step, ``int64[pp]``.
+
+        Parameters
+        ----------
+        p2p_ps : int64[2, pp * chunks]
+            Latency from each virtual stage to the next and to the one before.
+        microbatches : int
+            Microbatches that pass through each virtual stage.
+        """
+        away = (self.neighbour != self.rank_of[:, np.newaxis]).T
+        per_stage = np.where(away, p2p_ps, 0).sum(axis=0)
+        return np.asarray(microbatches * per_stage[self.stage_of].sum(axis=1), np.int64)

@@ -62,9 +62,9 @@ class Entry(NamedTuple):
 
     name: str
     description: str
-    check: Callable[[int, int, int], None]
+    check: Callable[..., None]
     """Raises :class:`ScheduleError` where the schedule cannot run."""
-    order: Callable[[int, int, int], Order] | None = None
+    order: Callable[..., Order] | None = None
     """The order, where it is the same for all times and memories."""
     plan: Callable[[int, int, int, Costs], Order] | None = None
     """The order that suits some times and memories; raises where the memory is too small."""
@@ -74,6 +74,8 @@ class Entry(NamedTuple):
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
+    grouped: bool = False
+    """Whether ``check`` and ``order`` also take the size of a group of microbatches."""
 
     @property
     def planned(self) -> bool:
@@ -105,6 +107,7 @@ SCHEDULES: dict[str, Entry] = {
             interleaved.check,
             interleaved.order,
             chunks=_several,
+            grouped=True,
         ),
         Entry(
             "zerobubble",
@@ -182,12 +185,20 @@ def resolve(name: str, vpp: int = 1) -> Entry:
     raise ScheduleError(msg, key="schedule", value=name, allowed=known)
 
 
-def check(name: str, pp: int, vpp: int, microbatches: int) -> Entry:
+def check(name: str, pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Entry:
     """Return the schedule of a name, or raise an error that says why it cannot run."""
     check_sizes(pp, vpp, microbatches)
+    if group_size is not None and not _is_count(group_size):
+        msg = f"group_size must be an integer >= 1, not {group_size!r}"
+        raise ScheduleError(msg, key="group_size", value=group_size, allowed="an integer >= 1")
     entry = resolve(name, vpp)
-    entry.check(pp, vpp, microbatches)
+    entry.check(pp, vpp, microbatches, *_group(entry, group_size))
     return entry
+
+
+def _group(entry: Entry, group_size: int | None) -> tuple[int, ...]:
+    """Return the further arguments of a schedule that knows groups; others have none."""
+    return (operator.index(group_size),) if entry.grouped and group_size is not None else ()
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
@@ -219,28 +230,47 @@ def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:
     return names
 
 
-def build(name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None = None) -> Order:
+def build(
+    name: str,
+    pp: int,
+    vpp: int,
+    microbatches: int,
+    costs: Costs | None = None,
+    group_size: int | None = None,
+) -> Order:
     """Return the order of a schedule; the same arguments give the same object.
 
-    ``costs`` are those of the ``pp * vpp`` virtual stages. Only planned schedules look at them;
-    without, all stages are equal and memory is unlimited.
+    Parameters
+    ----------
+    name : str
+        A schedule, or ``auto``.
+    pp, vpp, microbatches : int
+        Ranks, chunks of a rank, microbatches of the step.
+    costs : Costs, optional
+        Of the ``pp * vpp`` virtual stages. Only planned schedules look at them; without, all
+        stages are equal and memory is unlimited.
+    group_size : int, optional
+        Microbatches that a chunk takes before the next chunk's turn; only ``interleaved`` looks
+        at it, and goes in groups of ``pp`` without.
     """
-    entry = check(name, pp, vpp, microbatches)
+    entry = check(name, pp, vpp, microbatches, group_size)
     sizes = operator.index(pp), operator.index(vpp), operator.index(microbatches)
     if not entry.planned:
         costs = None
     elif costs is None:
         costs = uniform_costs(sizes[0], sizes[0] * sizes[1])
-    return _build(entry.name, *sizes, costs)
+    return _build(entry.name, *sizes, costs, *_group(entry, group_size))
 
 
 @lru_cache(maxsize=128)
-def _build(name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None) -> Order:
+def _build(
+    name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None, *group: int
+) -> Order:
     entry = SCHEDULES[name]
     if costs is not None and entry.plan is not None:
         return entry.plan(pp, vpp, microbatches, costs)
     assert entry.order is not None
-    return entry.order(pp, vpp, microbatches)
+    return entry.order(pp, vpp, microbatches, *group)
 
 
 @lru_cache(maxsize=512)

@@ -39,6 +39,9 @@ class PipelineRun:
     """``float64[pp]``: everything else that a rank holds; None where it is not known."""
     limit_bytes: float | None = None
     """The most that a rank may hold altogether; None where there is no limit."""
+    sends_ps: Ints | None = None
+    """``int64[pp]``: what of the operations of each rank is waiting for its own messages to
+    arrive; None where ranks work on meanwhile."""
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -59,13 +62,17 @@ class PipelineRun:
     @property
     def busiest_s(self) -> float:
         """Seconds of work of the busiest rank."""
-        return int(self.timeline.summary.rank_busy_ps.max()) / PS_PER_S
+        return self._work_ps / PS_PER_S
+
+    @property
+    def _work_ps(self) -> int:
+        busy = self.timeline.summary.rank_busy_ps[0]
+        return int((busy if self.sends_ps is None else busy - self.sends_ps).max())
 
     @property
     def bubble_fraction(self) -> float:
         """``(makespan - work) / work`` with the work of the busiest rank; 0 without work."""
-        summary = self.timeline.summary
-        makespan, work = int(summary.makespan_ps[0]), int(summary.rank_busy_ps.max())
+        makespan, work = int(self.timeline.summary.makespan_ps[0]), self._work_ps
         return (makespan - work) / work if work else 0.0
 
     @cached_property

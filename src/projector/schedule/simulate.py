@@ -10,6 +10,7 @@ from projector.errors import NumericError, ScheduleError
 
 from .costs import UNLIMITED, costs_from
 from .order import BACKWARD, FORWARD, WEIGHT, Order
+from .placement import Placement
 from .registry import SCHEDULES, build, check, check_sizes
 from .replay import to_ps
 from .run import PipelineRun
@@ -60,6 +61,8 @@ def simulate_schedule(
     w: ArrayLike = 1.0,
     p2p: float = 0.0,
     memory_limit: float | None = None,
+    group_size: int | None = None,
+    overlap_p2p: bool = True,
 ) -> ScheduleResult:
     """Simulate one step of a pipeline.
 
@@ -78,13 +81,20 @@ def simulate_schedule(
     memory_limit : float, optional
         Most microbatches whose activations one rank may hold, all its chunks together. Schedules
         that are planned keep to it; the others run as they are and say whether they fit.
+    group_size : int, optional
+        Microbatches that a chunk takes before the next chunk's turn, where the schedule is
+        interleaved; ``pp`` unless given.
+    overlap_p2p : bool
+        Whether a rank works on while it sends; otherwise its operation lasts ``p2p`` longer.
 
     Raises
     ------
     ScheduleError
         Where the schedule cannot run or an argument is out of range.
     """
-    run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, memory_limit)
+    run = pipeline_run(
+        name, pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p
+    )
     return ScheduleResult(
         schedule=run.schedule,
         pp=int(pp),
@@ -108,6 +118,8 @@ def pipeline_run(
     w: ArrayLike = 1.0,
     p2p: float = 0.0,
     memory_limit: float | None = None,
+    group_size: int | None = None,
+    overlap_p2p: bool = True,
 ) -> PipelineRun:
     """Return the replay behind :func:`simulate_schedule`, which has the parameters.
 
@@ -116,7 +128,7 @@ def pipeline_run(
     if not isinstance(name, str):
         msg = f"a schedule is named by text, not {name!r}"
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
-    entry = check(name, pp, vpp, microbatches)
+    entry = check(name, pp, vpp, microbatches, group_size)
     stages = pp * vpp
     forward_s, input_s, weight_s = (
         _times(key, value, (stages,)) for key, value in (("f", f), ("b", b), ("w", w))
@@ -134,7 +146,7 @@ def pipeline_run(
             w_share=1.0,
             limit=np.full(pp, UNLIMITED if limit is None else limit),
         )
-    order = build(name, pp, vpp, microbatches, costs)
+    order = build(name, pp, vpp, microbatches, costs, group_size)
 
     duration_ps = np.zeros((pp, order.vpp, 3, 3), np.int64)
     if order.splits_backward:
@@ -143,13 +155,20 @@ def pipeline_run(
     else:
         _place(duration_ps, order, BACKWARD, input_s + weight_s)
     _place(duration_ps, order, FORWARD, forward_s)
+    p2p_ps = np.tile(latency_ps, order.directions)
+    sends_ps = None
+    if not overlap_p2p:
+        placement = Placement(order.stage_of, order.directions)
+        sends_ps = placement.sends_ps(p2p_ps, order.microbatches)
+        duration_ps, p2p_ps = placement.block(duration_ps, p2p_ps)
     run = PipelineRun(
         entry.name,
         order,
         duration_ps,
-        np.tile(latency_ps, order.directions),
+        p2p_ps,
         np.full((pp, order.vpp), 1.0 / vpp),
         limit_bytes=limit,
+        sends_ps=sends_ps,
     )
     try:
         run.timeline  # noqa: B018  its errors belong here

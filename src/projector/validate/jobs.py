@@ -32,8 +32,8 @@ _MODULES = {
     "shared_experts": "shared_experts",
 }
 _SCHEDULES = {
-    "zb-2p": "zerobubble-h2",
-    "zb-1p": "zerobubble",
+    "zb-2p": "seaailab",
+    "zb-1p": "seaailab",
     "zb-v": "zbv-formatted",
     "1f1b-i": "interleaved",
     "interleaved 1f1b": "interleaved",
@@ -80,6 +80,7 @@ class JobRow:
             "global_batch_size": self.global_batch,
             "seq_length": self.seq,
             "schedule": schedule,
+            **self._zero_bubble(),
             "recompute": self._recompute(),
             **self._precision(),
             **self._optimizer(),
@@ -219,6 +220,17 @@ class JobRow:
             vpp = (layers + ends) // self.pp
             self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
         return schedule, vpp if self.pp > 1 else 1
+
+    def _zero_bubble(self) -> dict[str, Any]:
+        """Read ZB-1p and ZB-2p, which plan with the activations of p or 2 p microbatches."""
+        found = re.search(r"schedule zb-([12])p", self.flags, re.IGNORECASE)
+        if not found:
+            return {}
+        # arXiv:2401.10241, section 4: all of its schedules validate the optimizer afterwards.
+        return {
+            "zero_bubble_max_pending_backward": int(found[1]) * self.pp,
+            "optimizer_post_validation": True,
+        }
 
     def _parallelism(self) -> dict[str, Any]:
         split: dict[str, Any] = {

@@ -185,6 +185,10 @@ FIELDS: dict[str, tuple[str, Converter]] = {
         flag,
     ),
     "ddp_bucket_size": ("parallelism.ddp_bucket_size", _integer),
+    "microbatch_group_size_per_vp_stage": (
+        "parallelism.microbatch_group_size_per_vp_stage",
+        _integer,
+    ),
     "overlap_grad_reduce": ("parallelism.overlap_grad_reduce", flag),
     "overlap_param_gather": ("parallelism.overlap_param_gather", flag),
     "tp_comm_overlap": ("parallelism.tp_comm_overlap", flag),
@@ -253,6 +257,7 @@ moe_grouped_gemm use_turbo_deepep turbo_sync_free_moe_stage enable_primus_turbo
 no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_impl
 cuda_graph_scope use_flash_attn attention_backend transformer_impl patch_zero_bubble
 enable_zero_bubble zero_bubble_v_schedule zero_bubble_v_schedule_mem_setup
+enable_optimizer_post_validation zero_bubble_max_pending_backward overlap_p2p_comm
 patch_primus_pipeline pp_algorithm spec
 """
 _RULES = frozenset(_RULES_TEXT.split())
@@ -937,6 +942,21 @@ class Translation:
                 self._put("parallelism.vpp", 2, "zero_bubble_v_schedule")
         elif self._on("patch_zero_bubble") and self._on("enable_zero_bubble"):
             self._put_schedule("zerobubble", "enable_zero_bubble")
+        self._zero_bubble()
+        # Without virtual stages Megatron turns it off; that is the default here as well.
+        if self._has("overlap_p2p_comm") and not self._on("overlap_p2p_comm"):
+            self._put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
+
+    def _zero_bubble(self) -> None:
+        """Read what only the zero-bubble runtime looks at."""
+        if not self._on("patch_zero_bubble"):
+            return
+        if self._on("enable_optimizer_post_validation"):
+            name = "enable_optimizer_post_validation"
+            self._put("training.optimizer_post_validation", True, name)
+        name = "zero_bubble_max_pending_backward"
+        if self._has(name) and self._word(name, "auto") != "auto":
+            self._put(f"training.{name}", _integer(self._spell(name), self._get(name)), name)
 
     def _put_schedule(self, kind: str, name: str, *also: str) -> bool:
         """Take a schedule over where it can be projected; return whether it could."""

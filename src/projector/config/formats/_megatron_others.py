@@ -45,7 +45,6 @@ UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
     "keep_fp8_transpose_cache": (_OFF, "FSDP is projected without it"),
     "lora_rank": (_OFF, "every parameter is projected as trained"),
     "masked_softmax_fusion": (_ON, "softmax is projected as part of fused attention"),
-    "microbatch_group_size_per_vp_stage": ((), "interleaving goes in groups of PP microbatches"),
     "moe_extended_tp": (_OFF, "use expert_tensor_parallel_size"),
     "moe_router_fusion": (_OFF, "the router is projected as separate kernels"),
     "moe_shared_expert_overlap": (
@@ -67,7 +66,6 @@ UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
         "activation offload is set by training.activation_offload_fraction",
     ),
     "overlap_cpu_optimizer_d2h_h2d": (_OFF, "optimizer offload is projected without overlap"),
-    "overlap_p2p_comm": (_ON, "pipeline transfers follow the schedule"),
     "overlap_p2p_comm_warmup_flush": (_OFF, "pipeline transfers follow the schedule"),
     "overlap_param_gather_with_optimizer_step": (
         _OFF,
@@ -126,7 +124,7 @@ deprecated_use_mcore_models deterministic_mode disable_bf16_reduced_precision_ma
 disable_compile_dependencies disable_last_saving disable_mlflow disable_primus_topk_router
 distrib_optim_fully_reshardable_mem_efficient distributed_backend dump_pp_data
 empty_unused_memory_level enable_exactly_numeric_match enable_experimental enable_ft_package
-enable_gloo_process_groups enable_one_logger enable_optimizer_post_validation
+enable_gloo_process_groups enable_one_logger
 enable_zb_runtime end_weight_decay eod_mask_loss error_injection_rate error_injection_type
 exit_duration_in_mins exit_interval exit_on_missing_checkpoint exit_signal_handler
 file_sink_level final_logit_softcapping finetune fp8_amax_compute_algo fp8_amax_history_len
@@ -170,7 +168,7 @@ nccl_communicator no_load_ no_save_ non_persistent_ one_logger_ perform_rl
 pretrained_checkpoint profile record_memory rerun_ retro_ rl_ rope_ rotary_ save straggler_
 swin_ tensorboard_ test_data tiktoken_ timing_ tokenizer_ torch_profiler tp_comm_ train_data
 train_iters train_samples turbo_deepep turbo_gemm_backend turbo_grouped_gemm_backend
-use_dist_ckpt valid_data wandb_ warmup zero_bubble_adaptive zero_bubble_max_pending
+use_dist_ckpt valid_data wandb_ warmup zero_bubble_adaptive
 zero_bubble_pipeline_timers
 """
 IGNORED_PREFIXES = tuple(_PREFIX_TEXT.split())

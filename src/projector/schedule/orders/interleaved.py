@@ -6,8 +6,12 @@ from projector.errors import ScheduleError
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
 
 
-def check(pp: int, vpp: int, microbatches: int) -> None:
-    """At least two ranks and two chunks; microbatches a multiple of the ranks."""
+def check(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> None:
+    """Require two ranks, two chunks, and groups of microbatches that are no smaller than pp.
+
+    As Megatron does: a group, and what is left for the last one, must be at least ``pp``, and a
+    group at most all microbatches. With groups of ``pp`` that is a multiple of ``pp``.
+    """
     if pp < 2:
         msg = (
             f"schedule interleaved needs at least two ranks, but pp is {pp}; set pp >= 2 or vpp = 1"
@@ -19,7 +23,14 @@ def check(pp: int, vpp: int, microbatches: int) -> None:
             "set vpp >= 2 or choose 1f1b"
         )
         raise ScheduleError(msg, key="vpp", value=vpp, allowed="vpp >= 2")
-    if microbatches % pp:
+    if group_size is not None:
+        if not pp <= group_size <= microbatches or 0 < microbatches % group_size < pp:
+            msg = (
+                f"a microbatch group of {group_size} does not fit {microbatches} microbatches on "
+                f"{pp} ranks: the group, and what is left for the last one, must be at least pp"
+            )
+            raise ScheduleError(msg, key="group_size", value=group_size, allowed=f">= {pp}")
+    elif microbatches % pp:
         below = microbatches // pp * pp
         nearest = [below, below + pp] if below else [pp]
         msg = (
@@ -41,12 +52,6 @@ def order(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -
         (Megatron's ``microbatch_group_size_per_vp_stage``); ``pp`` unless given.
     """
     group = pp if group_size is None else group_size
-    if not pp <= group <= microbatches or 0 < microbatches % group < pp:
-        msg = (
-            f"a microbatch group of {group} does not fit {microbatches} microbatches on {pp} "
-            "ranks: the group, and what is left for the last one, must be at least pp"
-        )
-        raise ScheduleError(msg, key="group_size", value=group, allowed=f">= {pp}")
     number = np.arange(microbatches)
     whole = microbatches // group * group
     chunk = [np.tile(np.repeat(np.arange(vpp), group), whole // group)]
