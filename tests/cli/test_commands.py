@@ -36,7 +36,18 @@ SURFACE = {
     "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
-    "schedule": {"--pp", "--vpp", "--microbatches", "--f", "--b", "--w", "--p2p", "--memory-limit"}
+    "schedule": {
+        "--pp",
+        "--vpp",
+        "--microbatches",
+        "--f",
+        "--b",
+        "--w",
+        "--p2p",
+        "--memory-limit",
+        "--blocking-p2p",
+        "--group-size",
+    }
     | {"assignments", "--algorithm", "--plot", "--timeline"}
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,

@@ -33,6 +33,15 @@ def test_a_v_keeps_embedding_and_head_together():
     assert totals[0] == totals[1]
 
 
+def test_a_v_holds_tied_embeddings_once():
+    tied = {"model.tied_embeddings": True}
+    straight, v = under("interleaved", 2, **tied), under("zbv-formatted", 2, **tied)
+    totals = [sum(s.parameters for s in each.memory.stages) for each in (straight, v)]
+    assert totals[0] - totals[1] == 128256 // 2 * 4096
+    alone = pj.project_memory(pj.load_job(JOB, {**tied, "parallelism.pp": 1})).stages[0]
+    assert totals[1] == alone.parameters
+
+
 def test_the_turn_of_a_v_sends_nothing():
     straight = under("interleaved", 2).communication["pp:send_recv"]
     v = under("zbv-formatted", 2).communication["pp:send_recv"]

@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.schedule.compare import ScheduleComparison
 
-_NUMBERS = ("pp", "vpp", "microbatches", "f", "b", "w", "p2p", "memory_limit")
+_NUMBERS = (
+    "pp",
+    "vpp",
+    "microbatches",
+    "f",
+    "b",
+    "w",
+    "p2p",
+    "blocking_p2p",
+    "memory_limit",
+    "group_size",
+)
 _OF_A_JOB = (
     "config",
     "target_nodes",
@@ -65,10 +76,22 @@ class _Sectioned(click.Command):
 @click.option("--w", metavar="S[,S...]", help="Seconds of the gradient of its weights; likewise.")
 @click.option("--p2p", type=float, metavar="S", help="Seconds from rank to rank; 0 when left out.")
 @click.option(
+    "--blocking-p2p",
+    is_flag=True,
+    default=None,
+    help="A rank waits until what it sends has arrived.",
+)
+@click.option(
     "--memory-limit",
     type=float,
     metavar="M",
     help="Most microbatches that a rank may hold, all its chunks together.",
+)
+@click.option(
+    "--group-size",
+    type=int,
+    metavar="N",
+    help="Microbatches that a chunk takes before the next one, interleaved; PP when left out.",
 )
 @optional_job_options
 @click.option(
@@ -103,8 +126,8 @@ def command(
 
     A pipeline is given in numbers or by a job. Times are those of one chunk and one microbatch,
     one number or pp * vpp of them in model order. With single numbers and all schedules, one that
-    needs another number of chunks runs the same work of a rank in as many. A job is compared in
-    the layout that it has; KEY=VALUE overrides a field of it.
+    needs another number of chunks runs the same work of a rank in as many, and a job's layers are
+    laid out in as many. KEY=VALUE overrides a field of the job.
 
     Exit code 3: nothing fits, or no schedule can run.
 
@@ -170,6 +193,8 @@ def _compare(given: dict[str, Any], algorithm: str, *, quiet: bool) -> "Schedule
         p2p=given["p2p"] or 0.0,
         memory_limit=given["memory_limit"],
         algorithm=algorithm,
+        group_size=given["group_size"],
+        overlap_p2p=not given["blocking_p2p"],
     )
 
 

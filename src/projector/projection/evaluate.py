@@ -382,8 +382,8 @@ def _cost_tied_embeddings(
 ) -> Floats:
     """Sum of the two copies' gradients, where two ranks of a pipeline hold the embedding."""
     columns = workloads.jobs
-    ends = np.array([each.rank_of[[0, each.num_stages - 1]] for each in placements])
-    tied = np.array([job.model.tied_embeddings for job in jobs]) & (ends[:, 0] != ends[:, 1])
+    apart = np.array([not each.joins_ends.any() for each in placements])
+    tied = np.array([job.model.tied_embeddings for job in jobs]) & apart
     size = np.array(
         [
             -(-job.model.padded_vocab_size(job.parallelism.tp) // job.parallelism.tp)
@@ -392,7 +392,7 @@ def _cost_tied_embeddings(
             for job in jobs
         ]
     )
-    last = ends[:, 1] * (columns.gpus // columns.pp)
+    last = (columns.pp - 1) * (columns.gpus // columns.pp)
     local = np.where(tied & (last // columns.domain == 0), 2, 1)
     fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
     seconds, _ = collective_time_columns(
@@ -456,7 +456,6 @@ def _replay(
     last_end_s = with_p2p.last_backward_end_ps * PS
     tail_s = times.tail_s[held]
     microbatches = order.microbatches
-    first_rank, last_rank = placement.rank_of[[0, placement.num_stages - 1]]
     for n, row in enumerate(members):
         channel = np.zeros(pp)
         by_end = np.argsort(last_end_s[n], axis=1, kind="stable")
@@ -468,7 +467,7 @@ def _replay(
         # A tail of zero may end a rounding error before its own backward.
         finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
         finish += times.reduce_after_s[held[n]].sum(axis=1)
-        finish[[first_rank, last_rank]] += tied_s[row]
+        finish[[0, -1]] += tied_s[row]
         # Ranks that do not wait for each other between steps take as long as their span.
         spans = int(jobs[row].training.optimizer_post_validation)
         begins = spans * with_p2p.rank_start_ps[n] * PS

@@ -130,6 +130,10 @@ def _add_job(
 
     dense_layer, expert_layer = costs.dense_parameters[workload], costs.expert_parameters[workload]
     dense, experts = per_rank(dense_layer), per_rank(expert_layer)
+    if job.model.tied_embeddings and pp > 1:
+        # Lowering gives the head of a pipeline a copy; it may lie beside the embedding.
+        vocab = job.model.padded_vocab_size(job.parallelism.tp) // job.parallelism.tp
+        dense -= placement.joins_ends * float(vocab * job.model.hidden_size)
     # The copies of a model that runs in several directions share their gradients and shards.
     dense_ranks = int(columns.dp[row] * columns.cp[row]) * placement.directions
     expert_ranks = int(columns.edp[row]) * placement.directions

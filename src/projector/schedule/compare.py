@@ -110,6 +110,8 @@ def compare_schedules(
     p2p: float = 0.0,
     memory_limit: float | None = None,
     algorithm: str = ALL,
+    group_size: int | None = None,
+    overlap_p2p: bool = True,
 ) -> ScheduleComparison:
     """Run one schedule or all of them on the same work.
 
@@ -119,7 +121,7 @@ def compare_schedules(
 
     Parameters
     ----------
-    pp, vpp, microbatches, f, b, w, p2p, memory_limit
+    pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p
         As in :func:`projector.schedule.simulate.simulate_schedule`.
     algorithm : str
         Name of a schedule, ``auto`` or ``all``.
@@ -138,8 +140,9 @@ def compare_schedules(
         chunk_f, chunk_b, chunk_w = (np.multiply(each, vpp / chunks) for each in (f, b, w))
 
         def run() -> tuple[PipelineRun, None]:
-            times = (chunk_f, chunk_b, chunk_w, p2p, memory_limit)
-            return pipeline_run(name, pp, chunks, microbatches, *times), None
+            times = (chunk_f, chunk_b, chunk_w, p2p)
+            further = (memory_limit, group_size, overlap_p2p)
+            return pipeline_run(name, pp, chunks, microbatches, *times, *further), None
 
         return attempt(name, chunks, run, excuse=algorithm == ALL)
 

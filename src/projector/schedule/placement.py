@@ -36,6 +36,12 @@ class Placement:
         return rank
 
     @cached_property
+    def joins_ends(self) -> NDArray[np.bool_]:
+        """Whether each rank holds the first stage of the model and the last, ``bool[pp]``."""
+        first, last = self.model_stage == 0, self.model_stage == self.num_stages - 1
+        return np.asarray(first.any(axis=1) & last.any(axis=1))
+
+    @cached_property
     def neighbour(self) -> Ints:
         """Rank of the next stage and of the one before, ``int64[pp * chunks, 2]``.
 
