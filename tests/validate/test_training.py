@@ -248,7 +248,10 @@ def test_clusters():
 
 
 def test_schedules():
-    assert read(other_flags="schedule ZB-2p; x")[1]["training"]["schedule"] == "zerobubble-h2"
+    training = read(other_flags="schedule ZB-2p; x", pp="4", dp="2")[1]["training"]
+    assert training["schedule"] == "seaailab"
+    assert training["zero_bubble_max_pending_backward"] == 8
+    assert training["optimizer_post_validation"]
     _, job = read(model="GPT-6.2B (zero-bubble)", other_flags="schedule 1F1B-I; x", pp="8", dp="1")
     assert job["training"]["schedule"] == "interleaved"
     assert job["parallelism"]["vpp"] == 4
