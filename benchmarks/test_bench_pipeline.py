@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from projector.schedule import programs, registry, replay
+from projector.schedule.costs import uniform_costs
 
 SIZES = [
     ("1f1b", 8, 1, 64),
@@ -76,7 +77,9 @@ def test_1f1b_of_any_length(benchmark, microbatches, spread):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("zerobubble", 1)])
+@pytest.mark.parametrize(
+    ("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("zerobubble", 1), ("zbv-formatted", 2)]
+)
 def test_batch_of_jobs(benchmark, name, vpp, threads):
     """Jobs as rows, eight parts to a thread; kernels do not hold the lock of Python."""
     order = registry.build(name, 8, vpp, 64)
@@ -131,6 +134,18 @@ def test_peak_bytes(benchmark, name, pp, vpp, microbatches):
 @pytest.mark.parametrize(("name", "pp", "vpp", "microbatches"), SIZES)
 def test_build_order(benchmark, name, pp, vpp, microbatches):
     benchmark(registry.SCHEDULES[name].order, pp, vpp, microbatches)
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(8, 64), (16, 256)])
+@pytest.mark.parametrize(("name", "vpp"), [("seaailab", 1), ("zbv-greedy-half", 2)])
+def test_plan_order(benchmark, name, vpp, pp, microbatches):
+    """What a planned schedule takes with times of its own, its building blocks known."""
+    costs = uniform_costs(pp, pp * vpp, ps=10**8)._replace(
+        backward_ps=tuple(12 * 10**7 + stage for stage in range(pp * vpp))
+    )
+    plan = registry.SCHEDULES[name].plan
+    plan(pp, vpp, microbatches, costs)
+    benchmark(plan, pp, vpp, microbatches, costs)
 
 
 @pytest.mark.parametrize(("name", "pp", "vpp", "microbatches"), SIZES)
