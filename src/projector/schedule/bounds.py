@@ -1,0 +1,374 @@
+"""What every zero-bubble schedule of one chunk a rank must keep to: windows, orders and a bound.
+
+The schedules are those of arXiv:2401.10241, section 3: F, B and W of each stage and microbatch,
+one operation at a time on a rank, activations within a limit. A stage takes the same time for
+every microbatch, so operations of one kind may as well run in the order of their microbatches:
+renumber the i-th F, B and W that a rank starts as those of microbatch i. When the i-th F of a
+stage starts, i F's have arrived from the stage before, so its new dependency has arrived too; the
+same holds for B and W; and memory only counts operations. What must precede an operation on its
+rank is then a *prefix* of each kind, and three numbers describe it.
+
+Shapes
+    pp, microbatches  stages (each on a rank of its own) and microbatches
+    3                 kind: F, B, W
+Units
+    times int64 picoseconds; memory in the unit of `Costs`.
+"""
+
+import math
+import time
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import ScheduleError
+
+from .costs import Costs
+from .order import BACKWARD, FORWARD, WEIGHT
+
+Ints = NDArray[np.int64]
+Objective = Literal["makespan", "period"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Times and memory of a pipeline by stage, and what is minimised."""
+
+    microbatches: int
+    duration_ps: Ints
+    """``int64[pp, 3]``"""
+    to_next_ps: Ints
+    """``int64[pp]``"""
+    to_previous_ps: Ints
+    """``int64[pp]``"""
+    activation: tuple[float, ...]
+    w_share: float
+    limit: tuple[float, ...]
+    """By stage, not by rank."""
+    first_ps: Ints
+    """``int64[pp]``: when F of microbatch 0 arrives; no rank does anything earlier."""
+    since_ps: Ints
+    """``int64[pp]``: the time of each stage from which its last end counts. The objective is
+    ``max(end - since_ps)``: since 0 for the makespan, since ``first_ps`` for the period."""
+
+    @property
+    def pp(self) -> int:
+        """Stages, each on a rank of its own."""
+        return len(self.duration_ps)
+
+    def held(self, stage: int, whole: int, waiting: int) -> float:
+        """Memory of activations before B and of those between B and W, summed as in a replay."""
+        each = self.activation[stage]
+        return each * whole + each * self.w_share * waiting
+
+
+def problem_of(
+    costs: Costs, microbatches: int, objective: Objective, rank_of: Ints | None = None
+) -> Problem:
+    """Turn costs into a problem; ``rank_of`` int64[pp] says which rank has which stage.
+
+    Raises :class:`ScheduleError` where a rank has no room for one microbatch. With room for one,
+    the microbatches can always follow one another.
+    """
+    duration = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64).T
+    to_next = np.array(costs.to_next_ps, np.int64)
+    pp = len(duration)
+    ranks = list(range(pp)) if rank_of is None else rank_of.tolist()
+    for activation, rank in zip(costs.activation, ranks, strict=True):
+        # NaN compares false, so it is refused as well.
+        if not activation <= costs.limit[rank]:
+            msg = (
+                f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
+                f"{activation:.6g} there; the least that works on every rank is "
+                f"{max(costs.activation):.6g}"
+            )
+            raise ScheduleError(
+                msg,
+                key="memory_limit",
+                value=costs.limit[rank],
+                allowed=f">= {max(costs.activation):.6g}",
+            )
+    first = np.concatenate([[0], np.cumsum((duration[:, FORWARD] + to_next)[:-1])])
+    return Problem(
+        microbatches=microbatches,
+        duration_ps=duration,
+        to_next_ps=to_next,
+        to_previous_ps=np.array(costs.to_previous_ps, np.int64),
+        activation=costs.activation,
+        w_share=costs.w_share,
+        limit=tuple(costs.limit[rank] for rank in ranks),
+        first_ps=first,
+        since_ps=first if objective == "period" else np.zeros_like(first),
+    )
+
+
+Operation = tuple[int, int, int]
+"""Stage, kind, microbatch."""
+
+
+def one_after_another(pp: int, microbatches: int) -> list[Operation]:
+    """List all operations, each microbatch after the one before: legal in any memory."""
+    stages = range(pp)
+    sequence: list[Operation] = []
+    for number in range(microbatches):
+        sequence += [(stage, FORWARD, number) for stage in stages]
+        sequence += [(stage, BACKWARD, number) for stage in reversed(stages)]
+        sequence += [(stage, WEIGHT, number) for stage in stages]
+    return sequence
+
+
+class Windows:
+    """Orders that are implied, earliest starts, and what must follow; they only ever tighten.
+
+    A rank runs what must precede an operation before it, and what must succeed it after it, one
+    at a time: of any set of operations, the earliest start plus all their work is a bound on what
+    comes next. And where one order of two operations would end later than the objective may be,
+    the other order is implied. Both are the usual arguments of job-shop scheduling (heads, tails
+    and one-machine bounds: Carlier and Pinson, Management Science 35, 1989).
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be scheduled; every rank must have room for one microbatch.
+    sequence : list of Operation
+        All operations in the order of some legal schedule. Any will do; that of a good one saves
+        sweeps.
+    """
+
+    def __init__(self, problem: Problem, sequence: list[Operation]) -> None:
+        pp, microbatches = problem.pp, problem.microbatches
+        self.problem = problem
+        self.sequence = sequence
+        self.before = np.zeros((pp, 3, microbatches, 3), np.int64)
+        """How many operations of each kind must precede each operation on its rank."""
+        self.start_ps = np.zeros((pp, 3, microbatches), np.int64)
+        """Earliest starts."""
+        # No operation ends later than its rank does.
+        self.tail_ps = np.zeros_like(self.start_ps) - problem.since_ps[:, np.newaxis, np.newaxis]
+        """The objective is at least the end of an operation plus this; it can be negative."""
+        number = np.arange(microbatches)
+        for kind in range(3):
+            self.before[:, kind, :, kind] = number
+            self.before[:, kind, :, :kind] = number[:, np.newaxis] + 1
+        for stage in range(pp):
+            self._remember_memory(stage)
+        self._close()
+        self._sweep(None)
+
+    def copy(self) -> "Windows":
+        """Return windows that can be tightened apart from these."""
+        other = copy(self)
+        other.before = self.before.copy()
+        other.start_ps, other.tail_ps = self.start_ps.copy(), self.tail_ps.copy()
+        return other
+
+    @property
+    def most_before(self) -> Ints:
+        """How many operations of each kind may precede each operation; shaped as ``before``."""
+        most = np.empty_like(self.before)
+        number = np.arange(self.problem.microbatches)
+        for stage in range(self.problem.pp):
+            for kind in range(3):
+                for other in range(3):
+                    # An operation comes later for sure once this one must precede it.
+                    most[stage, kind, :, other] = np.searchsorted(
+                        self.before[stage, other, :, kind], number, side="right"
+                    )
+                most[stage, kind, :, kind] = number
+        return most
+
+    @property
+    def undecided(self) -> int:
+        """Pairs of operations of one rank that can still run in either order."""
+        return int((self.most_before - self.before).sum()) // 2
+
+    def lower_bound_ps(self) -> int:
+        """Return a bound that the objective of no schedule is below.
+
+        For any set of operations of one rank, the objective is at least their earliest start, plus
+        their work, plus their least tail. The sets tried are all that a threshold of the starts
+        and one of the tails cut out, which include the best.
+        """
+        bound = 0
+        for stage in range(self.problem.pp):
+            tail = self.tail_ps[stage].ravel()
+            by_tail = np.argsort(-tail, kind="stable")
+            tail = tail[by_tail]
+            start = self.start_ps[stage].ravel()[by_tail]
+            work = np.repeat(self.problem.duration_ps[stage], self.problem.microbatches)[by_tail]
+            for threshold in np.unique(start):
+                inside = start >= threshold
+                least = threshold + np.cumsum(work[inside]) + tail[inside]
+                bound = max(bound, int(least.max()))
+        return bound
+
+    def tighten(self, objective_ps: int, until_s: float = math.inf) -> bool:
+        """Imply what all schedules of at most this objective have in common.
+
+        Parameters
+        ----------
+        objective_ps : int
+            The most that the objective may be.
+        until_s : float
+            When to leave it at what is implied so far, on the clock of `time.perf_counter`.
+
+        Returns
+        -------
+        bool
+            False where there is no such schedule; the windows then mean nothing.
+        """
+        while True:
+            if self.lower_bound_ps() > objective_ps:
+                return False
+            if time.perf_counter() >= until_s:
+                return True
+            known = int(self.before.sum())
+            self._imply(objective_ps)
+            if not self._close():
+                return False
+            if int(self.before.sum()) == known:
+                return True
+            if not self._sweep(objective_ps):
+                return False
+
+    def _remember_memory(self, stage: int) -> None:
+        """Imply the B's and W's without which an F finds no room."""
+        problem = self.problem
+        limit = problem.limit[stage]
+        backward = weight = 0
+        for number in range(problem.microbatches):
+            # B's free most where each has its W behind it, W's where all others have their B.
+            while problem.held(stage, number + 1 - backward, 0) > limit:
+                backward += 1
+            while problem.held(stage, 1, number - weight) > limit:
+                weight += 1
+            self.before[stage, FORWARD, number, BACKWARD:] = backward, weight
+
+    def _imply(self, objective_ps: int) -> None:
+        """Reverse the orders of two operations that would end too late."""
+        start, tail, duration = self.start_ps, self.tail_ps, self.problem.duration_ps
+        for kind in range(3):
+            for other in range(3):
+                if kind == other:
+                    continue
+                both = (duration[:, kind] + duration[:, other])[:, np.newaxis, np.newaxis]
+                late = start[:, kind, :, np.newaxis] + both + tail[:, other, np.newaxis, :]
+                place = np.arange(1, self.problem.microbatches + 1)
+                count = np.where(late > objective_ps, place, 0).max(axis=2)
+                column = self.before[:, kind, :, other]
+                np.maximum(column, count, out=column)
+
+    def _close(self) -> bool:
+        """Complete the orders of each rank by transitivity; return whether they are without cycle.
+
+        What precedes an operation precedes all that must follow it.
+        """
+        before = self.before
+        stage = np.arange(self.problem.pp)[:, np.newaxis]
+        number = np.arange(self.problem.microbatches)
+        while True:
+            known = int(before.sum())
+            np.maximum.accumulate(before, axis=2, out=before)
+            for kind in range(3):
+                for through in range(3):
+                    if through == kind:
+                        continue
+                    count = before[:, kind, :, through]
+                    inherited = before[stage, through, np.maximum(count - 1, 0)]
+                    inherited = np.where(count[..., np.newaxis] > 0, inherited, 0)
+                    np.maximum(before[:, kind], inherited, out=before[:, kind])
+            if any(np.any(before[:, kind, :, kind] > number) for kind in range(3)):
+                return False
+            if int(before.sum()) == known:
+                return True
+
+    def _sweep(self, objective_ps: int | None) -> bool:
+        """Bring starts and tails up to the orders; False where that passes the objective.
+
+        One pass is enough where the sequence agrees with the orders; where none can, passes go on
+        until a time is too late.
+        """
+        # Nothing ends after this, and the objective counts from no later than the largest since.
+        latest_ps = None
+        if objective_ps is not None:
+            latest_ps = objective_ps + int(self.problem.since_ps.max())
+        most = self.most_before
+        for column, pass_over in (
+            (self.start_ps, self._pass_starts),
+            (self.tail_ps, lambda: self._pass_tails(most)),
+        ):
+            while True:
+                known = column.copy()
+                pass_over()
+                if np.array_equal(known, column):
+                    break
+                if latest_ps is not None and int(column.max()) > latest_ps:
+                    return False
+        return True
+
+    def _pass_starts(self) -> None:
+        problem, start = self.problem, self.start_ps
+        duration, to_next, to_previous = (
+            column.tolist()
+            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
+        )
+        for stage, kind, number in self.sequence:
+            if kind == WEIGHT or (kind == BACKWARD and stage == problem.pp - 1):
+                source = kind - 1
+                arrival = int(start[stage, source, number]) + duration[stage][source]
+            elif kind == BACKWARD:
+                arrival = int(start[stage + 1, BACKWARD, number])
+                arrival += duration[stage + 1][BACKWARD] + to_previous[stage + 1]
+            elif stage > 0:
+                arrival = int(start[stage - 1, FORWARD, number])
+                arrival += duration[stage - 1][FORWARD] + to_next[stage - 1]
+            else:
+                arrival = 0
+            counts = self.before[stage, kind, number].tolist()
+            earlier = [start[stage, k, :count] for k, count in enumerate(counts)]
+            least = max(arrival, _one_at_a_time(earlier, problem.duration_ps[stage]))
+            start[stage, kind, number] = max(least, int(start[stage, kind, number]))
+
+    def _pass_tails(self, most: Ints) -> None:
+        problem, tail = self.problem, self.tail_ps
+        duration, to_next, to_previous = (
+            column.tolist()
+            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
+        )
+        for stage, kind, number in reversed(self.sequence):
+            least = int(tail[stage, kind, number])
+            if kind == FORWARD and stage < problem.pp - 1:
+                behind = int(tail[stage + 1, FORWARD, number])
+                least = max(least, behind + duration[stage + 1][FORWARD] + to_next[stage])
+            elif kind == BACKWARD and stage > 0:
+                behind = int(tail[stage - 1, BACKWARD, number])
+                least = max(least, behind + duration[stage - 1][BACKWARD] + to_previous[stage])
+            counts = most[stage, kind, number].tolist()
+            counts[kind] += 1
+            later = [tail[stage, k, count:] for k, count in enumerate(counts)]
+            if any(map(len, later)):
+                least = max(least, _one_at_a_time(later, problem.duration_ps[stage]))
+            tail[stage, kind, number] = least
+
+
+def lower_bound_ps(costs: Costs, microbatches: int, objective: Objective = "makespan") -> int:
+    """Return a bound that no schedule of one chunk a rank is below, rank s holding stage s."""
+    problem = problem_of(costs, microbatches, objective)
+    return Windows(problem, one_after_another(problem.pp, microbatches)).lower_bound_ps()
+
+
+def _one_at_a_time(ready_ps: list[Ints], duration_ps: Ints) -> int:
+    """Return when operations that are ready at these times can all be done; 0 without any.
+
+    ``ready_ps`` has those of each kind. Also read backwards in time, from tails.
+    """
+    ready = np.concatenate(ready_ps)
+    if not len(ready):
+        return 0
+    work = np.repeat(duration_ps, [len(times) for times in ready_ps])
+    latest_first = np.argsort(-ready)
+    done: Ints = ready[latest_first] + np.cumsum(work[latest_first])
+    return int(done.max())

@@ -1,0 +1,298 @@
+"""The best zero-bubble schedule of one chunk a rank that an integer linear program finds.
+
+The program is in :mod:`.ilp`, and what it cannot undercut in :mod:`.bounds`. A solver computes with
+floats and tolerances, so nothing that it finds is believed: only its order is taken, and counts by
+a replay in whole picoseconds and a walk through the memory of each rank. Its bound has to be
+believed, where it proves more than the one of :mod:`.bounds`.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import NumericError, ScheduleError
+
+from .bounds import Objective, Operation, Problem, Windows, problem_of
+from .costs import Costs
+from .ilp import Answer, Model, run
+from .legality import check_order
+from .order import Order
+from .replay import Timeline, compile_line, peak_bytes, replay
+
+Ints = NDArray[np.int64]
+
+TIME_LIMIT_S = 10.0
+"""Seconds that a schedule is worth where nobody says otherwise."""
+
+BINARIES_PER_S = 4000
+"""Binaries that HiGHS 1.15 takes in, presolves and relaxes in a second of one core; a model that
+has more than its time allows is not begun."""
+
+PROVEN = 1e-5
+"""Gap below which the solver's proof counts as one; its floats are worth no more."""
+
+Status = Literal[
+    "start is optimal", "optimal", "time limit", "too large", "not verified", "solver failed"
+]
+"""How a search ended:
+
+- ``start is optimal``: the order it began with meets the bound of :mod:`.bounds`;
+- ``optimal``: the solver proved its order the best, up to its tolerance;
+- ``time limit``: the best of what there was time for;
+- ``too large``: the order it began with, as the solver would not get through the model in time;
+- ``not verified``: as ``time limit``, but the solver has found or proven what the replay denies;
+- ``solver failed``: the order it began with, as the solver gave up.
+"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Optimised:
+    """The best order that was found, and what is known about it."""
+
+    order: Order
+    objective: Objective
+    objective_ps: int
+    """Of the order, by its replay."""
+    start_ps: int
+    """Of the order that the search began with."""
+    bound_ps: int
+    """No order has a smaller objective."""
+    status: Status
+    seconds: float
+    """Wall clock, everything together."""
+    time_limit_s: float
+    """What was allowed."""
+    nodes: int = 0
+    """Of the solver's search tree."""
+    binaries: int = 0
+    """Pairs of operations whose order was left to the solver."""
+
+    @property
+    def gap(self) -> float:
+        """``(objective - bound) / objective``: the most that a better order could save."""
+        return (self.objective_ps - self.bound_ps) / self.objective_ps if self.objective_ps else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"Optimised({self.status}: {self.objective} {self.objective_ps} ps, bound "
+            f"{self.bound_ps} ps, gap {self.gap:.2%}, from {self.start_ps} ps in "
+            f"{self.seconds:.3g} s, {self.nodes} nodes, {self.binaries} binaries)"
+        )
+
+
+@lru_cache(maxsize=128)
+def solve(
+    costs: Costs,
+    microbatches: int,
+    start: Order,
+    *,
+    objective: Objective = "makespan",
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Optimised:
+    """Return the best order of F, B and W that can be found in some time; never one that is worse.
+
+    The same arguments give the same object, so that a report can ask for the gap of an order that
+    was planned before.
+
+    Parameters
+    ----------
+    costs : Costs
+        Times by stage, memory limits by rank; one chunk a rank.
+    microbatches : int
+        Microbatches of the step.
+    start : Order
+        The order to begin with: legal, and within the limits.
+    objective : {"makespan", "period"}
+        What is to be short: the time from the first start to the last end of any rank; or the
+        longest span of one rank where everything runs as early as possible, which is the time of a
+        step where nothing synchronises the ranks (arXiv:2401.10241, post-validation).
+    time_limit_s : float
+        Seconds for the model and the solver together. The solver does not always stop at once.
+
+    Raises
+    ------
+    ScheduleError
+        Where a rank has no room for one microbatch, ``start`` is not legal or beyond a limit, an
+        argument is out of range, or a solver is needed and not installed.
+    """
+    began_s = time.perf_counter()
+    _check(costs, microbatches, start, objective, time_limit_s)
+    problem = problem_of(costs, microbatches, objective, np.argsort(start.stage_of[:, 0]))
+    check_order(start)
+    _check_memory(costs, start)
+    timeline = _replay(problem, start)
+    start_ps = _objective_ps(problem, start, timeline)
+
+    windows = Windows(problem, _sequence(start))
+    bound_ps = windows.lower_bound_ps()
+    best, best_ps = start, start_ps
+    status: Status = "start is optimal"
+    nodes = binaries = 0
+    if bound_ps < start_ps:
+        until_s = began_s + time_limit_s
+        # There is a schedule with this objective: the one at hand.
+        assert windows.tighten(start_ps, until_s)
+        bound_ps = max(bound_ps, windows.lower_bound_ps())
+        binaries = windows.undecided
+        left_s = until_s - time.perf_counter()
+        if left_s <= 0:
+            status = "time limit"
+        elif binaries > BINARIES_PER_S * left_s:
+            status = "too large"
+        else:
+            model = Model(windows, start_ps)
+            known = model.values(*_by_operation(start, timeline.start_ps))
+            answer = run(model, known, max(0.0, until_s - time.perf_counter()))
+            nodes = answer.nodes
+            for order in _orders(model, answer, start):
+                value = _verified(problem, costs, order)
+                if value is not None and value < best_ps:
+                    best, best_ps = order, value
+            status, bound_ps = _judge(answer, best_ps, bound_ps)
+    return Optimised(
+        order=best,
+        objective=objective,
+        objective_ps=best_ps,
+        start_ps=start_ps,
+        bound_ps=bound_ps,
+        status=status,
+        seconds=time.perf_counter() - began_s,
+        time_limit_s=time_limit_s,
+        nodes=nodes,
+        binaries=binaries,
+    )
+
+
+def _check(
+    costs: Costs, microbatches: int, start: Order, objective: str, time_limit_s: float
+) -> None:
+    stages = len(costs.forward_ps)
+    if not (
+        start.vpp == 1
+        and start.directions == 1
+        and start.splits_backward
+        and start.pp == stages
+        and start.microbatches == microbatches
+    ):
+        msg = (
+            f"optimising begins with an order of F, B and W of {stages} ranks with one chunk each "
+            f"and {microbatches} microbatches, not with {start!r}"
+        )
+        raise ScheduleError(msg, key="schedule")
+    if objective not in get_args(Objective):
+        msg = f"objective must be one of {', '.join(get_args(Objective))}, not {objective!r}"
+        raise ScheduleError(msg, key="objective", value=objective, allowed=get_args(Objective))
+    # NaN compares false, so it is refused as well.
+    if not 0 <= time_limit_s < float("inf"):
+        msg = f"time_limit_s must be a number of seconds >= 0, not {time_limit_s!r}"
+        raise ScheduleError(msg, key="time_limit_s", value=time_limit_s, allowed=">= 0")
+
+
+def _check_memory(costs: Costs, start: Order) -> None:
+    for rank, held in enumerate(_peaks(costs, start)):
+        if held > costs.limit[rank]:
+            msg = (
+                f"the order to begin with holds {held:.6g} on rank {rank}, which may hold "
+                f"{costs.limit[rank]:.6g}"
+            )
+            raise ScheduleError(
+                msg, key="memory_limit", value=costs.limit[rank], allowed=f">= {held:.6g}"
+            )
+
+
+def _peaks(costs: Costs, order: Order) -> list[float]:
+    """Return the most that each rank holds."""
+    activation = np.array(costs.activation)[order.stage_of]
+    peaks: list[float] = peak_bytes(order, activation[np.newaxis], costs.w_share)[0][0].tolist()
+    return peaks
+
+
+def _replay(problem: Problem, order: Order) -> Timeline:
+    duration_ps = problem.duration_ps[order.stage_of]
+    return replay(
+        order,
+        np.repeat(duration_ps[..., np.newaxis], 3, axis=3),
+        np.stack([problem.to_next_ps, problem.to_previous_ps]),
+    )
+
+
+def _objective_ps(problem: Problem, order: Order, timeline: Timeline) -> int:
+    end_ps = timeline.summary.rank_end_ps[0]
+    return int((end_ps - problem.since_ps[order.stage_of[:, 0]]).max())
+
+
+def _verified(problem: Problem, costs: Costs, order: Order) -> int | None:
+    """Return the objective of an order by its replay; None where it is illegal or does not fit."""
+    try:
+        check_order(order)
+        timeline = _replay(problem, order)
+    except (ScheduleError, NumericError):
+        return None
+    if any(held > costs.limit[rank] for rank, held in enumerate(_peaks(costs, order))):
+        return None
+    return _objective_ps(problem, order, timeline)
+
+
+def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
+    """Return how the search ended, and the bound that may be believed."""
+    if answer.failed:
+        return "solver failed", bound_ps
+    slack_ps = PROVEN * best_ps
+    if answer.bound_ps > best_ps + slack_ps:
+        # A bound above an order that stands is wrong, and may be wrong anywhere.
+        return "not verified", bound_ps
+    bound_ps = min(best_ps, max(bound_ps, answer.bound_ps))
+    if best_ps - bound_ps <= slack_ps:
+        return "optimal", bound_ps
+    return ("not verified" if answer.finished else "time limit"), bound_ps
+
+
+def _sequence(order: Order) -> list[Operation]:
+    """List the operations of an order so that each stands behind what it waits for."""
+    place = np.argsort(compile_line(order).slot)
+    columns = (order.stage[place], order.kind[place], order.microbatch[place])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _by_operation(order: Order, start_ps: Ints) -> tuple[Ints, Ints]:
+    """Return starts and places in the rank as int64[pp, 3, microbatches], by stage and kind."""
+    shape = (order.pp, 3, order.microbatches)
+    starts, places = np.empty(shape, np.int64), np.empty(shape, np.int64)
+    index = order.stage, order.kind, order.microbatch
+    starts[index] = start_ps
+    places[index] = np.arange(len(start_ps))
+    return starts, places
+
+
+def _orders(model: Model, answer: Answer, like: Order) -> list[Order]:
+    """Read a solution in two ways: by its starts, and by its binaries.
+
+    Either can be ambiguous, within the solver's tolerance or between operations of no time.
+    """
+    if answer.values is None:
+        return []
+    shape = (like.pp, 3, like.microbatches)
+    starts = answer.values[: model.starts].reshape(shape)
+    earlier = model.earlier(answer.values)
+    return [_order_by(keys, like) for keys in ((earlier, starts), (starts, earlier))]
+
+
+def _order_by(keys: tuple[NDArray[np.float64], NDArray[np.float64]], like: Order) -> Order:
+    """Sort the operations of each rank by two keys, float64[pp, 3, microbatches] by stage."""
+    ranks = like.stage_of[:, 0]
+    first, second = (key[ranks].reshape(like.pp, -1) for key in keys)
+    place = np.lexsort((second, first), axis=1)
+    kind, microbatch = np.divmod(place, like.microbatches)
+    return Order(
+        microbatches=like.microbatches,
+        rank_offset=like.rank_offset,
+        kind=kind.ravel(),
+        chunk=np.zeros(kind.size, np.int64),
+        microbatch=microbatch.ravel(),
+        stage_of=like.stage_of,
+        splits_backward=True,
+    )
