@@ -32,6 +32,9 @@ from .order import BACKWARD, FORWARD, WEIGHT
 Ints = NDArray[np.int64]
 Objective = Literal["makespan", "period"]
 
+ROUNDING = 1e-12
+"""Relative error of a sum of two products, with room to spare."""
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -237,7 +240,8 @@ class Windows:
     def _remember_memory(self, stage: int) -> None:
         """Imply the B's and W's without which an F finds no room."""
         problem = self.problem
-        limit = problem.limit[stage]
+        # Sums of the same size round differently; what may fit by that must not be ruled out.
+        limit = problem.limit[stage] * (1.0 + ROUNDING)
         backward = weight = 0
         for number in range(problem.microbatches):
             # B's free most where each has its W behind it, W's where all others have their B.
