@@ -7,6 +7,7 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import bounds, ilp, optimise, registry
+from projector.schedule import problem as problems
 from projector.schedule.costs import UNLIMITED, costs_from, uniform_costs
 from projector.schedule.legality import check_order
 from projector.schedule.order import Order
@@ -211,7 +212,7 @@ def test_windows_hold_every_schedule(objective):
         arguments = as_reference(costs, 3)
         best = reference.branch_and_bound(*arguments, objective)
         assert bounds.lower_bound_ps(costs, 3, objective) <= best
-        problem = bounds.problem_of(costs, 3, objective)
+        problem = problems.problem_of(costs, 3, objective)
         # Whatever is implied for a best schedule is so in every one that is as good.
         windows = bounds.Windows(problem, bounds.one_after_another(2, 3))
         assert windows.tighten(best)
@@ -277,9 +278,9 @@ def test_no_time_returns_the_start():
 
 def test_the_solver_begins_with_the_start():
     costs, start = hard_case()
-    problem = bounds.problem_of(costs, 6, "makespan")
-    timeline = optimise._replay(problem, start)
-    start_ps = optimise._objective_ps(problem, start, timeline)
+    problem = problems.problem_of(costs, 6, "makespan")
+    timeline = problems.timeline_of(problem, start)
+    start_ps = problems.objective_ps(problem, start, timeline)
     windows = bounds.Windows(problem, optimise._sequence(start))
     assert windows.tighten(start_ps)
     model = ilp.Model(windows, start_ps)

@@ -1,12 +1,10 @@
 """What every zero-bubble schedule of one chunk a rank must keep to: windows, orders and a bound.
 
-The schedules are those of arXiv:2401.10241, section 3: F, B and W of each stage and microbatch,
-one operation at a time on a rank, activations within a limit. A stage takes the same time for
-every microbatch, so operations of one kind may as well run in the order of their microbatches:
-renumber the i-th F, B and W that a rank starts as those of microbatch i. When the i-th F of a
-stage starts, i F's have arrived from the stage before, so its new dependency has arrived too; the
-same holds for B and W; and memory only counts operations. What must precede an operation on its
-rank is then a *prefix* of each kind, and three numbers describe it.
+A stage takes the same time for every microbatch, so operations of one kind may as well run in the
+order of their microbatches: renumber the i-th F, B and W that a rank starts as those of microbatch
+i. When the i-th F of a stage starts, i F's have arrived from the stage before, so the dependency
+that is new has arrived too; the same holds for B and W; and memory only counts operations. What
+must precede an operation on its rank is then a *prefix* of each kind, and three numbers say it.
 
 Shapes
     pp, microbatches  stages (each on a rank of its own) and microbatches
@@ -18,95 +16,15 @@ Units
 import math
 import time
 from copy import copy
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-
-from projector.errors import ScheduleError
 
 from .costs import Costs
 from .order import BACKWARD, FORWARD, WEIGHT
-
-Ints = NDArray[np.int64]
-Objective = Literal["makespan", "period"]
+from .problem import Ints, Objective, Problem, problem_of
 
 ROUNDING = 1e-12
 """Relative error of a sum of two products, with room to spare."""
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Times and memory of a pipeline by stage, and what is minimised."""
-
-    microbatches: int
-    duration_ps: Ints
-    """``int64[pp, 3]``"""
-    to_next_ps: Ints
-    """``int64[pp]``"""
-    to_previous_ps: Ints
-    """``int64[pp]``"""
-    activation: tuple[float, ...]
-    w_share: float
-    limit: tuple[float, ...]
-    """By stage, not by rank."""
-    first_ps: Ints
-    """``int64[pp]``: when F of microbatch 0 arrives; no rank does anything earlier."""
-    since_ps: Ints
-    """``int64[pp]``: the time of each stage from which its last end counts. The objective is
-    ``max(end - since_ps)``: since 0 for the makespan, since ``first_ps`` for the period."""
-
-    @property
-    def pp(self) -> int:
-        """Stages, each on a rank of its own."""
-        return len(self.duration_ps)
-
-    def held(self, stage: int, whole: int, waiting: int) -> float:
-        """Memory of activations before B and of those between B and W, summed as in a replay."""
-        each = self.activation[stage]
-        return each * whole + each * self.w_share * waiting
-
-
-def problem_of(
-    costs: Costs, microbatches: int, objective: Objective, rank_of: Ints | None = None
-) -> Problem:
-    """Turn costs into a problem; ``rank_of`` int64[pp] says which rank has which stage.
-
-    Raises :class:`ScheduleError` where a rank has no room for one microbatch. With room for one,
-    the microbatches can always follow one another.
-    """
-    duration = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64).T
-    to_next = np.array(costs.to_next_ps, np.int64)
-    pp = len(duration)
-    ranks = list(range(pp)) if rank_of is None else rank_of.tolist()
-    for activation, rank in zip(costs.activation, ranks, strict=True):
-        # NaN compares false, so it is refused as well.
-        if not activation <= costs.limit[rank]:
-            msg = (
-                f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
-                f"{activation:.6g} there; the least that works on every rank is "
-                f"{max(costs.activation):.6g}"
-            )
-            raise ScheduleError(
-                msg,
-                key="memory_limit",
-                value=costs.limit[rank],
-                allowed=f">= {max(costs.activation):.6g}",
-            )
-    first = np.concatenate([[0], np.cumsum((duration[:, FORWARD] + to_next)[:-1])])
-    return Problem(
-        microbatches=microbatches,
-        duration_ps=duration,
-        to_next_ps=to_next,
-        to_previous_ps=np.array(costs.to_previous_ps, np.int64),
-        activation=costs.activation,
-        w_share=costs.w_share,
-        limit=tuple(costs.limit[rank] for rank in ranks),
-        first_ps=first,
-        since_ps=first if objective == "period" else np.zeros_like(first),
-    )
-
 
 Operation = tuple[int, int, int]
 """Stage, kind, microbatch."""

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 
-from .bounds import Problem, Windows
+from .bounds import Windows
 from .order import BACKWARD, FORWARD, WEIGHT
+from .problem import Ints, Problem
 
 if TYPE_CHECKING:
     import highspy
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SEED = 2401
 """Of the solver's heuristics, so that two runs which end on their own find the same schedule."""

@@ -6,24 +6,23 @@ a replay in whole picoseconds and a walk through the memory of each rank. Its bo
 believed, where it proves more than the one of :mod:`.bounds`.
 """
 
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import NumericError, ScheduleError
+from projector.errors import ScheduleError
 
-from .bounds import Objective, Operation, Problem, Windows, problem_of
+from .bounds import Operation, Windows
 from .costs import Costs
 from .ilp import Answer, Model, run
-from .legality import check_order
 from .order import Order
-from .replay import Timeline, compile_line, peak_bytes, replay
-
-Ints = NDArray[np.int64]
+from .problem import Ints, Objective, begin, objective_ps, timeline_of, verified
+from .replay import compile_line
 
 TIME_LIMIT_S = 10.0
 """Seconds that a schedule is worth where nobody says otherwise."""
@@ -108,9 +107,7 @@ def solve(
     start : Order
         The order to begin with: legal, and within the limits.
     objective : {"makespan", "period"}
-        What is to be short: the time from the first start to the last end of any rank; or the
-        longest span of one rank where everything runs as early as possible, which is the time of a
-        step where nothing synchronises the ranks (arXiv:2401.10241, post-validation).
+        What is to be short, see :data:`.problem.Objective`.
     time_limit_s : float
         Seconds for the model and the solver together. The solver does not always stop at once.
 
@@ -121,12 +118,13 @@ def solve(
         argument is out of range, or a solver is needed and not installed.
     """
     began_s = time.perf_counter()
-    _check(costs, microbatches, start, objective, time_limit_s)
-    problem = problem_of(costs, microbatches, objective, np.argsort(start.stage_of[:, 0]))
-    check_order(start)
-    _check_memory(costs, start)
-    timeline = _replay(problem, start)
-    start_ps = _objective_ps(problem, start, timeline)
+    # NaN compares false, so it is refused as well.
+    if not 0 <= time_limit_s < math.inf:
+        msg = f"time_limit_s must be a number of seconds >= 0, not {time_limit_s!r}"
+        raise ScheduleError(msg, key="time_limit_s", value=time_limit_s, allowed=">= 0")
+    problem = begin(costs, microbatches, start, objective)
+    timeline = timeline_of(problem, start)
+    start_ps = objective_ps(problem, start, timeline)
 
     windows = Windows(problem, _sequence(start))
     bound_ps = windows.lower_bound_ps()
@@ -150,7 +148,7 @@ def solve(
             answer = run(model, known, max(0.0, until_s - time.perf_counter()))
             nodes = answer.nodes
             for order in _orders(model, answer, start):
-                value = _verified(problem, costs, order)
+                value = verified(problem, costs, order)
                 if value is not None and value < best_ps:
                     best, best_ps = order, value
             status, bound_ps = _judge(answer, best_ps, bound_ps)
@@ -166,76 +164,6 @@ def solve(
         nodes=nodes,
         binaries=binaries,
     )
-
-
-def _check(
-    costs: Costs, microbatches: int, start: Order, objective: str, time_limit_s: float
-) -> None:
-    stages = len(costs.forward_ps)
-    if not (
-        start.vpp == 1
-        and start.directions == 1
-        and start.splits_backward
-        and start.pp == stages
-        and start.microbatches == microbatches
-    ):
-        msg = (
-            f"optimising begins with an order of F, B and W of {stages} ranks with one chunk each "
-            f"and {microbatches} microbatches, not with {start!r}"
-        )
-        raise ScheduleError(msg, key="schedule")
-    if objective not in get_args(Objective):
-        msg = f"objective must be one of {', '.join(get_args(Objective))}, not {objective!r}"
-        raise ScheduleError(msg, key="objective", value=objective, allowed=get_args(Objective))
-    # NaN compares false, so it is refused as well.
-    if not 0 <= time_limit_s < float("inf"):
-        msg = f"time_limit_s must be a number of seconds >= 0, not {time_limit_s!r}"
-        raise ScheduleError(msg, key="time_limit_s", value=time_limit_s, allowed=">= 0")
-
-
-def _check_memory(costs: Costs, start: Order) -> None:
-    for rank, held in enumerate(_peaks(costs, start)):
-        if held > costs.limit[rank]:
-            msg = (
-                f"the order to begin with holds {held:.6g} on rank {rank}, which may hold "
-                f"{costs.limit[rank]:.6g}"
-            )
-            raise ScheduleError(
-                msg, key="memory_limit", value=costs.limit[rank], allowed=f">= {held:.6g}"
-            )
-
-
-def _peaks(costs: Costs, order: Order) -> list[float]:
-    """Return the most that each rank holds."""
-    activation = np.array(costs.activation)[order.stage_of]
-    peaks: list[float] = peak_bytes(order, activation[np.newaxis], costs.w_share)[0][0].tolist()
-    return peaks
-
-
-def _replay(problem: Problem, order: Order) -> Timeline:
-    duration_ps = problem.duration_ps[order.stage_of]
-    return replay(
-        order,
-        np.repeat(duration_ps[..., np.newaxis], 3, axis=3),
-        np.stack([problem.to_next_ps, problem.to_previous_ps]),
-    )
-
-
-def _objective_ps(problem: Problem, order: Order, timeline: Timeline) -> int:
-    end_ps = timeline.summary.rank_end_ps[0]
-    return int((end_ps - problem.since_ps[order.stage_of[:, 0]]).max())
-
-
-def _verified(problem: Problem, costs: Costs, order: Order) -> int | None:
-    """Return the objective of an order by its replay; None where it is illegal or does not fit."""
-    try:
-        check_order(order)
-        timeline = _replay(problem, order)
-    except (ScheduleError, NumericError):
-        return None
-    if any(held > costs.limit[rank] for rank, held in enumerate(_peaks(costs, order))):
-        return None
-    return _objective_ps(problem, order, timeline)
 
 
 def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
