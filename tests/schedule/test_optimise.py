@@ -281,7 +281,7 @@ def test_the_solver_begins_with_the_start():
     problem = problems.problem_of(costs, 6, "makespan")
     timeline = problems.timeline_of(problem, start)
     start_ps = problems.objective_ps(problem, start, timeline)
-    windows = bounds.Windows(problem, optimise._sequence(start))
+    windows = bounds.Windows(problem, problems.sequence_of(start))
     assert windows.tighten(start_ps)
     model = ilp.Model(windows, start_ps)
     values = model.values(*optimise._by_operation(start, timeline.start_ps))

@@ -21,13 +21,10 @@ import numpy as np
 
 from .costs import Costs
 from .order import BACKWARD, FORWARD, WEIGHT
-from .problem import Ints, Objective, Problem, problem_of
+from .problem import Ints, Objective, Operation, Problem, problem_of
 
 ROUNDING = 1e-12
 """Relative error of a sum of two products, with room to spare."""
-
-Operation = tuple[int, int, int]
-"""Stage, kind, microbatch."""
 
 
 def one_after_another(pp: int, microbatches: int) -> list[Operation]:

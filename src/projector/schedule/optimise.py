@@ -17,12 +17,20 @@ from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 
-from .bounds import Operation, Windows
+from .bounds import Windows
 from .costs import Costs
 from .ilp import Answer, Model, run
 from .order import Order
-from .problem import Ints, Objective, begin, objective_ps, timeline_of, verified
-from .replay import compile_line
+from .problem import (
+    Ints,
+    Objective,
+    begin,
+    objective_ps,
+    order_of,
+    sequence_of,
+    timeline_of,
+    verified,
+)
 
 TIME_LIMIT_S = 10.0
 """Seconds that a schedule is worth where nobody says otherwise."""
@@ -126,7 +134,7 @@ def solve(
     timeline = timeline_of(problem, start)
     start_ps = objective_ps(problem, start, timeline)
 
-    windows = Windows(problem, _sequence(start))
+    windows = Windows(problem, sequence_of(start))
     bound_ps = windows.lower_bound_ps()
     best, best_ps = start, start_ps
     status: Status = "start is optimal"
@@ -180,13 +188,6 @@ def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
     return ("not verified" if answer.finished else "time limit"), bound_ps
 
 
-def _sequence(order: Order) -> list[Operation]:
-    """List the operations of an order so that each stands behind what it waits for."""
-    place = np.argsort(compile_line(order).slot)
-    columns = (order.stage[place], order.kind[place], order.microbatch[place])
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
 def _by_operation(order: Order, start_ps: Ints) -> tuple[Ints, Ints]:
     """Return starts and places in the rank as int64[pp, 3, microbatches], by stage and kind."""
     shape = (order.pp, 3, order.microbatches)
@@ -215,13 +216,6 @@ def _order_by(keys: tuple[NDArray[np.float64], NDArray[np.float64]], like: Order
     ranks = like.stage_of[:, 0]
     first, second = (key[ranks].reshape(like.pp, -1) for key in keys)
     place = np.lexsort((second, first), axis=1)
-    kind, microbatch = np.divmod(place, like.microbatches)
-    return Order(
-        microbatches=like.microbatches,
-        rank_offset=like.rank_offset,
-        kind=kind.ravel(),
-        chunk=np.zeros(kind.size, np.int64),
-        microbatch=microbatch.ravel(),
-        stage_of=like.stage_of,
-        splits_backward=True,
-    )
+    by_stage = np.empty_like(place)
+    by_stage[ranks] = place // like.microbatches
+    return order_of(by_stage, like)

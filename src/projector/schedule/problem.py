@@ -21,9 +21,12 @@ from projector.errors import NumericError, ScheduleError
 from .costs import Costs
 from .legality import check_order
 from .order import FORWARD, Order
-from .replay import Timeline, peak_bytes, replay
+from .replay import Timeline, compile_line, peak_bytes, replay
 
 Ints = NDArray[np.int64]
+Operation = tuple[int, int, int]
+"""Stage, kind, microbatch."""
+
 Objective = Literal["makespan", "period"]
 """What is to be short: the time from the first start to the last end of any rank; or the longest
 span of one rank where everything runs as early as possible, which is the time of a step where
@@ -174,3 +177,28 @@ def verified(problem: Problem, costs: Costs, order: Order) -> int | None:
     if any(held > costs.limit[rank] for rank, held in enumerate(_peaks(costs, order))):
         return None
     return objective_ps(problem, order, timeline)
+
+
+def sequence_of(order: Order) -> list[Operation]:
+    """List the operations of an order so that each stands behind what it waits for."""
+    place = np.argsort(compile_line(order).slot)
+    columns = (order.stage[place], order.kind[place], order.microbatch[place])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def order_of(kind: NDArray[np.integer], like: Order) -> Order:
+    """Return the order of kinds by stage, int[pp, 3 * microbatches]; each kind by microbatch."""
+    by_rank = kind[like.stage_of[:, 0]]
+    number = np.zeros_like(by_rank, np.int64)
+    for code in range(3):
+        mine = by_rank == code
+        number[mine] = np.cumsum(mine, axis=1)[mine] - 1
+    return Order(
+        microbatches=like.microbatches,
+        rank_offset=like.rank_offset,
+        kind=by_rank.ravel().astype(np.int8),
+        chunk=np.zeros(by_rank.size, np.int64),
+        microbatch=number.ravel(),
+        stage_of=like.stage_of,
+        splits_backward=True,
+    )
