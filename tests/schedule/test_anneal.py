@@ -26,8 +26,7 @@ def one_after_another(pp, microbatches, placement=None):
 
 def value(order, costs, objective="makespan"):
     """Objective of an order that is legal and fits."""
-    problem = problems.begin(costs, order.microbatches, order, objective)
-    return problems.objective_ps(problem, order, problems.timeline_of(problem, order))
+    return problems.objective_ps(*problems.begin(costs, order.microbatches, order, objective))
 
 
 @pytest.mark.parametrize("objective", ["makespan", "period"])

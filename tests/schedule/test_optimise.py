@@ -346,6 +346,31 @@ def test_eight_ranks_and_32_microbatches_within_the_time():
         assert result.gap < 0.2
 
 
+def test_a_start_that_runs_no_kind_by_microbatch():
+    # Backwards on both ranks: legal, and renumbered it starts nothing later.
+    costs = uniform_costs(2, 2, limit=2.0, ps=10)
+    start = registry.build("zerobubble", 2, 1, 3)
+    backwards = Order(
+        3, start.rank_offset, start.kind, start.chunk, 2 - start.microbatch, start.stage_of, True
+    )
+    for order in (start, backwards):
+        result = optimise.solve(costs, 3, order, time_limit_s=0)
+        assert_stands(result, costs, 3)
+        assert result.objective_ps == 10 * (3 * 3 + 1)
+    assert result.order.microbatch.tolist() == start.microbatch.tolist()
+
+
+def test_a_bound_holds_at_any_time():
+    random = np.random.default_rng(13)
+    for _ in range(5):
+        costs = random_costs(random, 3)
+        problem = problems.problem_of(costs, 3, "makespan")
+        best = reference.branch_and_bound(*as_reference(costs, 3), "makespan")
+        windows = bounds.Windows(problem, bounds.one_after_another(3, 3), until_s=0.0)
+        assert windows.tighten(best)
+        assert 0 <= windows.lower_bound_ps() <= best
+
+
 def test_too_little_memory_names_what_works():
     costs = uniform_costs(2, 2, limit=3.0)._replace(activation=(2.0, 4.0))
     start = registry.build("zerobubble", 2, 1, 3)

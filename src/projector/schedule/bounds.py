@@ -15,7 +15,7 @@ Units
 
 import math
 import time
-from copy import copy
+from itertools import permutations
 
 import numpy as np
 
@@ -54,12 +54,18 @@ class Windows:
     sequence : list of Operation
         All operations in the order of some legal schedule. Any will do; that of a good one saves
         sweeps.
+    until_s : float
+        When to leave it at what is known so far, on the clock of `time.perf_counter`. Everything
+        known is true at any time.
     """
 
-    def __init__(self, problem: Problem, sequence: list[Operation]) -> None:
+    def __init__(
+        self, problem: Problem, sequence: list[Operation], until_s: float = math.inf
+    ) -> None:
         pp, microbatches = problem.pp, problem.microbatches
         self.problem = problem
         self.sequence = sequence
+        self.until_s = until_s
         self.before = np.zeros((pp, 3, microbatches, 3), np.int64)
         """How many operations of each kind must precede each operation on its rank."""
         self.start_ps = np.zeros((pp, 3, microbatches), np.int64)
@@ -75,13 +81,6 @@ class Windows:
             self._remember_memory(stage)
         self._close()
         self._sweep(None)
-
-    def copy(self) -> "Windows":
-        """Return windows that can be tightened apart from these."""
-        other = copy(self)
-        other.before = self.before.copy()
-        other.start_ps, other.tail_ps = self.start_ps.copy(), self.tail_ps.copy()
-        return other
 
     @property
     def most_before(self) -> Ints:
@@ -118,20 +117,15 @@ class Windows:
             start = self.start_ps[stage].ravel()[by_tail]
             work = np.repeat(self.problem.duration_ps[stage], self.problem.microbatches)[by_tail]
             for threshold in np.unique(start):
+                if self._is_late():
+                    return bound
                 inside = start >= threshold
                 least = threshold + np.cumsum(work[inside]) + tail[inside]
                 bound = max(bound, int(least.max()))
         return bound
 
-    def tighten(self, objective_ps: int, until_s: float = math.inf) -> bool:
+    def tighten(self, objective_ps: int) -> bool:
         """Imply what all schedules of at most this objective have in common.
-
-        Parameters
-        ----------
-        objective_ps : int
-            The most that the objective may be.
-        until_s : float
-            When to leave it at what is implied so far, on the clock of `time.perf_counter`.
 
         Returns
         -------
@@ -141,7 +135,7 @@ class Windows:
         while True:
             if self.lower_bound_ps() > objective_ps:
                 return False
-            if time.perf_counter() >= until_s:
+            if self._is_late():
                 return True
             known = int(self.before.sum())
             self._imply(objective_ps)
@@ -151,6 +145,9 @@ class Windows:
                 return True
             if not self._sweep(objective_ps):
                 return False
+
+    def _is_late(self) -> bool:
+        return time.perf_counter() >= self.until_s
 
     def _remember_memory(self, stage: int) -> None:
         """Imply the B's and W's without which an F finds no room."""
@@ -168,17 +165,15 @@ class Windows:
 
     def _imply(self, objective_ps: int) -> None:
         """Reverse the orders of two operations that would end too late."""
-        start, tail, duration = self.start_ps, self.tail_ps, self.problem.duration_ps
-        for kind in range(3):
-            for other in range(3):
-                if kind == other:
-                    continue
-                both = (duration[:, kind] + duration[:, other])[:, np.newaxis, np.newaxis]
-                late = start[:, kind, :, np.newaxis] + both + tail[:, other, np.newaxis, :]
-                place = np.arange(1, self.problem.microbatches + 1)
-                count = np.where(late > objective_ps, place, 0).max(axis=2)
-                column = self.before[:, kind, :, other]
-                np.maximum(column, count, out=column)
+        place = np.arange(1, self.problem.microbatches + 1)
+        for stage in range(self.problem.pp):
+            start, tail = self.start_ps[stage], self.tail_ps[stage]
+            duration = self.problem.duration_ps[stage]
+            for kind, other in permutations(range(3), 2):
+                both = duration[kind] + duration[other]
+                late = start[kind][:, np.newaxis] + both + tail[other] > objective_ps
+                column = self.before[stage, kind, :, other]
+                np.maximum(column, np.where(late, place, 0).max(axis=1), out=column)
 
     def _close(self) -> bool:
         """Complete the orders of each rank by transitivity; return whether they are without cycle.
@@ -222,7 +217,7 @@ class Windows:
             while True:
                 known = column.copy()
                 pass_over()
-                if np.array_equal(known, column):
+                if np.array_equal(known, column) or self._is_late():
                     break
                 if latest_ps is not None and int(column.max()) > latest_ps:
                     return False
@@ -235,6 +230,8 @@ class Windows:
             for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
         )
         for stage, kind, number in self.sequence:
+            if self._is_late():
+                return
             if kind == WEIGHT or (kind == BACKWARD and stage == problem.pp - 1):
                 source = kind - 1
                 arrival = int(start[stage, source, number]) + duration[stage][source]
@@ -258,6 +255,8 @@ class Windows:
             for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
         )
         for stage, kind, number in reversed(self.sequence):
+            if self._is_late():
+                return
             least = int(tail[stage, kind, number])
             if kind == FORWARD and stage < problem.pp - 1:
                 behind = int(tail[stage + 1, FORWARD, number])

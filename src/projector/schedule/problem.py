@@ -108,8 +108,13 @@ def problem_of(
     )
 
 
-def begin(costs: Costs, microbatches: int, start: Order, objective: Objective) -> Problem:
-    """Return the problem of a search that begins with an order, by the stages of its ranks.
+def begin(
+    costs: Costs, microbatches: int, start: Order, objective: Objective
+) -> tuple[Problem, Order, Timeline]:
+    """Return the problem of a search, the order that it begins with, and its replay.
+
+    The order is ``start`` where each kind runs by microbatch. Otherwise its operations are
+    renumbered; none then starts later, see :mod:`.bounds`.
 
     Raises
     ------
@@ -141,7 +146,10 @@ def begin(costs: Costs, microbatches: int, start: Order, objective: Objective) -
             raise ScheduleError(
                 msg, key="memory_limit", value=costs.limit[rank], allowed=f">= {held:.6g}"
             )
-    return problem
+    renumbered = order_of(start.kind.reshape(stages, -1)[np.argsort(start.stage_of[:, 0])], start)
+    if not np.array_equal(renumbered.microbatch, start.microbatch):
+        start = renumbered
+    return problem, start, timeline_of(problem, start)
 
 
 def _peaks(costs: Costs, order: Order) -> list[float]:
