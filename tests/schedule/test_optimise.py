@@ -289,7 +289,7 @@ def test_the_solver_begins_with_the_start():
         model._columns, model._values, model._lower, model._upper, strict=True
     ):
         assert lower - 1e-9 <= values[columns] @ coefficients <= upper + 1e-9
-    for order in optimise._orders(model, ilp.Answer(False, False, 0, 0, values), start):
+    for order in optimise._orders(model, ilp.Answer(False, False, False, 0, 0, values), start):
         assert texts_of(order) == texts_of(start)
     # Before it has searched anything, the solver has that.
     answer = ilp.run(model, values, 0.0)
@@ -301,31 +301,55 @@ def test_the_solver_begins_with_the_start():
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (ilp.Answer(True, False, 10**9, 1, None), "not verified"),
-        (ilp.Answer(True, False, 0, 1, None), "not verified"),
-        (ilp.Answer(False, True, 0, 0, None), "solver failed"),
-        (ilp.Answer(False, False, 0, 0, None), "time limit"),
+        (ilp.Answer(True, False, False, 10**9, 1, None), "not verified"),
+        (ilp.Answer(True, False, False, 0, 1, None), "not verified"),
+        (ilp.Answer(False, True, False, 0, 1, None), "solver failed"),
+        (ilp.Answer(False, False, True, 0, 0, None), "solver failed"),
+        (ilp.Answer(False, False, False, 0, 0, None), "time limit"),
     ],
 )
 def test_what_the_replay_denies_is_not_believed(monkeypatch, answer, status):
     costs, start = hard_case()
     honest = optimise.solve(costs, 6, start, time_limit_s=0)
-    monkeypatch.setattr(optimise, "run", lambda *_: answer)
+    monkeypatch.setattr(optimise, "run", lambda *_, **__: answer)
     result = optimise.solve.__wrapped__(costs, 6, start)
     assert result.status == status
     assert result.order is start
     assert honest.bound_ps <= result.bound_ps < result.start_ps
 
 
+def test_a_proof_that_is_wrong_is_found_out(monkeypatch):
+    costs, start = hard_case()
+    best = optimise.solve(costs, 6, start).objective_ps
+    honest = ilp.run
+
+    def run(model, values, time_limit_s, again=False):
+        if again:
+            return honest(model, values, time_limit_s, again=True)
+        return ilp.Answer(True, False, False, model.objective_ps, 1, values)
+
+    monkeypatch.setattr(optimise, "run", run)
+    result = optimise.solve.__wrapped__(costs, 6, start)
+    assert (result.status, result.objective_ps) == ("optimal", best)
+    assert result.bound_ps == best < result.start_ps
+
+    def never(model, values, time_limit_s, again=False):
+        finished = not again
+        return ilp.Answer(finished, False, False, finished * model.objective_ps, 1, values)
+
+    monkeypatch.setattr(optimise, "run", never)
+    assert optimise.solve.__wrapped__(costs, 6, start).status == "unconfirmed"
+
+
 def test_a_solution_that_is_illegal_is_dropped(monkeypatch):
     costs, start = hard_case()
 
-    def run(model, values, _):
+    def run(model, values, *_):
         # All F's first is beyond the limit, and everything at once says nothing of the order.
         values = values.copy()
         values[: model.starts] = np.broadcast_to([[[0.0], [1.0], [2.0]]], (4, 3, 6)).ravel()
         values[model.objective + 1 :] = 1.0
-        return ilp.Answer(True, False, 0, 1, values)
+        return ilp.Answer(True, False, False, 0, 1, values)
 
     monkeypatch.setattr(optimise, "run", run)
     result = optimise.solve.__wrapped__(costs, 6, start)

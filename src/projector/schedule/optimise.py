@@ -2,8 +2,9 @@
 
 The program is in :mod:`.ilp`, and what it cannot undercut in :mod:`.bounds`. A solver computes with
 floats and tolerances, so nothing that it finds is believed: only its order is taken, and counts by
-a replay in whole picoseconds and a walk through the memory of each rank. Its bound has to be
-believed, where it proves more than the one of :mod:`.bounds`.
+a replay in whole picoseconds and a walk through the memory of each rank. Nor is its proof, the
+first time: it is asked once more, in another way, for anything better. Its bound has to be believed
+where it ran out of time.
 """
 
 import math
@@ -19,11 +20,12 @@ from projector.errors import ScheduleError
 
 from .bounds import Windows
 from .costs import Costs
-from .ilp import Answer, Model, run
+from .ilp import Answer, Model, grain_ps, run
 from .order import Order
 from .problem import (
     Ints,
     Objective,
+    Problem,
     begin,
     objective_ps,
     order_of,
@@ -46,12 +48,19 @@ PROVEN = 1e-5
 """Gap below which the solver's proof counts as one; its floats are worth no more."""
 
 Status = Literal[
-    "start is optimal", "optimal", "time limit", "too large", "not verified", "solver failed"
+    "start is optimal",
+    "optimal",
+    "unconfirmed",
+    "time limit",
+    "too large",
+    "not verified",
+    "solver failed",
 ]
 """How a search ended:
 
 - ``start is optimal``: the order it began with meets the bound of :mod:`.bounds`;
-- ``optimal``: the solver proved its order the best, up to its tolerance;
+- ``optimal``: proven the best twice, the second time by asking for anything better;
+- ``unconfirmed``: proven the best once, and there was no time for the second;
 - ``time limit``: the best of what there was time for;
 - ``too large``: the order it began with, as the solver would not get through the model in time;
 - ``not verified``: as ``time limit``, but the solver has found or proven what the replay denies;
@@ -160,7 +169,19 @@ def solve(
                 value = verified(problem, costs, order)
                 if value is not None and value < best_ps:
                     best, best_ps = order, value
+            least_ps = bound_ps
             status, bound_ps = _judge(answer, best_ps, bound_ps)
+            while status == "optimal":
+                verdict = _anything_better(problem, costs, best, best_ps, until_s)
+                if isinstance(verdict, int):
+                    bound_ps = max(bound_ps, verdict)
+                    break
+                if verdict is None:
+                    status = "unconfirmed"
+                else:
+                    best, best_ps = verdict
+                    # The first proof was wrong, and so is its bound.
+                    bound_ps = least_ps
     return Optimised(
         order=best,
         objective=objective,
@@ -175,9 +196,39 @@ def solve(
     )
 
 
+def _anything_better(
+    problem: Problem, costs: Costs, best: Order, best_ps: int, until_s: float
+) -> int | tuple[Order, int] | None:
+    """Return a bound that leaves nothing better, or a better order with its objective.
+
+    None where there was no time to tell. Most often the windows of a better order contradict each
+    other, which is exact and needs no solver.
+    """
+    grain = grain_ps(problem)
+    windows = Windows(problem, sequence_of(best), until_s)
+    if not windows.tighten(best_ps - grain):
+        return best_ps
+    # As much better as the solver can tell; an objective beyond that is a grain more at least.
+    most_ps = best_ps - grain * max(1, int(PROVEN * best_ps / grain))
+    if not windows.tighten(most_ps):
+        return most_ps + grain
+    left_s = until_s - time.perf_counter()
+    if left_s <= 0:
+        return None
+    model = Model(windows, best_ps, most_ps)
+    left_s = max(0.0, until_s - time.perf_counter())
+    answer = run(model, None, left_s, again=True)
+    for order in _orders(model, answer, best):
+        value = verified(problem, costs, order)
+        if value is not None and value < best_ps:
+            return order, value
+    return most_ps + grain if answer.infeasible else None
+
+
 def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
     """Return how the search ended, and the bound that may be believed."""
-    if answer.failed:
+    if answer.failed or answer.infeasible:
+        # There is a solution: the order that it began with.
         return "solver failed", bound_ps
     slack_ps = PROVEN * best_ps
     if answer.bound_ps > best_ps + slack_ps:
