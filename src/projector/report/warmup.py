@@ -2,6 +2,9 @@
 
 from projector.projection.api import project_jobs
 from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+from projector.schedule.anneal import improve
+from projector.schedule.costs import uniform_costs
+from projector.schedule.registry import build
 from projector.schedule.simulate import simulate_schedule
 
 _MODEL = {
@@ -39,3 +42,7 @@ def compile_kernels() -> None:
     collective_time("all_reduce", 1e6, 8, device="mi300x")
     attention_time(1, 16, 2048, head_dim=128, device="mi300x")
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
+    # Stages that differ are what ZB-H1 does not suit, so that there is something to search for.
+    costs = uniform_costs(4, 4, limit=4.0)
+    costs = costs._replace(forward_ps=(5, 1, 1, 1), weight_ps=(1, 1, 1, 5))
+    improve(costs, 8, build("zerobubble", 4, 1, 8), moves=1)
