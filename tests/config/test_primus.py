@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from projector.config.formats._megatron_fields import AVAILABLE_SCHEDULES
 from projector.config.formats.primus import environment_overrides, read_primus
 from projector.config.load import load_job
 from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, UnsupportedError
-from projector.schedule.registry import SCHEDULES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "primus"
 VARIABLES = ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEQ_LENGTH")
@@ -374,10 +372,6 @@ def test_zero_bubble_is_available(overrides):
     job, warnings, _ = read(**overrides)
     assert job["training"]["schedule"] == "zerobubble"
     assert not warnings
-
-
-def test_available_schedules_are_those_of_the_registry():
-    assert {"auto", *SCHEDULES} == AVAILABLE_SCHEDULES
 
 
 def test_llama_example():

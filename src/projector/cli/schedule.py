@@ -37,6 +37,7 @@ _NUMBERS = (
     "blocking_p2p",
     "memory_limit",
     "group_size",
+    "objective",
 )
 _OF_A_JOB = (
     "config",
@@ -92,6 +93,11 @@ class _Sectioned(click.Command):
     type=int,
     metavar="N",
     help="Microbatches that a chunk takes before the next one, interleaved; PP when left out.",
+)
+@click.option(
+    "--objective",
+    metavar="makespan|period",
+    help="What planned schedules make short; makespan when left out.",
 )
 @optional_job_options
 @click.option(
@@ -195,6 +201,7 @@ def _compare(given: dict[str, Any], algorithm: str, *, quiet: bool) -> "Schedule
         algorithm=algorithm,
         group_size=given["group_size"],
         overlap_p2p=not given["blocking_p2p"],
+        objective=given["objective"] or "makespan",
     )
 
 

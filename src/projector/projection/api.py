@@ -13,7 +13,7 @@ from projector.projection.evaluate import evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
 from projector.projection.pipeline import under_schedule
-from projector.schedule.registry import SCHEDULES
+from projector.schedule.registry import SCHEDULES, refuse_on_request
 
 JobLike = Job | Mapping[str, Any] | str | Path
 
@@ -99,6 +99,7 @@ def _compare_schedules(job: Job) -> PerformanceProjection:
     refusal: ProjectorError | None = None
     for name in SCHEDULES:
         try:
+            refuse_on_request(name)
             evaluation = evaluate([under_schedule(job, name)])
         except ProjectorError as error:
             refusal = refusal or error

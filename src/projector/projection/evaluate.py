@@ -223,6 +223,7 @@ def _order(
             activation=kept,
             w_share=float(memory.weight_share[row]),
             limit=np.maximum(least, limit),
+            objective="period" if job.training.optimizer_post_validation else "makespan",
         )
     group_size = split.microbatch_group_size_per_vp_stage
     return registry.build(name, split.pp, split.vpp, microbatches, costs, group_size)

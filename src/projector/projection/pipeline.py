@@ -9,7 +9,7 @@ from projector.lower.workloads import lower
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.memory_columns import usable_bytes
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
-from projector.schedule.registry import SCHEDULES, resolve
+from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.run import PipelineRun
 
 SCHEDULE = "training.schedule"
@@ -69,6 +69,8 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
 
     def candidate(name: str) -> Candidate:
         def run() -> tuple[PipelineRun, float]:
+            if every:
+                refuse_on_request(name)
             own = under_schedule(job, name) if every else load_job(job, {SCHEDULE: name})
             evaluation = evaluate([own])
             return pipeline_run_of(evaluation, 0), float(evaluation.iteration_s[0])

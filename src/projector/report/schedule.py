@@ -18,6 +18,7 @@ def schedule_report(found: ScheduleComparison, job: Job | None = None) -> list[R
         _verdict(found),
         Text(),
         *_table(found, job is not None),
+        *_searches(found),
         *_left_out(found),
     ]
 
@@ -79,6 +80,21 @@ def _table(found: ScheduleComparison, of_a_job: bool) -> list[RenderableType]:
     if not of_a_job:
         note += "; microbatches: over all its chunks"
     return section("Schedules", note, table)
+
+
+def _searches(found: ScheduleComparison) -> list[RenderableType]:
+    """Say of each schedule that was searched for how far it may be from the best."""
+    lines: list[RenderableType] = []
+    for each in found.candidates:
+        search = None if each.run is None else each.run.search
+        if search is not None:
+            lines.append(
+                Text(
+                    f"{each.schedule}: {search.status} after {search.seconds:.2g} s; a better "
+                    f"order could save {percent(search.gap)} of the {search.objective} at most"
+                )
+            )
+    return [Text(), *lines] if lines else []
 
 
 def _left_out(found: ScheduleComparison) -> list[RenderableType]:

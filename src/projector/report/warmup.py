@@ -4,6 +4,8 @@ import numpy as np
 
 from projector.projection.api import project_jobs
 from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+from projector.schedule.anneal import improve
+from projector.schedule.costs import uniform_costs
 from projector.schedule.programs import MIN_PERIODS
 from projector.schedule.registry import build
 from projector.schedule.replay import METHODS, replay_batch
@@ -47,3 +49,8 @@ def compile_kernels() -> None:
     order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
     for method in METHODS:
         replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), method)
+    simulate_schedule("seaailab", pp=2, microbatches=4)
+    # Stages that differ are what ZB-H1 does not suit, so that there is something to search for.
+    costs = uniform_costs(4, 4, limit=4.0)
+    costs = costs._replace(forward_ps=(5, 1, 1, 1), weight_ps=(1, 1, 1, 5))
+    improve(costs, 8, build("zerobubble", 4, 1, 8), moves=1)

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from projector.errors import ProjectorError
 from projector.units import to_gib, to_ms
 
-from .registry import SCHEDULES, resolve
+from .costs import Objective
+from .registry import SCHEDULES, refuse_on_request, resolve
 from .run import PipelineRun
 from .simulate import check_arguments, pipeline_run
 
@@ -60,6 +61,7 @@ class Candidate:
             "period_s": None if run is None else run.period_s,
             "iteration_time_ms": None if self.iteration_s is None else to_ms(self.iteration_s),
             "bubble_fraction": None if run is None else run.bubble_fraction,
+            "search": None if run is None or run.search is None else run.search.to_dict(),
             "peak_in_flight": None if run is None else run.peak_in_flight,
             "peak_microbatches": None if run is None or in_bytes else self.peak,
             "peak_gib": to_gib(self.peak) if in_bytes else None,
@@ -112,6 +114,7 @@ def compare_schedules(
     algorithm: str = ALL,
     group_size: int | None = None,
     overlap_p2p: bool = True,
+    objective: Objective = "makespan",
 ) -> ScheduleComparison:
     """Run one schedule or all of them on the same work.
 
@@ -121,7 +124,7 @@ def compare_schedules(
 
     Parameters
     ----------
-    pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p
+    pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p, objective
         As in :func:`projector.schedule.simulate.simulate_schedule`.
     algorithm : str
         Name of a schedule, ``auto`` or ``all``.
@@ -140,8 +143,10 @@ def compare_schedules(
         chunk_f, chunk_b, chunk_w = (np.multiply(each, vpp / chunks) for each in (f, b, w))
 
         def run() -> tuple[PipelineRun, None]:
+            if algorithm == ALL:
+                refuse_on_request(name)
             times = (chunk_f, chunk_b, chunk_w, p2p)
-            further = (memory_limit, group_size, overlap_p2p)
+            further = (memory_limit, group_size, overlap_p2p, objective)
             return pipeline_run(name, pp, chunks, microbatches, *times, *further), None
 
         return attempt(name, chunks, run, excuse=algorithm == ALL)

@@ -1,11 +1,17 @@
 """What an order that looks at times and memory is planned with."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 UNLIMITED = float("inf")
+
+Objective = Literal["makespan", "period"]
+"""What a planned order makes short: the time from the first start to the last end of all ranks, or
+the longest span of one rank, which is the time of a step where nothing synchronises the ranks."""
+
+OBJECTIVES: tuple[Objective, ...] = ("makespan", "period")
 
 
 class Costs(NamedTuple):
@@ -26,6 +32,7 @@ class Costs(NamedTuple):
     """Share of it that stays from B until W."""
     limit: tuple[float, ...]
     """The most that each rank may hold, in the same unit."""
+    objective: Objective = "makespan"
 
 
 def uniform_costs(
@@ -45,6 +52,7 @@ def costs_from(
     activation: ArrayLike,
     w_share: float,
     limit: ArrayLike,
+    objective: Objective = "makespan",
 ) -> Costs:
     """Turn columns of stages (``p2p_ps`` int64[2, stages]) and ranks into tuples."""
     to_next, to_previous = np.asarray(p2p_ps, np.int64)
@@ -57,6 +65,7 @@ def costs_from(
         activation=tuple(np.asarray(activation, np.float64).tolist()),
         w_share=float(w_share),
         limit=tuple(np.asarray(limit, np.float64).tolist()),
+        objective=objective,
     )
 
 

@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
 def best_order(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
 ) -> Order | None:
-    """Return the order with the least makespan, and of those the least period.
+    """Return the order with the least makespan, and of those the least period, or as asked.
 
     None where the memory suffices for no candidate. Equals go to the first candidate.
     """
@@ -54,7 +54,8 @@ def best_order(
 def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
     """Return the candidates that the memory suffices for, the fastest first."""
     makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
-    order = np.lexsort((period, makespan))
+    first, second = (makespan, period) if costs.objective == "makespan" else (period, makespan)
+    order = np.lexsort((second, first))
     return order[makespan[order] < kernels.NEVER]
 
 

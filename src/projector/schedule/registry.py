@@ -74,6 +74,8 @@ class Entry(NamedTuple):
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
+    on_request: bool = False
+    """Whether it takes seconds to plan, so that a comparison of all schedules leaves it out."""
     grouped: bool = False
     """Whether ``check`` and ``order`` also take the size of a group of microbatches."""
 
@@ -162,11 +164,16 @@ SCHEDULES: dict[str, Entry] = {
             plan=_planner("seaailab"),
             chunks=_one,
         ),
+        Entry(
+            "seaailab-ilp",
+            "the same, made better by an integer linear program in limited time",
+            partial(one_chunk_of_any, "seaailab-ilp"),
+            plan=_planner("seaailab_ilp"),
+            chunks=_one,
+            on_request=True,
+        ),
     )
 }
-
-PLANNED = ("seaailab-ilp",)
-"""Names that are known and have no order yet."""
 
 
 def resolve(name: str, vpp: int = 1) -> Entry:
@@ -176,10 +183,7 @@ def resolve(name: str, vpp: int = 1) -> Entry:
     if name in SCHEDULES:
         return SCHEDULES[name]
     known = ["auto", *SCHEDULES]
-    if name in PLANNED:
-        msg = f"schedule {name} is not available in this version; choose one of {', '.join(known)}"
-        raise ScheduleError(msg, key="schedule", value=name, allowed=known)
-    close = difflib.get_close_matches(str(name).lower(), [*known, *PLANNED], n=1)
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     msg = f"there is no schedule {name!r}{hint}; choose one of {', '.join(known)}"
     raise ScheduleError(msg, key="schedule", value=name, allowed=known)
@@ -216,6 +220,13 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
         raise ScheduleError(
             msg, key="microbatches", value=microbatches, allowed=MAX_OPERATIONS // 3 // (pp * vpp)
         )
+
+
+def refuse_on_request(name: str) -> None:
+    """Raise for a schedule that a comparison of all schedules leaves out."""
+    if SCHEDULES[name].on_request:
+        msg = f"schedule {name} takes seconds to plan and is planned when it is named"
+        raise ScheduleError(msg, key="schedule", value=name, allowed=f"schedule = {name}")
 
 
 def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 from .order import BACKWARD, FORWARD, Order
 from .replay import PS_PER_S, Timeline, peak_bytes, peak_in_flight, replay
 
+if TYPE_CHECKING:
+    from .optimise import Optimised
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+SEARCHED = ("seaailab-ilp",)
+"""Schedules whose plan says how far it may be from the best."""
 
 
 class MemoryCurve(NamedTuple):
@@ -42,6 +49,15 @@ class PipelineRun:
     sends_ps: Ints | None = None
     """``int64[pp]``: what of the operations of each rank is waiting for its own messages to
     arrive; None where ranks work on meanwhile."""
+
+    @property
+    def search(self) -> "Optimised | None":
+        """How the order was found, where that took a search."""
+        if self.schedule not in SEARCHED:
+            return None
+        from .orders.seaailab_ilp import search_of
+
+        return search_of(self.order)
 
     @cached_property
     def timeline(self) -> Timeline:

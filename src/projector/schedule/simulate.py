@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from projector.errors import NumericError, ScheduleError
 
-from .costs import UNLIMITED, costs_from
+from .costs import OBJECTIVES, UNLIMITED, Objective, costs_from
 from .order import BACKWARD, FORWARD, WEIGHT, Order
 from .placement import Placement
 from .registry import SCHEDULES, build, check, check_sizes
@@ -63,6 +63,7 @@ def simulate_schedule(
     memory_limit: float | None = None,
     group_size: int | None = None,
     overlap_p2p: bool = True,
+    objective: Objective = "makespan",
 ) -> ScheduleResult:
     """Simulate one step of a pipeline.
 
@@ -86,15 +87,16 @@ def simulate_schedule(
         interleaved; ``pp`` unless given.
     overlap_p2p : bool
         Whether a rank works on while it sends; otherwise its operation lasts ``p2p`` longer.
+    objective : {"makespan", "period"}
+        What planned schedules make short.
 
     Raises
     ------
     ScheduleError
         Where the schedule cannot run or an argument is out of range.
     """
-    run = pipeline_run(
-        name, pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p
-    )
+    further = (memory_limit, group_size, overlap_p2p, objective)
+    run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, *further)
     return ScheduleResult(
         schedule=run.schedule,
         pp=int(pp),
@@ -120,6 +122,7 @@ def pipeline_run(
     memory_limit: float | None = None,
     group_size: int | None = None,
     overlap_p2p: bool = True,
+    objective: Objective = "makespan",
 ) -> PipelineRun:
     """Return the replay behind :func:`simulate_schedule`, which has the parameters.
 
@@ -145,6 +148,7 @@ def pipeline_run(
             activation=np.full(stages, 1.0 / vpp),
             w_share=1.0,
             limit=np.full(pp, UNLIMITED if limit is None else limit),
+            objective=_objective(objective),
         )
     order = build(name, pp, vpp, microbatches, costs, group_size)
 
@@ -199,6 +203,14 @@ def check_arguments(
         _times(key, value, (pp * vpp,))
     _times("p2p", p2p, ())
     _limit(memory_limit)
+
+
+def _objective(value: Any) -> Objective:
+    for known in OBJECTIVES:
+        if value == known:
+            return known
+    msg = f"objective must be one of {', '.join(OBJECTIVES)}, not {value!r}"
+    raise ScheduleError(msg, key="objective", value=str(value), allowed=OBJECTIVES)
 
 
 def _limit(value: Any) -> float | None:

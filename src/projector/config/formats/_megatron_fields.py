@@ -263,14 +263,6 @@ patch_primus_pipeline pp_algorithm spec
 _RULES = frozenset(_RULES_TEXT.split())
 """Settings that a rule of `Translation` reads together with others."""
 
-AVAILABLE_SCHEDULES = frozenset(
-    (
-        "auto", "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2", "zbv-formatted",
-        "zbv-greedy-min", "zbv-greedy-half", "zbv-greedy-zb", "dualpipe", "seaailab",
-    )
-)  # fmt: skip
-"""What `projector.schedule` can run, which this layer cannot ask; a test compares them."""
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -933,15 +925,15 @@ class Translation:
                 zbv_greedy_min="zbv-greedy-min", seaailab_ilp="seaailab-ilp",
             )  # fmt: skip
             kind = kinds(self._spell("pp_algorithm"), self._get("pp_algorithm"))
-            self._put_schedule(kind, "pp_algorithm")
+            self._put("training.schedule", kind, "pp_algorithm")
         elif self._on("patch_zero_bubble") and self._on("zero_bubble_v_schedule"):
             setup = "zero_bubble_v_schedule_mem_setup"
             kinds = one_of(half="zbv-greedy-half", min="zbv-greedy-min", zb="zbv-greedy-zb")
             kind = kinds(self._spell(setup), self._word(setup, "half"))
-            if self._put_schedule(kind, "zero_bubble_v_schedule", setup):
-                self._put("parallelism.vpp", 2, "zero_bubble_v_schedule")
+            self._put("training.schedule", kind, "zero_bubble_v_schedule", setup)
+            self._put("parallelism.vpp", 2, "zero_bubble_v_schedule")
         elif self._on("patch_zero_bubble") and self._on("enable_zero_bubble"):
-            self._put_schedule("zerobubble", "enable_zero_bubble")
+            self._put("training.schedule", "zerobubble", "enable_zero_bubble")
         self._zero_bubble()
         # Without virtual stages Megatron turns it off; that is the default here as well.
         if self._has("overlap_p2p_comm") and not self._on("overlap_p2p_comm"):
@@ -957,20 +949,6 @@ class Translation:
         name = "zero_bubble_max_pending_backward"
         if self._has(name) and self._word(name, "auto") != "auto":
             self._put(f"training.{name}", _integer(self._spell(name), self._get(name)), name)
-
-    def _put_schedule(self, kind: str, name: str, *also: str) -> bool:
-        """Take a schedule over where it can be projected; return whether it could."""
-        if kind in AVAILABLE_SCHEDULES:
-            self._put("training.schedule", kind, name, *also)
-            return True
-        value = self._get(name)
-        given = self._spell(name) if isinstance(value, bool) else f"{self._spell(name)} {value}"
-        self._warn(
-            f"{given} is not modelled: the schedule {kind} is not available in this version, "
-            "auto is projected (1F1B, interleaved with virtual stages)"
-        )
-        self._put("training.schedule", "auto", name, *also)
-        return False
 
     def _batch(self) -> None:
         """Megatron's default global batch is one microbatch for each data-parallel rank."""

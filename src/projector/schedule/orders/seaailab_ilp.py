@@ -1,0 +1,38 @@
+"""Memory-aware zero bubble by an integer linear program (Qi et al., arXiv:2401.10241, section 3).
+
+The plan of `seaailab` is made better by many small steps, and what comes out is where the solver
+begins. It stops when it has proven the order to be the best, or when its time is over; whatever it
+finds is replayed and walked through before it counts, so that the order is never worse than that
+of `seaailab`.
+"""
+
+from weakref import WeakKeyDictionary
+
+from projector.schedule import anneal, optimise
+from projector.schedule.costs import Costs
+from projector.schedule.optimise import Optimised
+from projector.schedule.order import Order
+
+from . import seaailab
+
+_FOUND: WeakKeyDictionary[Order, Optimised] = WeakKeyDictionary()
+
+
+def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
+    """Return the best order that is found in `optimise.TIME_LIMIT_S`.
+
+    Raises
+    ------
+    ScheduleError
+        If one microbatch alone exceeds the limit, or the solver is needed and not installed.
+    """
+    start = seaailab.plan(pp, vpp, microbatches, costs)
+    start = anneal.improve(costs, microbatches, start, objective=costs.objective)
+    found = optimise.solve(costs, microbatches, start, objective=costs.objective)
+    _FOUND[found.order] = found
+    return found.order
+
+
+def search_of(order: Order) -> Optimised | None:
+    """Return how an order was found, None where it was not searched for."""
+    return _FOUND.get(order)
