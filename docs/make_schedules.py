@@ -198,6 +198,10 @@ def check_forms() -> None:
             found = {
                 "held": (facts.held_form, max(run.peak_in_flight) / vpp),
                 "bubble": (facts.bubble_form, run.makespan_s - case.microbatches * sum(times)),
+                "wait": (
+                    (lambda _: 0.0) if "none within a rank" in facts.bubble else None,
+                    run.period_s - case.microbatches * sum(times),
+                ),
             }
             for what, (form, value) in found.items():
                 if form is not None and abs(form(case) - value) > ROUNDING:
