@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from projector.schedule.registry import SCHEDULES
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -38,3 +40,16 @@ def test_the_python_example_of_the_readme_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_table_and_the_charts_of_schedules_are_current():
+    # Run docs/make_schedules.py.
+    script = str(ROOT / "docs" / "make_schedules.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
+def test_every_schedule_has_a_chart_and_every_chart_is_shown():
+    page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\]\(figures/schedules/(.+)\.png\)", page)
+    files = (ROOT / "docs" / "figures" / "schedules").glob("*.png")
+    assert sorted(shown) == sorted(SCHEDULES) == sorted(path.stem for path in files)

@@ -114,6 +114,11 @@ def test_two_directions_are_two_copies_of_one_chunk():
     assert len(boxes_of(figure)["F"].get_paths()) == 4
 
 
+def test_the_peak_says_where_it_is():
+    for name, where in (("1f1b", "on rank 0"), ("gpipe", "on every rank")):
+        assert where in gantt_figure(run_of(name)).texts[1].get_text()
+
+
 def test_rank_0_is_on_top():
     low, high = gantt_figure(run_of("1f1b")).axes[0].get_ylim()
     assert low > high

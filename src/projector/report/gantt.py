@@ -175,13 +175,15 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
     unit, scale = _unit(run.makespan_s)
     held, peak = _memory_unit(run), run.peak_bytes
     microbatches = order.microbatches * order.directions
+    same = order.pp > 1 and float(peak.min()) == float(peak.max())
+    where = "every rank" if same else f"rank {peak.argmax()}"
     facts = [
         f"PP {order.pp}",
         f"VPP {order.num_stages // order.pp}",
         f"{microbatches:,} {'microbatch' if microbatches == 1 else 'microbatches'}",
         f"time {_number(run.makespan_s / scale)} {unit}",
         f"bubble {_percent(run.bubble_fraction)} of the work",
-        f"peak {_number(float(peak.max()) / held.scale)} {held.name} on rank {peak.argmax()}",
+        f"peak {_number(float(peak.max()) / held.scale)} {held.name} on {where}",
     ]
     if run.limit_bytes is not None:
         limit = f"{_number(run.limit_bytes / held.scale)} {held.name}"
