@@ -177,6 +177,17 @@ FACTS = {
         "between their 27 and 24.",
         limit=5.0,
     ),
+    "seaailab-ilp": Facts(
+        "any",
+        "the limit, at most M",
+        None,
+        "searched for",
+        None,
+        f"integer program, {ZERO_BUBBLE}",
+        "With a limit of 3 microbatches, less than 1F1B holds: 31, and no order takes less; "
+        "`seaailab` alone plans 38.",
+        limit=3.0,
+    ),
 }
 
 

@@ -124,7 +124,14 @@ def run(name: str, row: Row) -> PipelineRun:
     """Replay the work of a row under one schedule of ours."""
     times = (each / row.vpp for each in (row.f, row.b, row.w))
     result = pipeline_run(
-        name, row.pp, row.vpp, row.microbatches, *times, row.p2p, memory_limit=row.memory
+        name,
+        row.pp,
+        row.vpp,
+        row.microbatches,
+        *times,
+        row.p2p,
+        memory_limit=row.memory,
+        objective="period" if row.algorithm == SPANS else "makespan",
     )
     result.peak_in_flight  # noqa: B018  part of the answer, so of its time
     return result

@@ -16,6 +16,7 @@ TOO_LARGE = str(EXAMPLES / "mixtral_8x22b_seed_sample.yaml")
 NUMBERS = ("--pp", 4, "--microbatches", 8)
 
 KEYS = {
+    "search",
     "status", "reason", "vpp", "makespan_s", "period_s", "iteration_time_ms", "bubble_fraction",
     "peak_in_flight", "peak_microbatches", "peak_gib",
 }  # fmt: skip
@@ -44,7 +45,7 @@ def test_a_table_the_fastest_that_fits_first(schedule):
     assert rows(out)[:3] == ["zbv-formatted", "zbv-greedy-zb", "zbv-greedy-half"]
     assert rows(out).index("zerobubble") < rows(out).index("1f1b") < rows(out).index("gpipe")
     assert "FASTEST THAT FITS  zbv-formatted, 25.5 s" in out
-    assert "Left out" not in out
+    assert "seaailab-ilp  not tried" in out.partition("Left out")[2]
     _, out, _ = schedule("--pp", 3, "--microbatches", 8)
     assert "even number of ranks" in out.partition("Left out")[2]
 
@@ -239,3 +240,18 @@ def test_performance_writes_the_trace_of_its_schedule(capsys, tmp_path):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
+
+
+def test_a_search_says_how_far_it_may_be_from_the_best(schedule):
+    arguments = (*NUMBERS, "--memory-limit", 3, "--algorithm", "seaailab-ilp")
+    code, out, _ = schedule(*arguments)
+    assert code == 0
+    assert "seaailab-ilp: start is optimal" in out
+    _, out, _ = schedule(*arguments, "--json")
+    search = json.loads(out)["schedules"]["seaailab-ilp"]["search"]
+    assert search["gap"] == 0.0
+    assert search["bound_s"] == json.loads(out)["schedules"]["seaailab-ilp"]["makespan_s"]
+    assert search["seconds"] <= search["time_limit_s"] + 5.0
+    code, _, err = schedule(*NUMBERS, "--objective", "speed")
+    assert (code, err.count("error")) == (2, 1)
+    assert "makespan, period" in err

@@ -154,6 +154,7 @@ def test_json_holds_plain_values():
         "period_s": 33.0,
         "iteration_time_ms": None,
         "bubble_fraction": 9 / 24,
+        "search": None,
         "peak_in_flight": [4, 3, 2, 1],
         "peak_microbatches": 4.0,
         "peak_gib": None,

@@ -7,6 +7,7 @@ from projector.config.job import Job
 from projector.report.job import title
 from projector.report.tables import DIM, add_row, gib, grid, milliseconds, percent, section
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
+from projector.schedule.registry import SCHEDULES
 
 
 def schedule_report(found: ScheduleComparison, job: Job | None = None) -> list[RenderableType]:
@@ -103,5 +104,7 @@ def _left_out(found: ScheduleComparison) -> list[RenderableType]:
     without = [each for each in found.candidates if each.run is None]
     for each in without:
         status = "does not fit" if each.status == DOES_NOT_FIT else "cannot run"
+        if SCHEDULES[each.schedule].on_request:
+            status = "not tried"
         add_row(table, each.schedule, status, each.reason)
     return section("Left out", "", table) if without else []

@@ -150,7 +150,7 @@ SCHEDULES: dict[str, Entry] = {
         ),
         Entry(
             "dualpipe",
-            "two copies of the model, fed from either end, memory of 1F1B and twice the weights",
+            "two copies of the model, fed from either end: twice the weights, one microbatch more",
             dualpipe.check,
             dualpipe.order,
             chunks=_one,
@@ -225,7 +225,7 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
 def refuse_on_request(name: str) -> None:
     """Raise for a schedule that a comparison of all schedules leaves out."""
     if SCHEDULES[name].on_request:
-        msg = f"schedule {name} takes seconds to plan and is planned when it is named"
+        msg = f"takes seconds to plan; choose schedule {name} alone"
         raise ScheduleError(msg, key="schedule", value=name, allowed=f"schedule = {name}")
 
 
