@@ -134,7 +134,7 @@ def compare_schedules(
     ScheduleError
         Where an argument is out of range, or the one schedule that is named cannot run.
     """
-    check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit)
+    check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
     uniform = all(np.ndim(value) == 0 for value in (f, b, w))
 
     def candidate(name: str) -> Candidate:

@@ -137,7 +137,7 @@ def pipeline_run(
         _times(key, value, (stages,)) for key, value in (("f", f), ("b", b), ("w", w))
     )
     latency_ps = np.full((2, stages), to_ps(_times("p2p", p2p, ())))
-    limit = _limit(memory_limit)
+    limit, aim = _limit(memory_limit), _objective(objective)
     costs = None
     if entry.planned:
         costs = costs_from(
@@ -148,7 +148,7 @@ def pipeline_run(
             activation=np.full(stages, 1.0 / vpp),
             w_share=1.0,
             limit=np.full(pp, UNLIMITED if limit is None else limit),
-            objective=_objective(objective),
+            objective=aim,
         )
     order = build(name, pp, vpp, microbatches, costs, group_size)
 
@@ -190,6 +190,7 @@ def check_arguments(
     w: ArrayLike,
     p2p: float,
     memory_limit: float | None,
+    objective: Objective,
 ) -> None:
     """Raise what :func:`pipeline_run` would raise under every schedule.
 
@@ -203,6 +204,7 @@ def check_arguments(
         _times(key, value, (pp * vpp,))
     _times("p2p", p2p, ())
     _limit(memory_limit)
+    _objective(objective)
 
 
 def _objective(value: Any) -> Objective:
