@@ -115,8 +115,8 @@ def test_planned_jobs_do_not_depend_on_their_batch():
     together = evaluate(jobs)
     for row, job in enumerate(jobs):
         alone = evaluate([job])
-        assert together.iteration_s[row] == alone.iteration_s[0]
-        np.testing.assert_array_equal(together.breakdown_s[row], alone.breakdown_s[0])
+        assert together.steps.iteration_s[row] == alone.steps.iteration_s[0]
+        np.testing.assert_array_equal(together.steps.breakdown_s[row], alone.steps.breakdown_s[0])
         np.testing.assert_array_equal(together.memory.peak_bytes(row), alone.memory.peak_bytes(0))
 
 

@@ -4,7 +4,6 @@ A single job is a batch of one. Rows are independent: what a job gives does not 
 jobs it is evaluated with.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from projector.operations.cost import (
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
-from projector.operations.table import CATEGORIES, FORWARD, WEIGHT, OperationTable
+from projector.operations.table import FORWARD, OperationTable
 from projector.projection.data_parallel import (
     DataParallelCosts,
     StageTimes,
@@ -31,25 +30,19 @@ from projector.projection.data_parallel import (
     stage_times,
 )
 from projector.projection.memory_columns import StageMemory, stage_memory, usable_bytes
+from projector.projection.step import StepInputs, Steps, run_steps, stage_sums
 from projector.schedule import registry
 from projector.schedule.costs import costs_from
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-from projector.schedule.replay import peak_bytes, replay_batch, to_ps
+from projector.schedule.replay import to_ps
 from projector.units import GB, MICROSECOND, MILLISECOND
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-PS = 1e-12
-
 MIDDLE = 1
 """Class of durations that most microbatches have."""
-
-BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
-"""Terms of a step, which add up to it."""
-
-PP_BUBBLE, PP_COMM, DP_COMM, OPTIMIZER, LAUNCH = range(len(CATEGORIES), len(BREAKDOWN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +72,8 @@ class Evaluation:
     parallel: DataParallelCosts
     stages: StageTimes
     memory: StageMemory
-    iteration_s: Floats
-    """float64[jobs]."""
-    breakdown_s: Floats
-    """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
-    ending_rank: Ints
-    """int64[jobs]: pipeline rank that ends the last backward and its gradients."""
-    rank_busy_s: list[Floats]
-    """float64[pp] for each job: time each pipeline rank works, sends left out."""
-    sends_ps: list[Ints | None]
-    """int64[pp] for each job: time each rank waits for its own messages; None where it works on."""
-    pipeline_s: Floats
-    """float64[jobs]: until the last operation of any rank, gradients and optimizer left out; the
-    longest span of one rank where ranks do not wait for each other between steps."""
+    steps: Steps
+    """The step of each job."""
     p2p_s: list[Floats]
     """float64[pp * chunks, 2] for each job: latency from each virtual stage to the next and to the
     one before."""
@@ -101,10 +83,6 @@ class Evaluation:
     """Which rank of each job holds which stage."""
     orders: tuple[Order, ...]
     """What each rank of each job does."""
-    duration_ps: list[Ints]
-    """int64[pp, vpp, 3, 3] for each job, as its order was replayed."""
-    latency_ps: list[Ints]
-    """int64[2, pp * vpp] for each job, as its order was replayed."""
 
 
 def evaluate(jobs: Sequence[Job]) -> Evaluation:
@@ -130,33 +108,26 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel, placements
     )
     p2p_bytes, p2p_s = _cost_p2p(workloads, placements)
-    num = len(jobs)
-    iteration_s = np.zeros(num)
-    breakdown_s = np.zeros((num, len(BREAKDOWN)))
-    ending_rank = np.zeros(num, np.int64)
-    rank_busy_s: list[Floats] = [np.zeros(0)] * num
-    sends_ps: list[Ints | None] = [None] * num
-    pipeline_s = np.zeros(num)
-    durations_ps: list[Ints] = [np.zeros(0, np.int64)] * num
-    latencies_ps: list[Ints] = [np.zeros(0, np.int64)] * num
     memory = stage_memory(jobs, workloads, costs, placements)
-    optimizer_s = _cost_optimizer(jobs, workloads, memory)
-    tied_s = _cost_tied_embeddings(jobs, workloads, placements)
-    stage_cats, stage_launch, stage_weight_s = _stage_sums(workloads, runs)
+    stages = stage_sums(workloads, runs.exposed_s, runs.launch_s, runs.layer_s)
     orders = [
-        _order(name, row, jobs[row], workloads, times, stage_weight_s, p2p_s[row], memory)
+        _order(name, row, jobs[row], workloads, times, stages.weight_s, p2p_s[row], memory)
         for row, name in enumerate(names)
     ]
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, order in enumerate(orders):
-        groups[id(order)].append(row)
-    for members in groups.values():
-        _replay(
-            np.array(members), orders[members[0]], placements[members[0]], jobs, workloads,
-            stage_cats, stage_launch, stage_weight_s, times, p2p_s, optimizer_s, tied_s, memory,
-            iteration_s, breakdown_s, ending_rank, rank_busy_s, sends_ps, pipeline_s,
-            durations_ps, latencies_ps,
-        )  # fmt: skip
+    steps = run_steps(
+        StepInputs(
+            jobs=jobs,
+            workloads=workloads,
+            placements=placements,
+            orders=orders,
+            times=times,
+            stages=stages,
+            p2p_s=p2p_s,
+            optimizer_s=_cost_optimizer(jobs, workloads, memory),
+            tied_s=_cost_tied_embeddings(jobs, workloads, placements),
+            memory=memory,
+        )
+    )
     return Evaluation(
         jobs=tuple(jobs),
         schedules=tuple(names),
@@ -168,18 +139,11 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         parallel=parallel,
         stages=times,
         memory=memory,
-        iteration_s=iteration_s,
-        breakdown_s=breakdown_s,
-        ending_rank=ending_rank,
-        rank_busy_s=rank_busy_s,
-        sends_ps=sends_ps,
-        pipeline_s=pipeline_s,
+        steps=steps,
         p2p_s=p2p_s,
         p2p_bytes=p2p_bytes,
         placements=tuple(placements),
         orders=tuple(orders),
-        duration_ps=durations_ps,
-        latency_ps=latencies_ps,
     )
 
 
@@ -227,13 +191,6 @@ def _order(
         )
     group_size = split.microbatch_group_size_per_vp_stage
     return registry.build(name, split.pp, split.vpp, microbatches, costs, group_size)
-
-
-def _blocks_sends(job: Job, order: Order) -> bool:
-    """Whether ranks wait until what they send has arrived; Megatron's default is by schedule."""
-    if job.parallelism.overlap_p2p_comm is None:
-        return order.vpp == 1 and not order.splits_backward
-    return not job.parallelism.overlap_p2p_comm
 
 
 def _backward(per_phase: Floats) -> Floats:
@@ -405,121 +362,3 @@ def _cost_tied_embeddings(
 def _first_fabric(workloads: Workloads, row: int) -> int:
     run = workloads.run_offset[workloads.stage_offset[row]]
     return int(workloads.rows["fabric"][workloads.run_workload[run]])
-
-
-def _replay(
-    members: Ints,
-    order: Order,
-    placement: Placement,
-    jobs: Sequence[Job],
-    workloads: Workloads,
-    stage_cats: Floats,
-    stage_launch: Floats,
-    stage_weight_s: Floats,
-    times: StageTimes,
-    p2p_s: list[Floats],
-    optimizer_s: list[Floats],
-    tied_s: Floats,
-    memory: StageMemory,
-    iteration_s: Floats,
-    breakdown_s: Floats,
-    ending_rank: Ints,
-    rank_busy_s: list[Floats],
-    sends_ps: list[Ints | None],
-    pipeline_s: Floats,
-    durations_ps: list[Ints],
-    latencies_ps: list[Ints],
-) -> None:
-    """Run one order for all jobs that share it; write their rows of the output columns."""
-    pp, vpp = order.pp, order.vpp
-    first_stage = workloads.stage_offset[members]
-    held = first_stage[:, None, None] + placement.model_stage  # [n, pp, vpp]
-    duration_ps = np.zeros((len(members), pp, vpp, 3, 3), np.int64)
-    duration_ps[:, :, :, 0, :] = to_ps(times.forward_s)[held]
-    backward_s = times.backward_s
-    if order.splits_backward:
-        # W alone; whatever data parallelism adds to a backward stays with B.
-        duration_ps[:, :, :, 2, :] = to_ps(stage_weight_s)[held][..., None]
-        backward_s = np.maximum(0.0, backward_s - stage_weight_s[:, None])
-    duration_ps[:, :, :, 1, :] = to_ps(backward_s)[held]
-    latency_ps = to_ps(np.stack([p2p_s[row] for row in members])).transpose(0, 2, 1)
-    alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
-    blocks = np.array([_blocks_sends(jobs[row], order) for row in members])
-    duration_ps[blocks], latency_ps[blocks] = placement.block(
-        duration_ps[blocks], latency_ps[blocks]
-    )
-    with_p2p = replay_batch(order, duration_ps, latency_ps)
-    kept = memory.saved_bytes[held]
-    peaks = [
-        peak_bytes(order, kept[n : n + 1], float(memory.weight_share[row]))
-        for n, row in enumerate(members)
-    ]
-    last_end_s = with_p2p.last_backward_end_ps * PS
-    tail_s = times.tail_s[held]
-    microbatches = order.microbatches
-    for n, row in enumerate(members):
-        channel = np.zeros(pp)
-        by_end = np.argsort(last_end_s[n], axis=1, kind="stable")
-        for position in range(vpp):
-            chunk = by_end[:, position]
-            ranks = np.arange(pp)
-            channel = np.maximum(channel, last_end_s[n, ranks, chunk]) + tail_s[n, ranks, chunk]
-        ends = with_p2p.rank_end_ps[n] * PS
-        # A tail of zero may end a rounding error before its own backward.
-        finish = np.maximum(ends, np.where(tail_s[n].max(axis=1) > 0.0, channel, 0.0))
-        finish += times.reduce_after_s[held[n]].sum(axis=1)
-        finish[[0, -1]] += tied_s[row]
-        # Ranks that do not wait for each other between steps take as long as their span.
-        spans = int(jobs[row].training.optimizer_post_validation)
-        begins = spans * with_p2p.rank_start_ps[n] * PS
-        ends, finish = ends - begins, finish - begins
-        rank = int(np.argmax(finish))
-        after = optimizer_s[row] + times.gather_after_s[held[n]].sum(axis=1)
-        last = int(np.argmax(after))
-        overhead_s = jobs[row].cluster.software.step_overhead_ms * MILLISECOND
-        iteration_s[row] = finish[rank] + after[last] + overhead_s
-        ending_rank[row] = rank
-        rank_busy_s[row] = alone.rank_busy_ps[n] * PS
-        if blocks[n]:
-            sends_ps[row] = with_p2p.rank_busy_ps[n] - alone.rank_busy_ps[n]
-        pipeline_s[row] = ends.max()
-        # Copies: a view would keep the whole batch in memory as long as one of its jobs.
-        durations_ps[row], latencies_ps[row] = duration_ps[n].copy(), latency_ps[n].copy()
-        peak, in_flight = peaks[n]
-        memory.activation_peak_bytes[row][:] = peak[0]
-        memory.in_flight[row][:] = in_flight[0].sum(axis=1)
-        mine = held[n, rank]
-        out = breakdown_s[row]
-        for chunk in mine:
-            out[: len(CATEGORIES)] += microbatches * stage_cats[chunk]
-            out[LAUNCH] += microbatches * stage_launch[chunk]
-            forward, backward = times.exposed_forward_s[chunk], times.exposed_backward_s[chunk]
-            out[DP_COMM] += (
-                forward[0] + backward[2] + (microbatches - 1) * (forward[1] + backward[1])
-            )
-        span_ps, alone_ps = (
-            each.rank_end_ps[n, rank] - spans * each.rank_start_ps[n, rank]
-            for each in (with_p2p, alone)
-        )
-        # A span can be shorter with latencies than without: its start may wait longer for them.
-        idle_ps = min(span_ps, alone_ps)
-        out[PP_BUBBLE] = (idle_ps - alone.rank_busy_ps[n, rank]) * PS
-        out[PP_COMM] = (span_ps - idle_ps) * PS
-        out[DP_COMM] += finish[rank] - ends[rank] + times.gather_after_s[held[n, last]].sum()
-        out[OPTIMIZER] = optimizer_s[row][last]
-        out[LAUNCH] += overhead_s
-
-
-def _stage_sums(workloads: Workloads, runs: RunCosts) -> tuple[Floats, Floats, Floats]:
-    """Sum categories, launches and weight gradients of a microbatch over each virtual stage."""
-    num = len(workloads.run_offset) - 1
-    stage = np.repeat(np.arange(num), np.diff(workloads.run_offset))
-    count = workloads.run_count
-    cats = np.zeros((num, len(CATEGORIES)))
-    launch = np.zeros(num)
-    for phase in range(3):
-        for term in range(len(CATEGORIES)):
-            cats[:, term] += np.bincount(stage, runs.exposed_s[:, phase, term] * count, num)
-        launch += np.bincount(stage, runs.launch_s[:, phase] * count, num)
-    weight = np.bincount(stage, runs.layer_s[:, WEIGHT] * count, num).astype(np.float64)
-    return cats, launch, weight

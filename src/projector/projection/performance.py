@@ -10,10 +10,11 @@ from projector.config.job import Job
 from projector.kernels.collectives import ALGORITHMS
 from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
-from projector.projection.evaluate import BREAKDOWN, Evaluation
+from projector.projection.evaluate import Evaluation
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.pipeline import pipeline_run_of
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
+from projector.projection.step import BREAKDOWN
 from projector.schedule.run import PipelineRun
 from projector.units import TERA, to_gib, to_ms
 
@@ -241,18 +242,18 @@ class PerformanceProjection:
 def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProjection:
     """Read one job's step out of an evaluated batch."""
     job = evaluation.jobs[row]
-    terms = dict(zip(BREAKDOWN, evaluation.breakdown_s[row].tolist(), strict=True))
+    terms = dict(zip(BREAKDOWN, evaluation.steps.breakdown_s[row].tolist(), strict=True))
     return PerformanceProjection(
         job=job,
         schedule=evaluation.schedules[row],
-        iteration_time_s=float(evaluation.iteration_s[row]),
+        iteration_time_s=float(evaluation.steps.iteration_s[row]),
         breakdown_s=terms,
         communication=_communication(evaluation, row),
         recompute_flop=_recompute_flop(evaluation, row),
-        busiest_stage=int(np.argmax(evaluation.rank_busy_s[row])),
-        busiest_s=float(np.max(evaluation.rank_busy_s[row])),
-        ending_s=float(evaluation.rank_busy_s[row][evaluation.ending_rank[row]]),
-        pipeline_s=float(evaluation.pipeline_s[row]),
+        busiest_stage=int(np.argmax(evaluation.steps.rank_busy_s[row])),
+        busiest_s=float(np.max(evaluation.steps.rank_busy_s[row])),
+        ending_s=float(evaluation.steps.rank_busy_s[row][evaluation.steps.ending_rank[row]]),
+        pipeline_s=float(evaluation.steps.pipeline_s[row]),
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),
@@ -295,7 +296,7 @@ def _recompute_flop(evaluation: Evaluation, row: int) -> float:
 def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]:
     """Sum collectives of a step by label on the rank that ends it."""
     table, rows = evaluation.table, evaluation.rows
-    rank = int(evaluation.ending_rank[row])
+    rank = int(evaluation.steps.ending_rank[row])
     held = evaluation.placements[row].model_stage[rank].tolist()
     weights = _run_weights(evaluation, row, held, evaluation.orders[row].microbatches)
     found: dict[str, Communication] = {}
@@ -373,7 +374,7 @@ def _data_parallel_communication(
                 sums[name][1] += times * count * float(seconds[run])
                 codes[name] = max(codes[name], int(code[run]))
     total = sum(seconds for _, seconds in sums.values())
-    exposed = float(evaluation.breakdown_s[row, BREAKDOWN.index("dp_comm")])
+    exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("dp_comm")])
     return {
         name: Communication(
             ALGORITHMS[codes[name]] if codes[name] >= 0 else "exchange",
@@ -395,5 +396,5 @@ def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Comm
             if placement.neighbour[stage, direction] != rank:
                 seconds += microbatches * float(p2p_s[stage, direction])
                 messages += microbatches
-    exposed = float(evaluation.breakdown_s[row, BREAKDOWN.index("pp_comm")])
+    exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("pp_comm")])
     return Communication("send_recv", messages * float(evaluation.p2p_bytes[row]), seconds, exposed)

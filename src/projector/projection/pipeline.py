@@ -26,13 +26,13 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     return PipelineRun(
         schedule=evaluation.schedules[row],
         order=evaluation.orders[row],
-        duration_ps=evaluation.duration_ps[row],
-        p2p_ps=evaluation.latency_ps[row],
+        duration_ps=evaluation.steps.duration_ps[row],
+        p2p_ps=evaluation.steps.latency_ps[row],
         activation_bytes=memory.saved_bytes[stage],
         w_share=float(memory.weight_share[row]),
         static_bytes=memory.static_bytes(row),
         limit_bytes=usable_bytes(evaluation.jobs[row]),
-        sends_ps=evaluation.sends_ps[row],
+        sends_ps=evaluation.steps.sends_ps[row],
     )
 
 
@@ -73,7 +73,7 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
                 refuse_on_request(name)
             own = under_schedule(job, name) if every else load_job(job, {SCHEDULE: name})
             evaluation = evaluate([own])
-            return pipeline_run_of(evaluation, 0), float(evaluation.iteration_s[0])
+            return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
 
         chunks = SCHEDULES[name].chunks(split.vpp) if every else split.vpp
         return attempt(name, chunks, run, excuse=every)

@@ -57,7 +57,7 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
         outcomes.append(failed("not projected"))
         read.append((reader, measured_s))
     times = {
-        key: found if isinstance(found, str) else float(found[0].iteration_s[found[1]])
+        key: found if isinstance(found, str) else float(found[0].steps.iteration_s[found[1]])
         for key, found in evaluate_all(jobs).items()
     }
     for position, entry in enumerate(read):
