@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.pipelines import random_costs
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
 from projector.schedule import planning
@@ -15,21 +16,6 @@ from projector.schedule.planning import Candidates
 from projector.schedule.replay import replay
 from reference import pipeline
 from reference import planning as reference
-
-
-def random_costs(rng, stage_of, *, tight):
-    stages = stage_of.size
-    activation = rng.integers(1, 4, stages).astype(float)
-    least = activation[stage_of].sum(axis=1)
-    room = rng.integers(1, 4, len(stage_of)) if tight else np.full(len(stage_of), 100)
-    durations = rng.integers(1, 9, (3, stages))
-    latencies = rng.integers(0, 4, (2, stages))
-    return Costs(
-        *(tuple(row.tolist()) for row in (*durations, *latencies)),
-        tuple(activation.tolist()),
-        float(rng.choice([0.0, 0.5, 1.0])),
-        tuple((least * room).tolist()),
-    )
 
 
 def sequences_of(offset, shape, microbatches):
@@ -66,7 +52,8 @@ def problems(draw):
     offset = np.stack([forward, backward], axis=1).reshape(1, pp, 2, chunks)
     # Steps stay above 0, so that the microbatches of an operation keep their order.
     shape = np.array([[rng.integers(3, 9), *rng.integers(0, 2, 4), rng.integers(0, 5)]])
-    costs = random_costs(rng, stage_of, tight=draw(st.booleans()))
+    room = rng.integers(1, 4, pp) if draw(st.booleans()) else np.full(pp, 100)
+    costs = random_costs(rng, stage_of, room)
     return stage_of, Candidates(offset, shape), costs, microbatches
 
 
