@@ -101,9 +101,9 @@ def test_an_order_or_a_rule(name, pp, every):
 
 
 @st.composite
-def planning_problems(draw):
+def planning_problems(draw, names=PLANNED):
     """A planned schedule with uneven stages and any kind of memory."""
-    name = draw(st.sampled_from(PLANNED))
+    name = draw(st.sampled_from(names))
     entry = registry.SCHEDULES[name]
     vpp = entry.chunks(1)
     pp, microbatches = draw(st.integers(vpp, 8)), draw(st.integers(1, 20))
@@ -148,6 +148,24 @@ def test_planned_orders_keep_to_their_memory(problem):
         less[rank] *= 1.0 - 1e-6
         with pytest.raises(ScheduleError, match=f"rank {rank} holds"):
             check_memory(order, costs.activation, costs.w_share, less)
+
+
+@pytest.mark.skipif(not JIT, reason="searches take too long")
+@given(problem=planning_problems(names=["seaailab"]))
+def test_no_order_of_one_chunk_that_fits_is_faster_than_the_plan(problem):
+    _, pp, _, microbatches, costs = problem
+
+    def makespan(order):
+        return int(replay(order, *columns_of(order, costs)).summary.makespan_ps[0])
+
+    planned = makespan(registry.build("seaailab", pp, 1, microbatches, costs))
+    for name in ("gpipe", "1f1b", "zerobubble", "zerobubble-h2"):
+        order = registry.build(name, pp, 1, microbatches)
+        try:
+            check_memory(order, costs.activation, costs.w_share, costs.limit)
+        except ScheduleError:
+            continue
+        assert makespan(order) >= planned
 
 
 @pytest.mark.skipif(not JIT, reason="searches take too long")

@@ -4,6 +4,7 @@ A planner proposes candidates, each a sequence of F and B for every rank. The ke
 with the times at hand, with W in the gaps, and the fastest that keeps to the memory is taken.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from projector.kernels import planning as kernels
 
 from .costs import Costs
 from .order import Order
+from .replay import peak_bytes, replay
 
 Ints = NDArray[np.int64]
 
@@ -49,6 +51,31 @@ def best_order(
     if len(ranking) == 0:
         return None
     return _lay_out(stage_of, candidates.pick(ranking[:1]), costs, microbatches)
+
+
+def fastest(orders: Iterable[Order], costs: Costs) -> Order:
+    """Return the first order of the least makespan, and of those of the least period.
+
+    The orders have B and W apart and one copy of the model. The first keeps to the memory;
+    others count where they do, too.
+    """
+    limit = np.array(costs.limit) * kernels.ROUNDING
+    activation = np.array(costs.activation)
+    durations = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64).T
+    latencies = np.array([costs.to_next_ps, costs.to_previous_ps], np.int64)
+    best, least = None, None
+    for order in orders:
+        held, _ = peak_bytes(order, activation[order.stage_of][np.newaxis], costs.w_share)
+        if best is not None and np.any(held[0] > limit):
+            continue
+        each = np.repeat(durations[order.stage_of][..., np.newaxis], 3, axis=-1)
+        summary = replay(order, each, latencies).summary
+        period = (summary.rank_end_ps - summary.rank_start_ps).max()
+        time = (int(summary.makespan_ps[0]), int(period))
+        if least is None or time < least:
+            best, least = order, time
+    assert best is not None, "there is at least one order"
+    return best
 
 
 def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
