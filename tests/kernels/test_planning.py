@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernels.pipelines import random_costs
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
-from projector.schedule import planning
+from projector.schedule import planning, registry
 from projector.schedule.costs import Costs
 from projector.schedule.legality import check_order
 from projector.schedule.order import round_robin_stages, v_shape
@@ -118,7 +118,16 @@ def test_limits_are_checked():
     with pytest.raises(ScheduleError, match=r"rank 0 .*at least 2") as caught:
         planning.check_memory(stage_of, costs)
     assert (caught.value.key, caught.value.allowed) == ("memory_limit", 2.0)
-    long = (2**58,) * 2
-    candidate = Candidates(np.zeros((1, 2, 2, 1), np.int64), np.array([[2, 0, 0, 0, 0, 0]]))
+
+
+@pytest.mark.parametrize("name", ["seaailab", "zbv-greedy-half"])
+def test_steps_too_long_to_time_are_planned_all_the_same(name):
+    # Such a sum once left the range of an integer, and no interval was long enough.
+    entry = registry.SCHEDULES[name]
+    vpp = entry.chunks(1)
+    short = random_costs(np.random.default_rng(0), entry.stages(2, vpp), np.full(2, 2))
+    long = Costs(*(tuple(time << 57 for time in times) for times in short[:5]), *short[5:])
+    orders = [registry.build(name, 2, vpp, 4, costs) for costs in (short, long)]
+    assert pipeline.tasks_of(orders[0]) == pipeline.tasks_of(orders[1])
     with pytest.raises(NumericError, match="longer than"):
-        planning.best_order(stage_of, candidate, costs._replace(forward_ps=long), 4)
+        replay(orders[1], np.full((2, vpp, 3, 3), 2**60), np.zeros((2, 2 * vpp), np.int64))

@@ -4,13 +4,14 @@ A planner proposes candidates, each a sequence of F and B for every rank. The ke
 with the times at hand, with W in the gaps, and the fastest that keeps to the memory is taken.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import NumericError, ScheduleError
+from projector.errors import ScheduleError
 from projector.kernels import planning as kernels
 
 from .costs import Costs
@@ -61,14 +62,13 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
     """
     limit = np.array(costs.limit) * kernels.ROUNDING
     activation = np.array(costs.activation)
-    durations = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64).T
-    latencies = np.array([costs.to_next_ps, costs.to_previous_ps], np.int64)
     best, least = None, None
     for order in orders:
         held, _ = peak_bytes(order, activation[order.stage_of][np.newaxis], costs.w_share)
         if best is not None and np.any(held[0] > limit):
             continue
-        each = np.repeat(durations[order.stage_of][..., np.newaxis], 3, axis=-1)
+        durations, latencies = _countable(costs, order.microbatches)
+        each = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
         summary = replay(order, each, latencies).summary
         period = (summary.rank_end_ps - summary.rank_start_ps).max()
         time = (int(summary.makespan_ps[0]), int(period))
@@ -120,16 +120,23 @@ def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: 
     )
 
 
+def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
+    """Return durations ``[3, stages]`` and latencies ``[2, stages]`` that a kernel can add up.
+
+    They are in picoseconds, or in a power of two of them where all operations of the step take
+    days: the order is none the worse, and whether such a step can be timed is for its replay.
+    """
+    times = np.array([*costs[:5]], np.int64)
+    total = float(times.sum(dtype=np.float64)) * microbatches
+    times >>= max(0, math.frexp(total / (kernels.NEVER // 8))[1])
+    return times[:3], times[3:]
+
+
 def _run(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
 ) -> tuple[Ints, Ints, tuple[NDArray[np.int8], Ints, Ints]]:
     pp, vpp = stage_of.shape
-    durations = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64)
-    latencies = np.array([costs.to_next_ps, costs.to_previous_ps], np.int64)
-    if float(durations.sum() + latencies.sum()) * microbatches >= kernels.NEVER // 8:
-        limit_s = kernels.NEVER // 8 / 1e12
-        msg = f"the operations of this step last longer than {limit_s:.3g} s"
-        raise NumericError(msg, key="time", allowed=f"at most {limit_s:.3g} s in all")
+    durations, latencies = _countable(costs, microbatches)
     operations = (pp, 3 * vpp * microbatches)
     columns = (
         np.empty(operations, np.int8),
