@@ -131,3 +131,21 @@ def test_steps_too_long_to_time_are_planned_all_the_same(name):
     assert pipeline.tasks_of(orders[0]) == pipeline.tasks_of(orders[1])
     with pytest.raises(NumericError, match="longer than"):
         replay(orders[1], np.full((2, vpp, 3, 3), 2**60), np.zeros((2, 2 * vpp), np.int64))
+
+
+@pytest.mark.parametrize("affordable", [0, 1, 3, 10, 99])
+def test_of_too_many_candidates_some_are_looked_at(monkeypatch, affordable):
+    stage_of, microbatches = round_robin_stages(2, 1), 4
+    same = (10,) * 2
+    costs = Costs(same, same, same, (0, 0), (0, 0), (1.0, 1.0), 1.0, (9.0, 9.0))
+    # Ever more forwards ahead on rank 0: only the first candidates leave it a bubble.
+    offset = np.ones((10, 2, 2, 1), np.int64)
+    offset[:, 0, 0, 0] = np.arange(0, -10, -1)
+    candidates = Candidates(offset, np.array([[2, 0, 0, 0, 0, 0]] * 10))
+    every = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    assert sorted(every) == list(range(10))
+    monkeypatch.setattr(planning, "MOST_OPERATIONS", affordable * 3 * 2 * microbatches)
+    some = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    assert len(some) == min(10, max(1, affordable))
+    assert some == [index for index in every if index in some]
+    assert 0 in some

@@ -23,6 +23,10 @@ Ints = NDArray[np.int64]
 FINALISTS = 12
 """Candidates that are laid out with all microbatches; the others drop out with fewer."""
 
+MOST_OPERATIONS = 2**24
+"""Operations laid out for one ranking, which takes about a second; few candidates of many ranks
+are that many. Up to 64 ranks no candidate is left out."""
+
 
 class Candidates(NamedTuple):
     """Sequences of F and B; see :mod:`projector.kernels.planning`."""
@@ -79,17 +83,16 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
 
 
 def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
-    """Return the candidates that the memory suffices for, the fastest first."""
-    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
+    """Return the candidates that the memory suffices for, the fastest first.
+
+    Of more than there is time for, some from everywhere are looked at.
+    """
+    count = len(candidates.shape)
+    affordable = max(1, MOST_OPERATIONS // (3 * stage_of.size * microbatches))
+    looked_at = np.linspace(0, count - 1, min(count, affordable)).astype(np.int64)
+    makespan, period, _ = _run(stage_of, candidates.pick(looked_at), costs, microbatches)
     order = np.lexsort((period, makespan))
-    return order[makespan[order] < kernels.NEVER]
-
-
-def distinct(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
-    """Return one candidate of each makespan and period, the fastest first."""
-    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
-    times, first = np.unique(np.stack([makespan, period], axis=1), axis=0, return_index=True)
-    return first[times[:, 0] < kernels.NEVER]
+    return looked_at[order[makespan[order] < kernels.NEVER]]
 
 
 def check_memory(stage_of: Ints, costs: Costs) -> None:
