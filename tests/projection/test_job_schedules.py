@@ -101,7 +101,7 @@ def test_nothing_is_sent_where_a_rank_holds_both_stages(name):
     job = load_job(
         {
             "model": "llama3.2_1b",
-            "parallelism": {"pp": 4},
+            "parallelism": {"pp": 4, "overlap_p2p_comm": True},
             "training": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 1024},
             "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 4},
         }
