@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
+    from projector.searches.configurations import SearchResult, search
 
 _HOMES = {
     "Job": "projector.config.job",
@@ -23,6 +24,7 @@ _HOMES = {
     "PerformanceProjection": "projector.projection.performance",
     "ProjectorError": "projector.errors",
     "ScheduleResult": "projector.schedule.simulate",
+    "SearchResult": "projector.searches.configurations",
     "attention_time": "projector.projection.kernel_api",
     "collective_time": "projector.projection.kernel_api",
     "gemm_time": "projector.projection.kernel_api",
@@ -30,6 +32,7 @@ _HOMES = {
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
+    "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
 }
 
@@ -39,6 +42,7 @@ __all__ = [  # types first, then functions
     "PerformanceProjection",
     "ProjectorError",
     "ScheduleResult",
+    "SearchResult",
     "attention_time",
     "collective_time",
     "gemm_time",
@@ -46,6 +50,7 @@ __all__ = [  # types first, then functions
     "project_jobs",
     "project_memory",
     "project_performance",
+    "search",
     "simulate_schedule",
 ]
 

@@ -36,6 +36,16 @@ SURFACE = {
     "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
+    "search": {
+        "assignments",
+        "--top",
+        "--headroom-gib",
+        "--tp-across-nodes",
+        "--recompute",
+        "--schedule",
+    }
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
         "--vpp",
