@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config.load import Variants, load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.hardware import domain_gpus
 from projector.lower.jobs import divisors, lower_jobs
@@ -169,9 +169,10 @@ def search(
     base = load_job(base, dict.fromkeys(PLACED))
     illegal: Counter[str] = Counter()
     chosen, jobs = [], []
+    variants = Variants(base)
     for overrides in _candidates(base, limits):
         try:
-            each = load_job(base, overrides)
+            each = variants.job(overrides)
             _check(each)
         except ProjectorError as error:
             illegal[error.key or "job"] += 1
