@@ -46,6 +46,9 @@ SURFACE = {
     }
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
+    "sensitivity": {"assignments", "--change", "--field", "--top", "--plot"}
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
         "--vpp",

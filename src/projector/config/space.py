@@ -103,7 +103,7 @@ class Space:
                 values[name] = overrides[field]
             elif any(field.startswith(f"{changed}.") for changed in overrides):
                 # Another model or device brings its own fields along.
-                values[name] = _flat(load_job(self.base, overrides))[field]
+                values[name] = flat_fields(load_job(self.base, overrides))[field]
             else:
                 values[name] = self._base[field]
         return values
@@ -122,7 +122,7 @@ class Space:
 
     @cached_property
     def _base(self) -> dict[str, Any]:
-        return _flat(self.base)
+        return flat_fields(self.base)
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -179,7 +179,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
     _check_keys(data)
     base = _base_job(data["base"], folder)
-    flat = _flat(base)
+    flat = flat_fields(base)
     axes: list[Axis] = []
     derived: dict[str, Expression] = {}
     for key, given in _mapping(data.get("axes"), "axes").items():
@@ -338,7 +338,7 @@ def _check_fields(fields: list[str], base: Job) -> None:
         if not _has_field(base, field):
             import difflib
 
-            close = difflib.get_close_matches(field, _flat(base), n=1)
+            close = difflib.get_close_matches(field, flat_fields(base), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             msg = f"axes: a job has no field {field!r}{hint}"
             raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of a job")
@@ -354,7 +354,7 @@ def _has_field(base: Job, field: str) -> bool:
     return True
 
 
-def _flat(job: Job) -> dict[str, Any]:
+def flat_fields(job: Job) -> dict[str, Any]:
     """Return dotted field -> value of everything in a job."""
     flat: dict[str, Any] = {}
 
