@@ -1,5 +1,6 @@
 """The architecture of a transformer language model."""
 
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -231,10 +232,7 @@ class ModelConfig(Config):
         """For each layer, whether it is a mixture of experts."""
         if self.moe is None:
             return (False,) * self.num_layers
-        freq = self.moe.layer_freq
-        if isinstance(freq, tuple):
-            return tuple(bool(flag) for flag in freq[: self.num_layers])
-        return tuple(layer % freq == 0 for layer in range(self.num_layers))
+        return _moe_layers(self.num_layers, self.moe.layer_freq)
 
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
@@ -246,3 +244,10 @@ class ModelConfig(Config):
 
 def _divisors(number: int) -> list[int]:
     return [value for value in range(1, min(number, 4096) + 1) if number % value == 0]
+
+
+@lru_cache(maxsize=256)
+def _moe_layers(num_layers: int, freq: int | tuple[int, ...]) -> tuple[bool, ...]:
+    if isinstance(freq, tuple):
+        return tuple(bool(flag) for flag in freq[:num_layers])
+    return tuple(layer % freq == 0 for layer in range(num_layers))
