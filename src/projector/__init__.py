@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
+    from projector.sweep.engine import sweep
+    from projector.sweep.result import SweepResult
 
 _HOMES = {
     "Job": "projector.config.job",
@@ -23,6 +25,7 @@ _HOMES = {
     "PerformanceProjection": "projector.projection.performance",
     "ProjectorError": "projector.errors",
     "ScheduleResult": "projector.schedule.simulate",
+    "SweepResult": "projector.sweep.result",
     "attention_time": "projector.projection.kernel_api",
     "collective_time": "projector.projection.kernel_api",
     "gemm_time": "projector.projection.kernel_api",
@@ -31,6 +34,7 @@ _HOMES = {
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
     "simulate_schedule": "projector.schedule.simulate",
+    "sweep": "projector.sweep.engine",
 }
 
 __all__ = [  # types first, then functions
@@ -39,6 +43,7 @@ __all__ = [  # types first, then functions
     "PerformanceProjection",
     "ProjectorError",
     "ScheduleResult",
+    "SweepResult",
     "attention_time",
     "collective_time",
     "gemm_time",
@@ -47,6 +52,7 @@ __all__ = [  # types first, then functions
     "project_memory",
     "project_performance",
     "simulate_schedule",
+    "sweep",
 ]
 
 
@@ -61,8 +67,8 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'projector' has no attribute {name!r}"
         raise AttributeError(msg)
     value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+    # Loading a package that is called like its function has put the package, callable, here.
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

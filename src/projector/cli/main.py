@@ -32,6 +32,7 @@ COMMANDS = {
     "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
     "both": _Entry("projector.cli.both", "Project memory, then performance."),
     "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
+    "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
     "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
