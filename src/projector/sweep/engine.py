@@ -12,7 +12,7 @@ from projector.errors import ConfigError
 from projector.sweep.result import Chunk, SweepResult
 from projector.sweep.rows import Batch, column_kinds, project_points
 from projector.sweep.space import Space, SpaceLike, axis_kinds, read_space, sample
-from projector.sweep.store import Plan, Store, Totals
+from projector.sweep.store import Plan, Store, Totals, is_begun
 from projector.sweep.workers import Crew
 
 BATCH_POINTS = 256
@@ -106,11 +106,12 @@ def sweep(
         msg = f"out is a folder, got {out!r}"
         raise ConfigError(msg, key="out", value=out, allowed="a path")
     target = Path(out)
+    if overwrite or not is_begun(target):
+        _refuse_endless(found, crew)
     with closing(Store(target, plan, overwrite=overwrite)) as store:
         before = store.totals.rows
         seconds = 0.0
         if not store.finished:
-            _refuse_endless(found, crew)
             begun = time.perf_counter()
             todo = _Todo(store)
             for number, table, counts in _chunks(found, axes, plan, todo, crew, progress):

@@ -44,12 +44,12 @@ class Plan:
     points: int
     kinds: Mapping[str, str]
     """Column -> kind."""
-    chunk_points: int = CHUNK_POINTS
+    chunk_points: int
 
     @staticmethod
     def of(space: Space, kinds: Mapping[str, str]) -> "Plan":
         """Return the plan of a space with these columns."""
-        return Plan(space.to_dict(), space.digest, space.size, kinds)
+        return Plan(space.to_dict(), space.digest, space.size, kinds, CHUNK_POINTS)
 
     @property
     def chunks(self) -> int:
@@ -130,7 +130,7 @@ class Store:
         self.warnings: list[str] = []
         self._journal: BinaryIO | None = None
         self._lock: BinaryIO | None = None
-        self._done = bytearray(plan.chunks)
+        self._done = bytearray()
         self._totals: Totals = Totals()
         try:
             self._open(overwrite=overwrite)
@@ -215,7 +215,9 @@ class Store:
             if read_only is not None:
                 raise read_only
             self._begin()
+            self._done = bytearray(self.plan.chunks)
             return
+        self._done = bytearray(self.plan.chunks)
         self._resume(read_only)
 
     def _take_lock(self) -> OSError | None:
@@ -290,6 +292,11 @@ class Store:
         _write_whole(self.path / JOURNAL, b"".join(lines))
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether there is a sweep, which may be another one."""
+    return (folder / MANIFEST).is_file()
+
+
 def part_path(folder: Path, chunk: int) -> Path:
     """Return where the rows of a chunk are."""
     return folder / f"part-{chunk:06d}.parquet"
@@ -326,7 +333,7 @@ def _other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> C
     else:
         old, new = _flat(found), _flat(json.loads(_json(wanted)))
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-        told = [key for key in keys if key != "digest"] or keys
+        told = [key for key in keys if key not in {"digest", "points"}] or keys
         parts = [f"{_shown(key)} was {_value(old, key)}, is {_value(new, key)}" for key in told[:3]]
         rest = f", and {len(told) - 3} more differences" if len(told) > 3 else ""
         what = f"it holds another sweep: {'; '.join(parts)}{rest}"
