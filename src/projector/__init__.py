@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.config.load import load_job
+    from projector.config.space import load_space
     from projector.errors import ProjectorError
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.kernel_api import attention_time, collective_time, gemm_time
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
+    from projector.searches.configurations import SearchResult, search
     from projector.sweep.engine import sweep
     from projector.sweep.result import SweepResult
 
@@ -26,13 +28,16 @@ _HOMES = {
     "ProjectorError": "projector.errors",
     "ScheduleResult": "projector.schedule.simulate",
     "SweepResult": "projector.sweep.result",
+    "SearchResult": "projector.searches.configurations",
     "attention_time": "projector.projection.kernel_api",
     "collective_time": "projector.projection.kernel_api",
     "gemm_time": "projector.projection.kernel_api",
     "load_job": "projector.config.load",
+    "load_space": "projector.config.space",
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
+    "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
     "sweep": "projector.sweep.engine",
 }
@@ -43,14 +48,17 @@ __all__ = [  # types first, then functions
     "PerformanceProjection",
     "ProjectorError",
     "ScheduleResult",
+    "SearchResult",
     "SweepResult",
     "attention_time",
     "collective_time",
     "gemm_time",
     "load_job",
+    "load_space",
     "project_jobs",
     "project_memory",
     "project_performance",
+    "search",
     "simulate_schedule",
     "sweep",
 ]

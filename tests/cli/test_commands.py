@@ -38,6 +38,19 @@ SURFACE = {
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
     "sweep": {"space", "--out", "--engine", "--dry-run", "--overwrite", "--workers"}
     | OUTPUT_OPTIONS,
+    "search": {
+        "assignments",
+        "--top",
+        "--headroom-gib",
+        "--tp-across-nodes",
+        "--recompute",
+        "--schedule",
+    }
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
+    "sensitivity": {"assignments", "--change", "--field", "--top", "--plot"}
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
         "--vpp",

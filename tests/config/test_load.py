@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from projector.config.load import load_job, load_model, parse_override
+from projector.config.load import Variants, load_job, load_model, parse_override
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 
 BASE = {
@@ -176,3 +176,37 @@ def test_owner_and_name_are_a_name_of_a_model():
     for name in ("../meta-llama/Llama-3.1-70B", "models/llama3.1_70b", "meta/llama3.1_70b"):
         with pytest.raises(ConfigError, match="unknown model"):
             load_model(name)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"parallelism.tp": 4, "training.micro_batch_size": 2, "parallelism.pp": 2},
+        {"model": "llama3.1_70b", "cluster.device": "h200", "cluster.nodes": 2},
+        {"cluster.device.hbm_gib": 96.0, "training.recompute": "full"},
+        {"training.recompute": {"granularity": "full", "method": "block", "num_layers": 1}},
+        {"name": "another"},
+    ],
+)
+def test_variants_are_the_jobs_that_load_job_reads(overrides):
+    base = load_job(
+        {
+            "model": "llama3.1_8b",
+            "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096},
+            "cluster": {"device": "h100", "nodes": 1},
+        }
+    )
+    variants = Variants(base)
+    for _ in range(2):  # read, then remembered
+        job = variants.job(overrides)
+        assert job == load_job(base, overrides)
+        assert job.model_dump(exclude_unset=True) == load_job(base, overrides).model_dump(
+            exclude_unset=True
+        )
+        # What is derived from a variant is derived from the same statements.
+        again = {"parallelism.cp": 2}
+        assert load_job(job, again) == load_job(load_job(base, overrides), again)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="did you mean"):
+            variants.job({"parallelism.ttp": 4})

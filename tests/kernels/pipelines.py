@@ -6,7 +6,8 @@ import numba
 import numpy as np
 
 from projector.schedule import registry
-from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
+from projector.schedule.costs import Costs
+from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages, v_shape
 from projector.schedule.orders import interleaved
 
 
@@ -21,11 +22,6 @@ def order_from(ranks, stage_of, microbatches, splits_backward=False):
         stage_of=stage_of,
         splits_backward=splits_backward,
     )
-
-
-def v_shape(pp):
-    """Two chunks a rank; the second runs back, so that the last stage lives on rank 0."""
-    return np.stack([np.arange(pp), 2 * pp - 1 - np.arange(pp)], axis=1)
 
 
 def greedy_order(pp, microbatches, seed, split=True):
@@ -56,6 +52,31 @@ def greedy_order(pp, microbatches, seed, split=True):
             ranks[rank].append(task)
             done.add((task[0], stage_of[rank, task[1]], task[2]))
     return order_from(ranks, stage_of, microbatches, split)
+
+
+def random_costs(rng, stage_of, room=None, w_share=None):
+    """Small uneven times and activations; ``room`` is how many microbatches each rank may hold."""
+    stages = stage_of.size
+    activation = rng.integers(1, 4, stages).astype(float)
+    least = activation[stage_of].sum(axis=1)
+    limit = np.full(len(stage_of), np.inf) if room is None else least * room
+    durations = rng.integers(1, 9, (3, stages))
+    latencies = rng.integers(0, 4, (2, stages))
+    return Costs(
+        *(tuple(row.tolist()) for row in (*durations, *latencies)),
+        tuple(activation.tolist()),
+        float(rng.choice([0.0, 0.5, 1.0]) if w_share is None else w_share),
+        tuple(limit.tolist()),
+    )
+
+
+def planned_order(name, pp, microbatches, seed):
+    """An order planned for uneven stages and ranks that may hold one to four microbatches."""
+    entry = registry.SCHEDULES[name]
+    vpp = entry.chunks(1)
+    rng = np.random.default_rng(seed)
+    costs = random_costs(rng, entry.stages(pp, vpp), rng.integers(1, 5, pp))
+    return registry.build(name, pp, vpp, microbatches, costs)
 
 
 def random_times(order, seed, n=1, high=50):
@@ -100,6 +121,8 @@ def periodic_orders():
     yield "interleaved-2", registry.build("interleaved", 2, 2, 28)
     yield "zerobubble-2", registry.build("zerobubble", 2, 1, 16)
     yield "repeated-2", repeated_order(2, 1, 0, 13)
+    yield "dualpipe-2", registry.build("dualpipe", 2, 1, 32)
+    yield "zbv-formatted-2", registry.build("zbv-formatted", 2, 2, 18)
     if numba.config.DISABLE_JIT:
         return
     for pp, microbatches in ((3, 40), (4, 17), (4, 120), (5, 300), (8, 90)):
@@ -110,6 +133,11 @@ def periodic_orders():
     for pp, vpp, groups in ((2, 3, 40), (3, 2, 15), (4, 4, 16), (4, 2, 60)):
         order = registry.build("interleaved", pp, vpp, pp * groups)
         yield f"interleaved-{pp}-{vpp}-{groups}", order
+    for pp, microbatches in ((4, 64), (4, 250), (6, 120), (8, 200)):
+        yield f"dualpipe-{pp}-{microbatches}", registry.build("dualpipe", pp, 1, microbatches)
+    for pp, microbatches in ((3, 40), (4, 150), (8, 90)):
+        order = registry.build("zbv-formatted", pp, 2, microbatches)
+        yield f"zbv-formatted-{pp}-{microbatches}", order
     yield "interleaved-groups", interleaved.order(4, 2, 128, group_size=8)
     for pp, factor in ((2, 3), (3, 3), (4, 2), (4, 6)):
         yield f"eager-{pp}-{factor}", eager_order(pp, 100, factor)
@@ -129,9 +157,20 @@ def other_orders():
     yield "1f1b-8", registry.build("1f1b", 8, 1, 5)
     yield "interleaved-4", registry.build("interleaved", 4, 3, 16)
     yield "zerobubble-4", registry.build("zerobubble", 4, 1, 9)
+    yield "dualpipe-6", registry.build("dualpipe", 6, 1, 12)
+    yield "zbv-formatted-4", registry.build("zbv-formatted", 4, 2, 5)
     for seed in range(12):
         pp, microbatches = 2 + seed % 3, 2 + 5 * (seed % 4)
         yield f"greedy-{seed}", greedy_order(pp, microbatches, seed, seed % 2 > 0)
+
+
+def planned_orders():
+    """Name and order of what is planned, with a period or not: that depends on its times."""
+    sizes = ((2, 40), (3, 7), (4, 60)) if not numba.config.DISABLE_JIT else ((2, 3),)
+    for seed, (name, entry) in enumerate(registry.SCHEDULES.items()):
+        for pp, microbatches in sizes if entry.planned else ():
+            order = planned_order(name, pp, microbatches, seed)
+            yield f"{name}-{pp}-{microbatches}", order
 
 
 def _times_of(rng, family, shape, stages):

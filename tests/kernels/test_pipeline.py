@@ -1,11 +1,19 @@
 """The replay against an event simulation, on orders that are schedules and on some made here."""
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.pipelines import greedy_order, order_from, random_times, uniform_times
+from kernels.pipelines import (
+    assert_same,
+    greedy_order,
+    order_from,
+    planned_order,
+    random_times,
+    uniform_times,
+)
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import order as order_module
@@ -24,10 +32,17 @@ from projector.schedule.replay import (
 )
 from reference import pipeline as reference
 
+# Without the JIT there is no time for a search for each example.
+SCHEDULES = [
+    entry.name
+    for entry in registry.SCHEDULES.values()
+    if not (entry.planned and numba.config.DISABLE_JIT)
+]
+
 
 @st.composite
 def orders(draw):
-    kind = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "greedy", "greedy-split"]))
+    kind = draw(st.sampled_from(["greedy", "greedy-split", *SCHEDULES]))
     if kind.startswith("greedy"):
         return greedy_order(
             draw(st.integers(1, 4)),
@@ -38,7 +53,15 @@ def orders(draw):
     if kind == "interleaved":
         pp = draw(st.integers(2, 4))
         return registry.build(kind, pp, draw(st.integers(2, 3)), pp * draw(st.integers(1, 3)))
-    return registry.build(kind, draw(st.integers(1, 5)), 1, draw(st.integers(1, 9)))
+    if kind == "dualpipe":
+        pp = 2 * draw(st.integers(1, 3))
+        return registry.build(kind, pp, 1, 2 * pp + 2 * draw(st.integers(0, 4)))
+    entry = registry.SCHEDULES[kind]
+    vpp = entry.chunks(1)
+    pp, microbatches = draw(st.integers(vpp, 5)), draw(st.integers(1, 9))
+    if entry.planned:
+        return planned_order(kind, pp, microbatches, draw(st.integers(0, 99)))
+    return registry.build(kind, pp, vpp, microbatches)
 
 
 def assert_summary_fits(order, timeline):
@@ -77,7 +100,12 @@ def test_replay_matches_event_simulation(order, seed):
         return int(latencies[0, 0 if target > source else 1, source])
 
     expected = reference.simulate(
-        reference.tasks_of(order), order.stage_of.tolist(), duration, latency, order.microbatches
+        reference.tasks_of(order),
+        order.stage_of.tolist(),
+        duration,
+        latency,
+        order.microbatches,
+        order.num_stages,
     )
     timeline = replay(order, durations[0], latencies[0])
     tasks = [
@@ -87,6 +115,9 @@ def test_replay_matches_event_simulation(order, seed):
     assert timeline.start_ps.tolist() == [start for start, _ in tasks]
     assert timeline.end_ps.tolist() == [end for _, end in tasks]
     assert_summary_fits(order, timeline)
+    for method in ("direct", "lanes", "jump"):
+        replays = replay_batch(order, durations, latencies, method=method)
+        assert_same(replays, timeline.summary)
 
 
 @given(order=orders(), seed=st.integers(0, 2**32), n=st.integers(0, 4))

@@ -14,6 +14,7 @@ from kernels.pipelines import (
     order_from,
     other_orders,
     periodic_orders,
+    planned_orders,
     random_times,
     uniform_times,
 )
@@ -29,6 +30,7 @@ from reference import pipeline as reference
 JIT = not numba.config.DISABLE_JIT
 PERIODIC = dict(periodic_orders())
 OTHER = dict(other_orders())
+PLANNED = dict(planned_orders())
 N = 3500 if JIT else 2 * len(FAMILIES)
 
 
@@ -60,6 +62,15 @@ def test_orders_without_a_period_are_run_directly(name):
     order = OTHER[name]
     assert compile_jump(order) is None
     times = mixed_times(order, 0, N)
+    direct = replay_batch(order, *times, method="direct")
+    for method in ("jump", "auto"):
+        assert_same(replay_batch(order, *times, method=method), direct)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_planned_orders_are_jumped_where_they_repeat(name):
+    order = PLANNED[name]
+    times = mixed_times(order, 1, N)
     direct = replay_batch(order, *times, method="direct")
     for method in ("jump", "auto"):
         assert_same(replay_batch(order, *times, method=method), direct)

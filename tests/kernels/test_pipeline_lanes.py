@@ -10,6 +10,7 @@ from kernels.pipelines import (
     mixed_times,
     other_orders,
     periodic_orders,
+    planned_orders,
     random_times,
     uniform_times,
 )
@@ -22,7 +23,7 @@ from projector.schedule.replay import replay_batch
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
-ORDERS = dict([*periodic_orders(), *other_orders()])
+ORDERS = dict([*periodic_orders(), *other_orders(), *planned_orders()])
 N = 2000 if JIT else 3
 
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.pipelines import random_costs
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
-from projector.schedule import planning
+from projector.schedule import planning, registry
 from projector.schedule.costs import Costs
 from projector.schedule.legality import check_order
 from projector.schedule.order import round_robin_stages, v_shape
@@ -15,21 +16,6 @@ from projector.schedule.planning import Candidates
 from projector.schedule.replay import replay
 from reference import pipeline
 from reference import planning as reference
-
-
-def random_costs(rng, stage_of, *, tight):
-    stages = stage_of.size
-    activation = rng.integers(1, 4, stages).astype(float)
-    least = activation[stage_of].sum(axis=1)
-    room = rng.integers(1, 4, len(stage_of)) if tight else np.full(len(stage_of), 100)
-    durations = rng.integers(1, 9, (3, stages))
-    latencies = rng.integers(0, 4, (2, stages))
-    return Costs(
-        *(tuple(row.tolist()) for row in (*durations, *latencies)),
-        tuple(activation.tolist()),
-        float(rng.choice([0.0, 0.5, 1.0])),
-        tuple((least * room).tolist()),
-    )
 
 
 def sequences_of(offset, shape, microbatches):
@@ -66,7 +52,8 @@ def problems(draw):
     offset = np.stack([forward, backward], axis=1).reshape(1, pp, 2, chunks)
     # Steps stay above 0, so that the microbatches of an operation keep their order.
     shape = np.array([[rng.integers(3, 9), *rng.integers(0, 2, 4), rng.integers(0, 5)]])
-    costs = random_costs(rng, stage_of, tight=draw(st.booleans()))
+    room = rng.integers(1, 4, pp) if draw(st.booleans()) else np.full(pp, 100)
+    costs = random_costs(rng, stage_of, room)
     return stage_of, Candidates(offset, shape), costs, microbatches
 
 
@@ -131,7 +118,34 @@ def test_limits_are_checked():
     with pytest.raises(ScheduleError, match=r"rank 0 .*at least 2") as caught:
         planning.check_memory(stage_of, costs)
     assert (caught.value.key, caught.value.allowed) == ("memory_limit", 2.0)
-    long = (2**58,) * 2
-    candidate = Candidates(np.zeros((1, 2, 2, 1), np.int64), np.array([[2, 0, 0, 0, 0, 0]]))
+
+
+@pytest.mark.parametrize("name", ["seaailab", "zbv-greedy-half"])
+def test_steps_too_long_to_time_are_planned_all_the_same(name):
+    # Such a sum once left the range of an integer, and no interval was long enough.
+    entry = registry.SCHEDULES[name]
+    vpp = entry.chunks(1)
+    short = random_costs(np.random.default_rng(0), entry.stages(2, vpp), np.full(2, 2))
+    long = Costs(*(tuple(time << 57 for time in times) for times in short[:5]), *short[5:])
+    orders = [registry.build(name, 2, vpp, 4, costs) for costs in (short, long)]
+    assert pipeline.tasks_of(orders[0]) == pipeline.tasks_of(orders[1])
     with pytest.raises(NumericError, match="longer than"):
-        planning.best_order(stage_of, candidate, costs._replace(forward_ps=long), 4)
+        replay(orders[1], np.full((2, vpp, 3, 3), 2**60), np.zeros((2, 2 * vpp), np.int64))
+
+
+@pytest.mark.parametrize("affordable", [0, 1, 3, 10, 99])
+def test_of_too_many_candidates_some_are_looked_at(monkeypatch, affordable):
+    stage_of, microbatches = round_robin_stages(2, 1), 4
+    same = (10,) * 2
+    costs = Costs(same, same, same, (0, 0), (0, 0), (1.0, 1.0), 1.0, (9.0, 9.0))
+    # Ever more forwards ahead on rank 0: only the first candidates leave it a bubble.
+    offset = np.ones((10, 2, 2, 1), np.int64)
+    offset[:, 0, 0, 0] = np.arange(0, -10, -1)
+    candidates = Candidates(offset, np.array([[2, 0, 0, 0, 0, 0]] * 10))
+    every = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    assert sorted(every) == list(range(10))
+    monkeypatch.setattr(planning, "MOST_OPERATIONS", affordable * 3 * 2 * microbatches)
+    some = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    assert len(some) == min(10, max(1, affordable))
+    assert some == [index for index in every if index in some]
+    assert 0 in some

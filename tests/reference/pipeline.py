@@ -11,16 +11,21 @@ def tasks_of(order):
     return [tasks[begin:end] for begin, end in itertools.pairwise(order.rank_offset.tolist())]
 
 
-def simulate(ranks, placement, duration, latency, microbatches):
+def simulate(ranks, placement, duration, latency, microbatches, num_stages=None):
     """Run ordered operations through an event queue.
+
+    ``num_stages`` is the number of virtual stages of one copy of the model; without, there is one
+    copy. Every copy has its own microbatches, which meet nothing but the ranks of the others.
 
     ``ranks[r]`` lists (kind, chunk, microbatch) with kind "F", "B" or "W"; ``placement[r][c]`` is
     a virtual stage; ``duration(rank, chunk, kind, microbatch)`` and ``latency(source, target)``
     (virtual stages) are integers. Returns {(kind, stage, microbatch): (start, end)}.
     """
     home = {stage: rank for rank, row in enumerate(placement) for stage in row}
-    last = len(home) - 1
-    arrived = {("F", 0, m) for m in range(microbatches)}
+    length = num_stages or len(home)
+    firsts = range(0, len(home), length)
+    lasts = range(length - 1, len(home), length)
+    arrived = {("F", first, m) for first in firsts for m in range(microbatches)}
     position = [0] * len(ranks)
     busy = [False] * len(ranks)
     spans = {}
@@ -41,13 +46,13 @@ def simulate(ranks, placement, duration, latency, microbatches):
 
     def consequences(task):
         kind, stage, microbatch = task
-        if kind == "F" and stage < last:
+        if kind == "F" and stage not in lasts:
             yield "F", stage + 1, microbatch
         elif kind == "F":
             yield "B", stage, microbatch
         elif kind == "B":
             yield "W", stage, microbatch
-            if stage > 0:
+            if stage not in firsts:
                 yield "B", stage - 1, microbatch
 
     for rank in range(len(ranks)):

@@ -53,6 +53,8 @@ def test_every_name_that_others_rely_on():
         ("interleaved", 4, 2, 3, "microbatches", "nearest that fit: 4$"),
         ("1f1b", 0, 1, 8, "pp", "pp must be an integer >= 1, not 0"),
         ("1f1b", 4, -1, 8, "vpp", "vpp must be an integer >= 1"),
+        ("1f1b", 1025, 1, 8, "pp", "pp must be at most 1024, not 1025"),
+        ("interleaved", 4, 65, 8, "vpp", "vpp must be at most 64, not 65"),
         ("1f1b", 4, 1, 2.5, "microbatches", "microbatches must be an integer >= 1, not 2.5"),
         ("1f1b", 4, 1, True, "microbatches", "microbatches must be an integer"),
         ("1f1b", 1024, 1, 10**6, "microbatches", "more than a schedule may have"),

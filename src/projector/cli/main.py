@@ -33,6 +33,10 @@ COMMANDS = {
     "both": _Entry("projector.cli.both", "Project memory, then performance."),
     "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
     "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
+    "search": _Entry("projector.cli.search", "Rank every legal configuration of a job."),
+    "sensitivity": _Entry(
+        "projector.cli.sensitivity", "Rank what each number of the hardware does to a step."
+    ),
     "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),

@@ -53,6 +53,46 @@ def load_job(
     return Job.parse({**data, "notes": notes, "origins": origins})
 
 
+class Variants:
+    """Jobs that differ from one base in some fields.
+
+    The same as `load_job` with overrides, for many of them: no rule of the configuration looks at
+    two sections of a job, so each section is read once for all jobs that have it in common.
+    """
+
+    def __init__(self, base: Job) -> None:
+        """Keep the job that variants start from."""
+        self._base = base
+        self._sections: dict[tuple[tuple[str, str], ...], Any] = {}
+
+    def job(self, overrides: Mapping[str, Any]) -> Job:
+        """Return the base with dotted fields replaced.
+
+        Raises
+        ------
+        ConfigError
+            As `load_job`.
+        """
+        changes: dict[str, dict[str, Any]] = {}
+        for dotted, value in overrides.items():
+            changes.setdefault(dotted.partition(".")[0], {})[dotted] = value
+        update = {name: self._section(name, fields) for name, fields in changes.items()}
+        origins = {k: v for k, v in self._base.origins.items() if k not in overrides}
+        return self._base.model_copy(update={**update, "origins": origins})
+
+    def _section(self, name: str, fields: dict[str, Any]) -> Any:
+        key = tuple((dotted, repr(value)) for dotted, value in fields.items())
+        if key not in self._sections:
+            try:
+                self._sections[key] = getattr(load_job(self._base, fields), name)
+            except ConfigError as error:
+                self._sections[key] = error
+        found = self._sections[key]
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+
 def _check_arguments(source: Any, overrides: Any) -> None:
     if not isinstance(source, str | Path | Mapping | Job):
         allowed = "a file, a mapping or a job"

@@ -53,12 +53,31 @@ def _shift(shape: NDArray[np.int64], microbatch: int, microbatches: int) -> int:
 
 
 @helper
-def _earliest(times: NDArray[np.int64]) -> int:
-    first = 0
-    for index in range(1, times.shape[0]):
-        if times[index] < times[first]:
-            first = index
-    return first
+def _decide_at(clock: NDArray[np.int64], rank: int, time_ps: int) -> None:
+    """Note when a rank decides next.
+
+    The clock is a binary tree: entry n is the earlier of 2 n and 2 n + 1, ranks are its last half.
+    """
+    node = clock.shape[0] // 2 + rank
+    clock[node] = time_ps
+    while node > 1:
+        node //= 2
+        earlier = min(clock[2 * node], clock[2 * node + 1])
+        if clock[node] == earlier:
+            break
+        clock[node] = earlier
+
+
+@helper
+def _earliest(clock: NDArray[np.int64]) -> int:
+    """Return the rank that decides first, of several the first one."""
+    ranks = clock.shape[0] // 2
+    node = 1
+    while node < ranks:
+        node *= 2
+        if clock[node] > clock[node + 1]:
+            node += 1
+    return int(node - ranks)
 
 
 @helper
@@ -158,14 +177,19 @@ def _plan(
     count = np.zeros((3, stages), np.int64)
     held = np.zeros(num_ranks)
     position = np.zeros(num_ranks, np.int64)
-    decides_ps = np.zeros(num_ranks, np.int64)
+    leaves = 1
+    while leaves < num_ranks:
+        leaves *= 2
+    clock = np.full(2 * leaves, NEVER)
+    for rank in range(num_ranks):
+        _decide_at(clock, rank, 0)
     waits = np.zeros(num_ranks, np.bool_)
 
     left = kind.shape[0] * kind.shape[1]
     while left > 0:
         # Ranks decide in the order of their times, so that everything that has arrived is known.
-        rank = _earliest(decides_ps)
-        now = decides_ps[rank]
+        rank = _earliest(clock)
+        now = clock[leaves + rank]
         if now == NEVER:
             return False
         k, c = _next_in_sequence(rank, stage_of, offset, shape, count, microbatches)
@@ -178,7 +202,7 @@ def _plan(
             c = _waiting_weight(rank, stage_of, count)
             patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
             if c < 0 or 4 * (min(arrives, NEVER // 8) - now) < patience:
-                decides_ps[rank] = arrives
+                _decide_at(clock, rank, arrives)
                 waits[rank] = True
                 continue
             k = WEIGHT
@@ -193,7 +217,7 @@ def _plan(
         microbatch[rank, position[rank]] = m
         position[rank] += 1
         count[k, stage] += 1
-        decides_ps[rank] = end
+        _decide_at(clock, rank, end)
         waits[rank] = False
         left -= 1
         target = stage
@@ -215,8 +239,8 @@ def _plan(
             other = rank_of[target]
             arrival = end if other == rank else end + latency
             ready[k, target, m] = arrival
-            if waits[other]:
-                decides_ps[other] = min(decides_ps[other], arrival)
+            if waits[other] and arrival < clock[leaves + other]:
+                _decide_at(clock, other, arrival)
     return True
 
 

@@ -4,6 +4,7 @@ from collections import deque
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from projector.errors import ScheduleError
 
@@ -85,6 +86,53 @@ def check_order(order: Order) -> None:
     """Raise :class:`ScheduleError` unless the order is complete and can run."""
     check_complete(order)
     check_executable(order)
+
+
+def check_memory(order: Order, activation: ArrayLike, w_share: float, limit: ArrayLike) -> None:
+    """Raise unless every rank keeps to its memory all the time.
+
+    F holds what its chunk leaves. B frees it but for the share that W needs, W frees the rest; an
+    order without W frees all at B.
+
+    Parameters
+    ----------
+    order : Order
+        A legal order.
+    activation : float or float[stages]
+        What one microbatch leaves in each virtual stage of one copy of the model, in any unit.
+    w_share : float
+        Share of it that stays from B until W.
+    limit : float or float[pp]
+        The most that each rank may hold; sums may end a rounding error above it.
+
+    Raises
+    ------
+    ScheduleError
+        Names the first rank that holds more.
+    """
+    size = np.broadcast_to(np.asarray(activation, np.float64), order.num_stages).tolist()
+    limits = np.broadcast_to(np.asarray(limit, np.float64), order.pp).tolist()
+    for rank, most in enumerate(limits):
+        begin, end = order.rank_offset[rank], order.rank_offset[rank + 1]
+        chunks = [size[stage % order.num_stages] for stage in order.stage_of[rank].tolist()]
+        count = [[0] * order.vpp for _ in range(3)]
+        operations = zip(
+            order.kind[begin:end].tolist(), order.chunk[begin:end].tolist(), strict=True
+        )
+        for number, (kind, chunk) in enumerate(operations):
+            count[kind][chunk] += 1
+            # From the counts: a running sum would gather rounding errors.
+            held = sum(
+                each * (forwards - backwards)
+                + (each * w_share * (backwards - weights) if order.splits_backward else 0.0)
+                for each, forwards, backwards, weights in zip(chunks, *count, strict=True)
+            )
+            if held > most * (1.0 + 1e-9):
+                msg = (
+                    f"rank {rank} holds {held:g} after its operation {number}, more than its "
+                    f"limit of {most:g}"
+                )
+                raise ScheduleError(msg, key="memory_limit", value=held, allowed=most)
 
 
 def _refuse(why: str) -> NoReturn:

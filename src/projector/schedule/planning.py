@@ -4,21 +4,28 @@ A planner proposes candidates, each a sequence of F and B for every rank. The ke
 with the times at hand, with W in the gaps, and the fastest that keeps to the memory is taken.
 """
 
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import NumericError, ScheduleError
+from projector.errors import ScheduleError
 from projector.kernels import planning as kernels
 
 from .costs import Costs
 from .order import Order
+from .replay import peak_bytes, replay
 
 Ints = NDArray[np.int64]
 
 FINALISTS = 12
 """Candidates that are laid out with all microbatches; the others drop out with fewer."""
+
+MOST_OPERATIONS = 2**24
+"""Operations laid out for one ranking, which takes about a second; few candidates of many ranks
+are that many. Up to 64 ranks no candidate is left out."""
 
 
 class Candidates(NamedTuple):
@@ -51,19 +58,43 @@ def best_order(
     return _lay_out(stage_of, candidates.pick(ranking[:1]), costs, microbatches)
 
 
+def fastest(orders: Iterable[Order], costs: Costs) -> Order:
+    """Return the first order of the least makespan, and of those of the least period, or as asked.
+
+    The orders have B and W apart and one copy of the model. The first keeps to the memory;
+    others count where they do, too.
+    """
+    limit = np.array(costs.limit) * kernels.ROUNDING
+    activation = np.array(costs.activation)
+    best, least = None, None
+    for order in orders:
+        held, _ = peak_bytes(order, activation[order.stage_of][np.newaxis], costs.w_share)
+        if best is not None and np.any(held[0] > limit):
+            continue
+        durations, latencies = _countable(costs, order.microbatches)
+        each = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
+        summary = replay(order, each, latencies).summary
+        makespan = int(summary.makespan_ps[0])
+        period = int((summary.rank_end_ps - summary.rank_start_ps).max())
+        time = (makespan, period) if costs.objective == "makespan" else (period, makespan)
+        if least is None or time < least:
+            best, least = order, time
+    assert best is not None, "there is at least one order"
+    return best
+
+
 def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
-    """Return the candidates that the memory suffices for, the fastest first."""
-    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
+    """Return the candidates that the memory suffices for, the fastest first.
+
+    Of more than there is time for, some from everywhere are looked at.
+    """
+    count = len(candidates.shape)
+    affordable = max(1, MOST_OPERATIONS // (3 * stage_of.size * microbatches))
+    looked_at = np.linspace(0, count - 1, min(count, affordable)).astype(np.int64)
+    makespan, period, _ = _run(stage_of, candidates.pick(looked_at), costs, microbatches)
     first, second = (makespan, period) if costs.objective == "makespan" else (period, makespan)
     order = np.lexsort((second, first))
-    return order[makespan[order] < kernels.NEVER]
-
-
-def distinct(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
-    """Return one candidate of each makespan and period, the fastest first."""
-    makespan, period, _ = _run(stage_of, candidates, costs, microbatches)
-    times, first = np.unique(np.stack([makespan, period], axis=1), axis=0, return_index=True)
-    return first[times[:, 0] < kernels.NEVER]
+    return looked_at[order[makespan[order] < kernels.NEVER]]
 
 
 def check_memory(stage_of: Ints, costs: Costs) -> None:
@@ -94,16 +125,23 @@ def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: 
     )
 
 
+def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
+    """Return durations ``[3, stages]`` and latencies ``[2, stages]`` that a kernel can add up.
+
+    They are in picoseconds, or in a power of two of them where all operations of the step take
+    days: the order is none the worse, and whether such a step can be timed is for its replay.
+    """
+    times = np.array([*costs[:5]], np.int64)
+    total = float(times.sum(dtype=np.float64)) * microbatches
+    times >>= max(0, math.frexp(total / (kernels.NEVER // 8))[1])
+    return times[:3], times[3:]
+
+
 def _run(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
 ) -> tuple[Ints, Ints, tuple[NDArray[np.int8], Ints, Ints]]:
     pp, vpp = stage_of.shape
-    durations = np.array([costs.forward_ps, costs.backward_ps, costs.weight_ps], np.int64)
-    latencies = np.array([costs.to_next_ps, costs.to_previous_ps], np.int64)
-    if float(durations.sum() + latencies.sum()) * microbatches >= kernels.NEVER // 8:
-        limit_s = kernels.NEVER // 8 / 1e12
-        msg = f"the operations of this step last longer than {limit_s:.3g} s"
-        raise NumericError(msg, key="time", allowed=f"at most {limit_s:.3g} s in all")
+    durations, latencies = _countable(costs, microbatches)
     operations = (pp, 3 * vpp * microbatches)
     columns = (
         np.empty(operations, np.int8),

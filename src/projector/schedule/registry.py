@@ -28,6 +28,9 @@ from .placement import Placement
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
 
+MOST = {"pp": 1024, "vpp": 64}
+"""As in a job: time and memory of a replay grow with their squares."""
+
 
 def _as_given(vpp: int) -> int:
     """Keep the chunks that the work comes in."""
@@ -212,6 +215,9 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
         if not _is_count(value):
             msg = f"{key} must be an integer >= 1, not {value!r}"
             raise ScheduleError(msg, key=key, value=value, allowed="an integer >= 1")
+        if key in MOST and value > MOST[key]:
+            msg = f"{key} must be at most {MOST[key]}, not {value}"
+            raise ScheduleError(msg, key=key, value=value, allowed=MOST[key])
     if 3 * pp * vpp * microbatches > MAX_OPERATIONS:
         msg = (
             f"pp * vpp * microbatches = {pp * vpp * microbatches} is more than a schedule may "

@@ -125,12 +125,12 @@ def project_points(space: Space, axes: Mapping[str, str], points: Sequence[int])
     kept: list[Mapping[str, Any]] = []
     jobs: list[Job] = []
     for point in points:
-        overrides = space.overrides(point)
-        broken = space.excluded(overrides)
-        if broken is not None:
-            _count(batch, f"constraint: {broken}")
-            continue
         try:
+            overrides = space.overrides(point)
+            broken = space.excluded(overrides)
+            if broken is not None:
+                _count(batch, f"constraint: {broken}")
+                continue
             job = load_job(space.base, overrides)
             # An illegal job would take its whole batch with it.
             if not _may_exist(job):

@@ -4,13 +4,13 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from projector.config.job import Job
-from projector.errors import ConfigError
+from projector.config.space import load_space
+from projector.errors import ConfigError, ProjectorError
 
 BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
 
@@ -62,10 +62,8 @@ def read_space(source: SpaceLike) -> Space:
     ConfigError
         If there is no such space, or it has more points than an index can hold.
     """
-    if isinstance(source, str | Path | Mapping) or not hasattr(source, "overrides"):
-        found = cast("Space", import_module("projector.config.space").load_space(source))
-    else:
-        found = source
+    own = hasattr(source, "overrides")
+    found: Space = cast("Space", source) if own else load_space(cast("Any", source))
     if found.size > LARGEST:
         msg = f"axes: the space has {found.size:.2e} points, more than can be numbered"
         raise ConfigError(msg, key="axes", value=found.size, allowed=f"<= {LARGEST} points")
@@ -91,7 +89,11 @@ def axis_kinds(space: Space) -> dict[str, str]:
     points = {*range(min(size, PROBES)), *even, *sample(space, PROBES)}
     found: dict[str, set[str]] = {field: set() for field in space.fields}
     for point in points:
-        overrides = space.overrides(point)
+        try:
+            overrides = space.overrides(point)
+        except ProjectorError:
+            # A value that cannot be computed; such a point is no row.
+            continue
         for field, kinds in found.items():
             value = overrides.get(field)
             if value is not None:

@@ -247,7 +247,7 @@ class Store:
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             old.unlink()
         (self.path / JOURNAL).unlink(missing_ok=True)
-        content = json.dumps(self.plan.manifest(), indent=1, sort_keys=True, ensure_ascii=False)
+        content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
         _write_whole(self.path / MANIFEST, f"{content}\n".encode())
 
     def _resume(self, read_only: OSError | None) -> None:
@@ -351,6 +351,13 @@ def _value(flat: Mapping[str, Any], key: str) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        # Axes are named by their fields.
+        names = (each.get("fields", number) for number, each in enumerate(value))
+        value = {
+            ", ".join(name) if isinstance(name, list) else str(name): each
+            for name, each in zip(names, value, strict=True)
+        }
     if not isinstance(value, Mapping) or not value:
         return {prefix: value}
     flat: dict[str, Any] = {}
@@ -458,4 +465,4 @@ def _append(stream: BinaryIO, line: bytes) -> None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)

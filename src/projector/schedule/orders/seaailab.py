@@ -4,8 +4,9 @@ Qi et al., arXiv:2401.10241, section 3: with the times of F, B and W, the latenc
 limit given, find how many forwards each rank runs ahead and where W's fill gaps. Here the forwards
 ahead of the first B grow from the last rank to the first by a slope and an intercept, as far as
 the memory of each rank goes; then F and B alternate, and W's stand where a rank would wait, or
-where an F needs their memory. All slopes, intercepts and three patiences of W are laid out with
-the times at hand and the fastest is taken.
+where an F needs their memory. All slopes, intercepts and patiences of W are laid out with the
+times at hand. The handcrafted ZB-H1 and ZB-H2, whose W's follow their B's at a fixed distance, run
+beside the fastest of them where the memory allows, so that the plan is never slower.
 """
 
 import itertools
@@ -14,7 +15,9 @@ import numpy as np
 
 from projector.schedule.costs import Costs
 from projector.schedule.order import Order, round_robin_stages
-from projector.schedule.planning import Candidates, best_order, check_memory
+from projector.schedule.planning import Candidates, best_order, check_memory, fastest
+
+from . import zerobubble
 
 SLOPES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 """Forwards ahead for each rank behind; 1 is 1F1B and ZB-H1, 2 is ZB-H2."""
@@ -38,7 +41,8 @@ def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
     check_memory(stage_of, costs)
     order = best_order(stage_of, _candidates(pp, microbatches, costs), costs, microbatches)
     assert order is not None, "a sequence that holds one microbatch at a time always fits"
-    return order
+    handcrafted = (zerobubble.order, zerobubble.order_h2)
+    return fastest([order, *(each(pp, vpp, microbatches) for each in handcrafted)], costs)
 
 
 def _candidates(pp: int, microbatches: int, costs: Costs) -> Candidates:

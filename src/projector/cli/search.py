@@ -1,0 +1,84 @@
+"""``projector search``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    announce_compilation,
+    print_json,
+    print_report,
+    print_warnings,
+)
+
+
+@click.command("search")
+@job_options
+@click.option("--top", default=20, show_default=True, metavar="N", help="Configurations to show.")
+@click.option(
+    "--headroom-gib", default=0.0, metavar="G", help="Memory that must stay free on every rank."
+)
+@click.option(
+    "--tp-across-nodes", is_flag=True, help="Let tensor parallelism leave the scale-up domain."
+)
+@click.option(
+    "--recompute",
+    multiple=True,
+    metavar="none|selective|full",
+    help="Recompute to try, may be repeated; all three when left out.",
+)
+@click.option(
+    "--schedule",
+    "schedules",
+    multiple=True,
+    metavar="NAME",
+    help="Schedule to try, may be repeated; auto when left out.",
+)
+@output_options
+def command(
+    top: int,
+    headroom_gib: float,
+    tp_across_nodes: bool,
+    recompute: tuple[str, ...],
+    schedules: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **request: Any,
+) -> int:
+    """Rank every legal configuration of a job: the fastest that fit, and what memory they take.
+
+    Model, cluster, sequence length and global batch are those of the job; tensor, pipeline, virtual
+    pipeline, context and expert degrees, micro-batch size, recompute and ZeRO stage are tried in
+    all combinations that can exist. Nothing is sampled.
+
+    Exit code 3: nothing fits.
+
+    \b
+    Examples:
+      projector search --config job.yaml --top 5
+      projector search --config job.yaml --target-nodes 32 --headroom-gib 8 --recompute none
+    """  # noqa: D301  click looks for the backspace
+    job = JobRequest(**request).load()
+    announce_compilation(quiet=quiet)
+    from projector.projection.provenance import envelope, provenance_of, uncertainty
+    from projector.searches.configurations import RECOMPUTE, Limits, search
+
+    limits = Limits(
+        headroom_gib=headroom_gib,
+        tp_inside_node=not tp_across_nodes,
+        recompute=recompute or RECOMPUTE,
+        schedules=schedules or ("auto",),
+    )
+    found = search(job, top=top, limits=limits)
+    provenance = provenance_of(found.job)
+    if as_json:
+        print_json({**envelope(provenance, uncertainty(found.job, "time")), **found.to_dict()})
+    else:
+        from projector.report.search import search_report
+
+        print_report(search_report(found))
+    print_warnings(provenance.warnings, quiet=quiet or as_json)
+    return SUCCESS if found.configurations else DOES_NOT_FIT

@@ -1,0 +1,369 @@
+"""A space of jobs: a base job, axes over its fields, and constraints."""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from projector.config.expression import Expression
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+
+KEYS = ("base", "axes", "constraints")
+KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
+"""How an axis may give its values, where it is no list; see `_values`."""
+
+MOST_VALUES = 1_000_000
+"""Values of one axis."""
+
+DERIVED = ("gpus", "dp", "microbatches")
+"""What expressions may read besides fields."""
+
+
+class Axis(NamedTuple):
+    """Values that one field takes, or several fields together."""
+
+    fields: tuple[str, ...]
+    """Dotted fields; more than one are tied."""
+    points: tuple[tuple[Any, ...], ...]
+    """The value of each field at each point of the axis."""
+
+
+class Space:
+    """Every combination of the values of some axes, the last axis fastest; immutable."""
+
+    def __init__(
+        self,
+        base: Job,
+        axes: Sequence[Axis],
+        derived: Mapping[str, Expression],
+        constraints: Sequence[Expression],
+    ) -> None:
+        """Put together what `load_space` has read."""
+        self.base = base
+        self.axes = tuple(axes)
+        self.derived = dict(derived)
+        self.constraints = tuple(constraints)
+        self.size = math.prod(len(axis.points) for axis in self.axes)
+        given = itertools.chain.from_iterable(axis.fields for axis in self.axes)
+        self.fields = (*given, *self.derived)
+        """Dotted fields that points set, in the order of the axes; computed ones last."""
+
+    def __repr__(self) -> str:
+        axes = " x ".join(f"{', '.join(axis.fields)} ({len(axis.points)})" for axis in self.axes)
+        return f"Space({self.size:,} points: {axes}; {len(self.constraints)} constraints)"
+
+    def overrides(self, index: int) -> dict[str, Any]:
+        """Return dotted field -> value of point ``index``, from 0 on.
+
+        Raises
+        ------
+        ConfigError
+            If a computed field cannot be computed.
+        """
+        if not 0 <= index < self.size:
+            msg = f"point {index} of a space of {self.size}"
+            raise IndexError(msg)
+        found: dict[str, Any] = {}
+        for axis in reversed(self.axes):
+            index, place = divmod(index, len(axis.points))
+            found = {**dict(zip(axis.fields, axis.points[place], strict=True)), **found}
+        for field, expression in self.derived.items():
+            found[field] = expression(self._read(expression, found))
+        # A whole device or model goes before changes of its fields.
+        return dict(sorted(found.items(), key=lambda item: item[0].count(".")))
+
+    def excluded(self, overrides: Mapping[str, Any]) -> str | None:
+        """Return the text of the first constraint that a point breaks, None if it keeps all.
+
+        Raises
+        ------
+        ConfigError
+            If a constraint cannot be computed.
+        """
+        for constraint in self.constraints:
+            if not constraint(self._read(constraint, overrides)):
+                return str(constraint.text)
+        return None
+
+    def _read(self, expression: Expression, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of what an expression reads, in a job with these overrides."""
+        values = {}
+        for name in expression.names:
+            field = self._names.get(name, name)
+            if field in DERIVED:
+                values[name] = self._derive(field, overrides)
+            elif field in overrides:
+                values[name] = overrides[field]
+            elif any(field.startswith(f"{changed}.") for changed in overrides):
+                # Another model or device brings its own fields along.
+                values[name] = flat_fields(load_job(self.base, overrides))[field]
+            else:
+                values[name] = self._base[field]
+        return values
+
+    def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
+        def of(field: str) -> Any:
+            return overrides.get(field, self._base[field])
+
+        gpus = of("cluster.nodes") * of("cluster.gpus_per_node")
+        dp = gpus / (of("parallelism.tp") * of("parallelism.pp") * of("parallelism.cp"))
+        if name == "gpus":
+            return gpus
+        if name == "dp":
+            return dp
+        return of("training.global_batch_size") / (of("training.micro_batch_size") * dp)
+
+    @cached_property
+    def _base(self) -> dict[str, Any]:
+        return flat_fields(self.base)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return readable_names(self._base)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole content as plain values."""
+        return {
+            "base": self.base.model_dump(mode="json"),
+            "axes": [
+                {"fields": list(axis.fields), "points": [list(point) for point in axis.points]}
+                for axis in self.axes
+            ],
+            "derived": {field: each.text for field, each in self.derived.items()},
+            "constraints": [each.text for each in self.constraints],
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the content: equal for equal spaces, however they were written."""
+        text = json.dumps(self.to_dict(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
+    """Read a space of jobs.
+
+    Parameters
+    ----------
+    source : str, Path, mapping or Space
+        A YAML file or a mapping with ``base`` (a job: a file, beside the space file, or a mapping),
+        ``axes`` (dotted field -> values) and ``constraints`` (expressions that every point must
+        make true). Values are a list, or a mapping with one of ``range: [first, last, step]``,
+        ``powers_of_two: [first, last]``, ``log: [first, last, count]`` (evenly spaced logarithms),
+        ``scale: [factors]`` (of the base's value) or ``expression: text`` (computed from the
+        others). ``field, field: [[value, value], ...]`` ties fields together.
+
+    Raises
+    ------
+    ConfigError
+        For anything that does not describe a space; the message names key and remedy.
+    """
+    if isinstance(source, Space):
+        return source
+    folder = Path()
+    if isinstance(source, str | Path):
+        path = Path(source)
+        data: Mapping[str, Any] = read_yaml(path, key="space")
+        folder = path.parent
+    elif isinstance(source, Mapping):
+        data = source
+    else:
+        msg = f"a space is a file or a mapping, got {source!r}"
+        raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
+    _check_keys(data)
+    base = _base_job(data["base"], folder)
+    flat = flat_fields(base)
+    axes: list[Axis] = []
+    derived: dict[str, Expression] = {}
+    for key, given in _mapping(data.get("axes"), "axes").items():
+        fields = tuple(part.strip() for part in str(key).split(","))
+        if isinstance(given, Mapping) and "expression" in given:
+            derived[fields[0]] = _derived(fields, given)
+        else:
+            axes.append(Axis(fields, _points(fields, given, flat)))
+    _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *derived], base)
+    constraints = [
+        Expression(text, f"constraints[{place}]")
+        for place, text in enumerate(_list(data.get("constraints") or [], "constraints"))
+    ]
+    known = {*readable_names(flat), *flat, *DERIVED}
+    for expression in (*derived.values(), *constraints):
+        expression.check_names(known)
+    return Space(base, axes, derived, constraints)
+
+
+def readable_names(flat: Mapping[str, Any]) -> dict[str, str]:
+    """Return short name -> dotted field, for fields whose last part no other field shares.
+
+    Those of ``parallelism`` and ``training`` go before others of the same name.
+    """
+    short: dict[str, list[str]] = {}
+    for field in flat:
+        short.setdefault(field.rpartition(".")[2], []).append(field)
+    names = {}
+    for name, fields in short.items():
+        near = [each for each in fields if each.count(".") == 1]
+        first = [each for each in near if each.startswith(("parallelism.", "training."))]
+        for candidates in (fields, near, first):
+            if len(candidates) == 1:
+                names[name] = candidates[0]
+    return {**names, **{name: name for name in DERIVED}}
+
+
+def _check_keys(data: Mapping[str, Any]) -> None:
+    for key in data:
+        if key not in KEYS:
+            msg = f"a space has {', '.join(KEYS)}, not {key!r}"
+            raise ConfigError(msg, key=str(key), allowed=list(KEYS))
+    if "base" not in data:
+        msg = "a space needs a base: a job file or a mapping"
+        raise ConfigError(msg, key="base", allowed="a job file or a mapping")
+
+
+def _base_job(base: Any, folder: Path) -> Job:
+    if isinstance(base, str | Path):
+        return load_job(folder / base)
+    return load_job(base)
+
+
+def _mapping(value: Any, key: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping) or not value:
+        msg = f"{key} is a mapping of dotted field -> values, got {value!r}"
+        raise ConfigError(msg, key=key, value=value, allowed="a mapping")
+    return value
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        msg = f"{key} is a list, got {value!r}"
+        raise ConfigError(msg, key=key, value=value, allowed="a list")
+    return list(value)
+
+
+def _derived(fields: tuple[str, ...], given: Mapping[str, Any]) -> Expression:
+    key = f"axes.{fields[0]}"
+    if len(fields) > 1 or len(given) > 1:
+        msg = f"{key}: an expression computes one field and stands alone"
+        raise ConfigError(msg, key=key, value=dict(given))
+    return Expression(given["expression"], key)
+
+
+def _points(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any]) -> tuple[Any, ...]:
+    key = f"axes.{', '.join(fields)}"
+    values = _values(fields, given, flat, key)
+    if not values:
+        msg = f"{key} has no values"
+        raise ConfigError(msg, key=key, value=given, allowed="at least one value")
+    if len(fields) == 1:
+        points = tuple((value,) for value in values)
+    else:
+        points = tuple(tuple(_list(value, key)) for value in values)
+        for point in points:
+            if len(point) != len(fields):
+                msg = f"{key} ties {len(fields)} fields, but a point has {len(point)} values"
+                raise ConfigError(msg, key=key, value=list(point), allowed=f"{len(fields)} values")
+    seen = [json.dumps(point, sort_keys=True, default=str) for point in points]
+    for place, text in enumerate(seen):
+        if text in seen[:place]:
+            msg = f"{key} has {text} twice; no two points of a space may be equal"
+            raise ConfigError(msg, key=key, value=text)
+    return points
+
+
+def _values(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], key: str) -> list[Any]:
+    if not isinstance(given, Mapping):
+        return _list(given, key)
+    kind = next(iter(given), None)
+    if len(given) != 1 or kind not in KINDS:
+        msg = f"{key} is a list or a mapping with one of {', '.join(KINDS)}, got {dict(given)!r}"
+        raise ConfigError(msg, key=key, value=dict(given), allowed=list(KINDS))
+    numbers = _list(given[kind], key)
+    if kind == "values":
+        return numbers
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            msg = f"{key}: {kind} takes numbers, got {number!r}"
+            raise ConfigError(msg, key=key, value=number, allowed="numbers")
+    if kind == "scale":
+        value = flat.get(fields[0])
+        if len(fields) > 1 or isinstance(value, bool) or not isinstance(value, int | float):
+            msg = f"{key}: scale multiplies a number of the base job, which has {value!r} there"
+            raise ConfigError(msg, key=key, value=value, allowed="a number")
+        whole = isinstance(value, int)
+        return [round(value * factor) if whole else value * factor for factor in numbers]
+    return _progression(str(kind), numbers, key)
+
+
+def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
+    needed = {"range": "[first, last, step]", "powers_of_two": "[first, last]"}.get(
+        kind, "[first, last, count]"
+    )
+    first, last, third = (*numbers, 1, 1, 1)[:3]
+    fits = len(numbers) == (2 if kind == "powers_of_two" else 3) or (
+        kind == "range" and len(numbers) == 2
+    )
+    if not fits or last < first or third <= 0 or (kind != "range" and first <= 0):
+        msg = f"{key}: {kind} takes {needed}, rising and above 0, got {numbers}"
+        raise ConfigError(msg, key=key, value=numbers, allowed=needed)
+    if kind == "powers_of_two":
+        low, high = math.ceil(math.log2(first)), math.floor(math.log2(last))
+        return [2**power for power in range(low, high + 1)]
+    count = int(third) if kind == "log" else math.floor((last - first) / third + 1e-9) + 1
+    if count > MOST_VALUES:
+        msg = f"{key} has {count:,} values, more than an axis may have"
+        raise ConfigError(msg, key=key, value=count, allowed=MOST_VALUES)
+    if kind == "range":
+        return [first + place * third for place in range(count)]
+    if count == 1:
+        return [first]
+    ratio = last / first
+    # The ends exactly, whatever the rounding between them.
+    inner = [first * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
+    return [first, *inner, last]
+
+
+def _check_fields(fields: list[str], base: Job) -> None:
+    """Refuse a field that stands twice or that a job does not have, naming the nearest."""
+    for place, field in enumerate(fields):
+        if field in fields[:place]:
+            msg = f"axes: {field} stands on two axes"
+            raise ConfigError(msg, key=f"axes.{field}")
+        if not _has_field(base, field):
+            import difflib
+
+            close = difflib.get_close_matches(field, flat_fields(base), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            msg = f"axes: a job has no field {field!r}{hint}"
+            raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of a job")
+
+
+def _has_field(base: Job, field: str) -> bool:
+    section: Any = base
+    for part in field.split("."):
+        fields = getattr(type(section), "model_fields", None)
+        if fields is None or part not in fields:
+            return isinstance(section, Mapping)
+        section = getattr(section, part)
+    return True
+
+
+def flat_fields(job: Job) -> dict[str, Any]:
+    """Return dotted field -> value of everything in a job."""
+    flat: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                walk(f"{prefix}.{name}" if prefix else str(name), inner)
+        else:
+            flat[prefix] = value
+
+    walk("", job.model_dump(exclude={"notes", "origins"}))
+    return flat

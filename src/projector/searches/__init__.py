@@ -1,0 +1,1 @@
+"""Searching configurations: every one that is legal, ranked."""

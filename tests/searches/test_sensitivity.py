@@ -1,0 +1,106 @@
+"""One number of the hardware at a time."""
+
+import json
+import math
+
+import pytest
+
+import projector as pj
+from projector.cli.main import run
+from projector.errors import ConfigError
+from projector.report.sensitivity import tornado_figure
+from projector.searches.sensitivity import sensitivity
+
+JOB = {
+    "model": "llama3.1_8b",
+    "parallelism": {"tp": 2},
+    "training": {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 4096},
+    "cluster": {"device": "h100", "nodes": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sensitivity(JOB)
+
+
+def test_effects_are_finite_differences(found):
+    base = pj.project_performance(JOB).iteration_time_s
+    assert found.iteration_time_s == base
+    for each in found.effects[:12]:
+        low, high = (
+            pj.project_performance(pj.load_job(JOB, {each.field: round(v) if whole(each) else v}))
+            for v in (each.low, each.high)
+        )
+        assert (each.low_s, each.high_s) == (low.iteration_time_s, high.iteration_time_s)
+        slope = math.log(high.iteration_time_s / low.iteration_time_s)
+        assert each.elasticity == pytest.approx(slope / math.log(each.high / each.low))
+        assert each.low_peak_bytes == low.memory.peak_bytes
+
+
+def whole(each):
+    return each.field.endswith("compute_units")
+
+
+def test_the_largest_effect_stands_first(found):
+    swings = [each.swing for each in found.effects]
+    assert swings == sorted(swings, reverse=True)
+    names = {each.field for each in found.effects}
+    assert not names & set(found.without_effect)
+    assert not names & found.illegal.keys()
+    # A compute-bound job waits for its matrix rate, and nothing for FP8.
+    assert "bf16" in found.effects[0].field
+    assert any("fp8" in field for field in found.without_effect)
+    assert -1.05 < found.effects[0].elasticity < -0.5
+
+
+def test_named_fields_in_any_section():
+    found = sensitivity(JOB, change=1.0, fields=["training.seq_length", "cluster.device.hbm_gib"])
+    # Twice and half the tokens.
+    assert found.effects[0].field == "training.seq_length"
+    assert found.effects[0].elasticity > 0.5
+    assert (found.effects[0].low, found.effects[0].high) == (2048, 8192)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "match"),
+    [
+        ({"change": 0.0}, "change", "above 0"),
+        ({"change": float("nan")}, "change", "above 0"),
+        ({"fields": ["cluster.device.hbm_peak"]}, "field", "did you mean"),
+        ({"fields": ["training.schedule"]}, "field", "no number"),
+    ],
+)
+def test_mistakes(arguments, key, match):
+    with pytest.raises(ConfigError, match=match) as caught:
+        sensitivity(JOB, **arguments)
+    assert caught.value.key == key
+
+
+def test_the_bars_are_the_effects(found):
+    figure = tornado_figure(found, 6)
+    (axes,) = figure.axes
+    assert len(axes.get_yticklabels()) == 6
+    widths = sorted(round(bar.get_width(), 9) for bar in axes.patches)
+    expected = sorted(
+        round(100.0 * (seconds / each.base_s - 1.0), 9)
+        for each in found.effects[:6]
+        for seconds in (each.low_s, each.high_s)
+        if seconds != each.base_s
+    )
+    assert widths == expected
+
+
+def test_the_command(tmp_path, capsys):
+    path, figure = tmp_path / "job.json", tmp_path / "tornado.svg"
+    path.write_text(json.dumps(JOB))
+    arguments = ["sensitivity", "--config", str(path), "--top", "3", "--plot", str(figure)]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "smaller effects" in out
+    assert err.endswith(f"wrote {figure}\n")
+    assert figure.read_bytes().startswith(b"<?xml")
+    assert run([*arguments, "--json", "--quiet"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {"effects", "without_effect", "infeasible", "iteration_time_ms"} <= result.keys()
+    assert run([*arguments[:3], "--plot", "tornado.pdf"]) == 2
