@@ -138,7 +138,7 @@ def test_hybrid_model(model_type, tmp_path, capsys):
         (["perfomance"], "", ["did you mean 'performance'"]),
         (["serve"], "", ["there is no command 'serve'"]),
         (["sweep"], "space", ["SPACE"]),
-        (["sweep", "nowhere.yaml"], "base", ["nowhere.yaml"]),
+        (["sweep", "nowhere.yaml"], "space", ["nowhere.yaml"]),
         (["models", "mixtral_8x23b"], "model", ["mixtral_8x22b"]),
         (["hardware", "mi365x"], "device", ["mi355x"]),
         (["init", "--nodes", "0"], "cluster.nodes", ["greater than 0"]),
