@@ -296,3 +296,16 @@ def test_many_reasons_are_counted_together():
         totals.add(store.Totals(infeasible={f"reason {number}": 1}))
     assert len(totals.infeasible) == store.MOST_REASONS + 1
     assert totals.infeasible[store.OTHER_REASONS] == 50
+
+
+def test_files_that_change_afterwards_are_not_read_as_rows(copy):
+    result = sweep(grid(), copy)
+    part = copy / "part-000001.parquet"
+    data = part.read_bytes()
+    # One bit of the values; the footer stays as it was.
+    part.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    with pytest.raises(ConfigError, match=r"part-000001\.parquet has changed"):
+        result.to_arrow()
+    part.unlink()
+    with pytest.raises(ConfigError, match="rows, not 153"):
+        result.pareto()

@@ -121,16 +121,31 @@ class SweepResult:
         return self.to_arrow().to_pandas()
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
-        """Yield the rows chunk by chunk; on disk only one of them is in memory."""
+        """Yield the rows chunk by chunk; on disk only one of them is in memory.
+
+        Raises
+        ------
+        ConfigError
+            If the files are no longer what the sweep left.
+        """
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         names = self._names(columns)
         if self.output is None:
             yield from (table.select(names) for _, table, _ in self.chunks)
             return
+        count = 0
         for path in part_paths(Path(self.output), self.plan):
-            with pq.ParquetFile(path) as part:
-                yield part.read(columns=names).select(names)
+            try:
+                with pq.ParquetFile(path, page_checksum_verification=True) as part:
+                    table = part.read(columns=names).select(names)
+            except (OSError, KeyError, pa.ArrowException) as error:
+                raise _changed(path, f"it cannot be read ({error})") from None
+            count += len(table)
+            yield table
+        if count != self.rows:
+            raise _changed(Path(self.output), f"it has {count:,} rows, not {self.rows:,}")
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the rows as a Parquet dataset, the same as a sweep to that place.
@@ -276,6 +291,11 @@ class SweepResult:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         return pa.concat_tables(found).take(pa.array(place))
+
+
+def _changed(path: Path, why: str) -> ConfigError:
+    msg = f"{path} has changed since it was swept: {why}; delete it and sweep again"
+    return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
 
 
 def _floats(table: "pa.Table", name: str) -> NDArray[np.float64]:
