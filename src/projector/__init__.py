@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.config.load import load_job
+    from projector.config.space import load_space
     from projector.errors import ProjectorError
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.kernel_api import attention_time, collective_time, gemm_time
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
+    from projector.sweep.engine import sweep
+    from projector.sweep.result import SweepResult
 
 _HOMES = {
     "Job": "projector.config.job",
@@ -24,16 +27,19 @@ _HOMES = {
     "PerformanceProjection": "projector.projection.performance",
     "ProjectorError": "projector.errors",
     "ScheduleResult": "projector.schedule.simulate",
+    "SweepResult": "projector.sweep.result",
     "SearchResult": "projector.searches.configurations",
     "attention_time": "projector.projection.kernel_api",
     "collective_time": "projector.projection.kernel_api",
     "gemm_time": "projector.projection.kernel_api",
     "load_job": "projector.config.load",
+    "load_space": "projector.config.space",
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
+    "sweep": "projector.sweep.engine",
 }
 
 __all__ = [  # types first, then functions
@@ -43,15 +49,18 @@ __all__ = [  # types first, then functions
     "ProjectorError",
     "ScheduleResult",
     "SearchResult",
+    "SweepResult",
     "attention_time",
     "collective_time",
     "gemm_time",
     "load_job",
+    "load_space",
     "project_jobs",
     "project_memory",
     "project_performance",
     "search",
     "simulate_schedule",
+    "sweep",
 ]
 
 
@@ -66,8 +75,8 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'projector' has no attribute {name!r}"
         raise AttributeError(msg)
     value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+    # Loading a package that is called like its function has put the package, callable, here.
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

@@ -36,6 +36,8 @@ SURFACE = {
     "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
+    "sweep": {"space", "--out", "--engine", "--dry-run", "--overwrite", "--workers"}
+    | OUTPUT_OPTIONS,
     "search": {
         "assignments",
         "--top",

@@ -32,6 +32,7 @@ COMMANDS = {
     "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
     "both": _Entry("projector.cli.both", "Project memory, then performance."),
     "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
+    "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
     "search": _Entry("projector.cli.search", "Rank every legal configuration of a job."),
     "sensitivity": _Entry(
         "projector.cli.sensitivity", "Rank what each number of the hardware does to a step."

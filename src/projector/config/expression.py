@@ -97,6 +97,10 @@ class Expression:
             msg = f"{self.text!r} cannot be computed with {shown}: {error}"
             raise ConfigError(msg, key=self.key, value=self.text) from None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to another process as text; code cannot."""
+        return Expression, (self.text, self.key)
+
     def check_names(self, known: Iterable[str]) -> None:
         """Raise where it reads a field that is not known."""
         known = set(known)

@@ -1,0 +1,103 @@
+"""``projector sweep``."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from projector.cli.job_options import output_options
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    announce_compilation,
+    plain_envelope,
+    print_json,
+    print_report,
+    print_warnings,
+    say,
+)
+from projector.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from projector.sweep.space import Space
+
+ENGINES = ("local",)
+"""Who computes; distributed engines are not part of this version."""
+
+
+@click.command("sweep")
+@click.argument("space", metavar="SPACE")
+@click.option("--out", metavar="PATH", help="Folder of the Parquet dataset.")
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="local|dask",
+    help="Who computes; this version has local only.",
+)
+@click.option("--dry-run", is_flag=True, help="Look at a sample and say how long all of it takes.")
+@click.option("--overwrite", is_flag=True, help="Replace a sweep that is at PATH.")
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Processes; one for each processor when left out. Results do not depend on it.",
+)
+@output_options
+def command(
+    space: str,
+    out: str | None,
+    engine: str,
+    dry_run: bool,
+    overwrite: bool,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Project every job of a space.
+
+    SPACE is a file with a base job, axes and constraints. The same command continues an
+    unfinished sweep at PATH and leaves a finished one as it is; rows stand in the order of the
+    space. Without --out only the summary is left.
+
+    Exit code 3: no point of the space is a legal job.
+    """
+    if engine not in ENGINES:
+        msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
+        raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
+    announce_compilation(quiet=quiet)
+    from projector.sweep.space import read_space
+
+    found = read_space(space)
+    if dry_run:
+        return _dry_run(found, workers, as_json=as_json)
+    from projector.report.progress import SweepProgress
+    from projector.sweep.engine import sweep
+
+    try:
+        with SweepProgress(quiet=quiet) as progress:
+            result = sweep(found, out, overwrite=overwrite, workers=workers, progress=progress)
+    except KeyboardInterrupt:
+        if out is not None:
+            say(f"interrupted; the same command continues {out}")
+        raise
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        from projector.report.sweep import sweep_report
+
+        print_report(sweep_report(result, found.fields))
+    print_warnings(result.warnings, quiet=quiet)
+    return SUCCESS if result.rows else DOES_NOT_FIT
+
+
+def _dry_run(space: "Space", workers: int | None, *, as_json: bool) -> int:
+    from projector.sweep.engine import estimate
+
+    found = estimate(space, workers)
+    if as_json:
+        print_json({**plain_envelope(), **found.to_dict(), "fields": list(space.fields)})
+    else:
+        from projector.report.sweep import estimate_report
+
+        print_report(estimate_report(found, space.fields))
+    return SUCCESS

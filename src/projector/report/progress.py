@@ -1,0 +1,68 @@
+"""Progress of a sweep on standard error, for those who wait for it."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+SILENT_S = 1.0
+"""Shorter runs show nothing."""
+
+
+class SweepProgress:
+    """A bar with rate and remaining time, after a second and where standard error is a terminal.
+
+    Call it with the points done, the points to do and the rows found.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._begun = time.perf_counter()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int, rows: int) -> None:
+        """Show how far the sweep is."""
+        passed = time.perf_counter() - self._begun
+        if not self._shown or passed < SILENT_S:
+            return
+        if self._bar is None:
+            self._start(total)
+        self._bar.update(self._task, completed=done, rows=f"{rows:,} rows, {rows / passed:,.0f}/s")
+
+    def _start(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("points"),
+            TextColumn("{task.fields[rows]}"),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("sweep", total=total, rows="")
+
+    def __enter__(self) -> Self:
+        """Begin to count the time."""
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,327 @@
+"""What a sweep found, in memory or on disk."""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import ConfigError, UnsupportedError
+from projector.projection.provenance import SCHEMA_VERSION, package_version
+from projector.sweep.space import BOOL, FLOAT, INT
+from projector.sweep.store import Plan, Store, Totals, part_path, part_paths, stored_chunks
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import pyarrow as pa
+
+MAX, MIN = "max", "min"
+
+MORE_IS_BETTER = frozenset(
+    {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "headroom_gib", "usable_gib"}
+)
+"""Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
+
+BEST_BY = "tokens_per_s_per_gpu"
+
+Chunk = tuple[int, "pa.Table", Totals]
+
+
+@dataclass(repr=False)
+class SweepResult:
+    """The rows of a sweep, in the order of the space."""
+
+    plan: Plan
+    totals: Totals
+    seconds: float
+    """From the first chunk to the last byte, of this call alone."""
+    computed: int
+    """Rows that this call computed; the others were there."""
+    output: str | None = None
+    """Folder of the rows; None where they are in memory."""
+    warnings: tuple[str, ...] = ()
+    chunks: list[Chunk] = field(default_factory=list)
+    """Number, rows and counts of each chunk, where they are in memory."""
+
+    @property
+    def rows(self) -> int:
+        """Points that are jobs, whether they fit or not."""
+        return self.totals.rows
+
+    @property
+    def evaluated(self) -> int:
+        """Points that were looked at: rows and those left out."""
+        return self.totals.points
+
+    @property
+    def does_not_fit(self) -> int:
+        """Rows that do not fit."""
+        return self.totals.rows - self.totals.fit
+
+    @property
+    def infeasible(self) -> dict[str, int]:
+        """Reason -> points left out for it, the most frequent first."""
+        counts = self.totals.infeasible
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Rows computed in a second; None where this call computed none."""
+        return self.computed / self.seconds if self.computed and self.seconds > 0.0 else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.plan.kinds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``projector sweep --json`` prints."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": package_version(),
+            "warnings": list(self.warnings),
+            "rows": self.rows,
+            "does_not_fit": self.does_not_fit,
+            "evaluated": self.evaluated,
+            "infeasible": self.infeasible,
+            "rate_per_s": self.rate_per_s,
+            "seconds": self.seconds,
+            "output": self.output,
+        }
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> "pa.Table":
+        """Return the rows as one Arrow table, all columns or some."""
+        import pyarrow as pa
+
+        names = self._names(columns)
+        schema = self.plan.schema()
+        wanted = pa.schema([schema.field(name) for name in names], schema.metadata)
+        tables = [table.cast(wanted) for table in self.tables(names)]
+        return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the rows as a data frame.
+
+        Raises
+        ------
+        UnsupportedError
+            If pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: ICN001, F401
+        except ImportError:
+            msg = (
+                "pandas is not installed; install it (pip install 'projector[pandas]') or take "
+                "to_arrow()"
+            )
+            raise UnsupportedError(msg, key="pandas") from None
+        return self.to_arrow().to_pandas()
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
+        """Yield the rows chunk by chunk; on disk only one of them is in memory.
+
+        Raises
+        ------
+        ConfigError
+            If the files are no longer what the sweep left.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        names = self._names(columns)
+        if self.output is None:
+            yield from (table.select(names) for _, table, _ in self.chunks)
+            return
+        count = 0
+        for path in part_paths(Path(self.output), self.plan):
+            try:
+                with pq.ParquetFile(path, page_checksum_verification=True) as part:
+                    table = part.read(columns=names).select(names)
+            except (OSError, KeyError, pa.ArrowException) as error:
+                raise _changed(path, f"it cannot be read ({error})") from None
+            count += len(table)
+            yield table
+        if count != self.rows:
+            raise _changed(Path(self.output), f"it has {count:,} rows, not {self.rows:,}")
+
+    def write(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the rows as a Parquet dataset, the same as a sweep to that place.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be written there.
+        """
+        import pyarrow.parquet as pq
+
+        target = Path(path)
+        if self.output is not None and target.resolve() == Path(self.output).resolve():
+            return
+        store = Store(target, self.plan, overwrite=overwrite)
+        try:
+            todo = set(store.todo())
+            if self.output is None:
+                for number, table, totals in self.chunks:
+                    if number in todo:
+                        store.put(number, table, totals)
+                return
+            source, empty = Path(self.output), self.plan.schema().empty_table()
+            for number, totals in stored_chunks(source):
+                if number in todo:
+                    found = pq.read_table(part_path(source, number)) if totals.rows else empty
+                    store.put(number, found, totals)
+        finally:
+            store.close()
+
+    def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
+        """Return the rows that fit with the largest ``by``, best first; earlier ones win ties."""
+        self._check_number(by)
+        kept: list[tuple[float, int, dict[str, Any]]] = []
+        begin = 0
+        for table in self.tables():
+            values = np.where(_where(table, "fits"), _floats(table, by), np.nan)
+            order = np.argsort(-values, kind="stable")[:count].tolist()
+            for row in order:
+                value = float(values[row])
+                if not np.isnan(value) and (len(kept) < count or value > kept[0][0]):
+                    entry = (value, -(begin + row), table.slice(row, 1).to_pylist()[0])
+                    (heapq.heappush if len(kept) < count else heapq.heapreplace)(kept, entry)
+            begin += len(table)
+        return [row for _, _, row in sorted(kept, key=lambda each: each[:2], reverse=True)]
+
+    def pareto(
+        self,
+        objectives: Sequence[str] | Mapping[str, str] = (BEST_BY, "peak_gib"),
+        *,
+        fits: bool = True,
+    ) -> "pa.Table":
+        """Return the rows that no other beats: none is as good in all objectives and better in one.
+
+        Parameters
+        ----------
+        objectives : sequence of str, or mapping
+            Columns of numbers, or column -> ``max`` or ``min``. Without a direction rates and
+            utilisations are made large, everything else small.
+        fits : bool
+            Whether only rows that fit take part.
+
+        Returns
+        -------
+        pyarrow.Table
+            The best by the first objective first, then by the next; equal rows as in the space.
+        """
+        directions = self._directions(objectives)
+        values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
+        for table in self.tables([*directions, "fits"]):
+            own = np.column_stack(
+                [_floats(table, name) * sign for name, sign in directions.items()]
+            )
+            takes_part = ~np.isnan(own).any(axis=1)
+            if fits:
+                takes_part &= _where(table, "fits")
+            numbers = np.flatnonzero(takes_part)
+            # The front of a front and what follows is the front of both, and stays small.
+            values = np.concatenate([values, own[numbers]])
+            rows = np.concatenate([rows, begin + numbers])
+            front = _front(values)
+            values, rows = values[front], rows[front]
+            begin += len(table)
+        return self._take(rows)
+
+    def __repr__(self) -> str:
+        """Give the sweep in one line."""
+        where = f" in {self.output}" if self.output else ""
+        left_out = sum(self.totals.infeasible.values())
+        return (
+            f"SweepResult({self.rows:,} rows{where}, {self.does_not_fit:,} do not fit, "
+            f"{left_out:,} points left out)"
+        )
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        if columns is None:
+            return list(self.plan.kinds)
+        for name in columns:
+            self._check_column(name)
+        return list(dict.fromkeys(columns))
+
+    def _check_column(self, name: str) -> None:
+        if name not in self.plan.kinds:
+            known = ", ".join(self.plan.kinds)
+            msg = f"there is no column {name!r}; there are {known}"
+            raise ConfigError(msg, key="columns", value=name, allowed=list(self.plan.kinds))
+
+    def _check_number(self, name: str) -> None:
+        self._check_column(name)
+        if self.plan.kinds[name] not in {INT, FLOAT, BOOL}:
+            msg = f"{name} holds no numbers"
+            raise ConfigError(msg, key="objectives", value=name, allowed="columns of numbers")
+
+    def _directions(self, objectives: Sequence[str] | Mapping[str, str]) -> dict[str, float]:
+        """Return column -> the sign that makes less of it better."""
+        if isinstance(objectives, str):
+            objectives = (objectives,)
+        if not isinstance(objectives, Mapping):
+            objectives = {name: MAX if name in MORE_IS_BETTER else MIN for name in objectives}
+        if not objectives:
+            msg = "objectives: name at least one column"
+            raise ConfigError(msg, key="objectives", value=[], allowed="columns of numbers")
+        for name, direction in objectives.items():
+            self._check_number(name)
+            if direction not in {MAX, MIN}:
+                msg = f"objectives: {name} is to be {MAX} or {MIN}, not {direction!r}"
+                raise ConfigError(msg, key="objectives", value=direction, allowed=[MAX, MIN])
+        return {name: -1.0 if direction == MAX else 1.0 for name, direction in objectives.items()}
+
+    def _take(self, rows: NDArray[np.int64]) -> "pa.Table":
+        """Return some rows in the given order, reading one chunk at a time."""
+        import pyarrow as pa
+
+        order = np.argsort(rows, kind="stable")
+        wanted, found, begin = rows[order], [], 0
+        for table in self.tables():
+            first, last = np.searchsorted(wanted, [begin, begin + len(table)]).tolist()
+            if last > first:
+                found.append(table.take(pa.array(wanted[first:last] - begin)))
+            begin += len(table)
+        if not found:
+            return self.plan.schema().empty_table()
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return pa.concat_tables(found).take(pa.array(place))
+
+
+def _changed(path: Path, why: str) -> ConfigError:
+    msg = f"{path} has changed since it was swept: {why}; delete it and sweep again"
+    return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
+
+
+def _floats(table: "pa.Table", name: str) -> NDArray[np.float64]:
+    """Return a column of numbers, NaN where it is missing."""
+    import pyarrow as pa
+
+    column = table.column(name).cast(pa.float64())
+    return np.asarray(column.to_numpy(), np.float64)
+
+
+def _where(table: "pa.Table", name: str) -> NDArray[np.bool_]:
+    return np.asarray(table.column(name).to_numpy(), np.bool_)
+
+
+def _front(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the rows of ``values`` that no other row beats, where less is better.
+
+    The first in lexical order is beaten by none; what it beats goes, then comes the next.
+    """
+    order = np.lexsort(values.T[::-1])
+    front = []
+    while len(order):
+        first = values[order[0]]
+        front.append(int(order[0]))
+        rest = order[1:]
+        others = values[rest]
+        beaten = (first <= others).all(axis=1) & (first < others).any(axis=1)
+        order = rest[~beaten]
+    return np.array(front, np.int64)

@@ -1,0 +1,140 @@
+"""What a sweep asks of a space, and how it reads the kinds of its axes."""
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from projector.config.job import Job
+from projector.config.space import load_space
+from projector.errors import ConfigError, ProjectorError
+
+BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
+
+PROBES = 2048
+"""Points looked at for the kinds of the axes: the first ones, evenly spaced ones and random ones,
+this many each. Looking computes nothing."""
+
+LARGEST = 2**62
+"""Most points of a space; an index is an int64."""
+
+
+class Space(Protocol):
+    """Points of a space, numbered in order; the last axis varies fastest."""
+
+    @property
+    def base(self) -> Job:
+        """The job that every point changes."""
+
+    @property
+    def size(self) -> int:
+        """Points, legal or not."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Dotted names of the columns of the axes."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical content."""
+
+    def overrides(self, index: int) -> Mapping[str, Any]:
+        """Return dotted field -> value of one point."""
+
+    def excluded(self, overrides: Mapping[str, Any]) -> str | None:
+        """Return the constraint that a point breaks."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the canonical content."""
+
+
+SpaceLike = Space | Mapping[str, Any] | str | Path
+
+
+def read_space(source: SpaceLike) -> Space:
+    """Return a space as it is, or read one from a file or a mapping.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such space, or it has more points than an index can hold.
+    """
+    own = hasattr(source, "overrides")
+    found: Space = cast("Space", source) if own else load_space(cast("Any", source))
+    if found.size > LARGEST:
+        msg = f"axes: the space has {found.size:.2e} points, more than can be numbered"
+        raise ConfigError(msg, key="axes", value=found.size, allowed=f"<= {LARGEST} points")
+    return found
+
+
+def sample(space: Space, count: int) -> Sequence[int]:
+    """Return ``count`` random points, always the same; all of them, mixed, where there are few."""
+    draw = random.Random(0)  # noqa: S311  # a sample, no secret
+    if space.size <= count:
+        return draw.sample(range(space.size), space.size)
+    return [draw.randrange(space.size) for _ in range(count)]
+
+
+def axis_kinds(space: Space) -> dict[str, str]:
+    """Return the kind of each axis' column, from a few thousand points.
+
+    Whole numbers and fractions together are fractions; anything else together, and what is no
+    single value, is text.
+    """
+    size = space.size
+    even = {size * step // PROBES for step in range(PROBES)} if size else set()
+    points = {*range(min(size, PROBES)), *even, *sample(space, PROBES)}
+    found: dict[str, set[str]] = {field: set() for field in space.fields}
+    for point in points:
+        try:
+            overrides = space.overrides(point)
+        except ProjectorError:
+            # A value that cannot be computed; such a point is no row.
+            continue
+        for field, kinds in found.items():
+            value = overrides.get(field)
+            if value is not None:
+                kinds.add(_kind(value))
+    return {
+        field: FLOAT if kinds == {INT, FLOAT} else kinds.pop() if len(kinds) == 1 else TEXT
+        for field, kinds in found.items()
+    }
+
+
+def cell(field: str, kind: str, value: Any) -> Any:
+    """Return a value of an axis as its column holds it.
+
+    Raises
+    ------
+    ConfigError
+        If the value is of another kind than the column.
+    """
+    if value is None:
+        return None
+    own = _kind(value)
+    if kind == TEXT:
+        return value if own == TEXT and isinstance(value, str) else _text(value)
+    if own == kind == INT:
+        return int(value)
+    if kind == FLOAT and own in {INT, FLOAT}:
+        return float(value) if math.isfinite(value) else None
+    if own == kind:
+        return bool(value)
+    msg = f"{field}: {value!r} is of another kind than the other values of its axis ({kind})"
+    raise ConfigError(msg, key=field, value=value, allowed=f"values of one kind ({kind})")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, Integral):
+        # What an int64 cannot hold is no number of a job either.
+        return INT if -(2**63) <= int(value) < 2**63 else TEXT
+    return FLOAT if isinstance(value, Real) else TEXT
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,468 @@
+"""A sweep on disk: a folder of Parquet files that grows chunk by chunk and can be continued.
+
+``part-000000.parquet`` and so on hold the rows of a chunk each; a chunk without rows has none.
+Names that begin with ``_`` are ours: ``_sweep.json`` says which sweep this is, ``_chunks.jsonl``
+has a line for every finished chunk, ``_lock`` keeps two runs apart. Every file is renamed into its
+place when it is complete, and a line is added after that, so that a run may end at any moment.
+"""
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from projector.errors import ConfigError
+from projector.projection.provenance import SCHEMA_VERSION, package_version
+from projector.sweep.space import BOOL, FLOAT, INT, TEXT, Space
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_POINTS = 8192
+"""Points of a part. Fixed, so that the files do not depend on who wrote them; small enough that a
+run that is cut short loses little, large enough that a part is worth a file."""
+
+FORMAT = 1
+MANIFEST, JOURNAL, LOCK, NEW = "_sweep.json", "_chunks.jsonl", "_lock", "_new-"
+KEY = "out"
+
+MOST_REASONS = 1000
+"""Reasons told apart; further ones are counted together."""
+OTHER_REASONS = "other reasons"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which sweep it is."""
+
+    space: Mapping[str, Any]
+    digest: str
+    points: int
+    kinds: Mapping[str, str]
+    """Column -> kind."""
+    chunk_points: int
+
+    @staticmethod
+    def of(space: Space, kinds: Mapping[str, str]) -> "Plan":
+        """Return the plan of a space with these columns."""
+        return Plan(space.to_dict(), space.digest, space.size, kinds, CHUNK_POINTS)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the space."""
+        return -(-self.points // self.chunk_points)
+
+    def chunk(self, number: int) -> range:
+        """Return the points of a chunk."""
+        begin = number * self.chunk_points
+        return range(begin, min(begin + self.chunk_points, self.points))
+
+    def schema(self) -> "pa.Schema":
+        """Return the columns, with version and space in the metadata."""
+        import pyarrow as pa
+
+        types = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
+        metadata = {
+            "projector.version": package_version(),
+            "projector.schema_version": str(SCHEMA_VERSION),
+            "projector.space_digest": self.digest,
+            "projector.space": _json(self.space),
+        }
+        return pa.schema([(name, types[kind]) for name, kind in self.kinds.items()], metadata)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what identifies the sweep."""
+        return {
+            "format": FORMAT,
+            "version": package_version(),
+            "schema_version": SCHEMA_VERSION,
+            "digest": self.digest,
+            "points": self.points,
+            "chunk_points": self.chunk_points,
+            "space": self.space,
+        }
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of chunks, together or of one."""
+
+    points: int = 0
+    rows: int = 0
+    fit: int = 0
+    infeasible: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: "Totals") -> None:
+        """Count more chunks."""
+        self.points += other.points
+        self.rows += other.rows
+        self.fit += other.fit
+        for reason, count in other.infeasible.items():
+            known = reason in self.infeasible or len(self.infeasible) < MOST_REASONS
+            name = reason if known else OTHER_REASONS
+            self.infeasible[name] = self.infeasible.get(name, 0) + count
+
+
+class Store:
+    """The folder of one sweep, open for writing.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; its parent is there.
+    plan : Plan
+        Which sweep it holds or is to hold.
+    overwrite : bool
+        Whether another sweep that is there may go.
+
+    Raises
+    ------
+    ConfigError
+        If something else is at this place, another run writes it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
+        self.path, self.plan = path, plan
+        self.warnings: list[str] = []
+        self._journal: BinaryIO | None = None
+        self._lock: BinaryIO | None = None
+        self._done = bytearray()
+        self._totals: Totals = Totals()
+        try:
+            self._open(overwrite=overwrite)
+        except OSError as error:
+            self.close()
+            raise not_written(path, error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def totals(self) -> Totals:
+        """Counts of all finished chunks."""
+        return self._totals
+
+    def todo(self) -> Iterator[int]:
+        """Yield the chunks that are not finished, in order."""
+        return (chunk for chunk, done in enumerate(self._done) if not done)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all chunks are there."""
+        return all(self._done)
+
+    def put(self, chunk: int, table: "pa.Table", totals: Totals) -> None:
+        """Write the rows of a chunk and note it as finished.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be written; what is finished stays.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        content = b""
+        try:
+            if totals.rows:
+                sink = pa.BufferOutputStream()
+                pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+                content = sink.getvalue().to_pybytes()
+                _write_whole(part_path(self.path, chunk), content)
+            line = {
+                "chunk": chunk,
+                "points": totals.points,
+                "rows": totals.rows,
+                "fit": totals.fit,
+                "bytes": len(content),
+                "infeasible": totals.infeasible,
+            }
+            if self._journal is None:
+                self._journal = (self.path / JOURNAL).open("ab", buffering=0)
+            _append(self._journal, _json(line).encode() + b"\n")
+        except OSError as error:
+            raise not_written(self.path, error) from None
+        self._done[chunk] = 1
+        self._totals.add(totals)
+
+    def close(self) -> None:
+        """Let others write."""
+        for stream in (self._journal, self._lock):
+            if stream is not None:
+                stream.close()
+        self._journal = self._lock = None
+
+    def _open(self, *, overwrite: bool) -> None:
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise _refused(path, "it is a file; a sweep is a folder")
+        if not path.parent.is_dir():
+            raise _refused(path, f"there is no folder {path.parent}")
+        path.mkdir(exist_ok=True)
+        if not (path / MANIFEST).exists() and any(not _leftover(each) for each in path.iterdir()):
+            raise _refused(path, "the folder holds something else than a sweep")
+        read_only = self._take_lock()
+        found = _manifest(path)
+        if found is not None and found != json.loads(_json(self.plan.manifest())):
+            if not overwrite:
+                raise _other(path, found, self.plan.manifest())
+            found = None
+        if found is None or overwrite:
+            if read_only is not None:
+                raise read_only
+            self._begin()
+            self._done = bytearray(self.plan.chunks)
+            return
+        self._done = bytearray(self.plan.chunks)
+        self._resume(read_only)
+
+    def _take_lock(self) -> OSError | None:
+        """Keep other runs out; return why nothing can be written, where it cannot."""
+        try:
+            self._lock = (self.path / LOCK).open("ab")
+        except OSError as error:
+            return error
+        try:
+            import fcntl
+        except ImportError:
+            return None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _refused(self.path, "another run is writing it") from None
+        except OSError:
+            # A file system without locks; there is nothing to hold on to.
+            return None
+        return None
+
+    def _begin(self) -> None:
+        """Clear what is ours and say which sweep this is.
+
+        Parts go first: a run that ends in between leaves a sweep that lacks some.
+        """
+        for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
+            old.unlink()
+        (self.path / JOURNAL).unlink(missing_ok=True)
+        content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
+        _write_whole(self.path / MANIFEST, f"{content}\n".encode())
+
+    def _resume(self, read_only: OSError | None) -> None:
+        """Find out which chunks are finished and whole."""
+        schema = self.plan.schema()
+        all_good = True
+        for _, entry in _entries(self.path):
+            if entry is None or entry["chunk"] >= len(self._done) or self._done[entry["chunk"]]:
+                all_good = False
+                continue
+            wrong = _damage(self.path, entry, schema)
+            if wrong:
+                all_good = False
+                name = part_path(self.path, entry["chunk"])
+                self.warnings.append(f"{name} is computed again: {wrong}")
+                continue
+            self._done[entry["chunk"]] = 1
+            self._totals.add(_totals(entry))
+        if self.finished:
+            return
+        if read_only is not None:
+            raise read_only
+        if not all_good:
+            self._rewrite_journal()
+        names = {part_path(self.path, chunk).name for chunk in self._written()}
+        for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
+            if old.name not in names:
+                old.unlink()
+
+    def _written(self) -> Iterator[int]:
+        return (chunk for chunk, done in enumerate(self._done) if done)
+
+    def _rewrite_journal(self) -> None:
+        """Leave only the lines of finished chunks."""
+        seen = bytearray(len(self._done))
+        lines = []
+        for line, entry in _entries(self.path):
+            chunk = -1 if entry is None else entry["chunk"]
+            if 0 <= chunk < len(seen) and self._done[chunk] and not seen[chunk]:
+                seen[chunk] = 1
+                lines.append(line)
+        _write_whole(self.path / JOURNAL, b"".join(lines))
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether there is a sweep, which may be another one."""
+    return (folder / MANIFEST).is_file()
+
+
+def part_path(folder: Path, chunk: int) -> Path:
+    """Return where the rows of a chunk are."""
+    return folder / f"part-{chunk:06d}.parquet"
+
+
+def part_paths(folder: Path, plan: Plan) -> Iterator[Path]:
+    """Yield the parts of a sweep in order."""
+    paths = (part_path(folder, chunk) for chunk in range(plan.chunks))
+    return (path for path in paths if path.is_file())
+
+
+def stored_chunks(folder: Path) -> Iterator[tuple[int, Totals]]:
+    """Yield the finished chunks of a sweep with their counts, as they were finished."""
+    for _, entry in _entries(folder):
+        if entry is not None:
+            yield entry["chunk"], _totals(entry)
+
+
+def not_written(path: Path, error: OSError) -> ConfigError:
+    """Return the error of a sweep that cannot be written."""
+    why = error.strerror or str(error)
+    return _refused(path, f"{why} (chunks that are finished are kept)")
+
+
+def _refused(path: Path, why: str) -> ConfigError:
+    msg = f"{path} cannot be written: {why}"
+    return ConfigError(msg, key=KEY, value=str(path), allowed="a new folder, or that of this sweep")
+
+
+def _other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
+    """Return the error of a place that another sweep has."""
+    if not found:
+        what = f"its {MANIFEST} cannot be read"
+    else:
+        old, new = _flat(found), _flat(json.loads(_json(wanted)))
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        told = [key for key in keys if key not in {"digest", "points"}] or keys
+        parts = [f"{_shown(key)} was {_value(old, key)}, is {_value(new, key)}" for key in told[:3]]
+        rest = f", and {len(told) - 3} more differences" if len(told) > 3 else ""
+        what = f"it holds another sweep: {'; '.join(parts)}{rest}"
+    msg = f"{path} cannot be written: {what}. Overwrite it or take another folder"
+    return ConfigError(msg, key=KEY, value=str(path), allowed="another folder, or overwrite")
+
+
+def _shown(key: str) -> str:
+    return key.removeprefix("space.")
+
+
+def _value(flat: Mapping[str, Any], key: str) -> str:
+    text = _json(flat[key]) if key in flat else "absent"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        # Axes are named by their fields.
+        names = (each.get("fields", number) for number, each in enumerate(value))
+        value = {
+            ", ".join(name) if isinstance(name, list) else str(name): each
+            for name, each in zip(names, value, strict=True)
+        }
+    if not isinstance(value, Mapping) or not value:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        flat |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def _leftover(path: Path) -> bool:
+    """Whether a run that ended before it had said its name left this."""
+    return path.name == LOCK or path.name.startswith(NEW)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Return which sweep a folder holds: None for none, nothing for one that cannot be read."""
+    try:
+        found = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _entries(folder: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Yield the lines of the journal with what they say; None for one that was cut short."""
+    try:
+        stream = (folder / JOURNAL).open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            try:
+                entry = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                entry = None
+            yield line, entry if _is_entry(entry) else None
+
+
+def _is_entry(entry: Any) -> bool:
+    numbers = ("chunk", "points", "rows", "fit", "bytes")
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), int) and entry[name] >= 0 for name in numbers)
+        and isinstance(entry.get("infeasible"), dict)
+    )
+
+
+def _totals(entry: Mapping[str, Any]) -> Totals:
+    return Totals(entry["points"], entry["rows"], entry["fit"], entry["infeasible"])
+
+
+def _damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
+    """Say what is wrong with a part, as far as its size and its footer tell."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if entry["rows"] == 0:
+        return ""
+    path = part_path(folder, entry["chunk"])
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return "it is missing"
+    if size != entry["bytes"]:
+        return f"it has {size:,} bytes, not {entry['bytes']:,}"
+    try:
+        with pq.ParquetFile(path) as part:
+            rows, columns = part.metadata.num_rows, part.schema_arrow
+    except (OSError, pa.ArrowException):
+        return "it is damaged"
+    if rows != entry["rows"]:
+        return f"it has {rows:,} rows, not {entry['rows']:,}"
+    return "" if columns.equals(schema, check_metadata=True) else "it has other columns"
+
+
+def _write_whole(target: Path, content: bytes) -> None:
+    """Write a file under another name and rename it."""
+    temporary = target.with_name(f"{NEW}{target.name}")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _append(stream: BinaryIO, line: bytes) -> None:
+    """Add a whole line, or nothing where the disk is full."""
+    end = os.fstat(stream.fileno()).st_size
+    whole = False
+    try:
+        whole = stream.write(line) == len(line)
+        os.fsync(stream.fileno())
+    finally:
+        if not whole:
+            with contextlib.suppress(OSError):
+                os.ftruncate(stream.fileno(), end)
+    if not whole:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)

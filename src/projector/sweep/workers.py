@@ -1,0 +1,166 @@
+"""Processes that project points side by side and hand the results back in order.
+
+They are started as programs of their own, so that neither threads of the caller are copied nor
+its main module is run again; where the caller dies, they find their input closed and end.
+"""
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from projector.errors import ProjectorError
+from projector.sweep.rows import Batch, project_points
+from projector.sweep.space import Space
+
+AHEAD = 3
+"""Batches that wait for each worker, so that none of them waits for its own."""
+
+_START = "import sys; sys.path[:] = {path!r}; from projector.sweep.workers import serve; serve()"
+
+
+class Crew:
+    """Worker processes of one sweep; leaving the context ends them."""
+
+    def __init__(self, workers: int, space: Space, axes: Mapping[str, str]) -> None:
+        # First, so that a space that cannot be sent starts nothing.
+        self._task = pickle.dumps((space, dict(axes)))
+        self._workers = workers
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sweep")
+
+    def __enter__(self) -> Self:
+        """Start the processes."""
+        try:
+            for _ in range(self._workers):
+                process = _start()
+                self._processes.append(process)
+                self._idle.put(process)
+                with contextlib.suppress(OSError):
+                    _send(process, self._task)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the processes."""
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self._processes:
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                # A request that was cut short cannot be flushed any more.
+                with contextlib.suppress(OSError):
+                    assert stream is not None
+                    stream.close()
+
+    def project(self, tasks: Iterable[range]) -> Iterator[Batch]:
+        """Yield the rows of ``tasks`` in their order, a few of them ahead of the reader."""
+        waiting: deque[Future[Batch]] = deque()
+        for points in tasks:
+            waiting.append(self._threads.submit(self._ask, points))
+            if len(waiting) >= AHEAD * self._workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _ask(self, points: range) -> Batch:
+        process = self._idle.get()
+        try:
+            assert process.stdout is not None
+            _send(process, pickle.dumps(points))
+            answer = pickle.load(process.stdout)  # noqa: S301  # our own process
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            raise _died(process) from None
+        finally:
+            self._idle.put(process)
+        if isinstance(answer, Batch):
+            return answer
+        if isinstance(answer, ProjectorError):
+            raise answer
+        msg = f"a worker of the sweep failed at points {points.start} to {points.stop - 1}"
+        error = RuntimeError(msg)
+        error.add_note(str(answer))
+        raise error
+
+
+def serve() -> None:
+    """Answer requests of a `Crew` on standard input until it is closed."""
+    requests = sys.stdin.buffer
+    # What prints goes to standard error; standard output belongs to the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        try:
+            space, axes = pickle.load(requests)  # noqa: S301  # our own process
+            failure = None
+        except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
+            failure = traceback.format_exc()
+        while True:
+            points = pickle.load(requests)  # noqa: S301  # our own process
+            answer: Any = failure
+            if failure is None:
+                answer = _answer(space, axes, points)
+            answers.write(pickle.dumps(answer))
+            answers.flush()
+
+
+def _answer(space: Space, axes: Mapping[str, str], points: range) -> Batch | ProjectorError | str:
+    try:
+        return project_points(space, axes, points)
+    except ProjectorError as error:
+        return error
+    except Exception:  # noqa: BLE001, RUF100  # told to the caller
+        return traceback.format_exc()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return subprocess.Popen(  # noqa: S603  # this interpreter
+        [sys.executable, "-c", _START.format(path=sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **single},
+        # An interrupt is for the caller, who ends its workers.
+        start_new_session=True,
+    )
+
+
+def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(content)
+    process.stdin.flush()
+
+
+def _died(process: subprocess.Popen[bytes]) -> ProjectorError:
+    try:
+        code = process.wait(timeout=5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    msg = (
+        f"workers: a worker of the sweep {how}, perhaps for want of memory; give it fewer "
+        "workers (what an output already holds is kept)"
+    )
+    return ProjectorError(msg, key="workers", allowed="fewer workers")

@@ -1,0 +1,214 @@
+"""Sweeping: estimates, workers, and what a result can do."""
+
+import itertools
+import os
+import random
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import projector as pj
+from projector.errors import ConfigError, ProjectorError, UnsupportedError
+from projector.sweep import engine, result, workers
+from projector.sweep.engine import estimate, sweep
+from sweep.grid import AXES, Grid, grid
+
+
+@pytest.fixture
+def swept():
+    return sweep(grid())
+
+
+def test_the_public_name_is_the_function(swept):
+    again = pj.sweep(grid(), workers=1)
+    assert again.to_arrow().equals(swept.to_arrow())
+    assert isinstance(again, pj.SweepResult)
+
+
+def test_the_object_of_a_sweep(swept):
+    found = swept.to_dict()
+    assert found.keys() == {
+        "schema_version", "version", "warnings", "rows", "does_not_fit", "evaluated",
+        "infeasible", "rate_per_s", "seconds", "output",
+    }  # fmt: skip
+    assert found["rows"] + sum(found["infeasible"].values()) == found["evaluated"] == 216
+    assert found["rate_per_s"] == found["rows"] / found["seconds"]
+    assert found["output"] is None
+    assert "153 rows" in repr(swept)
+    assert swept.columns == tuple(swept.to_arrow().column_names)
+
+
+def test_columns_can_be_chosen(swept):
+    table = swept.to_arrow(["mfu", "fits"])
+    assert table.column_names == ["mfu", "fits"]
+    with pytest.raises(ConfigError, match="there is no column 'mfuu'"):
+        swept.to_arrow(["mfuu"])
+
+
+def test_pandas_is_asked_for(swept, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UnsupportedError, match="pandas is not installed"):
+        swept.to_pandas()
+
+
+def front_of(rows, signs):
+    """Return the rows that no other beats, by the definition."""
+    values = [[sign * row[name] for name, sign in signs.items()] for row in rows]
+
+    def beats(a, b):
+        return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
+
+    kept = [i for i, own in enumerate(values) if not any(beats(other, own) for other in values)]
+    return [rows[i] for i in sorted(kept, key=lambda i: (values[i], i))]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "signs"),
+    [
+        (None, {"tokens_per_s_per_gpu": -1, "peak_gib": 1}),
+        (["gpus"], {"gpus": 1}),
+        (["mfu", "gpus", "peak_gib"], {"mfu": -1, "gpus": 1, "peak_gib": 1}),
+        ({"gpus": "max", "iteration_time_ms": "min"}, {"gpus": -1, "iteration_time_ms": 1}),
+    ],
+)
+def test_the_front_is_what_nothing_beats(objectives, signs, swept):
+    found = swept.pareto() if objectives is None else swept.pareto(objectives)
+    rows = [row for row in swept.to_arrow().to_pylist() if row["fits"]]
+    assert found.to_pylist() == front_of(rows, signs)
+
+
+def test_a_front_of_random_points():
+    rng = np.random.default_rng(5)
+    for size, dimensions in itertools.product((1, 2, 50), (1, 2, 3)):
+        values = rng.integers(0, 6, (size, dimensions)).astype(float)
+        front = result._front(values)
+        rows = [dict(enumerate(row)) | {"row": i} for i, row in enumerate(values.tolist())]
+        expected = front_of(rows, dict.fromkeys(range(dimensions), 1))
+        assert [row["row"] for row in expected] == front.tolist()
+
+
+def test_objectives_that_are_none(swept):
+    for wrong, told in (
+        (["nothing"], "no column"),
+        (["bound"], "no numbers"),
+        ([], "at least one"),
+        ({"mfu": "up"}, "max or min"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            swept.pareto(wrong)
+
+
+def test_the_best_rows(swept, tmp_path):
+    rows = [row for row in swept.to_arrow().to_pylist() if row["fits"]]
+    expected = sorted(rows, key=lambda row: -row["tokens_per_s_per_gpu"])[:7]
+    assert swept.best(7) == expected
+    swept.write(tmp_path / "out")
+    assert sweep(grid(), tmp_path / "out").best(7) == expected
+
+
+def test_what_does_not_fit_is_a_row_and_not_the_best():
+    space = grid({"parallelism.tp": [1, 8]}, model="llama3.1_70b")
+    found = sweep(space)
+    assert (found.rows, found.does_not_fit) == (2, 2)
+    assert found.to_arrow().column("status").to_pylist() == ["does_not_fit"] * 2
+    assert found.best(3) == []
+    assert len(found.pareto()) == 0
+    assert len(found.pareto(fits=False)) > 0
+
+
+def test_an_estimate_looks_at_a_sample():
+    found = estimate(grid(), workers=1)
+    assert (found.points, found.sampled, found.legal) == (216, 216, 153)
+    assert 0.0 < found.seconds < 60.0
+    assert sum(found.infeasible.values()) == 63
+
+
+def test_an_endless_space_is_refused(tmp_path, monkeypatch):
+    numbers = tuple(range(1, 10_001))
+    endless = Grid(
+        grid().base,
+        (
+            ("training.global_batch_size", numbers),
+            ("training.seq_length", numbers),
+            ("cluster.nodes", numbers),
+        ),
+    )
+    monkeypatch.setattr(engine, "_SAMPLE_BATCH", 16)
+    with pytest.raises(ConfigError, match=r"1,000,000,000,000 points, about .* with 2 workers"):
+        sweep(endless, tmp_path / "out", workers=2)
+    assert not (tmp_path / "out").exists()
+    tenfold = Grid(grid().base, endless.axes * 6)
+    with pytest.raises(ConfigError, match="more than can be numbered"):
+        sweep(tenfold)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, True, "2", 10_000])
+def test_numbers_of_workers(number):
+    with pytest.raises(ConfigError, match="workers"):
+        sweep(grid(), workers=number)
+
+
+def test_a_place_that_is_no_path():
+    with pytest.raises(ConfigError, match="out is a folder"):
+        sweep(grid(), 3)
+
+
+def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "FEW_POINTS", 0)
+    start, started = workers._start, []
+
+    def watched():
+        process = start()
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(workers, "_start", watched)
+
+    def murder(done, total, rows):
+        if done > 50:
+            for process in started:
+                os.kill(process.pid, signal.SIGKILL)
+
+    space = grid({**AXES, "training.global_batch_size": list(range(64, 1024, 64))})
+    with pytest.raises(ProjectorError, match="was ended by signal 9") as caught:
+        sweep(space, tmp_path / "out", workers=2, progress=murder)
+    assert caught.value.key == "workers"
+    assert all(process.returncode is not None for process in started)
+
+
+class Broken(Grid):
+    """A space with a mistake of our own."""
+
+    def overrides(self, index):
+        if index == 130:
+            raise ZeroDivisionError
+        return super().overrides(index)
+
+
+def test_a_mistake_of_a_worker_is_told_with_its_place(monkeypatch):
+    monkeypatch.setattr(engine, "FEW_POINTS", 0)
+    monkeypatch.setattr(engine, "axis_kinds", lambda space: dict.fromkeys(space.fields, "text"))
+    space = Broken(grid().base, grid().axes)
+    with pytest.raises(RuntimeError, match="failed at points 116 to 135") as caught:
+        sweep(space, workers=2)
+    assert "ZeroDivisionError" in caught.value.__notes__[0]
+
+
+def test_progress_counts_points(monkeypatch):
+    seen = []
+    found = sweep(grid(), progress=lambda *now: seen.append(now))
+    done = [now[0] for now in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (216, 216, found.rows)
+
+
+def test_samples_are_the_same_every_time():
+    from projector.sweep.space import sample
+
+    random.seed(1)
+    first = sample(grid(), 10)
+    random.seed(2)
+    assert sample(grid(), 10) == first
+    assert all(0 <= point < 216 for point in first)

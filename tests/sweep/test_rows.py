@@ -1,0 +1,179 @@
+"""Rows are what the projections of the same jobs say."""
+
+import random
+
+import pytest
+
+from projector import project_memory, project_performance
+from projector.config.load import load_job
+from projector.errors import ConfigError, ProjectorError
+from projector.sweep import rows
+from projector.sweep.engine import sweep
+from projector.sweep.rows import RESULTS, project_points, reason_of
+from projector.sweep.space import axis_kinds, cell
+from sweep.grid import AXES, every, grid
+
+WIDE = {
+    "parallelism.tp": [1, 2, 8],
+    "parallelism.pp": [1, 2, 4],
+    "parallelism.vpp": [1, 2],
+    "training.schedule": ["auto", "gpipe", "zerobubble"],
+    "training.precision": ["bf16", "fp8"],
+    "parallelism.ep": [1, 4],
+    "parallelism.etp": [None, 1],
+    "training.global_batch_size": [64, 4096],
+    "training.activation_offload_fraction": [0, 0.5],
+}
+SECTIONS = ("parallelism", "breakdown_ms", "documented")
+
+
+def flat(result):
+    """Return the scalars of both objects under the names of the columns."""
+    found = {}
+    for source in (result, result.memory):
+        for name, value in source.to_dict().items():
+            if name in SECTIONS:
+                found |= {f"{name}.{key}": item for key, item in value.items()}
+            else:
+                found[name] = value
+    skipped = ("schema_version", "version")
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, bool | int | float | str) and name not in skipped
+    }
+
+
+def test_rows_equal_projections_bit_for_bit():
+    space = grid(WIDE, model="mixtral_8x7b", **{"cluster.nodes": 2})
+    chosen = sorted(random.Random(3).sample(range(space.size), 150))
+    batch = project_points(space, axis_kinds(space), chosen)
+    row = 0
+    for point in chosen:
+        overrides = space.overrides(point)
+        try:
+            expected = project_performance(load_job(space.base, overrides))
+        except ProjectorError:
+            continue
+        found = {name: values[row] for name, values in batch.columns.items()}
+        assert found.pop("status") == ("ok" if expected.memory.fits else "does_not_fit")
+        scalars = flat(expected)
+        assert {name: found[name] for name in scalars} == scalars
+        assert found["peak_gib"] == project_memory(expected.job).to_dict()["peak_gib"]
+        axes = {name: value for name, value in overrides.items() if name not in RESULTS}
+        assert {name: found[name] for name in axes} == axes
+        assert found.keys() == scalars.keys() | axes.keys()
+        row += 1
+    assert 20 < row == batch.rows < 150
+    assert row + sum(batch.infeasible.values()) == batch.points == 150
+
+
+def test_kinds_of_columns():
+    space = grid(
+        {
+            "training.global_batch_size": [64, 128],
+            "training.activation_offload_fraction": [0, 0.5],
+            "training.recompute": ["none", {"granularity": "full", "num_layers": 1}],
+            "training.cuda_graphs": [True, False],
+            "parallelism.etp": [None],
+        }
+    )
+    table = sweep(space).to_arrow()
+    types = {name: str(table.schema.field(name).type) for name in space.fields}
+    assert list(types.values()) == ["int64", "double", "string", "bool", "int64"]
+    assert set(table.column("training.recompute").to_pylist()) == {
+        "none",
+        '{"granularity": "full", "num_layers": 1}',
+    }
+    assert table.column_names[: len(space.fields)] == list(space.fields)
+    assert str(table.schema.field("fits").type) == "bool"
+    assert len(set(table.column_names)) == len(table.column_names)
+
+
+def test_an_axis_without_values_is_null():
+    space = grid({"training.pipeline": [1]})  # never loaded
+    assert axis_kinds(space) == {"training.pipeline": "int"}
+    assert axis_kinds(grid({"x": [None]})) == {"x": "text"}
+    assert cell("x", "text", None) is None
+    assert cell("x", "float", 1) == 1.0
+    with pytest.raises(ConfigError, match="of another kind"):
+        cell("x", "int", 0.5)
+
+
+def test_illegal_points_are_counted_by_reason():
+    space = grid(most=4)
+    result = sweep(space)
+    legal, reasons = 0, {}
+    for overrides in every(space):
+        broken = space.excluded(overrides)
+        if broken:
+            reason = f"constraint: {broken}"
+        else:
+            try:
+                project_performance(load_job(space.base, overrides))
+            except ProjectorError as error:
+                reason = reason_of(error)
+            else:
+                legal += 1
+                continue
+        reasons[reason] = reasons.get(reason, 0) + 1
+    assert result.rows == legal > 0
+    assert result.infeasible == reasons
+    assert "constraint: product <= 4" in reasons
+    assert "parallelism.tp: tp (N) does not divide num_attention_heads (N)" in reasons
+    assert list(reasons.values()) != sorted(reasons.values())
+    counts = list(result.infeasible.values())
+    assert counts == sorted(counts, reverse=True)
+    assert result.evaluated == space.size == result.rows + sum(counts)
+
+
+def test_one_illegal_job_costs_its_batch_little(monkeypatch):
+    """What only the projection itself refuses is found by halving."""
+    space = grid()
+    points = range(48)
+    expected = project_points(space, axis_kinds(space), points)
+    calls = 0
+    evaluate = rows.evaluate
+
+    def counted(jobs):
+        nonlocal calls
+        calls += 1
+        if any(job.parallelism.pp == 2 and job.cluster.nodes == 2 for job in jobs):
+            msg = "cannot be computed"
+            raise ProjectorError(msg, key="parallelism.pp")
+        return evaluate(jobs)
+
+    monkeypatch.setattr(rows, "evaluate", counted)
+    batch = project_points(space, axis_kinds(space), points)
+    refused = batch.infeasible.pop("parallelism.pp: cannot be computed")
+    assert batch.infeasible == expected.infeasible
+    assert batch.rows == expected.rows - refused
+    times = expected.columns["iteration_time_ms"]
+    assert set(batch.columns["iteration_time_ms"]) < set(times)
+
+
+@pytest.mark.parametrize(
+    ("key", "message", "reason"),
+    [
+        ("a.b", "a.b: 12 is no divisor of 1,024; nearest: 8", "a.b: N is no divisor of N"),
+        ("pp", "schedule 1f1b needs 2.5e3 or -4", "pp: schedule 1f1b needs N or N"),
+        ("x", "x: 1 of [1, 2, 4, 8]", "x: N of [N, ...]"),
+        ("", "llama3.1_8b on 8x mi355x", "llama3.1_8b on 8x mi355x"),
+    ],
+)
+def test_reasons_leave_numbers_out(key, message, reason):
+    assert reason_of(ProjectorError(message, key=key)) == reason
+
+
+def test_a_long_reason_is_cut():
+    assert len(reason_of(ProjectorError("x" * 500))) == 200
+
+
+def test_missing_is_null_and_never_nan(monkeypatch):
+    monkeypatch.setitem(RESULTS, "hfu", ("float", lambda _: float("nan")))
+    table = sweep(grid({"parallelism.tp": [1, 2]})).to_arrow()
+    assert table.column("hfu").null_count == len(table) == 2
+
+
+def test_axes_of_the_default_grid_are_legal_fields():
+    assert set(AXES) == set(grid().fields)
