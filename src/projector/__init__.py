@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
-    from projector.sweep.engine import sweep
-    from projector.sweep.result import SweepResult
+    from projector.sweeps.engine import sweep
+    from projector.sweeps.result import SweepResult
 
 _HOMES = {
     "Job": "projector.config.job",
@@ -27,7 +27,7 @@ _HOMES = {
     "PerformanceProjection": "projector.projection.performance",
     "ProjectorError": "projector.errors",
     "ScheduleResult": "projector.schedule.simulate",
-    "SweepResult": "projector.sweep.result",
+    "SweepResult": "projector.sweeps.result",
     "SearchResult": "projector.searches.configurations",
     "attention_time": "projector.projection.kernel_api",
     "collective_time": "projector.projection.kernel_api",
@@ -39,7 +39,7 @@ _HOMES = {
     "project_performance": "projector.projection.api",
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
-    "sweep": "projector.sweep.engine",
+    "sweep": "projector.sweeps.engine",
 }
 
 __all__ = [  # types first, then functions
@@ -75,8 +75,8 @@ def __getattr__(name: str) -> Any:
         msg = f"module 'projector' has no attribute {name!r}"
         raise AttributeError(msg)
     value = getattr(import_module(home), name)
-    # Loading a package that is called like its function has put the package, callable, here.
-    return globals().setdefault(name, value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ from projector.cli.output import (
 from projector.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from projector.sweep.space import Space
+    from projector.sweeps.space import Space
 
 ENGINES = ("local",)
 """Who computes; distributed engines are not part of this version."""
@@ -65,13 +65,13 @@ def command(
         msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
         raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
     announce_compilation(quiet=quiet)
-    from projector.sweep.space import read_space
+    from projector.sweeps.space import read_space
 
     found = read_space(space)
     if dry_run:
         return _dry_run(found, workers, as_json=as_json)
     from projector.report.progress import SweepProgress
-    from projector.sweep.engine import sweep
+    from projector.sweeps.engine import sweep
 
     try:
         with SweepProgress(quiet=quiet) as progress:
@@ -91,7 +91,7 @@ def command(
 
 
 def _dry_run(space: "Space", workers: int | None, *, as_json: bool) -> int:
-    from projector.sweep.engine import estimate
+    from projector.sweeps.engine import estimate
 
     found = estimate(space, workers)
     if as_json:

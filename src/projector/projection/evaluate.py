@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from projector.config.job import Job
 from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.workloads import MOE, Workloads, lower
+from projector.lower.jobs import lower_jobs
+from projector.lower.workloads import MOE, Workloads, layout_of, lower
 from projector.operations.cost import (
     RowCosts,
     WorkloadCosts,
@@ -145,6 +146,19 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         placements=tuple(placements),
         orders=tuple(orders),
     )
+
+
+def check_exists(job: Job) -> None:
+    """Raise what nearly every job that cannot exist breaks, much cheaper than evaluating it.
+
+    Raises
+    ------
+    ProjectorError
+        If its degrees, its layout or its schedule cannot exist.
+    """
+    columns = lower_jobs([job])
+    layout_of(job)
+    _schedule(job, int(columns.microbatches[0]))
 
 
 def _schedule(job: Job, microbatches: int) -> str:

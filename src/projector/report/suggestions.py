@@ -231,9 +231,7 @@ def _candidates(result: PerformanceProjection) -> list[Overrides]:
 
 def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overrides]]:
     """Keep the first few candidates that describe a job which can exist."""
-    from projector.lower.jobs import lower_jobs
-    from projector.lower.workloads import layout_of
-    from projector.schedule import registry
+    from projector.projection.evaluate import check_exists
 
     jobs: list[Job] = []
     changes: list[Overrides] = []
@@ -244,16 +242,7 @@ def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overr
             continue
         try:
             changed = load_job(job, change)
-            columns = lower_jobs([changed])
-            layout_of(changed)
-            split = changed.parallelism
-            registry.check(
-                changed.training.schedule,
-                split.pp,
-                split.vpp,
-                int(columns.microbatches[0]),
-                split.microbatch_group_size_per_vp_stage,
-            )
+            check_exists(changed)
         except ProjectorError:
             continue
         jobs.append(changed)

@@ -6,8 +6,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.report.tables import add_row, grid, heading, percent, plain, section
-from projector.sweep.engine import Estimate
-from projector.sweep.result import SweepResult
+from projector.sweeps.engine import Estimate
+from projector.sweeps.result import SweepResult
 
 BEST = 5
 """Rows that the report lists."""

@@ -14,10 +14,9 @@ from projector.config.job import Job
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.hardware import domain_gpus
-from projector.lower.jobs import divisors, lower_jobs
-from projector.lower.workloads import layout_of
+from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
-from projector.projection.evaluate import evaluate
+from projector.projection.evaluate import check_exists, evaluate
 from projector.projection.memory_columns import usable_bytes
 from projector.projection.performance import PerformanceProjection
 from projector.schedule import registry
@@ -173,7 +172,7 @@ def search(
     for overrides in _candidates(base, limits):
         try:
             each = variants.job(overrides)
-            _check(each)
+            check_exists(each)
         except ProjectorError as error:
             illegal[error.key or "job"] += 1
             continue
@@ -242,20 +241,6 @@ def _chunks(layers: int, pp: int) -> list[int]:
     if pp == 1:
         return [1]
     return [1, *(v for v in range(2, MOST_CHUNKS + 1) if layers % (pp * v) == 0)]
-
-
-def _check(job: Job) -> None:
-    """Raise what an evaluation would raise because the job cannot exist."""
-    split = job.parallelism
-    columns = lower_jobs([job])
-    layout_of(job)
-    registry.check(
-        job.training.schedule,
-        split.pp,
-        split.vpp,
-        int(columns.microbatches[0]),
-        split.microbatch_group_size_per_vp_stage,
-    )
 
 
 def _evaluate(

@@ -1,6 +1,6 @@
 import pytest
 
-from projector.sweep import engine, store
+from projector.sweeps import engine, store
 
 
 @pytest.fixture(autouse=True)

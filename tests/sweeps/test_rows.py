@@ -7,11 +7,11 @@ import pytest
 from projector import project_memory, project_performance
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
-from projector.sweep import rows
-from projector.sweep.engine import sweep
-from projector.sweep.rows import RESULTS, project_points, reason_of
-from projector.sweep.space import axis_kinds, cell
-from sweep.grid import AXES, every, grid
+from projector.sweeps import rows
+from projector.sweeps.engine import sweep
+from projector.sweeps.rows import RESULTS, project_points, reason_of
+from projector.sweeps.space import axis_kinds, cell
+from sweeps.grid import AXES, every, grid
 
 WIDE = {
     "parallelism.tp": [1, 2, 8],

@@ -9,9 +9,9 @@ import projector as pj
 from projector.cli.main import run
 from projector.config.space import load_space
 from projector.errors import ConfigError, ProjectorError
-from projector.sweep import engine
-from projector.sweep.engine import sweep
-from sweep.grid import BASE
+from projector.sweeps import engine
+from projector.sweeps.engine import sweep
+from sweeps.grid import BASE
 
 SPACE = {
     "base": BASE,

@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from projector.errors import ConfigError
-from projector.sweep import store
-from projector.sweep.engine import sweep
-from sweep.grid import AXES, grid
+from projector.sweeps import store
+from projector.sweeps.engine import sweep
+from sweeps.grid import AXES, grid
 
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
-from projector.sweep import engine, store
-from sweep.grid import grid
+from projector.sweeps import engine, store
+from sweeps.grid import grid
 store.CHUNK_POINTS, engine.BATCH_POINTS, engine.FEW_POINTS = 16, 8, 0
 engine.sweep(grid(), {out!r}, workers={workers},
              progress=lambda *now: print(*now, flush=True))
@@ -115,7 +115,7 @@ def test_a_killed_sweep_continues(workers, tmp_path, monkeypatch):
 
 
 def test_rows_do_not_depend_on_workers(whole, tmp_path, monkeypatch):
-    from projector.sweep import engine
+    from projector.sweeps import engine
 
     monkeypatch.setattr(engine, "FEW_POINTS", 0)
     monkeypatch.setattr(engine, "BATCH_POINTS", 7)

@@ -11,9 +11,9 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
-from projector.sweep import engine, result, workers
-from projector.sweep.engine import estimate, sweep
-from sweep.grid import AXES, Grid, grid
+from projector.sweeps import engine, result, workers
+from projector.sweeps.engine import estimate, sweep
+from sweeps.grid import AXES, Grid, grid
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_progress_counts_points(monkeypatch):
 
 
 def test_samples_are_the_same_every_time():
-    from projector.sweep.space import sample
+    from projector.sweeps.space import sample
 
     random.seed(1)
     first = sample(grid(), 10)

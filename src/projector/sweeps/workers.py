@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from projector.errors import ProjectorError
-from projector.sweep.rows import Batch, project_points
-from projector.sweep.space import Space
+from projector.sweeps.rows import Batch, project_points
+from projector.sweeps.space import Space
 
 AHEAD = 3
 """Batches that wait for each worker, so that none of them waits for its own."""
 
-_START = "import sys; sys.path[:] = {path!r}; from projector.sweep.workers import serve; serve()"
+_START = "import sys; sys.path[:] = {path!r}; from projector.sweeps.workers import serve; serve()"
 
 
 class Crew:

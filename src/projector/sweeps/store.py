@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from projector.errors import ConfigError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
-from projector.sweep.space import BOOL, FLOAT, INT, TEXT, Space
+from projector.sweeps.space import BOOL, FLOAT, INT, TEXT, Space
 
 if TYPE_CHECKING:
     import pyarrow as pa

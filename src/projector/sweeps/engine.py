@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from projector.errors import ConfigError
-from projector.sweep.result import Chunk, SweepResult
-from projector.sweep.rows import Batch, column_kinds, project_points
-from projector.sweep.space import Space, SpaceLike, axis_kinds, read_space, sample
-from projector.sweep.store import Plan, Store, Totals, is_begun
-from projector.sweep.workers import Crew
+from projector.sweeps.result import Chunk, SweepResult
+from projector.sweeps.rows import Batch, column_kinds, project_points
+from projector.sweeps.space import Space, SpaceLike, axis_kinds, read_space, sample
+from projector.sweeps.store import Plan, Store, Totals, is_begun
+from projector.sweeps.workers import Crew
 
 BATCH_POINTS = 256
 """Points projected together: enough that operators are costed once for many, few enough that all

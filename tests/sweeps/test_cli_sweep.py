@@ -5,9 +5,9 @@ import json
 import pytest
 
 from projector.cli.main import run
-from projector.sweep import space as space_module
-from projector.sweep.engine import sweep
-from sweep.grid import AXES, grid
+from projector.sweeps import space as space_module
+from projector.sweeps.engine import sweep
+from sweeps.grid import AXES, grid
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_another_sweep_at_that_place(command, tmp_path):
 
 
 def test_an_interrupt_says_how_to_continue(command, tmp_path, monkeypatch):
-    from projector.sweep import engine
+    from projector.sweeps import engine
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt

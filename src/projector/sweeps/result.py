@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
-from projector.sweep.space import BOOL, FLOAT, INT
-from projector.sweep.store import Plan, Store, Totals, part_path, part_paths, stored_chunks
+from projector.sweeps.space import BOOL, FLOAT, INT
+from projector.sweeps.store import Plan, Store, Totals, part_path, part_paths, stored_chunks
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]

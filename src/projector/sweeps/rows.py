@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config.load import Variants
 from projector.errors import ProjectorError
-from projector.lower.jobs import lower_jobs
-from projector.lower.workloads import layout_of
-from projector.projection.evaluate import evaluate
+from projector.projection.evaluate import check_exists, evaluate
 from projector.projection.performance import PerformanceProjection, performance_projection
 from projector.projection.step import BREAKDOWN
-from projector.schedule import registry
-from projector.sweep.space import BOOL, FLOAT, INT, TEXT, Space, cell
+from projector.sweeps.space import BOOL, FLOAT, INT, TEXT, Space, cell
 from projector.units import to_gib, to_ms
 
 OK, DOES_NOT_FIT = "ok", "does_not_fit"
@@ -124,6 +121,7 @@ def project_points(space: Space, axes: Mapping[str, str], points: Sequence[int])
     batch = Batch(len(points), {name: [] for name in column_kinds(axes)})
     kept: list[Mapping[str, Any]] = []
     jobs: list[Job] = []
+    variants = Variants(space.base)
     for point in points:
         try:
             overrides = space.overrides(point)
@@ -131,10 +129,9 @@ def project_points(space: Space, axes: Mapping[str, str], points: Sequence[int])
             if broken is not None:
                 _count(batch, f"constraint: {broken}")
                 continue
-            job = load_job(space.base, overrides)
+            job = variants.job(overrides)
             # An illegal job would take its whole batch with it.
-            if not _may_exist(job):
-                evaluate([job])
+            check_exists(job)
         except ProjectorError as error:
             _count(batch, reason_of(error))
             continue
@@ -168,24 +165,6 @@ _LIST = re.compile(r"\bN(?:, N)+\b")
 
 def _count(batch: Batch, reason: str) -> None:
     batch.infeasible[reason] = batch.infeasible.get(reason, 0) + 1
-
-
-def _may_exist(job: Job) -> bool:
-    """Whether a job passes what most illegal ones break, much cheaper than projecting it."""
-    split = job.parallelism
-    try:
-        columns = lower_jobs([job])
-        layout_of(job)
-        registry.check(
-            job.training.schedule,
-            split.pp,
-            split.vpp,
-            int(columns.microbatches[0]),
-            split.microbatch_group_size_per_vp_stage,
-        )
-    except ProjectorError:
-        return False
-    return True
 
 
 def _values(jobs: Sequence[Job]) -> list[dict[str, Any] | ProjectorError]:

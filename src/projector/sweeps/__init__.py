@@ -1,0 +1,1 @@
+"""Sweeps: a space of jobs becomes a table of results, on disk or in memory."""
