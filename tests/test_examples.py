@@ -3,9 +3,12 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import projector
+from projector.config.load import load_job
+from projector.config.space import load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [
@@ -58,3 +61,29 @@ def test_documented_figures_of_the_memory_sample():
     assert round(documented.param_optimizer_gib, 2) == 79.26
     assert round(documented.activation_gib, 2) == 503.56
     assert round(documented.total_gib, 2) == 582.82
+
+
+SPACES = sorted(EXAMPLES.glob("space_*.yaml"))
+
+
+@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
+def test_points_of_an_example_space(path):
+    space = load_space(path)
+    points = np.random.default_rng(0).integers(0, space.size, 200).tolist()
+    legal = [space.overrides(p) for p in points if space.excluded(space.overrides(p)) is None]
+    assert len(legal) >= 60
+    for overrides in legal[:3]:
+        assert projector.project_performance(load_job(space.base, overrides)).mfu > 0
+
+
+def test_the_large_space_has_millions_of_different_points():
+    space = load_space(EXAMPLES / "space_llama70b.yaml")
+    points = np.random.default_rng(1).integers(0, space.size, 3000).tolist()
+    legal = sum(space.excluded(space.overrides(point)) is None for point in points)
+    assert space.size * legal / len(points) > 5.4e6
+    assert len({str(space.overrides(point)) for point in points}) == len(set(points))
+
+
+def test_the_small_space_is_swept():
+    result = projector.sweep(EXAMPLES / "space_llama8b_hardware.yaml", workers=1)
+    assert (result.rows, result.evaluated) == (72, 81)

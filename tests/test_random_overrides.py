@@ -10,7 +10,7 @@ from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.projection.api import project_performance
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("[!s]*.yaml"))
 ROUNDS, PER_ROUND = 10, 1000
 
 ODD = [

@@ -112,6 +112,12 @@ def test_constraints_see_the_fields_of_another_model():
     assert found.excluded(found.overrides(1)) is None
 
 
+def test_short_names_are_those_of_fields_not_of_their_sources():
+    found = space({"cluster.network.nic_gbit_per_s": [200.0, 400.0]}, ["nic_gbit_per_s > 300"])
+    assert found.excluded(found.overrides(0)) == "nic_gbit_per_s > 300"
+    assert found.excluded(found.overrides(1)) is None
+
+
 def test_files_and_equal_spaces(tmp_path):
     axes = {"parallelism.tp": {"powers_of_two": [1, 4]}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(BASE))

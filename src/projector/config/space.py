@@ -355,12 +355,14 @@ def _has_field(base: Job, field: str) -> bool:
 
 
 def flat_fields(job: Job) -> dict[str, Any]:
-    """Return dotted field -> value of everything in a job."""
+    """Return dotted field -> value of everything in a job; where numbers come from is left out."""
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
         if isinstance(value, Mapping):
             for name, inner in value.items():
+                if name == "sources":
+                    continue
                 walk(f"{prefix}.{name}" if prefix else str(name), inner)
         else:
             flat[prefix] = value
