@@ -1,13 +1,17 @@
 """What all figures share: their files, their style, their ink."""
 
+import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from projector.errors import ConfigError
-from projector.report.files import check_place
+from projector.report.files import check_place, write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 DPI = 110
@@ -67,3 +71,20 @@ def style() -> Iterator[None]:
     with warnings.catch_warnings(), matplotlib_style.context(["default", _STYLE]):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
+
+
+def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
+    """Draw in our style and write PNG or SVG; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If `check_figure` refuses the path, or the file cannot be written.
+    """
+    check_figure(path)
+    target = Path(path)
+    form = target.suffix.lower().removeprefix(".")
+    stream = io.BytesIO()
+    with style():
+        draw().savefig(stream, format=form, metadata=METADATA[form])
+    write_whole(target, stream.getvalue(), key="plot")

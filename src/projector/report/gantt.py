@@ -3,15 +3,13 @@
 Matplotlib is imported where a figure is drawn, and without pyplot: no window, no global state.
 """
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.report.figure import DPI, INK, METADATA, SOFT, check_figure, style
-from projector.report.files import write_whole
+from projector.report.figure import DPI, INK, SOFT, save_figure
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.replay import PS_PER_S
 from projector.schedule.run import PipelineRun
@@ -130,14 +128,7 @@ def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    check_figure(path)
-    target = Path(path)
-    form = target.suffix.lower().removeprefix(".")
-    stream = io.BytesIO()
-    with style():
-        figure = gantt_figure(run, title)
-        figure.savefig(stream, format=form, metadata=METADATA[form])
-    write_whole(target, stream.getvalue(), key="plot")
+    save_figure(path, lambda: gantt_figure(run, title))
 
 
 def gantt_figure(run: PipelineRun, title: str = "") -> "Figure":

@@ -3,7 +3,6 @@
 Matplotlib is imported where a figure is drawn, and without pyplot: no window, no global state.
 """
 
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.report.figure import DPI, METADATA, SOFT, check_figure, style
-from projector.report.files import write_whole
+from projector.report.figure import DPI, SOFT, save_figure
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 COLOURED = 7
 """Groups with a colour of their own; the others share a grey."""
@@ -83,32 +82,27 @@ def write_figure(validation: Validation, path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    check_figure(path)
-    target = Path(path)
-    write_whole(target, _drawn(validation, target.suffix.lower().removeprefix(".")), key="plot")
+    save_figure(path, lambda: _drawn(validation))
 
 
-def _drawn(validation: Validation, form: str) -> bytes:
+def _drawn(validation: Validation) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     points = _points(validation)
-    stream = io.BytesIO()
-    with style():
-        engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
-        figure = Figure(figsize=_SIZE_IN, dpi=DPI, layout=engine)
-        FigureCanvasAgg(figure)
-        figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
-        if len(points.ratio):
-            agreement, ratios, groups = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.95))
-            _draw_agreement(agreement, points, validation.kind)
-            _draw_ratios(ratios, points, validation.kind)
-            _draw_groups(groups, points)
-        else:
-            figure.text(0.5, 0.5, "no row could be projected", ha="center", color=SOFT)
-        figure.savefig(stream, format=form, metadata=METADATA[form])
-    return stream.getvalue()
+    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
+    figure = Figure(figsize=_SIZE_IN, dpi=DPI, layout=engine)
+    FigureCanvasAgg(figure)
+    figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
+    if len(points.ratio):
+        agreement, ratios, groups = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.95))
+        _draw_agreement(agreement, points, validation.kind)
+        _draw_ratios(ratios, points, validation.kind)
+        _draw_groups(groups, points)
+    else:
+        figure.text(0.5, 0.5, "no row could be projected", ha="center", color=SOFT)
+    return figure
 
 
 def _points(validation: Validation) -> _Points:

@@ -1,14 +1,12 @@
 """The report of `sensitivity`, and its tornado."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.report.figure import DPI, INK, METADATA, SOFT, check_figure, style
-from projector.report.files import write_whole
+from projector.report.figure import DPI, INK, SOFT, save_figure
 from projector.report.job import configuration, title
 from projector.report.tables import DIM, add_row, grid, milliseconds, plain, section, signed
 from projector.searches.sensitivity import Effect, Sensitivity
@@ -64,13 +62,7 @@ def write_tornado(found: Sensitivity, path: str | Path, top: int) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    check_figure(path)
-    target = Path(path)
-    form = target.suffix.lower().removeprefix(".")
-    stream = io.BytesIO()
-    with style():
-        tornado_figure(found, top).savefig(stream, format=form, metadata=METADATA[form])
-    write_whole(target, stream.getvalue(), key="plot")
+    save_figure(path, lambda: tornado_figure(found, top))
 
 
 def tornado_figure(found: Sensitivity, top: int) -> "Figure":

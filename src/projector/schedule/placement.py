@@ -53,6 +53,11 @@ class Placement:
         before = np.where(place == 0, stage, stage - 1)
         return np.stack([rank[following], rank[before]], axis=1)
 
+    @cached_property
+    def _sends(self) -> NDArray[np.bool_]:
+        """Whether a virtual stage sends to another rank, on and back: ``bool[2, pp * chunks]``."""
+        return np.asarray((self.neighbour != self.rank_of[:, np.newaxis]).T)
+
     def block(self, duration_ps: Ints, p2p_ps: Ints) -> tuple[Ints, Ints]:
         """Return durations and latencies of ranks that wait until what they send has arrived.
 
@@ -63,8 +68,7 @@ class Placement:
         p2p_ps : int64[..., 2, pp * chunks]
             Latency from each virtual stage to the next and to the one before.
         """
-        away = (self.neighbour != self.rank_of[:, np.newaxis]).T
-        sent = np.where(away, p2p_ps, 0)[..., self.stage_of]  # [..., 2, pp, chunks]
+        sent = np.where(self._sends, p2p_ps, 0)[..., self.stage_of]  # [..., 2, pp, chunks]
         longer = duration_ps.copy()
         for kind, direction in ((FORWARD, 0), (BACKWARD, 1)):
             longer[..., kind, :] += sent[..., direction, :, :, np.newaxis]
@@ -80,6 +84,5 @@ class Placement:
         microbatches : int
             Microbatches that pass through each virtual stage.
         """
-        away = (self.neighbour != self.rank_of[:, np.newaxis]).T
-        per_stage = np.where(away, p2p_ps, 0).sum(axis=0)
+        per_stage = np.where(self._sends, p2p_ps, 0).sum(axis=0)
         return np.asarray(microbatches * per_stage[self.stage_of].sum(axis=1), np.int64)

@@ -56,10 +56,6 @@ def _v_stages(pp: int, vpp: int) -> NDArray[np.int64]:  # noqa: ARG001
     return v_shape(pp)
 
 
-def _two_ways(pp: int, vpp: int) -> NDArray[np.int64]:  # noqa: ARG001
-    return dualpipe.placement(pp)
-
-
 class Entry(NamedTuple):
     """One schedule."""
 
@@ -88,6 +84,10 @@ class Entry(NamedTuple):
         return self.plan is not None
 
 
+def _one_chunk(name: str) -> Callable[..., None]:
+    return partial(one_chunk_of_any, name)
+
+
 def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
     """Return the ``plan`` of a module of orders, imported when it is called: it loads numba."""
 
@@ -102,9 +102,15 @@ def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], O
 SCHEDULES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("gpipe", "all forwards, then all backwards", gpipe.check, gpipe.order, chunks=_one),
         Entry(
-            "1f1b", "one forward, one backward", one_f_one_b.check, one_f_one_b.order, chunks=_one
+            "gpipe",
+            "all forwards, then all backwards",
+            _one_chunk("gpipe"),
+            gpipe.order,
+            chunks=_one,
+        ),
+        Entry(
+            "1f1b", "one forward, one backward", _one_chunk("1f1b"), one_f_one_b.order, chunks=_one
         ),
         Entry(
             "interleaved",
@@ -117,14 +123,14 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
-            zerobubble.check,
+            _one_chunk("zerobubble"),
             zerobubble.order,
             chunks=_one,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
-            zerobubble.check_h2,
+            _one_chunk("zerobubble-h2"),
             zerobubble.order_h2,
             chunks=_one,
         ),
@@ -157,20 +163,20 @@ SCHEDULES: dict[str, Entry] = {
             dualpipe.check,
             dualpipe.order,
             chunks=_one,
-            stages=_two_ways,
+            stages=_v_stages,
             directions=2,
         ),
         Entry(
             "seaailab",
             "zero bubble planned with the times and memory at hand",
-            partial(one_chunk_of_any, "seaailab"),
+            _one_chunk("seaailab"),
             plan=_planner("seaailab"),
             chunks=_one,
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
-            partial(one_chunk_of_any, "seaailab-ilp"),
+            _one_chunk("seaailab-ilp"),
             plan=_planner("seaailab_ilp"),
             chunks=_one,
             on_request=True,

@@ -29,6 +29,10 @@ def _degree(name: str) -> Callable[[PerformanceProjection], int]:
     return lambda result: result.degrees[name]
 
 
+def _documented(name: str) -> Callable[[PerformanceProjection], float]:
+    return lambda result: result.memory.documented.to_dict()[name]
+
+
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 RESULTS: dict[str, tuple[str, Callable[[PerformanceProjection], Any]]] = {
@@ -54,26 +58,16 @@ RESULTS: dict[str, tuple[str, Callable[[PerformanceProjection], Any]]] = {
     "headroom_gib": (FLOAT, lambda result: to_gib(result.memory.headroom_bytes)),
     "fits": (BOOL, lambda result: result.memory.fits),
     "peak_stage": (INT, lambda result: result.memory.peak_stage),
-    "documented.parameters_total": (
-        INT,
-        lambda result: result.memory.documented.to_dict()["parameters_total"],
-    ),
-    "documented.parameters_per_rank": (
-        INT,
-        lambda result: result.memory.documented.to_dict()["parameters_per_rank"],
-    ),
-    "documented.param_optimizer_gib": (
-        FLOAT,
-        lambda result: result.memory.documented.to_dict()["param_optimizer_gib"],
-    ),
-    "documented.activation_gib": (
-        FLOAT,
-        lambda result: result.memory.documented.to_dict()["activation_gib"],
-    ),
-    "documented.total_gib": (
-        FLOAT,
-        lambda result: result.memory.documented.to_dict()["total_gib"],
-    ),
+    **{
+        f"documented.{name}": (kind, _documented(name))
+        for name, kind in (
+            ("parameters_total", INT),
+            ("parameters_per_rank", INT),
+            ("param_optimizer_gib", FLOAT),
+            ("activation_gib", FLOAT),
+            ("total_gib", FLOAT),
+        )
+    },
     "status": (TEXT, lambda result: OK if result.memory.fits else DOES_NOT_FIT),
 }
 """Column -> kind and where it stands in a projection, under the keys of ``--json``.

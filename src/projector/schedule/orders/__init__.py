@@ -1,1 +1,1 @@
-"""One file a schedule: ``check`` says whether it can run, ``order`` returns what it does."""
+"""One file a schedule: ``order`` or ``plan`` returns what it does, ``check`` what it refuses."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
 
 from ._rules import one_chunk
 
@@ -34,16 +34,14 @@ def check(pp: int, vpp: int, microbatches: int) -> None:
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=least)
 
 
-def placement(pp: int) -> Ints:
-    """Return the placement, ``int64[pp, 2]``; stages from ``pp`` on are the second copy."""
-    return np.stack([np.arange(pp), 2 * pp - 1 - np.arange(pp)], axis=1)
-
-
 def order(pp: int, vpp: int, microbatches: int) -> Order:
-    """Return the order; each copy runs half of the microbatches."""
+    """Return the order; each copy runs half of the microbatches.
+
+    The placement is that of a V, whose way back is the second copy here: stages from ``pp`` on.
+    """
     del vpp
     codes = [_phases(pp, rank, microbatches // 2) for rank in range(pp)]
-    return order_from_codes(codes, placement(pp), microbatches // 2, directions=2)
+    return order_from_codes(codes, v_shape(pp), microbatches // 2, directions=2)
 
 
 def _phases(pp: int, rank: int, microbatches: int) -> Ints:

@@ -4,13 +4,6 @@ import numpy as np
 
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
 
-from ._rules import one_chunk
-
-
-def check(pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
-    """Any number of ranks and microbatches; one chunk a rank."""
-    one_chunk("gpipe", vpp)
-
 
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return the order; backwards run from the first microbatch, as in PyTorch."""

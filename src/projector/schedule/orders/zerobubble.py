@@ -11,18 +11,6 @@ from numpy.typing import NDArray
 
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, round_robin_stages
 
-from ._rules import one_chunk
-
-
-def check(pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
-    """Any number of ranks and microbatches; one chunk a rank."""
-    one_chunk("zerobubble", vpp)
-
-
-def check_h2(pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
-    """Any number of ranks and microbatches; one chunk a rank."""
-    one_chunk("zerobubble-h2", vpp)
-
 
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return ZB-H1: the warm-up of 1F1B, and no more memory than its first rank.
