@@ -4,6 +4,15 @@ A rate of memory or of a link is decimal (1 GB/s = 1e9 bytes/s), a capacity is b
 (1 GiB = 2**30 bytes), as vendors print them.
 """
 
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Numbers = TypeVar("Numbers", float, "NDArray[np.float64]")
+"""One number or a column of them."""
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -20,11 +29,11 @@ GBIT = 1e9 / 8
 """Bytes in a gigabit."""
 
 
-def to_gib(num_bytes: float) -> float:
+def to_gib(num_bytes: Numbers) -> Numbers:
     """Convert bytes to GiB."""
     return num_bytes / GIB
 
 
-def to_ms(seconds: float) -> float:
+def to_ms(seconds: Numbers) -> Numbers:
     """Convert seconds to milliseconds."""
     return seconds / MILLISECOND

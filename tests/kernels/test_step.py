@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.kernels.step import gathered_forwards, overlapped_stages
+from projector.kernels.step import STAGE_TERMS, end_steps, gathered_forwards, overlapped_stages
 from reference import step as reference
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
@@ -190,3 +190,83 @@ def test_pipelines_do_not_depend_on_each_other(several):
     together = run_first(several)
     alone = np.concatenate([run_first([pipeline]) for pipeline in several])
     np.testing.assert_array_equal(together, alone)
+
+
+TERMS = ("launch", "tail", "reduce_after", "gather_after", "once", "each")
+
+
+@st.composite
+def ending(draw):
+    """Draw the end of a pipeline and what follows it."""
+    num_ranks, num_chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    ticks = st.integers(0, 10**13)
+    ranks = []
+    for _ in range(num_ranks):
+        start, busy, idle, alone = (draw(ticks) for _ in range(4))
+        end = start + busy + idle
+        last = [draw(st.integers(0, end)) for _ in range(num_chunks)]
+        ranks.append((start, end, last, alone, alone + busy + draw(ticks), busy))
+    count = num_ranks * num_chunks
+    stages = [
+        {"categories": [draw(seconds) for _ in range(6)], **{name: draw(seconds) for name in TERMS}}
+        for _ in range(count)
+    ]
+    order = draw(st.permutations(range(count)))
+    held = [order[r * num_chunks : (r + 1) * num_chunks] for r in range(num_ranks)]
+    optimizer = [draw(seconds) for _ in range(num_ranks)]
+    numbers = draw(seconds), draw(seconds), draw(st.integers(1, 9)), draw(st.booleans())
+    return ranks, held, stages, optimizer, *numbers
+
+
+def run_ends(*cases):
+    """Return what the kernel says of cases of one shape, its rows apart by other rows."""
+    stage_rows, optimizer, firsts = [[0.0] * STAGE_TERMS], [0.0], []
+    for _, _, stages, updates, *_ in cases:
+        firsts.append((len(stage_rows), len(optimizer)))
+        stage_rows += [[*stage["categories"], *(stage[name] for name in TERMS)] for stage in stages]
+        optimizer += updates
+    columns = [
+        np.array([[rank[place] for rank in case[0]] for case in cases], np.int64)
+        for place in range(6)
+    ]
+    start, end, last, alone_start, alone_end, busy = columns
+    n = len(cases)
+    breakdown_s, time_s, rank = np.empty((n, 11)), np.empty((n, 4)), np.empty((n, 2), np.int64)
+    end_steps(
+        np.array([first for first, _ in firsts]),
+        np.array([first for _, first in firsts]),
+        np.array(cases[0][1], np.int64),
+        cases[0][6],
+        np.array([case[7] for case in cases], np.int64),
+        start,
+        end,
+        last,
+        alone_start,
+        alone_end,
+        busy,
+        np.array(stage_rows),
+        np.array(optimizer),
+        np.array([case[4] for case in cases]),
+        np.array([case[5] for case in cases]),
+        breakdown_s,
+        time_s,
+        rank,
+    )
+    return time_s, breakdown_s, rank
+
+
+@given(ending())
+def test_the_end_of_a_step_matches_reference(case):
+    time_s, breakdown_s, rank = run_ends(case)
+    expected = reference.end_step(*case)
+    assert time_s[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-12)
+    assert breakdown_s[0] == pytest.approx(expected[1], rel=1e-9, abs=1e-12)
+    if len({*time_s[0].tolist()}) > 1:
+        assert rank[0].tolist() == list(expected[2])
+
+
+@given(ending())
+def test_ends_of_several_steps_are_what_each_is_alone(case):
+    alone, together = run_ends(case), run_ends(case, case, case)
+    for one, many in zip(alone, together, strict=True):
+        assert (many == one).all()

@@ -2,9 +2,11 @@
 
 import pytest
 
-from projector.config.load import load_job
+from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
+from projector.lower.batch import JobBatch
 from projector.lower.jobs import divisors, local_members, lower_jobs
+from projector.projection.evaluate import check_exists, find_legal
 
 BASE = {
     "model": "llama3.1_8b",
@@ -18,14 +20,18 @@ def job(**overrides):
     return load_job(BASE, {key.replace("__", "."): value for key, value in overrides.items()})
 
 
+def columns_of(job):
+    return lower_jobs(JobBatch.of([job]))
+
+
 def refused(**overrides):
     with pytest.raises(ConfigError) as caught:
-        lower_jobs([job(**overrides)])
+        check_exists(job(**overrides))
     return caught.value
 
 
 def test_degrees():
-    columns = lower_jobs([job(parallelism__tp=2, parallelism__pp=2, parallelism__cp=2)])
+    columns = columns_of(job(parallelism__tp=2, parallelism__pp=2, parallelism__cp=2))
     assert columns.dp[0] == 2
     assert columns.microbatches[0] == 32
     assert columns.tp_local[0] == 2
@@ -34,8 +40,8 @@ def test_degrees():
 
 
 def test_expert_degrees_fold_over_dense_ranks():
-    columns = lower_jobs(
-        [job(model="mixtral_8x7b", parallelism__tp=2, parallelism__ep=4, parallelism__etp=1)]
+    columns = columns_of(
+        job(model="mixtral_8x7b", parallelism__tp=2, parallelism__ep=4, parallelism__etp=1)
     )
     assert (columns.dp[0], columns.edp[0], columns.ep_local[0]) == (8, 4, 4)
 
@@ -76,6 +82,22 @@ def test_rules(overrides, key, says):
     assert error.key == key
     assert says in error.message
     assert error.allowed is not None
+
+
+def test_jobs_of_a_batch_are_told_apart():
+    variants = Variants(job())
+    changes = (
+        {},
+        {"parallelism.tp": 3},
+        {"parallelism.pp": 2, "parallelism.vpp": 32},
+        {"parallelism.pp": 2, "training.schedule": "nothing"},
+        {"parallelism.tp": 5},
+    )
+    broken = [variants.job(each) for each in changes]
+    legal = find_legal(JobBatch.of(broken))
+    assert legal.refused.tolist() == [-1, 0, 1, 2, 0]
+    keys = [error.key for error in legal.errors]
+    assert keys == ["parallelism.tp", "parallelism.pp", "schedule"]
 
 
 def test_divisors():

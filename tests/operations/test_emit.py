@@ -5,7 +5,9 @@ import pytest
 
 from projector.config import resources
 from projector.config.load import load_job, load_model
-from projector.lower.workloads import DENSE, HEAD, MOE, lower
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import lower_jobs
+from projector.lower.workloads import DENSE, HEAD, MOE, lay_out, lower
 from projector.operations.counts import count_model
 from projector.operations.emit import emit_operations
 from projector.operations.table import COLLECTIVE, EXCHANGE, FORWARD, GEMM, WEIGHT
@@ -28,7 +30,8 @@ def table_of(overrides=None, *, model=GPT, nodes=1, gpus_per_node=1):
         },
         overrides,
     )
-    workloads = lower([job])
+    batch = JobBatch.of([job])
+    workloads = lower(batch, lower_jobs(batch), lay_out(batch))
     return job, workloads, emit_operations(workloads.rows)
 
 

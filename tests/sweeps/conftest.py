@@ -7,4 +7,4 @@ from projector.sweeps import engine, store
 def _small(monkeypatch):
     """Small chunks and batches, so that a small space has many."""
     monkeypatch.setattr(store, "CHUNK_POINTS", 48)
-    monkeypatch.setattr(engine, "BATCH_POINTS", 20)
+    monkeypatch.setattr(engine, "FEW_POINTS", 80)

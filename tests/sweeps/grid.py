@@ -1,14 +1,7 @@
-"""A small space of jobs with what a sweep asks of one."""
+"""A small space of jobs."""
 
-import hashlib
-import itertools
-import json
-import math
-from dataclasses import dataclass
-from typing import Any
-
-from projector.config.job import Job
 from projector.config.load import load_job
+from projector.config.space import load_space
 
 BASE = {
     "model": "llama3.2_1b",
@@ -25,50 +18,17 @@ AXES = {
 }
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Every combination of some values."""
-
-    base: Job
-    axes: tuple[tuple[str, tuple[Any, ...]], ...]
-    most: int | None = None
-    """Largest product of the values of the first two axes."""
-
-    @property
-    def size(self):
-        return math.prod(len(values) for _, values in self.axes)
-
-    @property
-    def fields(self):
-        return tuple(name for name, _ in self.axes)
-
-    @property
-    def digest(self):
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
-
-    def overrides(self, index):
-        found = {}
-        for name, values in reversed(self.axes):
-            index, position = divmod(index, len(values))
-            found[name] = values[position]
-        return {name: found[name] for name in self.fields}
-
-    def excluded(self, overrides):
-        product = math.prod(overrides[name] for name in self.fields[:2])
-        return None if self.most is None or product <= self.most else f"product <= {self.most}"
-
-    def to_dict(self):
-        return {
-            "base": self.base.model_dump(mode="json", exclude_unset=True),
-            "axes": {name: list(values) for name, values in self.axes},
-            "constraints": [] if self.most is None else [f"product <= {self.most}"],
-        }
-
-
 def grid(axes=AXES, most=None, **base):
-    job = load_job(BASE, base)
-    return Grid(job, tuple((name, tuple(values)) for name, values in axes.items()), most)
+    """Return a space; ``most`` limits the product of the first two axes, base fields dotted."""
+    first, second = [*axes, *AXES][:2]
+    return load_space(
+        {
+            "base": load_job(BASE, base),
+            "axes": {name: list(values) for name, values in axes.items()},
+            "constraints": [] if most is None else [f"{first} * {second} <= {most}"],
+        }
+    )
 
 
 def every(space):
-    return itertools.islice(map(space.overrides, range(space.size)), space.size)
+    return map(space.overrides, range(space.size))

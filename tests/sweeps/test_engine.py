@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import projector as pj
+from projector.config.space import Space, load_space
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.sweeps import engine, result, workers
 from projector.sweeps.engine import estimate, sweep
-from sweeps.grid import AXES, Grid, grid
+from sweeps.grid import AXES, BASE, grid
 
 
 @pytest.fixture
@@ -126,20 +127,19 @@ def test_an_estimate_looks_at_a_sample():
 
 
 def test_an_endless_space_is_refused(tmp_path, monkeypatch):
-    numbers = tuple(range(1, 10_001))
-    endless = Grid(
-        grid().base,
-        (
-            ("training.global_batch_size", numbers),
-            ("training.seq_length", numbers),
-            ("cluster.nodes", numbers),
-        ),
-    )
-    monkeypatch.setattr(engine, "_SAMPLE_BATCH", 16)
+    many = {"range": [1, 10_000]}
+    axes = {
+        "training.global_batch_size": many,
+        "training.seq_length": many,
+        "cluster.nodes": many,
+    }
+    endless = load_space({"base": BASE, "axes": axes})
+    monkeypatch.setattr(engine, "_SMALL_SAMPLE", 16)
     with pytest.raises(ConfigError, match=r"1,000,000,000,000 points, about .* with 2 workers"):
         sweep(endless, tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
-    tenfold = Grid(grid().base, endless.axes * 6)
+    further = ("training.micro_batch_size", "cluster.gpus_per_node", "parallelism.tp")
+    tenfold = load_space({"base": BASE, "axes": axes | dict.fromkeys(further, many)})
     with pytest.raises(ConfigError, match="more than can be numbered"):
         sweep(tenfold)
 
@@ -178,20 +178,19 @@ def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
     assert all(process.returncode is not None for process in started)
 
 
-class Broken(Grid):
+class Broken(Space):
     """A space with a mistake of our own."""
 
-    def overrides(self, index):
-        if index == 130:
+    def overrides_at(self, places, derived):
+        if 1 in places.values():
             raise ZeroDivisionError
-        return super().overrides(index)
+        return super().overrides_at(places, derived)
 
 
 def test_a_mistake_of_a_worker_is_told_with_its_place(monkeypatch):
     monkeypatch.setattr(engine, "FEW_POINTS", 0)
-    monkeypatch.setattr(engine, "axis_kinds", lambda space: dict.fromkeys(space.fields, "text"))
-    space = Broken(grid().base, grid().axes)
-    with pytest.raises(RuntimeError, match="failed at points 116 to 135") as caught:
+    space = Broken(grid().base, grid().axes, {}, [])
+    with pytest.raises(RuntimeError, match="failed at chunk 0") as caught:
         sweep(space, workers=2)
     assert "ZeroDivisionError" in caught.value.__notes__[0]
 

@@ -2,14 +2,16 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from projector import project_memory, project_performance
 from projector.config.load import load_job
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError, ProjectorError, ScheduleError
+from projector.schedule import registry
 from projector.sweeps import rows
 from projector.sweeps.engine import sweep
-from projector.sweeps.rows import RESULTS, project_points, reason_of
+from projector.sweeps.rows import RESULTS, Projector, reason_of
 from projector.sweeps.space import axis_kinds, cell
 from sweeps.grid import AXES, every, grid
 
@@ -25,6 +27,10 @@ WIDE = {
     "training.activation_offload_fraction": [0, 0.5],
 }
 SECTIONS = ("parallelism", "breakdown_ms", "documented")
+
+
+def projected(space, points):
+    return Projector(space, axis_kinds(space)).project(np.array(points))
 
 
 def flat(result):
@@ -47,7 +53,8 @@ def flat(result):
 def test_rows_equal_projections_bit_for_bit():
     space = grid(WIDE, model="mixtral_8x7b", **{"cluster.nodes": 2})
     chosen = sorted(random.Random(3).sample(range(space.size), 150))
-    batch = project_points(space, axis_kinds(space), chosen)
+    batch = projected(space, chosen)
+    found_rows = batch.table.to_pylist()
     row = 0
     for point in chosen:
         overrides = space.overrides(point)
@@ -55,7 +62,7 @@ def test_rows_equal_projections_bit_for_bit():
             expected = project_performance(load_job(space.base, overrides))
         except ProjectorError:
             continue
-        found = {name: values[row] for name, values in batch.columns.items()}
+        found = found_rows[row]
         assert found.pop("status") == ("ok" if expected.memory.fits else "does_not_fit")
         scalars = flat(expected)
         assert {name: found[name] for name in scalars} == scalars
@@ -91,9 +98,8 @@ def test_kinds_of_columns():
 
 
 def test_an_axis_without_values_is_null():
-    space = grid({"training.pipeline": [1]})  # never loaded
-    assert axis_kinds(space) == {"training.pipeline": "int"}
-    assert axis_kinds(grid({"x": [None]})) == {"x": "text"}
+    space = grid({"parallelism.etp": [None]})
+    assert axis_kinds(space) == {"parallelism.etp": "text"}
     assert cell("x", "text", None) is None
     assert cell("x", "float", 1) == 1.0
     with pytest.raises(ConfigError, match="of another kind"):
@@ -119,7 +125,7 @@ def test_illegal_points_are_counted_by_reason():
         reasons[reason] = reasons.get(reason, 0) + 1
     assert result.rows == legal > 0
     assert result.infeasible == reasons
-    assert "constraint: product <= 4" in reasons
+    assert "constraint: parallelism.tp * parallelism.pp <= 4" in reasons
     assert "parallelism.tp: tp (N) does not divide num_attention_heads (N)" in reasons
     assert list(reasons.values()) != sorted(reasons.values())
     counts = list(result.infeasible.values())
@@ -130,26 +136,41 @@ def test_illegal_points_are_counted_by_reason():
 def test_one_illegal_job_costs_its_batch_little(monkeypatch):
     """What only the projection itself refuses is found by halving."""
     space = grid()
-    points = range(48)
-    expected = project_points(space, axis_kinds(space), points)
+    expected = projected(space, range(48))
     calls = 0
-    evaluate = rows.evaluate
+    evaluate = rows.evaluate_legal
 
-    def counted(jobs):
+    def counted(batch, legal, known):
         nonlocal calls
         calls += 1
-        if any(job.parallelism.pp == 2 and job.cluster.nodes == 2 for job in jobs):
+        if np.any((legal.columns.pp == 2) & (batch.cluster.nodes == 2)):
             msg = "cannot be computed"
             raise ProjectorError(msg, key="parallelism.pp")
-        return evaluate(jobs)
+        return evaluate(batch, legal, known)
 
-    monkeypatch.setattr(rows, "evaluate", counted)
-    batch = project_points(space, axis_kinds(space), points)
+    monkeypatch.setattr(rows, "evaluate_legal", counted)
+    batch = projected(space, range(48))
     refused = batch.infeasible.pop("parallelism.pp: cannot be computed")
     assert batch.infeasible == expected.infeasible
     assert batch.rows == expected.rows - refused
-    times = expected.columns["iteration_time_ms"]
-    assert set(batch.columns["iteration_time_ms"]) < set(times)
+    assert calls < 2 * expected.rows
+    times = set(expected.table["iteration_time_ms"].to_pylist())
+    assert set(batch.table["iteration_time_ms"].to_pylist()) < times
+
+
+def test_jobs_without_an_order_leave_the_others(monkeypatch):
+    space = grid({"training.schedule": ["1f1b", "seaailab"], "parallelism.pp": [2, 4]})
+    build = registry.build
+
+    def refusing(name, *arguments):
+        if name == "seaailab" and arguments[0] == 4:
+            raise ScheduleError("no room for 1 microbatch", key="schedule")
+        return build(name, *arguments)
+
+    monkeypatch.setattr(registry, "build", refusing)
+    batch = projected(space, range(4))
+    assert batch.infeasible == {"schedule: no room for N microbatch": 1}
+    assert batch.table["schedule"].to_pylist() == ["1f1b", "1f1b", "seaailab"]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +191,13 @@ def test_a_long_reason_is_cut():
 
 
 def test_missing_is_null_and_never_nan(monkeypatch):
-    monkeypatch.setitem(RESULTS, "hfu", ("float", lambda _: float("nan")))
-    table = sweep(grid({"parallelism.tp": [1, 2]})).to_arrow()
+    results = rows.result_columns
+
+    def without(evaluation):
+        return results(evaluation) | {"hfu": np.full(len(evaluation.batch), np.nan)}
+
+    monkeypatch.setattr(rows, "result_columns", without)
+    table = sweep(grid({"parallelism.tp": [1, 2]}), workers=1).to_arrow()
     assert table.column("hfu").null_count == len(table) == 2
 
 

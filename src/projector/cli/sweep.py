@@ -18,7 +18,7 @@ from projector.cli.output import (
 from projector.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from projector.sweeps.space import Space
+    from projector.config.space import Space
 
 ENGINES = ("local",)
 """Who computes; distributed engines are not part of this version."""

@@ -1,13 +1,15 @@
 """Reading jobs and models from wherever users keep them."""
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from projector.config import resources
+from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import merge
 from projector.config.job import Job
@@ -63,6 +65,7 @@ class Variants:
     def __init__(self, base: Job) -> None:
         """Keep the job that variants start from."""
         self._base = base
+        self._data = _job_data(base)
         self._sections: dict[tuple[tuple[str, str], ...], Any] = {}
 
     def job(self, overrides: Mapping[str, Any]) -> Job:
@@ -76,15 +79,45 @@ class Variants:
         changes: dict[str, dict[str, Any]] = {}
         for dotted, value in overrides.items():
             changes.setdefault(dotted.partition(".")[0], {})[dotted] = value
-        update = {name: self._section(name, fields) for name, fields in changes.items()}
-        origins = {k: v for k, v in self._base.origins.items() if k not in overrides}
-        return self._base.model_copy(update={**update, "origins": origins})
+        update = {name: self._known(name, fields) for name, fields in changes.items()}
+        return self.put_together(update, overrides)
 
-    def _section(self, name: str, fields: dict[str, Any]) -> Any:
+    def put_together(self, sections: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
+        """Return the base with whole sections replaced, of which ``overrides`` were stated."""
+        stated = set(overrides)
+        origins = {key: value for key, value in self._base.origins.items() if key not in stated}
+        return self._base.model_copy(update={**sections, "origins": origins})
+
+    def section(self, name: str, overrides: Mapping[str, Any]) -> Any:
+        """Return one section of the base with some of its fields replaced.
+
+        Parameters
+        ----------
+        name : str
+            ``model``, ``parallelism``, ``training`` or ``cluster``.
+        overrides : mapping
+            Dotted field, from the job on -> value.
+
+        Raises
+        ------
+        ConfigError
+            As `load_job`.
+        """
+        kind = _SECTION_TYPES.get(name)
+        if kind is None:
+            return getattr(load_job(self._base, overrides), name)
+        data: dict[str, Any] = {name: copy.copy(self._data.get(name))}
+        for dotted, value in overrides.items():
+            _override(data, dotted, value)
+        if name == "model":
+            return load_model(data[name], key=name)
+        return kind.parse(data[name] or {}, path=name)
+
+    def _known(self, name: str, fields: dict[str, Any]) -> Any:
         key = tuple((dotted, repr(value)) for dotted, value in fields.items())
         if key not in self._sections:
             try:
-                self._sections[key] = getattr(load_job(self._base, fields), name)
+                self._sections[key] = self.section(name, fields)
             except ConfigError as error:
                 self._sections[key] = error
         found = self._sections[key]
@@ -248,6 +281,13 @@ _ALIASES = {
 }
 """Other spellings of the fields of each section."""
 
+
+_SECTION_TYPES: dict[str, type[Config]] = {
+    "model": ModelConfig,
+    "parallelism": ParallelismConfig,
+    "training": TrainingConfig,
+    "cluster": ClusterConfig,
+}
 
 _SHORT_FORMS = {
     "training.recompute": "granularity",

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,17 @@ KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
 MOST_VALUES = 1_000_000
 """Values of one axis."""
 
-DERIVED = ("gpus", "dp", "microbatches")
-"""What expressions may read besides fields."""
+_WORLD = ("cluster.nodes", "cluster.gpus_per_node")
+_DENSE = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
+_DERIVED_FROM = {
+    "gpus": _WORLD,
+    "dp": _WORLD + _DENSE,
+    "microbatches": (
+        *_WORLD, *_DENSE, "training.global_batch_size", "training.micro_batch_size",
+    ),
+}  # fmt: skip
+DERIVED = tuple(_DERIVED_FROM)
+"""What expressions may read besides fields, and the fields it follows from."""
 
 
 class Axis(NamedTuple):
@@ -59,6 +68,17 @@ class Space:
         axes = " x ".join(f"{', '.join(axis.fields)} ({len(axis.points)})" for axis in self.axes)
         return f"Space({self.size:,} points: {axes}; {len(self.constraints)} constraints)"
 
+    def places(self, index: int) -> list[int]:
+        """Return where point ``index``, from 0 on, stands on each axis."""
+        if not 0 <= index < self.size:
+            msg = f"point {index} of a space of {self.size}"
+            raise IndexError(msg)
+        places = []
+        for axis in reversed(self.axes):
+            index, place = divmod(index, len(axis.points))
+            places.append(place)
+        return places[::-1]
+
     def overrides(self, index: int) -> dict[str, Any]:
         """Return dotted field -> value of point ``index``, from 0 on.
 
@@ -67,17 +87,77 @@ class Space:
         ConfigError
             If a computed field cannot be computed.
         """
-        if not 0 <= index < self.size:
-            msg = f"point {index} of a space of {self.size}"
-            raise IndexError(msg)
+        return self.overrides_at(dict(enumerate(self.places(index))), self.derived)
+
+    def overrides_at(self, places: Mapping[int, int], derived: Iterable[str]) -> dict[str, Any]:
+        """Return dotted field -> value where some axes stand at some places.
+
+        Parameters
+        ----------
+        places : mapping
+            Number of an axis -> place on it.
+        derived : iterable of str
+            Computed fields to add; `axes_of` says which axes they need.
+
+        Raises
+        ------
+        ConfigError
+            If a computed field cannot be computed.
+        """
         found: dict[str, Any] = {}
-        for axis in reversed(self.axes):
-            index, place = divmod(index, len(axis.points))
-            found = {**dict(zip(axis.fields, axis.points[place], strict=True)), **found}
-        for field, expression in self.derived.items():
+        for number, place in sorted(places.items()):
+            axis = self.axes[number]
+            found |= zip(axis.fields, axis.points[place], strict=True)
+        for field in derived:
+            expression = self.derived[field]
             found[field] = expression(self._read(expression, found))
         # A whole device or model goes before changes of its fields.
         return dict(sorted(found.items(), key=lambda item: item[0].count(".")))
+
+    def axes_of(self, fields: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Return the axes that the values of some fields depend on, and their computed fields.
+
+        The fields of a section depend on every axis of the section: another model or device
+        brings its own fields along.
+        """
+        wanted, axes, derived = list(fields), set[int](), set[str]()
+        seen = set(wanted)
+        while wanted:
+            name = wanted.pop()
+            further: set[str] = set()
+            if name in _DERIVED_FROM:
+                further |= set(_DERIVED_FROM[name])
+            section = name.partition(".")[0]
+            for field, expression in self.derived.items():
+                if field == name or field.startswith(f"{name}.") or name.startswith(f"{field}."):
+                    derived.add(field)
+                    further |= {self._names.get(each, each) for each in expression.names}
+            for number, axis in enumerate(self.axes):
+                if name in axis.fields or any(
+                    field.partition(".")[0] == section
+                    and (field.startswith(f"{name}.") or name.startswith(f"{field}."))
+                    for field in axis.fields
+                ):
+                    axes.add(number)
+            if any(name.startswith(f"{field}.") for field in self.fields):
+                further.add(section)
+            wanted += further - seen
+            seen |= further
+        return tuple(sorted(axes)), tuple(field for field in self.derived if field in derived)
+
+    def reads(self, expression: Expression) -> tuple[str, ...]:
+        """Return the fields that an expression reads, in full."""
+        return tuple(self._names.get(name, name) for name in sorted(expression.names))
+
+    def keeps(self, constraint: Expression, overrides: Mapping[str, Any]) -> bool:
+        """Whether a point, or what a constraint needs of it, keeps the constraint.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be computed.
+        """
+        return bool(constraint(self._read(constraint, overrides)))
 
     def excluded(self, overrides: Mapping[str, Any]) -> str | None:
         """Return the text of the first constraint that a point breaks, None if it keeps all.
@@ -88,7 +168,7 @@ class Space:
             If a constraint cannot be computed.
         """
         for constraint in self.constraints:
-            if not constraint(self._read(constraint, overrides)):
+            if not self.keeps(constraint, overrides):
                 return str(constraint.text)
         return None
 
@@ -103,7 +183,13 @@ class Space:
                 values[name] = overrides[field]
             elif any(field.startswith(f"{changed}.") for changed in overrides):
                 # Another model or device brings its own fields along.
-                values[name] = flat_fields(load_job(self.base, overrides))[field]
+                section = field.partition(".")[0]
+                own = {
+                    key: value
+                    for key, value in overrides.items()
+                    if key.partition(".")[0] == section
+                }
+                values[name] = flat_fields(load_job(self.base, own))[field]
             else:
                 values[name] = self._base[field]
         return values
@@ -269,11 +355,13 @@ def _points(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any]) -> tup
             if len(point) != len(fields):
                 msg = f"{key} ties {len(fields)} fields, but a point has {len(point)} values"
                 raise ConfigError(msg, key=key, value=list(point), allowed=f"{len(fields)} values")
-    seen = [json.dumps(point, sort_keys=True, default=str) for point in points]
-    for place, text in enumerate(seen):
-        if text in seen[:place]:
+    seen = set()
+    for point in points:
+        text = json.dumps(point, sort_keys=True, default=str)
+        if text in seen:
             msg = f"{key} has {text} twice; no two points of a space may be equal"
             raise ConfigError(msg, key=key, value=text)
+        seen.add(text)
     return points
 
 

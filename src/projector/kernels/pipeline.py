@@ -435,7 +435,7 @@ def peak_bytes(
     peak_offset: NDArray[np.int64],
     peak_state: NDArray[np.int64],
     activation_bytes: NDArray[np.float64],
-    w_share: float,
+    w_share: NDArray[np.float64],
     peak: NDArray[np.float64],
     in_flight: NDArray[np.int64],
 ) -> None:
@@ -447,7 +447,7 @@ def peak_bytes(
         From :func:`compile_peaks`.
     activation_bytes : float64[n, pp, vpp]
         Bytes that one microbatch leaves in one chunk between its F and its B.
-    w_share : float
+    w_share : float64[n]
         Share of those bytes that stays until W where W stands alone.
     peak : float64[n, pp]
         Output.
@@ -464,7 +464,7 @@ def peak_bytes(
                 for c in range(num_chunks):
                     each = activation_bytes[config, rank, c]
                     held += each * peak_state[state, c]
-                    held += each * w_share * peak_state[state, num_chunks + c]
+                    held += each * w_share[config] * peak_state[state, num_chunks + c]
                 if state == peak_offset[rank] or held > best:
                     best = held
                     winner = state

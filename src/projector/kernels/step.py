@@ -1,4 +1,4 @@
-"""One pass through the layers of a stage with sharded weights or gradients beside it.
+"""Data parallelism beside the layers of a stage, and what follows the pipeline of a step.
 
 Shape suffixes
     R   runs of equal layers, S stages; ``run_offset`` cuts runs into stages (CSR)
@@ -9,7 +9,20 @@ Units
 import numpy as np
 from numpy.typing import NDArray
 
-from ._jit import kernel
+from ._jit import helper, kernel
+
+PS = 1e-12
+"""Seconds of the tick of schedules."""
+
+CATEGORY_TERMS = 6
+"""Categories of exposed time of a stage, its first columns."""
+
+STAGE_LAUNCH, TAIL, REDUCE_AFTER, GATHER_AFTER, EXPOSED_ONCE, EXPOSED_EACH, STAGE_TERMS = range(
+    CATEGORY_TERMS, CATEGORY_TERMS + 7
+)
+"""Further columns of a stage: launches of a microbatch; gradient traffic left after the last
+backward; gradient traffic and parameter gathers that nothing overlaps; what data parallelism adds
+to the first forward and last backward, and to all others, of one microbatch."""
 
 
 @kernel
@@ -129,3 +142,164 @@ def gathered_forwards(
             computed += slowdown[job] * max(0.0, beside)
             duration_s[stage] = computed - arrival
             arrival = computed
+
+
+@helper
+def _gradients_sent_s(
+    last_end_ps: NDArray[np.int64],
+    stage_s: NDArray[np.float64],
+    first: int,
+    held: NDArray[np.int64],
+    waiting: NDArray[np.int64],
+) -> float:
+    """Return when a rank has sent its gradients; 0 where nothing is left to send.
+
+    Its chunks share one channel, in the order in which their last backwards end.
+    """
+    for c in range(held.shape[0]):
+        place = c
+        while place > 0 and last_end_ps[waiting[place - 1]] > last_end_ps[c]:
+            waiting[place] = waiting[place - 1]
+            place -= 1
+        waiting[place] = c
+    channel_s = 0.0
+    most_tail_s = 0.0
+    for position in range(held.shape[0]):
+        c = waiting[position]
+        tail_s = stage_s[first + held[c], TAIL]
+        most_tail_s = max(most_tail_s, tail_s)
+        channel_s = max(channel_s, last_end_ps[c] * PS) + tail_s
+    # A tail of zero may end a rounding error before its own backward.
+    return channel_s if most_tail_s > 0.0 else 0.0
+
+
+@kernel
+def end_steps(
+    stage_first: NDArray[np.int64],
+    rank_first: NDArray[np.int64],
+    held: NDArray[np.int64],
+    microbatches: int,
+    apart: NDArray[np.int64],
+    start_ps: NDArray[np.int64],
+    end_ps: NDArray[np.int64],
+    last_backward_end_ps: NDArray[np.int64],
+    alone_start_ps: NDArray[np.int64],
+    alone_end_ps: NDArray[np.int64],
+    alone_busy_ps: NDArray[np.int64],
+    stage_s: NDArray[np.float64],
+    optimizer_s: NDArray[np.float64],
+    tied_s: NDArray[np.float64],
+    overhead_s: NDArray[np.float64],
+    breakdown_s: NDArray[np.float64],
+    time_s: NDArray[np.float64],
+    rank: NDArray[np.int64],
+) -> None:
+    """Let the gradients, the optimizer and the gathers follow the last backwards.
+
+    A step ends with the last rank to have sent its gradients, and the longest update after that;
+    the breakdown is that of this rank.
+
+    Shapes
+        n       jobs that share one order
+        pp, C   ranks, and chunks of a rank
+
+    Parameters
+    ----------
+    stage_first, rank_first : int64[n]
+        First row of the job in ``stage_s`` and in ``optimizer_s``.
+    held : int64[pp, C]
+        Stage of the model that each chunk of each rank holds.
+    microbatches : int
+        Of one step.
+    apart : int64[n]
+        1 where ranks do not wait for each other between steps: each takes as long as its span.
+    start_ps, end_ps : int64[n, pp]
+        First and last operation of each rank.
+    last_backward_end_ps : int64[n, pp, C]
+        Last backward of each chunk.
+    alone_start_ps, alone_end_ps, alone_busy_ps : int64[n, pp]
+        The same without transfers, and the time in operations.
+    stage_s : float64[stages, STAGE_TERMS]
+        What each stage takes; see the constants below.
+    optimizer_s : float64[ranks]
+        Update of each rank.
+    tied_s, overhead_s : float64[n]
+        Sum of tied embeddings' gradients at both ends; what no rank owns.
+    breakdown_s : float64[n, CATEGORY_TERMS + 5]
+        Output: categories, bubble, pipeline, data parallelism, optimizer, launch.
+    time_s : float64[n, 4]
+        Output: the step; the last operation of any rank; work of the busiest rank; work of the
+        rank that ends the step.
+    rank : int64[n, 2]
+        Output: the rank that ends the step, and the busiest.
+    """
+    num_ranks, num_chunks = held.shape
+    finish_s = np.empty(num_ranks)
+    ends_s = np.empty(num_ranks)
+    waiting = np.empty(num_chunks, np.int64)
+    for job in range(stage_first.shape[0]):
+        first = stage_first[job]
+        for r in range(num_ranks):
+            gradients_s = _gradients_sent_s(
+                last_backward_end_ps[job, r], stage_s, first, held[r], waiting
+            )
+            after_s = 0.0
+            for c in range(num_chunks):
+                after_s += stage_s[first + held[r, c], REDUCE_AFTER]
+            end_s = end_ps[job, r] * PS
+            done_s = max(end_s, gradients_s) + after_s
+            if r == 0 or r == num_ranks - 1:
+                done_s += tied_s[job]
+            begin_s = apart[job] * start_ps[job, r] * PS
+            ends_s[r] = end_s - begin_s
+            finish_s[r] = done_s - begin_s
+        ending = 0
+        updating = 0
+        busiest = 0
+        gathers_s = 0.0
+        most_after_s = -1.0
+        for r in range(num_ranks):
+            if finish_s[r] > finish_s[ending]:
+                ending = r
+            if alone_busy_ps[job, r] > alone_busy_ps[job, busiest]:
+                busiest = r
+            gather_s = 0.0
+            for c in range(num_chunks):
+                gather_s += stage_s[first + held[r, c], GATHER_AFTER]
+            if optimizer_s[rank_first[job] + r] + gather_s > most_after_s:
+                most_after_s = optimizer_s[rank_first[job] + r] + gather_s
+                updating = r
+                gathers_s = gather_s
+
+        for term in range(CATEGORY_TERMS + 5):
+            breakdown_s[job, term] = 0.0
+        exposed_s = 0.0
+        launch_s = 0.0
+        for c in range(num_chunks):
+            stage = first + held[ending, c]
+            for term in range(CATEGORY_TERMS):
+                breakdown_s[job, term] += microbatches * stage_s[stage, term]
+            launch_s += microbatches * stage_s[stage, STAGE_LAUNCH]
+            exposed_s += stage_s[stage, EXPOSED_ONCE]
+            exposed_s += (microbatches - 1) * stage_s[stage, EXPOSED_EACH]
+        span_ps = end_ps[job, ending] - apart[job] * start_ps[job, ending]
+        alone_ps = alone_end_ps[job, ending] - apart[job] * alone_start_ps[job, ending]
+        # A span can be shorter with latencies than without: its start may wait longer for them.
+        idle_ps = min(span_ps, alone_ps)
+        breakdown_s[job, CATEGORY_TERMS] = (idle_ps - alone_busy_ps[job, ending]) * PS
+        breakdown_s[job, CATEGORY_TERMS + 1] = (span_ps - idle_ps) * PS
+        breakdown_s[job, CATEGORY_TERMS + 2] = (
+            exposed_s + (finish_s[ending] - ends_s[ending]) + gathers_s
+        )
+        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[rank_first[job] + updating]
+        breakdown_s[job, CATEGORY_TERMS + 4] = launch_s + overhead_s[job]
+
+        last_s = ends_s[0]
+        for r in range(num_ranks):
+            last_s = max(last_s, ends_s[r])
+        time_s[job, 0] = finish_s[ending] + most_after_s + overhead_s[job]
+        time_s[job, 1] = last_s
+        time_s[job, 2] = alone_busy_ps[job, busiest] * PS
+        time_s[job, 3] = alone_busy_ps[job, ending] * PS
+        rank[job, 0] = ending
+        rank[job, 1] = busiest

@@ -1,17 +1,20 @@
-"""Jobs as columns: one row a job, every derived degree, each checked once."""
+"""Jobs as columns: one row a job, every derived degree, each rule checked once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.errors import ConfigError
-from projector.lower.hardware import domain_gpus
+from projector.kernels.distinct import distinct
+from projector.lower.batch import JobBatch
+from projector.lower.sections import CP_TYPES
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +50,52 @@ class JobColumns:
     """Local members of the group that shares dense gradients: dp * cp."""
     edp_local: Ints
     zero_stage: Ints
-    fsdp: Ints
+
+    def take(self, rows: Ints) -> "JobColumns":
+        """Return some of the jobs."""
+        return JobColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def lower_jobs(jobs: Sequence[Job]) -> JobColumns:
-    """Derive every degree of ``jobs`` and refuse those that cannot exist.
+def lower_jobs(batch: JobBatch) -> JobColumns:
+    """Derive every degree; where a job breaks a rule, its degrees mean nothing."""
+    split, training, cluster = batch.parallelism, batch.training, batch.cluster
+    tp, pp, cp, ep = split.tp, split.pp, split.cp, split.ep
+    etp = np.where(batch.model.is_moe == 1, split.expert_tp, 1)
+    gpus, domain = cluster.gpus, cluster.domain
+    dp = np.maximum(1, gpus // (tp * pp * cp))
+    edp = np.maximum(1, gpus // (etp * ep * pp))
+    micro_batch, global_batch = training.micro_batch, training.global_batch
+    return JobColumns(
+        tp=tp,
+        pp=pp,
+        vpp=split.vpp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        edp=edp,
+        gpus=gpus,
+        domain=domain,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        microbatches=global_batch // (micro_batch * dp),
+        seq=training.seq,
+        tp_local=local_members(tp, 1, domain),
+        cp_local=local_members(cp, tp, domain),
+        ep_local=local_members(ep, etp, domain),
+        etp_local=local_members(etp, 1, domain),
+        shard_local=local_members(dp * cp, tp, domain),
+        edp_local=local_members(edp, etp * ep, domain),
+        zero_stage=split.zero_stage,
+    )
 
-    Raises
-    ------
-    ConfigError
-        For the first rule a job breaks; see `RULES`.
-    """
-    for job in jobs:
-        for rule in RULES:
-            error = rule(job)
-            if error is not None:
-                raise error
-    rows = [_derive(job) for job in jobs]
-    columns = {
-        field.name: np.array([row[field.name] for row in rows], np.int64)
-        for field in fields(JobColumns)
-    }
-    return JobColumns(**columns)
+
+def broken_rules(batch: JobBatch, columns: JobColumns) -> Ints:
+    """Return the first of `RULES` that each job breaks, int64[jobs]; -1 where it keeps all."""
+    first = np.full(len(batch), -1, np.int64)
+    for number in reversed(range(len(RULES))):
+        first[RULES[number].broken(batch, columns)] = number
+    return first
 
 
 def data_parallel(job: Job) -> int:
@@ -77,41 +104,9 @@ def data_parallel(job: Job) -> int:
     return job.cluster.gpus // (split.tp * split.pp * split.cp)
 
 
-def local_members(size: int, stride: int, domain: int) -> int:
-    """Members of a group within one scale-up domain, ranks ``stride`` apart."""
-    return max(1, min(size, domain // stride))
-
-
-def _derive(job: Job) -> dict[str, int]:
-    split, training = job.parallelism, job.training
-    dp = data_parallel(job)
-    etp = split.expert_tp if job.model.moe else 1
-    gpus, domain = job.cluster.gpus, domain_gpus(job.cluster)
-    edp = gpus // (etp * split.ep * split.pp)
-    return {
-        "tp": split.tp,
-        "pp": split.pp,
-        "vpp": split.vpp,
-        "cp": split.cp,
-        "ep": split.ep,
-        "etp": etp,
-        "dp": dp,
-        "edp": edp,
-        "gpus": gpus,
-        "domain": domain,
-        "micro_batch": training.micro_batch_size,
-        "global_batch": training.global_batch_size,
-        "microbatches": training.global_batch_size // (training.micro_batch_size * dp),
-        "seq": training.seq_length,
-        "tp_local": local_members(split.tp, 1, domain),
-        "cp_local": local_members(split.cp, split.tp, domain),
-        "ep_local": local_members(split.ep, etp, domain),
-        "etp_local": local_members(etp, 1, domain),
-        "shard_local": local_members(dp * split.cp, split.tp, domain),
-        "edp_local": local_members(edp, etp * split.ep, domain),
-        "zero_stage": split.sharding_stage,
-        "fsdp": int(split.fsdp),
-    }
+def local_members(size: Any, stride: Any, domain: Any) -> Any:
+    """Members of a group within one scale-up domain, ranks ``stride`` apart; integers or arrays."""
+    return np.maximum(1, np.minimum(size, domain // stride))
 
 
 def divisors(number: int, limit: int = 1 << 20) -> list[int]:
@@ -126,19 +121,33 @@ def _error(key: str, value: Any, message: str, allowed: Any) -> ConfigError:
     return ConfigError(f"{key}: {message}", key=key, value=value, allowed=allowed)
 
 
-def _heads_divide(job: Job) -> ConfigError | None:
+class Rule(NamedTuple):
+    """Something that sections of a job must keep together."""
+
+    broken: Callable[[JobBatch, JobColumns], Flags]
+    """Returns bool[jobs]."""
+    error: Callable[[Job], ConfigError]
+    """Returns what to say of a job that breaks it."""
+
+
+def _heads(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray(batch.model.heads % columns.tp != 0)
+
+
+def _heads_error(job: Job) -> ConfigError:
     tp, heads = job.parallelism.tp, job.model.num_attention_heads
-    if heads % tp == 0:
-        return None
     legal = divisors(heads)
     text = f"tp ({tp}) does not divide num_attention_heads ({heads}); legal: {_list(legal)}"
     return _error("parallelism.tp", tp, text, legal)
 
 
-def _key_heads_divide(job: Job) -> ConfigError | None:
+def _key_heads(batch: JobBatch, columns: JobColumns) -> Flags:
+    groups, tp = batch.model.query_groups, columns.tp
+    return np.asarray((batch.model.is_mla == 0) & (groups % tp != 0) & (tp % groups != 0))
+
+
+def _key_heads_error(job: Job) -> ConfigError:
     tp, groups = job.parallelism.tp, job.model.query_groups
-    if job.model.mla is not None or groups % tp == 0 or tp % groups == 0:
-        return None
     legal = [
         value
         for value in divisors(job.model.num_attention_heads)
@@ -151,20 +160,101 @@ def _key_heads_divide(job: Job) -> ConfigError | None:
     return _error("parallelism.tp", tp, text, legal)
 
 
-def _mlp_divides(job: Job) -> ConfigError | None:
+def _mlp(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray((batch.model.all_moe == 0) & (batch.model.ffn % columns.tp != 0))
+
+
+def _mlp_error(job: Job) -> ConfigError:
     tp, width = job.parallelism.tp, job.model.ffn_hidden_size
-    if all(job.model.moe_layers) or width % tp == 0:
-        return None
     legal = [value for value in divisors(width) if job.model.num_attention_heads % value == 0]
     text = f"tp ({tp}) does not divide ffn_hidden_size ({width}); legal: {_list(legal)}"
     return _error("parallelism.tp", tp, text, legal)
 
 
-def _world_divides(job: Job) -> ConfigError | None:
+def _dense_experts(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray((batch.model.is_moe == 0) & (columns.ep > 1))
+
+
+def _dense_experts_error(job: Job) -> ConfigError:
+    ep = job.parallelism.ep
+    text = f"ep ({ep}) spreads experts, but {job.model.name} is a dense model"
+    return _error("parallelism.ep", ep, text, [1])
+
+
+def _experts(batch: JobBatch, columns: JobColumns) -> Flags:
+    # A dense model has 0 experts, which every degree divides; so with the widths below.
+    return np.asarray(batch.model.experts % columns.ep != 0)
+
+
+def _experts_error(job: Job) -> ConfigError:
+    assert job.model.moe is not None
+    ep, experts = job.parallelism.ep, job.model.moe.num_experts
+    legal = divisors(experts)
+    text = f"ep ({ep}) does not divide num_experts ({experts}); legal: {_list(legal)}"
+    return _error("parallelism.ep", ep, text, legal)
+
+
+def _expert_width(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray(batch.model.expert_ffn % columns.etp != 0)
+
+
+def _expert_width_error(job: Job) -> ConfigError:
+    assert job.model.moe is not None
+    expert_tp, width = job.parallelism.expert_tp, job.model.moe.ffn_hidden_size
+    legal = divisors(width)
+    text = f"etp ({expert_tp}) does not divide the expert width ({width}); legal: {_list(legal)}"
+    return _error("parallelism.etp", expert_tp, text, legal)
+
+
+def _shared_width(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray(batch.model.shared_ffn % columns.tp != 0)
+
+
+def _shared_width_error(job: Job) -> ConfigError:
+    assert job.model.moe is not None
+    tp, width = job.parallelism.tp, job.model.moe.shared_expert_ffn_hidden_size
+    text = f"tp ({tp}) does not divide the shared experts' width ({width})"
+    return _error("parallelism.tp", tp, text, divisors(width))
+
+
+def _expert_world(batch: JobBatch, columns: JobColumns) -> Flags:
+    world = columns.etp * columns.ep * columns.pp
+    return np.asarray((batch.model.is_moe == 1) & (columns.gpus % world != 0))
+
+
+def _expert_world_error(job: Job) -> ConfigError:
+    assert job.model.moe is not None
+    split, gpus = job.parallelism, job.cluster.gpus
+    expert_tp = split.expert_tp
+    world = expert_tp * split.ep * split.pp
+    text = (
+        f"etp ({expert_tp}) * ep ({split.ep}) * pp ({split.pp}) = {world} must divide the "
+        f"{gpus} GPUs"
+    )
+    experts = divisors(job.model.moe.num_experts)
+    legal = [value for value in experts if gpus % (expert_tp * value * split.pp) == 0]
+    return _error("parallelism.ep", split.ep, text, legal)
+
+
+def _expert_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
+    whole = batch.parallelism.splits_sequence == 0
+    return np.asarray((batch.model.is_moe == 1) & (columns.tp > 1) & whole)
+
+
+def _expert_sequence_error(job: Job) -> ConfigError:
+    text = "mixture-of-experts layers with tp > 1 need sequence_parallel, as in Megatron"
+    stated = job.parallelism.sequence_parallel
+    return _error("parallelism.sequence_parallel", stated, text, [True])
+
+
+def _world(batch: JobBatch, columns: JobColumns) -> Flags:
+    del batch
+    return np.asarray(columns.gpus % (columns.tp * columns.pp * columns.cp) != 0)
+
+
+def _world_error(job: Job) -> ConfigError:
     split, gpus = job.parallelism, job.cluster.gpus
     dense = split.tp * split.pp * split.cp
-    if gpus % dense == 0:
-        return None
     below = gpus // dense * dense
     nearest = f"{below} or {below + dense}" if below else f"{dense}"
     text = (
@@ -175,88 +265,81 @@ def _world_divides(job: Job) -> ConfigError | None:
     return _error("cluster.nodes", job.cluster.nodes, text, f"a multiple of {dense} GPUs")
 
 
-def _dp_agrees(job: Job) -> ConfigError | None:
+def _stated_dp(batch: JobBatch, columns: JobColumns) -> Flags:
+    stated = batch.parallelism.stated_dp
+    return np.asarray((stated != 0) & (stated != columns.dp))
+
+
+def _stated_dp_error(job: Job) -> ConfigError:
     given, derived = job.parallelism.dp, data_parallel(job)
-    if given is None or given == derived:
-        return None
     text = f"dp ({given}) contradicts the cluster, which leaves dp = {derived}; leave dp out"
     return _error("parallelism.dp", given, text, [derived])
 
 
-def _experts_divide(job: Job) -> ConfigError | None:
-    split, moe, gpus = job.parallelism, job.model.moe, job.cluster.gpus
-    if moe is None:
-        if split.ep > 1:
-            text = f"ep ({split.ep}) spreads experts, but {job.model.name} is a dense model"
-            return _error("parallelism.ep", split.ep, text, [1])
-        return None
-    if moe.num_experts % split.ep:
-        legal = divisors(moe.num_experts)
-        text = (
-            f"ep ({split.ep}) does not divide num_experts ({moe.num_experts}); "
-            f"legal: {_list(legal)}"
-        )
-        return _error("parallelism.ep", split.ep, text, legal)
-    expert_tp = split.expert_tp
-    if moe.ffn_hidden_size % expert_tp:
-        legal = divisors(moe.ffn_hidden_size)
-        text = (
-            f"etp ({expert_tp}) does not divide the expert width ({moe.ffn_hidden_size}); "
-            f"legal: {_list(legal)}"
-        )
-        return _error("parallelism.etp", expert_tp, text, legal)
-    if moe.shared_expert_ffn_hidden_size % split.tp:
-        text = (
-            f"tp ({split.tp}) does not divide the shared experts' width "
-            f"({moe.shared_expert_ffn_hidden_size})"
-        )
-        return _error("parallelism.tp", split.tp, text, divisors(moe.shared_expert_ffn_hidden_size))
-    world = expert_tp * split.ep * split.pp
-    if gpus % world:
-        text = (
-            f"etp ({expert_tp}) * ep ({split.ep}) * pp ({split.pp}) = {world} must divide the "
-            f"{gpus} GPUs"
-        )
-        legal = [v for v in divisors(moe.num_experts) if gpus % (expert_tp * v * split.pp) == 0]
-        return _error("parallelism.ep", split.ep, text, legal)
-    if split.tp > 1 and not split.splits_sequence:
-        text = "mixture-of-experts layers with tp > 1 need sequence_parallel, as in Megatron"
-        return _error("parallelism.sequence_parallel", split.sequence_parallel, text, [True])
-    return None
+def _cp_parts(job: Job) -> int:
+    split = job.parallelism
+    return split.cp * (2 if split.cp > 1 and split.cp_comm_type != "a2a" else 1)
 
 
-def _sequence_divides(job: Job) -> ConfigError | None:
+def _sequence(batch: JobBatch, columns: JobColumns) -> Flags:
+    halves = (columns.cp > 1) & (batch.parallelism.cp_type != CP_TYPES.index("a2a"))
+    return np.asarray(columns.seq % (columns.cp * np.where(halves, 2, 1)) != 0)
+
+
+def _sequence_error(job: Job) -> ConfigError:
+    cp, seq, parts = job.parallelism.cp, job.training.seq_length, _cp_parts(job)
+    why = " (2 chunks a rank balance the causal mask)" if parts != cp else ""
+    text = f"cp ({cp}) needs seq_length ({seq}) to be a multiple of {parts}{why}"
+    return _error("training.seq_length", seq, text, f"a multiple of {parts}")
+
+
+def _split_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
+    splits = batch.parallelism.splits_sequence == 1
+    return np.asarray(splits & (columns.seq // columns.cp % columns.tp != 0))
+
+
+def _split_sequence_error(job: Job) -> ConfigError:
     split, seq = job.parallelism, job.training.seq_length
-    parts = split.cp * (2 if split.cp > 1 and split.cp_comm_type != "a2a" else 1)
-    if seq % parts:
-        why = " (2 chunks a rank balance the causal mask)" if parts != split.cp else ""
-        text = f"cp ({split.cp}) needs seq_length ({seq}) to be a multiple of {parts}{why}"
-        return _error("training.seq_length", seq, text, f"a multiple of {parts}")
-    if split.splits_sequence and (seq // split.cp) % split.tp:
-        text = (
-            f"sequence_parallel needs seq_length / cp ({seq // split.cp}) to be a multiple of tp "
-            f"({split.tp})"
-        )
-        return _error("training.seq_length", seq, text, f"a multiple of {split.cp * split.tp}")
+    text = (
+        f"sequence_parallel needs seq_length / cp ({seq // split.cp}) to be a multiple of tp "
+        f"({split.tp})"
+    )
+    return _error("training.seq_length", seq, text, f"a multiple of {split.cp * split.tp}")
+
+
+def _exchanged_heads(batch: JobBatch, columns: JobColumns) -> Flags:
+    exchanges = batch.parallelism.cp_type == CP_TYPES.index("a2a")
+    return np.asarray(exchanges & (batch.model.heads // columns.tp % columns.cp != 0))
+
+
+def _exchanged_heads_error(job: Job) -> ConfigError:
+    split = job.parallelism
     heads = job.model.num_attention_heads // split.tp
-    if split.cp_comm_type == "a2a" and heads % split.cp:
-        text = f"cp_comm_type a2a exchanges heads: cp ({split.cp}) must divide heads / tp ({heads})"
-        return _error("parallelism.cp", split.cp, text, divisors(heads))
-    if job.model.position_embedding == "learned" and seq > job.model.max_position_embeddings:
-        text = (
-            f"seq_length ({seq}) exceeds max_position_embeddings "
-            f"({job.model.max_position_embeddings}), the size of the learned position table"
-        )
-        allowed = f"at most {job.model.max_position_embeddings}, or a larger table"
-        return _error("training.seq_length", seq, text, allowed)
-    return None
+    text = f"cp_comm_type a2a exchanges heads: cp ({split.cp}) must divide heads / tp ({heads})"
+    return _error("parallelism.cp", split.cp, text, divisors(heads))
 
 
-def _batch_divides(job: Job) -> ConfigError | None:
+def _positions(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray((batch.model.learned == 1) & (columns.seq > batch.model.max_positions))
+
+
+def _positions_error(job: Job) -> ConfigError:
+    seq, most = job.training.seq_length, job.model.max_position_embeddings
+    text = (
+        f"seq_length ({seq}) exceeds max_position_embeddings ({most}), the size of the learned "
+        f"position table"
+    )
+    return _error("training.seq_length", seq, text, f"at most {most}, or a larger table")
+
+
+def _batch(batch: JobBatch, columns: JobColumns) -> Flags:
+    del batch
+    return np.asarray(columns.global_batch % (columns.micro_batch * columns.dp) != 0)
+
+
+def _batch_error(job: Job) -> ConfigError:
     training, dp = job.training, data_parallel(job)
     step = training.micro_batch_size * dp
-    if training.global_batch_size % step == 0:
-        return None
     below = training.global_batch_size // step * step
     nearest = [value for value in (below, below + step) if value]
     text = (
@@ -267,19 +350,32 @@ def _batch_divides(job: Job) -> ConfigError | None:
     return _error("training.global_batch_size", training.global_batch_size, text, nearest)
 
 
-def _precision_is_native(job: Job) -> ConfigError | None:
+def _precision(batch: JobBatch, columns: JobColumns) -> Flags:
+    del columns
+    return np.asarray(batch.cluster.native_mask >> batch.training.dtype & 1 == 0)
+
+
+def _precision_error(job: Job) -> ConfigError:
     precision, device = job.training.precision, job.cluster.device
-    if precision in device.matrix_flop_per_clk_per_cu:
-        return None
     legal = [name for name in device.matrix_flop_per_clk_per_cu if name != "tf32"]
     text = f"{device.name} has no native {precision} matrix rate; it has {_list(legal)}"
     return _error("training.precision", precision, text, legal)
 
 
-def _attention_is_known(job: Job) -> ConfigError | None:
+def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
+    del columns
+    training, cluster = batch.training, batch.cluster
+    first, group = distinct(training.part("attention"), cluster.part("pipeline"))
+    unknown = []
+    for row in first.tolist():
+        name = training.of(row).attention_kernel
+        kernels = cluster.of(row).device.attention_kernels
+        unknown.append(name != "default" and name not in kernels)
+    return np.array(unknown, np.bool_)[group]
+
+
+def _attention_error(job: Job) -> ConfigError:
     name, device = job.training.attention_kernel, job.cluster.device
-    if name == "default" or name in device.attention_kernels:
-        return None
     legal = ["default", *device.attention_kernels]
     text = f"{device.name} describes no attention kernel {name!r}; it has {_list(legal)}"
     return _error("training.attention_kernel", name, text, legal)
@@ -290,16 +386,24 @@ def _list(values: Sequence[object]) -> str:
     return ", ".join(shown) + (" ..." if len(values) > len(shown) else "")
 
 
-RULES: tuple[Callable[[Job], ConfigError | None], ...] = (
-    _heads_divide,
-    _key_heads_divide,
-    _mlp_divides,
-    _experts_divide,
-    _world_divides,
-    _dp_agrees,
-    _sequence_divides,
-    _batch_divides,
-    _precision_is_native,
-    _attention_is_known,
+RULES: tuple[Rule, ...] = (
+    Rule(_heads, _heads_error),
+    Rule(_key_heads, _key_heads_error),
+    Rule(_mlp, _mlp_error),
+    Rule(_dense_experts, _dense_experts_error),
+    Rule(_experts, _experts_error),
+    Rule(_expert_width, _expert_width_error),
+    Rule(_shared_width, _shared_width_error),
+    Rule(_expert_world, _expert_world_error),
+    Rule(_expert_sequence, _expert_sequence_error),
+    Rule(_world, _world_error),
+    Rule(_stated_dp, _stated_dp_error),
+    Rule(_sequence, _sequence_error),
+    Rule(_split_sequence, _split_sequence_error),
+    Rule(_exchanged_heads, _exchanged_heads_error),
+    Rule(_positions, _positions_error),
+    Rule(_batch, _batch_error),
+    Rule(_precision, _precision_error),
+    Rule(_attention, _attention_error),
 )
-"""Every rule that spans sections; each returns the error of a job that breaks it."""
+"""Every rule that spans sections, in the order in which a job is told what it breaks."""

@@ -2,20 +2,27 @@
 
 A workload is one layer of one kind, an embedding, a head or an MTP projection, for one
 microbatch on one rank. Operations are emitted once for each distinct workload, however many
-jobs, stages and layers share it.
+jobs, stages and layers share it. A pipeline is what one microbatch meets on its way: stages made
+of workloads. It is put together once for all jobs that differ in nothing that it depends on.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.config.job import Job
-from projector.config.training import RECOMPUTE_MODULES
+from projector.config.cluster import ClusterConfig
+from projector.config.model import ModelConfig
+from projector.config.training import TrainingConfig
+from projector.errors import ConfigError, ProjectorError
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import device_records, fabric_record, native_type
-from projector.lower.jobs import JobColumns, local_members, lower_jobs
+from projector.kernels.distinct import concatenated_ranges, distinct, offsets
+from projector.lower.batch import JobBatch
+from projector.lower.hardware import device_record, fabric_record
+from projector.lower.jobs import JobColumns, local_members
+from projector.lower.sections import LOAD_ONE, uses_narrow
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE,
@@ -24,13 +31,10 @@ from projector.lower.stages import (
     stage_layout,
 )
 
+Ints = NDArray[np.int64]
+
 DENSE, MOE, EMBEDDING, HEAD, MTP = range(5)
 """Workload kinds; the first two are transformer layers."""
-
-ACTIVATIONS = ("swiglu", "geglu", "gelu", "relu", "squared_relu")
-CP_TYPES = ("p2p", "all_gather", "a2a")
-DISPATCHERS = ("alltoall", "allgather", "deepep")
-FP8_RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
 
 WORKLOAD = np.dtype(
     [
@@ -109,19 +113,68 @@ WORKLOAD = np.dtype(
     # Rate of a GEMM within the step over that of the same GEMM alone, in the same parts.
     + [("gemm_share_2e20", np.int64)]
 )
-LOAD_ONE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+class Machines:
+    """Devices and fabrics as records, each kept once however many jobs run on it."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._devices: dict[tuple[bytes, float], int] = {}
+        self._fabrics: dict[bytes, int] = {}
+        self._device_records: list[NDArray[np.void]] = []
+        self._fabric_records: list[NDArray[np.void]] = []
+
+    def device(self, cluster: ClusterConfig, attention_kernel: str) -> int:
+        """Return the number of a cluster's device running an attention kernel."""
+        record = device_record(cluster.device, cluster.gpu_clock_mhz, attention_kernel)
+        # What collectives cost the compute beside them is no part of the record.
+        key = (record.tobytes(), cluster.device.comm_compute_slowdown)
+        if key not in self._devices:
+            self._devices[key] = len(self._devices)
+            self._device_records.append(record)
+        return self._devices[key]
+
+    def fabric(self, cluster: ClusterConfig) -> int:
+        """Return the number of a cluster's fabric."""
+        record = fabric_record(cluster)
+        key = record.tobytes()
+        if key not in self._fabrics:
+            self._fabrics[key] = len(self._fabrics)
+            self._fabric_records.append(record)
+        return self._fabrics[key]
+
+    @property
+    def devices(self) -> NDArray[np.void]:
+        """All devices, DEVICE[devices]."""
+        return _joined(self._device_records)
+
+    @property
+    def slowdown(self) -> NDArray[np.float64]:
+        """Share by which a collective slows the compute beside it, float64[devices]."""
+        return np.array([slowdown for _, slowdown in self._devices], np.float64)
+
+    @property
+    def fabrics(self) -> NDArray[np.void]:
+        """All fabrics, FABRIC[fabrics]."""
+        return _joined(self._fabric_records)
+
+
+@dataclass(frozen=True, eq=False)
 class Workloads:
-    """Everything the operation table is made from.
+    """Everything the operation table is made from, and the pipelines it is needed for.
 
-    ``stage_*`` describe virtual stages, job after job (CSR with ``stage_offset``); ``run_*``
-    describe the runs of equal layers of each virtual stage (CSR with ``run_offset``), where an
-    embedding, a head or an MTP projection is a run of one.
+    ``stage_*`` describe virtual stages, pipeline after pipeline (CSR with ``stage_offset``);
+    ``run_*`` describe the runs of equal layers of each virtual stage (CSR with ``run_offset``),
+    where an embedding, a head or an MTP projection is a run of one.
     """
 
+    batch: JobBatch
     jobs: JobColumns
+    pipeline: Ints
+    """int64[jobs]: pipeline of each job."""
+    first: Ints
+    """int64[pipelines]: first job that has it."""
     rows: NDArray[np.void]
     """WORKLOAD[workloads], distinct."""
     devices: NDArray[np.void]
@@ -129,108 +182,223 @@ class Workloads:
     slowdown: NDArray[np.float64]
     """float64[devices]: share by which a collective slows the compute beside it."""
     fabrics: NDArray[np.void]
-    """FABRIC[jobs]."""
-    device_of_job: NDArray[np.int64]
-    stage_offset: NDArray[np.int64]
-    """int64[jobs + 1]."""
-    stages: tuple[tuple[Stage, ...], ...]
-    run_offset: NDArray[np.int64]
+    """FABRIC[fabrics]."""
+    device: Ints
+    """int64[pipelines]."""
+    fabric: Ints
+    """int64[pipelines]."""
+    stage_offset: Ints
+    """int64[pipelines + 1]."""
+    run_offset: Ints
     """int64[stages + 1]."""
-    run_workload: NDArray[np.int64]
+    run_workload: Ints
     """Workload of each run."""
-    run_count: NDArray[np.int64]
+    run_count: Ints
     """Layers of each run."""
-    run_copies: NDArray[np.int64]
+    run_copies: Ints
     """Copies of the run's parameters: its layers, but an MTP module shares the head's weights."""
 
+    @cached_property
+    def pipeline_of_run(self) -> Ints:
+        """int64[runs]."""
+        runs = np.diff(self.run_offset[self.stage_offset])
+        return np.repeat(np.arange(len(runs)), runs)
 
-def lower(jobs: Sequence[Job]) -> Workloads:
-    """Turn jobs into distinct workloads and the stages that are made of them.
+    def first_jobs(self) -> JobBatch:
+        """Return the first job of each pipeline, which stands for all."""
+        return self.batch.take(self.first)
 
-    Raises
-    ------
-    ConfigError
-        For the first job that cannot exist.
-    """
-    columns = lower_jobs(jobs)
-    devices, device_of_job = device_records(
-        [job.cluster for job in jobs], [job.training.attention_kernel for job in jobs]
+    def runs(self, job: int, stage: int) -> range:
+        """Return the runs of one virtual stage of a job."""
+        place = int(self.stage_offset[self.pipeline[job]]) + stage
+        return range(int(self.run_offset[place]), int(self.run_offset[place + 1]))
+
+    def num_stages(self, job: int) -> int:
+        """Return the virtual stages of a job."""
+        pipeline = self.pipeline[job]
+        return int(self.stage_offset[pipeline + 1] - self.stage_offset[pipeline])
+
+
+class Layouts(NamedTuple):
+    """Where the layers of jobs lie."""
+
+    of_job: Ints
+    """int64[jobs]: layout of each job."""
+    found: list["LayoutRuns | ProjectorError"]
+    """Each layout, or why there is none."""
+
+
+@dataclass(frozen=True)
+class LayoutRuns:
+    """The stages of one layout as runs of equal layers, in model order."""
+
+    stages: tuple[Stage, ...]
+    runs_of_stage: Ints
+    """int64[stages]."""
+    kinds: tuple[object, ...]
+    """What each run is made of: a `LayerKind`, or the code of another workload kind."""
+    counts: Ints
+    """int64[runs]."""
+    copies: Ints
+    """int64[runs]."""
+
+
+def lay_out(batch: JobBatch) -> Layouts:
+    """Place the layers of all jobs, layouts that are equal once."""
+    model, split, training = batch.model, batch.parallelism, batch.training
+    first, of_job = distinct(model.index, split.part("layout"), training.part("layout"))
+    found = [_laid_out(batch, row) for row in first.tolist()]
+    return Layouts(of_job, found)
+
+
+def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
+    model, split, training = (
+        batch.model.of(row), batch.parallelism.of(row), batch.training.of(row),
+    )  # fmt: skip
+    try:
+        stages = layout_of(model, split, training)
+    except ConfigError as error:
+        return error
+    runs = [_runs(stage, model) for stage in stages]
+    flat = [run for of_stage in runs for run in of_stage]
+    return LayoutRuns(
+        stages,
+        np.array([len(of_stage) for of_stage in runs], np.int64),
+        tuple(kind for kind, _, _ in flat),
+        np.array([count for _, count, _ in flat], np.int64),
+        np.array([copies for _, _, copies in flat], np.int64),
     )
-    # Jobs of a batch mostly share a few clusters.
-    fabric_of = {id(job.cluster): job.cluster for job in jobs}
-    known = {key: fabric_record(cluster) for key, cluster in fabric_of.items()}
-    fabrics = _joined([known[id(job.cluster)] for job in jobs])
-    index: dict[bytes, int] = {}
-    records: list[NDArray[np.void]] = []
-    stage_offset, run_offset = [0], [0]
-    run_workload: list[int] = []
-    run_count: list[int] = []
-    run_copies: list[int] = []
-    layouts = []
-    for row, job in enumerate(jobs):
-        base = _base_record(job, columns, row, int(device_of_job[row]))
-        # Fabrics are compared by content, so that jobs on equal clusters share workloads.
-        base["fabric"] = next(i for i in range(row + 1) if fabrics[i] == fabrics[row])
-        layout = layout_of(job)
-        layouts.append(layout)
-        local: dict[object, int] = {}
-        for stage in layout:
-            for key, count, copies in _runs(stage, job):
-                if key not in local:
-                    record = _specialise(base, key, job)
-                    content = record.tobytes()
-                    if content not in index:
-                        index[content] = len(records)
-                        records.append(record)
-                    local[key] = index[content]
-                run_workload.append(local[key])
-                run_count.append(count)
-                run_copies.append(copies)
-            run_offset.append(len(run_workload))
-        stage_offset.append(stage_offset[-1] + len(layout))
+
+
+def lower(
+    batch: JobBatch, columns: JobColumns, layouts: Layouts, machines: Machines | None = None
+) -> Workloads:
+    """Turn legal jobs into distinct workloads, and the pipelines that are made of them."""
+    machines = Machines() if machines is None else machines
+    model, split, training, cluster = (
+        batch.model, batch.parallelism, batch.training, batch.cluster,
+    )  # fmt: skip
+    first, pipeline = distinct(
+        model.index,
+        split.part("pipeline"),
+        training.part("pipeline"),
+        cluster.part("pipeline"),
+    )
+    device, fabric = _machines_of(batch.take(first), machines)
+    layout = layouts.of_job[first]
+    kinds, runs = _joined_layouts(layouts)
+    stages_of, runs_of = (np.array(counts)[layout] for counts in (runs.stages, runs.runs))
+    run = concatenated_ranges(runs.first_run[layout], runs_of)
+    stage = concatenated_ranges(runs.first_stage[layout], stages_of)
+    piece, piece_of_run = distinct(np.repeat(np.arange(len(first)), runs_of), runs.kind[run])
+    owner = np.repeat(np.arange(len(first)), runs_of)[piece]
+    rows = _records(
+        batch.take(first[owner]),
+        columns.take(first[owner]),
+        kinds[runs.kind[run[piece]]],
+        device[owner],
+        fabric[owner],
+    )
+    content = rows.view(np.int64).reshape(len(rows), -1)
+    distinct_rows, row_of_piece = distinct(content)
     return Workloads(
+        batch=batch,
         jobs=columns,
-        rows=_joined(records),
-        devices=devices,
-        slowdown=_slowdowns(jobs, device_of_job, len(devices)),
-        fabrics=fabrics,
-        device_of_job=device_of_job,
-        stage_offset=np.array(stage_offset, np.int64),
-        stages=tuple(layouts),
-        run_offset=np.array(run_offset, np.int64),
-        run_workload=np.array(run_workload, np.int64),
-        run_count=np.array(run_count, np.int64),
-        run_copies=np.array(run_copies, np.int64),
+        pipeline=pipeline,
+        first=first,
+        rows=rows[distinct_rows],
+        devices=machines.devices,
+        slowdown=machines.slowdown,
+        fabrics=machines.fabrics,
+        device=device,
+        fabric=fabric,
+        stage_offset=offsets(stages_of),
+        run_offset=offsets(runs.runs_of_stage[stage]),
+        run_workload=row_of_piece[piece_of_run],
+        run_count=runs.counts[run],
+        run_copies=runs.copies[run],
     )
 
 
-def _joined(records: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+class _JoinedLayouts(NamedTuple):
+    """All layouts of a batch, one after the other."""
+
+    stages: list[int]
+    runs: list[int]
+    first_stage: Ints
+    first_run: Ints
+    runs_of_stage: Ints
+    kind: Ints
+    """int64[runs]: row of the table of kinds."""
+    counts: Ints
+    copies: Ints
+
+
+KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
+
+
+def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]:
+    known: dict[object, int] = {}
+    found = [each for each in layouts.found if isinstance(each, LayoutRuns)]
+    assert len(found) == len(layouts.found), "a job without a layout"
+    numbers = [[known.setdefault(kind, len(known)) for kind in each.kinds] for each in found]
+    stages, runs = [len(each.stages) for each in found], [len(each.kinds) for each in found]
+    kinds = np.zeros(len(known), KIND)
+    for kind, number in known.items():
+        if isinstance(kind, LayerKind):
+            code = MOE if kind.moe else DENSE
+            kinds[number] = (code, kind.windowed, kind.recompute, kind.narrow)
+        else:
+            kinds[number]["kind"] = kind
+    return kinds, _JoinedLayouts(
+        stages,
+        runs,
+        offsets(np.array(stages, np.int64))[:-1],
+        offsets(np.array(runs, np.int64))[:-1],
+        np.concatenate([each.runs_of_stage for each in found]),
+        np.array([number for each in numbers for number in each], np.int64),
+        np.concatenate([each.counts for each in found]),
+        np.concatenate([each.copies for each in found]),
+    )
+
+
+def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
+    """Return the device and the fabric of each job."""
+    training, cluster = batch.training, batch.cluster
+    first, group = distinct(cluster.part("pipeline"), training.part("attention"))
+    device = [
+        machines.device(cluster.of(row), training.of(row).attention_kernel)
+        for row in first.tolist()
+    ]
+    fabric = [machines.fabric(cluster.of(row)) for row in first.tolist()]
+    return np.array(device, np.int64)[group], np.array(fabric, np.int64)[group]
+
+
+def _joined(records: list[NDArray[np.void]]) -> NDArray[np.void]:
     """Join records of one type; np.concatenate would compare their fields one by one."""
     content = b"".join(record.tobytes() for record in records)
     return np.frombuffer(content, records[0].dtype).copy()
 
 
-def _slowdowns(
-    jobs: Sequence[Job], device_of_job: NDArray[np.int64], num_devices: int
-) -> NDArray[np.float64]:
-    slowdown = np.zeros(num_devices)
-    slowdown[device_of_job] = [job.cluster.device.comm_compute_slowdown for job in jobs]
-    return slowdown
+def layout_of(model: ModelConfig, split: Any, training: TrainingConfig) -> tuple[Stage, ...]:
+    """Return the virtual stages of one job, in model order.
 
-
-def layout_of(job: Job) -> tuple[Stage, ...]:
-    """Return the virtual stages of one job, in model order."""
+    Raises
+    ------
+    ConfigError
+        If the layers cannot be laid out as asked.
+    """
     return stage_layout(
-        job.model,
-        job.parallelism,
-        job.training.recompute,
-        job.training.precision in {"fp8", "mxfp8", "nvfp4"},
-        job.training.first_last_layers_bf16,
-        job.training.mtp_loss,
+        model,
+        split,
+        training.recompute,
+        uses_narrow(training),
+        training.first_last_layers_bf16,
+        training.mtp_loss,
     )
 
 
-def _runs(stage: Stage, job: Job) -> list[tuple[object, int, int]]:
+def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:
     """List the (workload key, count, parameter copies) of one stage in model order."""
     runs: list[tuple[object, int, int]] = []
     if stage.embedding:
@@ -239,7 +407,7 @@ def _runs(stage: Stage, job: Job) -> list[tuple[object, int, int]]:
     if stage.mtp:
         # An MTP module is a projection, a layer of the last kind and the shared head once more.
         kind = LayerKind(
-            moe=job.model.moe_layers[-1],
+            moe=model.moe_layers[-1],
             windowed=False,
             recompute=RECOMPUTE_NONE,
             narrow=stage.layers[-1][0].narrow if stage.layers else False,
@@ -257,122 +425,103 @@ def _runs(stage: Stage, job: Job) -> list[tuple[object, int, int]]:
     return runs
 
 
-def _base_record(job: Job, columns: JobColumns, row: int, device: int) -> NDArray[np.void]:
-    """Fill what all workloads of one job share."""
-    model, split, training = job.model, job.parallelism, job.training
-    device_config = job.cluster.device
-    wide = training.precision if training.precision in {"bf16", "fp16", "fp32"} else "bf16"
-    record = np.zeros(1, WORKLOAD)
-    values = {
-        "device": device,
-        "micro_batch": training.micro_batch_size,
-        "seq": training.seq_length,
-        "sequence_parallel": int(split.splits_sequence),
-        "hidden": model.hidden_size,
-        "mlp_bias": int(model.mlp_bias),
-        "gated": int(model.gated),
-        "heads": model.num_attention_heads,
-        "key_heads": model.query_groups,
-        "rope": int(model.position_embedding == "rope"),
-        "attention_bias": ("none", "qkv", "qkv+out").index(model.attention_bias),
-        "qk_norm": ("none", "head", "full").index(model.qk_norm),
-        "sinks": int(model.attention_sinks),
-        "norm_parameters": 1 if model.normalization == "rmsnorm" else 2,
-        "norms": model.norms_per_layer,
-        "vocab": model.padded_vocab_size(split.tp),
-        "positions": model.max_position_embeddings if model.position_embedding == "learned" else 0,
-        # With a pipeline the head holds a copy of the embedding.
-        "tied": int(model.tied_embeddings and split.pp == 1),
-        "wide_dtype": MATRIX_TYPES.index(native_type(device_config, wide)),
-        "fp8_recipe": FP8_RECIPES.index(training.fp8_recipe),
-        "fp8_transpose": int(training.fp8_weight_transpose_cache),
-        "accumulate_bytes": 4 if training.gradient_dtype == "fp32" else 2,
-        "flash": int(training.flash_attention),
-        "fused_loss": int(training.cross_entropy_fusion),
-        "cp_type": CP_TYPES.index(split.cp_comm_type),
-        "compiled": int(training.torch_compile),
-        "tp_overlap": int(split.tp_comm_overlap),
-        "load_2e20": LOAD_ONE,
-        "gemm_share_2e20": round(job.cluster.software.gemm_share * LOAD_ONE),
-    }
-    for name in ("tp", "cp", "tp_local", "cp_local", "domain"):
-        values[name] = int(getattr(columns, name)[row])
-    for name, value in values.items():
-        record[name] = value
+def _records(
+    batch: JobBatch, columns: JobColumns, kinds: NDArray[np.void], device: Ints, fabric: Ints
+) -> NDArray[np.void]:
+    """Return WORKLOAD[n] of one kind of layer of each of n jobs; what does not matter stays 0."""
+    model, split, training, cluster = (
+        batch.model, batch.parallelism, batch.training, batch.cluster,
+    )  # fmt: skip
+    kind = kinds["kind"]
+    is_moe = kind == MOE
+    is_layer = is_moe | (kind == DENSE)
+    record = np.zeros(len(kind), WORKLOAD)
+
+    def fill(where: Any, source: Any, *names: str) -> None:
+        for name in names:
+            record[name] = getattr(source, name) * where
+
+    record["kind"], record["device"], record["fabric"] = kind, device, fabric
+    fill(1, columns, "micro_batch", "seq", "tp", "cp", "tp_local", "cp_local", "domain")
+    fill(
+        1, model, "hidden", "mlp_bias", "gated", "heads", "rope", "attention_bias", "qk_norm",
+        "sinks", "norm_parameters", "norms",
+    )  # fmt: skip
+    fill(1, training, "fp8_recipe", "fp8_transpose", "accumulate_bytes", "flash", "fused_loss")
+    fill(1, training, "compiled")
+    fill(1, split, "cp_type", "tp_overlap")
+    record["sequence_parallel"] = split.splits_sequence
+    record["vocab"] = _padded(model.vocab, model.vocab_divisor * columns.tp)
+    record["positions"] = model.max_positions * model.learned
+    # With a pipeline the head holds a copy of the embedding.
+    record["tied"] = model.tied * (columns.pp == 1)
+    record["gemm_share_2e20"] = cluster.gemm_share_2e20
+    wide, narrow = _matrix_types(batch, kinds)
+    record["wide_dtype"], record["dtype"] = wide, np.where(narrow, training.dtype, wide)
+    record["load_2e20"] = LOAD_ONE
+
+    fill(is_layer & ~is_moe, model, "ffn")
+    fill(is_layer, model, "d_qk", "d_v", "q_lora", "kv_lora", "d_nope", "d_rope")
+    record["key_heads"] = np.where(is_layer, model.key_heads, model.query_groups)
+    record["mla"] = model.is_mla * is_layer
+    record["recompute"] = kinds["recompute"]
+    record["window"] = model.window * kinds["windowed"]
+    selective = kinds["recompute"] == RECOMPUTE_SELECTIVE
+    record["recompute_mask"] = training.recompute_mask * selective
+
+    fill(
+        is_moe, model, "experts", "topk", "expert_ffn", "shared_ffn", "shared_gate", "router_bias",
+        "group_topk",
+    )  # fmt: skip
+    fill(is_moe, columns, "ep", "etp")
+    fill(is_moe, training, "dispatcher", "dispatch_bytes", "permute_fusion", "host_sync")
+    fill(is_moe, split, "ep_overlap")
+    record["ep_local"] = local_members(columns.ep, columns.etp, columns.domain) * is_moe
+    record["etp_local"] = local_members(columns.etp, 1, columns.domain) * is_moe
+    where = np.flatnonzero(is_moe)
+    record["load_2e20"][where] = _loads(batch.take(where), columns.ep[where])
     return record
 
 
-def _specialise(base: NDArray[np.void], key: object, job: Job) -> NDArray[np.void]:
-    """Complete the record of one workload; fields that do not matter to it stay 0."""
-    record = base.copy()
-    model, training = job.model, job.training
-    record["dtype"] = record["wide_dtype"]
-    if isinstance(key, int):
-        record["kind"] = key
-        if key == MTP and training.precision in {"fp8", "mxfp8", "nvfp4"}:
-            record["dtype"] = MATRIX_TYPES.index(training.precision)
-        return record
-    assert isinstance(key, LayerKind)
-    record["kind"] = MOE if key.moe else DENSE
-    record["recompute"] = key.recompute
-    record["ffn"] = model.ffn_hidden_size
-    record["window"] = model.sliding_window if key.windowed else 0
-    if key.narrow:
-        record["dtype"] = MATRIX_TYPES.index(training.precision)
-    if key.recompute == RECOMPUTE_SELECTIVE:
-        record["recompute_mask"] = sum(
-            1 << RECOMPUTE_MODULES.index(module) for module in set(training.recompute.modules)
-        )
-    if model.mla is not None:
-        mla = model.mla
-        record["mla"] = 1
-        record["q_lora"] = mla.q_lora_rank
-        record["kv_lora"] = mla.kv_lora_rank
-        record["d_nope"] = mla.qk_head_dim
-        record["d_rope"] = mla.qk_pos_emb_head_dim
-        record["d_qk"] = mla.qk_head_dim + mla.qk_pos_emb_head_dim
-        record["d_v"] = mla.v_head_dim
-        record["key_heads"] = record["heads"]
-    else:
-        record["d_qk"] = record["d_v"] = model.head_dim
-    if key.moe:
-        _specialise_moe(record, job)
-    return record
+def _padded(vocab: Ints, multiple: Ints) -> Ints:
+    """Return the vocabulary as laid out over tensor ranks; a multiple of 0 pads nothing."""
+    parts = np.maximum(1, multiple)
+    return np.asarray(-(-vocab // parts) * parts)
 
 
-def _specialise_moe(record: NDArray[np.void], job: Job) -> None:
-    moe, routing, split = job.model.moe, job.training.moe, job.parallelism
-    assert moe is not None
-    record["ffn"] = 0
-    record["experts"] = moe.num_experts
-    record["topk"] = moe.router_topk
-    record["expert_ffn"] = moe.ffn_hidden_size
-    record["shared_ffn"] = moe.shared_expert_ffn_hidden_size
-    record["shared_gate"] = int(moe.shared_expert_gate)
-    record["router_bias"] = int(moe.router_bias)
-    record["group_topk"] = moe.group_topk
-    record["ep"] = split.ep
-    record["etp"] = split.expert_tp
-    domain = int(record["domain"][0])
-    record["ep_local"] = local_members(split.ep, split.expert_tp, domain)
-    record["etp_local"] = local_members(split.expert_tp, 1, domain)
-    record["dispatcher"] = DISPATCHERS.index(routing.dispatcher)
-    record["dispatch_bytes"] = 1 if routing.dispatch_precision == "fp8" else 2
-    record["permute_fusion"] = int(routing.permute_fusion)
-    record["host_sync"] = int(routing.host_sync)
-    record["ep_overlap"] = int(split.overlap_moe_expert_parallel_comm)
-    load = fullest_rank_load(moe.num_experts, split.ep, routing.load, routing.zipf_exponent)
-    if routing.capacity_factor is not None:
-        load = min(load, max(routing.capacity_factor, 1.0))
-    record["load_2e20"] = round(load * LOAD_ONE)
+def _matrix_types(batch: JobBatch, kinds: NDArray[np.void]) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the type of attention, head and router, and whether linear layers use a narrower."""
+    training, cluster = batch.training, batch.cluster
+    asked = training.dtype
+    wide = cluster.native_bf16
+    for name in ("fp16", "fp32"):
+        native = getattr(cluster, f"native_{name}")
+        wide = np.where(asked == MATRIX_TYPES.index(name), native, wide)
+    is_projection = (kinds["kind"] == MTP) & (training.narrow == 1)
+    return wide, np.asarray((kinds["narrow"] == 1) | is_projection)
 
 
-def fullest_rank_load(experts: int, ep: int, load: str, exponent: float) -> float:
-    """Tokens of the fullest expert rank over the average rank's.
+def _loads(batch: JobBatch, ep: Ints) -> Ints:
+    """Return the load of the fullest expert rank over the average one, in parts of `LOAD_ONE`."""
+    experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
+    first, group = distinct(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
+    loads = []
+    for row in first.tolist():
+        load = 1.0
+        if exponent[row] >= 0.0:
+            load = fullest_rank_load(int(experts[row]), int(ep[row]), float(exponent[row]))
+        if capacity[row] > 0.0:
+            load = min(load, max(float(capacity[row]), 1.0))
+        loads.append(round(load * LOAD_ONE))
+    return np.array(loads, np.int64)[group]
+
+
+def fullest_rank_load(experts: int, ep: int, exponent: float) -> float:
+    """Tokens of the fullest expert rank over the average rank's, where the load is Zipf's.
 
     Zipf weights (i + 1)**-exponent are dealt to ranks in turn, so rank 0 is the fullest.
     """
-    if load == "balanced" or ep == 1:
+    if ep == 1:
         return 1.0
     weights = [(i + 1.0) ** -exponent for i in range(experts)]
     return float(sum(weights[::ep]) * ep / sum(weights))

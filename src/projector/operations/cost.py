@@ -1,6 +1,6 @@
 """Seconds of every row of the operation table, and what each workload adds up to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,10 @@ from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
+from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from projector.lower.workloads import LOAD_ONE, Workloads
+from projector.lower.workloads import Machines, Workloads
+from projector.operations.emit import emit_operations
 from projector.operations.shapes import shapes_of
 from projector.operations.table import (
     ATTENTION,
@@ -249,3 +251,45 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
     )
+
+
+class KnownCosts:
+    """Costs of workloads by their content, kept from one batch of jobs to the next."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.machines = Machines()
+        """Devices and fabrics that the workloads of all batches are numbered by."""
+        self._place: dict[bytes, int] = {}
+        self._costs: WorkloadCosts | None = None
+
+    def __len__(self) -> int:
+        """Return the number of workloads that are known."""
+        return len(self._place)
+
+    def of(self, workloads: Workloads) -> WorkloadCosts:
+        """Return the costs of all workloads; only those that are new are computed."""
+        size = workloads.rows.dtype.itemsize
+        content = workloads.rows.tobytes()
+        keys = [content[begin : begin + size] for begin in range(0, len(content), size)]
+        new = [row for row, key in enumerate(keys) if key not in self._place]
+        if new:
+            wanted = replace(workloads, rows=workloads.rows[new])
+            table = emit_operations(wanted.rows)
+            costs = sum_workloads(table, cost_rows(table, wanted), wanted)
+            for row in new:
+                self._place[keys[row]] = len(self._place)
+            self._costs = costs if self._costs is None else _joined(self._costs, costs)
+        assert self._costs is not None
+        return _taken(self._costs, np.array([self._place[key] for key in keys], np.int64))
+
+
+def _joined(first: WorkloadCosts, second: WorkloadCosts) -> WorkloadCosts:
+    names = [each.name for each in fields(WorkloadCosts)]
+    return WorkloadCosts(
+        *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names)
+    )
+
+
+def _taken(costs: WorkloadCosts, rows: Ints) -> WorkloadCosts:
+    return WorkloadCosts(*(getattr(costs, each.name)[rows] for each in fields(WorkloadCosts)))

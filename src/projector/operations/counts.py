@@ -9,7 +9,9 @@ from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
-from projector.lower.workloads import Workloads, lower
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import lower_jobs
+from projector.lower.workloads import Workloads, lay_out, lower
 from projector.operations.emit import emit_operations
 
 
@@ -56,7 +58,8 @@ def _count_uncached(
         ),
         cluster=cluster.model_copy(update={"nodes": 1, "gpus_per_node": 1}),
     )
-    workloads = lower([unsplit])
+    batch = JobBatch.of([unsplit])
+    workloads = lower(batch, lower_jobs(batch), lay_out(batch))
     table = emit_operations(workloads.rows)
     layers = _layers(workloads)
     flop = float(np.sum(table.flop * layers[table.workload]))

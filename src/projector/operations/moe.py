@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from projector.kernels.collectives import ALL_GATHER, REDUCE_SCATTER
-from projector.lower.workloads import LOAD_ONE
+from projector.lower.sections import LOAD_ONE
 from projector.operations.communication import emit_collective
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.mlp import SHARED_BIT, emit_activation, emit_mlp

@@ -8,8 +8,7 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
-from projector.lower.workloads import lower
-from projector.projection.evaluate import evaluate
+from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
 from projector.projection.pipeline import under_schedule
@@ -94,7 +93,7 @@ def _iterable(value: Any) -> bool:
 
 def _compare_schedules(job: Job) -> PerformanceProjection:
     """Return the fastest schedule that fits, with the others and those that cannot run."""
-    lower([job])  # A job that cannot exist is no fault of the schedules.
+    check_placed(job)  # A job that cannot exist is no fault of the schedules.
     candidates, left_out = [], []
     refusal: ProjectorError | None = None
     for name in SCHEDULES:

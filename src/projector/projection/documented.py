@@ -7,11 +7,14 @@ parameters, and the schedule factor multiplies the embedding too. The physical f
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from projector.config.job import Job
 from projector.config.model import ModelConfig
-from projector.config.training import RecomputeConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import layout_of
 from projector.units import to_gib
@@ -38,48 +41,75 @@ class DocumentedMemory:
 
 def documented_memory(job: Job) -> DocumentedMemory:
     """Evaluate the documented forms for rank 0 of a job."""
-    model, split, training = job.model, job.parallelism, job.training
-    forms = _Forms(job)
-    stages = layout_of(job)
-    mine = stages[:: split.pp]
-    parameters = forms.embedding_parameters
-    activation = float(forms.token_bytes)
-    for stage in mine:
+    split, training = job.parallelism, job.training
+    forms = documented_forms(job.model, split, training)
+    tokens = training.micro_batch_size * training.seq_length // split.tp // split.cp
+    dp = max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
+    states_gib, activation_gib = documented_gib(
+        forms.parameters_per_rank,
+        tokens * forms.bytes_per_token,
+        job.cluster.gpus,
+        split.ep,
+        split.pp,
+        split.vpp,
+        training.global_batch_size // (training.micro_batch_size * dp),
+    )
+    return DocumentedMemory(
+        parameters_total=forms.parameters_total,
+        parameters_per_rank=forms.parameters_per_rank,
+        param_optimizer_gib=float(states_gib),
+        activation_gib=float(activation_gib),
+        total_gib=float(states_gib + activation_gib),
+        components=_Forms(job.model, split.tp).components(split.ep, tokens),
+    )
+
+
+class DocumentedForms(NamedTuple):
+    """What the forms multiply, for rank 0."""
+
+    parameters_total: int
+    parameters_per_rank: int
+    bytes_per_token: int
+    """Activations of one microbatch, for each token of the rank."""
+
+
+def documented_forms(
+    model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
+) -> DocumentedForms:
+    """Count parameters and activations by the documented forms.
+
+    Raises
+    ------
+    ConfigError
+        If the layers cannot be laid out.
+    """
+    forms = _Forms(model, split.tp)
+    parameters, activation = forms.embedding_parameters, forms.token_bytes
+    for stage in layout_of(model, split, training)[:: split.pp]:
         for kind, count in stage.layers:
             parameters += count * forms.layer_parameters(kind.moe, split.ep)
             activation += count * forms.kept_bytes(kind.moe, kind.recompute)
-    is_moe = model.moe_layers
-    total = forms.embedding_parameters + sum(forms.layer_parameters(moe, 1) for moe in is_moe)
-    sharding = max(1, job.cluster.gpus // (split.ep * split.pp))
+    layers = sum(forms.layer_parameters(moe, 1) for moe in model.moe_layers)
+    return DocumentedForms(forms.embedding_parameters + layers, parameters, activation)
+
+
+def documented_gib(
+    parameters: Any, activation_bytes: Any, gpus: Any, ep: Any, pp: Any, vpp: Any, microbatches: Any
+) -> tuple[Any, Any]:
+    """Return GiB of parameters with their states and of activations, of one job or of columns."""
+    sharding = np.maximum(1, gpus // (ep * pp))
     bytes_per_parameter = 2 + 2 + 10 / sharding
-    microbatches = training.global_batch_size // (
-        training.micro_batch_size * max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
-    )
-    factor = (
-        split.pp * (1 + (split.pp - 1) / (split.pp * split.vpp)) * min(1.0, microbatches / split.pp)
-    )
-    states_gib = to_gib(parameters * bytes_per_parameter)
-    activation_gib = to_gib(activation * factor)
-    return DocumentedMemory(
-        parameters_total=total,
-        parameters_per_rank=parameters,
-        param_optimizer_gib=states_gib,
-        activation_gib=activation_gib,
-        total_gib=states_gib + activation_gib,
-        components=forms.components(split.ep),
-    )
+    factor = pp * (1 + (pp - 1) / (pp * vpp)) * np.minimum(1.0, microbatches / pp)
+    return to_gib(parameters * bytes_per_parameter), to_gib(activation_bytes * factor)
 
 
 class _Forms:
-    """The closed forms of one job; parameters of one rank, bytes of one microbatch."""
+    """The closed forms of a model; parameters of one rank, bytes of one token of a microbatch."""
 
-    def __init__(self, job: Job) -> None:
-        model, split, training = job.model, job.parallelism, job.training
-        self.model: ModelConfig = model
-        self.recompute: RecomputeConfig = training.recompute
-        self.tokens = training.micro_batch_size * training.seq_length // split.tp // split.cp
-        self.vocab = model.padded_vocab_size(split.tp)
-        self.token_bytes = ELEMENT_BYTES * self.tokens * model.hidden_size
+    def __init__(self, model: ModelConfig, tp: int) -> None:
+        self.model = model
+        self.vocab = model.padded_vocab_size(tp)
+        self.token_bytes = ELEMENT_BYTES * model.hidden_size
 
     @property
     def embedding_parameters(self) -> int:
@@ -136,20 +166,20 @@ class _Forms:
             wide = model.num_attention_heads * (
                 model.mla.qk_head_dim + model.mla.qk_pos_emb_head_dim
             )
-            return ELEMENT_BYTES * self.tokens * (3 * wide + 2 * query)
+            return ELEMENT_BYTES * (3 * wide + 2 * query)
         keys = model.query_groups * model.head_dim
-        return ELEMENT_BYTES * self.tokens * (query + 2 * keys + model.hidden_size + query)
+        return ELEMENT_BYTES * (query + 2 * keys + model.hidden_size + query)
 
     def mlp_bytes(self, moe: bool) -> int:
         model = self.model
         if not moe or model.moe is None:
-            return ELEMENT_BYTES * self.tokens * (3 * model.ffn_hidden_size + model.hidden_size)
+            return ELEMENT_BYTES * (3 * model.ffn_hidden_size + model.hidden_size)
         width = model.moe.ffn_hidden_size
         shared = model.moe.num_shared_experts or -(
             -model.moe.shared_expert_ffn_hidden_size // width
         )
         visits = model.moe.router_topk + shared
-        return ELEMENT_BYTES * self.tokens * visits * (model.hidden_size + 3 * width)
+        return ELEMENT_BYTES * visits * (model.hidden_size + 3 * width)
 
     def layer_bytes(self, moe: bool) -> int:
         # Three norms, two residual additions and, in an MoE layer, the router.
@@ -162,8 +192,8 @@ class _Forms:
         dropped = self.attention_bytes if recompute == RECOMPUTE_SELECTIVE else 0
         return self.layer_bytes(moe) - dropped
 
-    def components(self, ep: int) -> dict[str, dict[str, float]]:
-        """List modules as the documented report prints them."""
+    def components(self, ep: int, tokens: int) -> dict[str, dict[str, float]]:
+        """List modules as the documented report prints them, with ``tokens`` of a microbatch."""
         entries: dict[str, tuple[int, int]] = {
             "embedding": (self.embedding_parameters, self.token_bytes),
             "dense_transformer_layer": (self.layer_parameters(False, ep), self.layer_bytes(False)),
@@ -180,9 +210,9 @@ class _Forms:
             }
         entries |= {
             "final_layernorm": (self.norm_parameters, self.token_bytes),
-            "output_layer": (self.embedding_parameters, ELEMENT_BYTES * self.tokens * self.vocab),
+            "output_layer": (self.embedding_parameters, ELEMENT_BYTES * self.vocab),
         }
         return {
-            name: {"parameters": parameters, "activation_gib": to_gib(num_bytes)}
+            name: {"parameters": parameters, "activation_gib": to_gib(tokens * num_bytes)}
             for name, (parameters, num_bytes) in entries.items()
         }

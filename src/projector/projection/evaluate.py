@@ -1,151 +1,204 @@
 """The one path of every projection: jobs in, columns of memory and time out.
 
 A single job is a batch of one. Rows are independent: what a job gives does not depend on the
-jobs it is evaluated with.
+jobs it is evaluated with. Jobs share what they have in common: workloads are costed once,
+pipelines and replicas put together once, orders replayed for all jobs that run them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.job import Job
-from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.jobs import lower_jobs
-from projector.lower.workloads import MOE, Workloads, layout_of, lower
+from projector.errors import ProjectorError
+from projector.kernels.distinct import distinct
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import RULES, JobColumns, broken_rules, lower_jobs
+from projector.lower.workloads import LayoutRuns, Layouts, Workloads, lay_out, layout_of, lower
 from projector.operations.cost import (
+    KnownCosts,
     RowCosts,
     WorkloadCosts,
     cost_rows,
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
-from projector.operations.table import FORWARD, OperationTable
+from projector.operations.table import OperationTable
 from projector.projection.data_parallel import (
     DataParallelCosts,
-    StageTimes,
     cost_data_parallel,
-    parameter_bytes,
     stage_times,
 )
-from projector.projection.memory_columns import StageMemory, stage_memory, usable_bytes
-from projector.projection.step import StepInputs, Steps, run_steps, stage_sums
+from projector.projection.memory_columns import RankMemory, state_memory
+from projector.projection.pipelines import cost_pipelines
+from projector.projection.replicas import (
+    cost_optimizer,
+    cost_p2p,
+    cost_tied_embeddings,
+    find_replicas,
+)
+from projector.projection.schedules import Schedules, Setting, choose_schedules
+from projector.projection.step import (
+    MIDDLE,
+    Pipelines,
+    StepInputs,
+    Steps,
+    replay_jobs,
+    run_steps,
+    step_inputs,
+)
 from projector.schedule import registry
-from projector.schedule.costs import costs_from
+from projector.schedule.costs import Costs, costs_from
 from projector.schedule.order import Order
-from projector.schedule.placement import Placement
 from projector.schedule.replay import to_ps
-from projector.units import GB, MICROSECOND, MILLISECOND
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MIDDLE = 1
-"""Class of durations that most microbatches have."""
 
-
-@dataclass(frozen=True, slots=True)
-class RunCosts:
-    """One layer of each run on its job's cluster, host side included."""
-
-    exposed_s: Floats
-    """float64[runs, phases, categories]."""
-    launch_s: Floats
-    """float64[runs, phases]: gaps between kernels and waits for the host."""
-    layer_s: Floats
-    """float64[runs, phases]: everything but data parallelism."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """Everything known about a batch of jobs, in columns."""
 
-    jobs: tuple[Job, ...]
-    schedules: tuple[str, ...]
-    """Resolved schedule of each job."""
+    batch: JobBatch
     workloads: Workloads
-    table: OperationTable
-    rows: RowCosts
     costs: WorkloadCosts
-    runs: RunCosts
     parallel: DataParallelCosts
-    stages: StageTimes
-    memory: StageMemory
+    inputs: StepInputs
+    settings: list[Setting]
+    setting_of_job: Ints
+    orders: list[Order]
+    order_of_job: Ints
     steps: Steps
     """The step of each job."""
-    p2p_s: list[Floats]
-    """float64[pp * chunks, 2] for each job: latency from each virtual stage to the next and to the
-    one before."""
-    p2p_bytes: Floats
-    """float64[jobs]."""
-    placements: tuple[Placement, ...]
-    """Which rank of each job holds which stage."""
-    orders: tuple[Order, ...]
-    """What each rank of each job does."""
+    details: tuple[OperationTable, RowCosts] | None = None
+    """Every operation, where they were all costed for this batch."""
 
+    @cached_property
+    def _operations(self) -> tuple[OperationTable, RowCosts]:
+        if self.details is not None:
+            return self.details
+        table = emit_operations(self.workloads.rows)
+        return table, cost_rows(table, self.workloads)
 
-def evaluate(jobs: Sequence[Job]) -> Evaluation:
-    """Project memory and time of ``jobs``.
+    @property
+    def table(self) -> OperationTable:
+        """Every operation of every workload."""
+        return self._operations[0]
 
-    Raises
-    ------
-    ProjectorError
-        If a job cannot exist, a schedule cannot run, or a number leaves its range.
-    """
-    workloads = lower(jobs)
-    names = [_schedule(job, int(workloads.jobs.microbatches[row])) for row, job in enumerate(jobs)]
-    placements = [
-        registry.placement(name, job.parallelism.pp, job.parallelism.vpp)
-        for name, job in zip(names, jobs, strict=True)
-    ]
-    table = emit_operations(workloads.rows)
-    rows = cost_rows(table, workloads)
-    costs = sum_workloads(table, rows, workloads)
-    runs = _cost_runs(jobs, workloads, costs)
-    parallel = cost_data_parallel(jobs, workloads, costs, placements)
-    times = stage_times(
-        jobs, workloads, runs.layer_s[:, FORWARD], _backward(runs.layer_s), parallel, placements
-    )
-    p2p_bytes, p2p_s = _cost_p2p(workloads, placements)
-    memory = stage_memory(jobs, workloads, costs, placements)
-    stages = stage_sums(workloads, runs.exposed_s, runs.launch_s, runs.layer_s)
-    orders = [
-        _order(name, row, jobs[row], workloads, times, stages.weight_s, p2p_s[row], memory)
-        for row, name in enumerate(names)
-    ]
-    steps = run_steps(
-        StepInputs(
-            jobs=jobs,
-            workloads=workloads,
-            placements=placements,
-            orders=orders,
-            times=times,
-            stages=stages,
-            p2p_s=p2p_s,
-            optimizer_s=_cost_optimizer(jobs, workloads, memory),
-            tied_s=_cost_tied_embeddings(jobs, workloads, placements),
-            memory=memory,
+    @property
+    def rows(self) -> RowCosts:
+        """Device time of each of them."""
+        return self._operations[1]
+
+    def job(self, row: int) -> Job:
+        """Return one of the jobs."""
+        return self.batch.job(row)
+
+    def schedule(self, row: int) -> str:
+        """Return the name of the schedule that a job runs."""
+        return self.settings[int(self.setting_of_job[row])].name
+
+    def order(self, row: int) -> Order:
+        """Return what each rank of a job does."""
+        return self.orders[int(self.order_of_job[row])]
+
+    def pipelines(self, row: int) -> Pipelines:
+        """Return the replay of one job."""
+        return replay_jobs(self.inputs, self.order(row), np.array([row], np.int64))
+
+    def memory(self, row: int) -> RankMemory:
+        """Return the memory of each pipeline rank of a job."""
+        state, replicas = self.inputs.state, self.inputs.replicas
+        ranks = replicas.ranks(int(replicas.of_job[row]))
+        pipelines = self.pipelines(row)
+        return RankMemory(
+            parameters=state.parameters[ranks],
+            weights_bytes=state.weights_bytes[ranks],
+            gradients_bytes=state.gradients_bytes[ranks],
+            optimizer_bytes=state.optimizer_bytes[ranks],
+            activations_bytes=pipelines.peak_bytes[0],
+            transient_bytes=state.transient_bytes[ranks],
+            buffers_bytes=state.buffers_bytes[ranks],
+            in_flight=pipelines.in_flight[0].sum(axis=1),
         )
-    )
-    return Evaluation(
-        jobs=tuple(jobs),
-        schedules=tuple(names),
-        workloads=workloads,
-        table=table,
-        rows=rows,
-        costs=costs,
-        runs=runs,
-        parallel=parallel,
-        stages=times,
-        memory=memory,
-        steps=steps,
-        p2p_s=p2p_s,
-        p2p_bytes=p2p_bytes,
-        placements=tuple(placements),
-        orders=tuple(orders),
-    )
+
+
+class RefusedJobs(Exception):  # noqa: N818  carries errors, is none of a user's
+    """Jobs of a batch turned out to have no order; the others can be evaluated without them."""
+
+    def __init__(self, errors: Mapping[int, ProjectorError]) -> None:
+        super().__init__(f"{len(errors)} jobs have no order")
+        self.errors = errors
+        """Row -> why."""
+
+
+class Legal(NamedTuple):
+    """Which jobs of a batch can exist, by all rules that look at no times."""
+
+    columns: JobColumns
+    layouts: Layouts
+    schedules: Schedules
+    refused: Ints
+    """int64[jobs]: number of the error in ``errors``, -1 for a job that can exist."""
+    errors: list[ProjectorError]
+
+    def take(self, rows: Ints) -> "Legal":
+        """Return some of the jobs, with what they need alone."""
+        return Legal(
+            self.columns.take(rows),
+            Layouts(*_kept(self.layouts.of_job[rows], self.layouts.found)),
+            Schedules(*_kept(self.schedules.of_job[rows], self.schedules.found)),
+            self.refused[rows],
+            self.errors,
+        )
+
+
+def _kept(number: Ints, found: list[Any]) -> tuple[Ints, list[Any]]:
+    """Leave out what nobody has any more."""
+    first, kept = distinct(number)
+    return kept, [found[each] for each in number[first].tolist()]
+
+
+def find_legal(batch: JobBatch) -> Legal:
+    """Look for what jobs break, without computing anything.
+
+    Jobs that break the same rule share an error, if it says the same of them but for numbers.
+    """
+    columns = lower_jobs(batch)
+    refused = np.full(len(batch), -1, np.int64)
+    errors: list[ProjectorError] = []
+    broken = broken_rules(batch, columns)
+    rows = np.flatnonzero(broken >= 0)
+    if len(rows):
+        # Messages name the model, the device and the type, besides numbers.
+        first, group = distinct(
+            broken[rows], batch.index[0, rows], batch.index[3, rows], batch.training.dtype[rows]
+        )
+        errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
+        refused[rows] = group
+    layouts = lay_out(batch)
+    _refuse(refused, errors, layouts.of_job, layouts.found)
+    schedules = choose_schedules(batch, columns)
+    _refuse(refused, errors, schedules.of_job, schedules.found)
+    return Legal(columns, layouts, schedules, refused, errors)
+
+
+def _refuse(
+    refused: Ints,
+    errors: list[ProjectorError],
+    of_job: Ints,
+    found: Sequence[LayoutRuns | Setting | ProjectorError],
+) -> None:
+    """Refuse jobs whose layout or schedule is an error, unless they are refused already."""
+    for number, each in enumerate(found):
+        if isinstance(each, ProjectorError):
+            refused[(of_job == number) & (refused < 0)] = len(errors)
+            errors.append(each)
 
 
 def check_exists(job: Job) -> None:
@@ -156,223 +209,166 @@ def check_exists(job: Job) -> None:
     ProjectorError
         If its degrees, its layout or its schedule cannot exist.
     """
-    columns = lower_jobs([job])
-    layout_of(job)
-    _schedule(job, int(columns.microbatches[0]))
+    legal = find_legal(JobBatch.of([job]))
+    if legal.refused[0] >= 0:
+        raise legal.errors[legal.refused[0]]
 
 
-def _schedule(job: Job, microbatches: int) -> str:
-    split = job.parallelism
-    group_size = split.microbatch_group_size_per_vp_stage
-    return registry.check(job.training.schedule, split.pp, split.vpp, microbatches, group_size).name
+def check_placed(job: Job) -> None:
+    """Raise where a job cannot exist under any schedule.
+
+    Raises
+    ------
+    ConfigError
+        If its degrees or its layout cannot exist.
+    """
+    batch = JobBatch.of([job])
+    broken = broken_rules(batch, lower_jobs(batch))[0]
+    if broken >= 0:
+        raise RULES[broken].error(job)
+    layout_of(job.model, job.parallelism, job.training)
 
 
-def _order(
-    name: str,
-    row: int,
-    job: Job,
-    workloads: Workloads,
-    times: StageTimes,
-    weight_s: Floats,
-    p2p_s: Floats,
-    memory: StageMemory,
-) -> Order:
-    """Return the order of a job; a planned one suits its times and what its device has left.
+def evaluate(jobs: Sequence[Job]) -> Evaluation:
+    """Project memory and time of ``jobs``.
+
+    Raises
+    ------
+    ProjectorError
+        If a job cannot exist, a schedule cannot run, or a number leaves its range.
+    """
+    batch = JobBatch.of(jobs)
+    legal = find_legal(batch)
+    illegal = np.flatnonzero(legal.refused >= 0)
+    if len(illegal):
+        # Errors are shared by jobs with other numbers; the first job is told its own.
+        check_exists(jobs[illegal[0]])
+    try:
+        return evaluate_legal(batch, legal)
+    except RefusedJobs as refused:
+        raise refused.errors[min(refused.errors)] from None
+
+
+def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = None) -> Evaluation:
+    """Project memory and time of jobs that can exist.
+
+    Parameters
+    ----------
+    batch : JobBatch
+        At least one job.
+    legal : Legal
+        Of `find_legal`; no job may be refused.
+    known : KnownCosts, optional
+        Costs of workloads of earlier batches; new ones are added.
+
+    Raises
+    ------
+    RefusedJobs
+        If some of them have no order after all.
+    ProjectorError
+        If a number leaves its range.
+    """
+    workloads = lower(
+        batch, legal.columns, legal.layouts, None if known is None else known.machines
+    )
+    details = None
+    if known is None:
+        table = emit_operations(workloads.rows)
+        details = table, cost_rows(table, workloads)
+        costs = sum_workloads(*details, workloads)
+    else:
+        costs = known.of(workloads)
+    pipelines = cost_pipelines(workloads, costs)
+    settings = legal.schedules.settings()
+    replicas = find_replicas(workloads, settings, legal.schedules.of_job)
+    parallel = cost_data_parallel(replicas, costs)
+    times = stage_times(replicas, pipelines, parallel)
+    state = state_memory(replicas, pipelines)
+    inputs = step_inputs(
+        replicas,
+        pipelines,
+        times,
+        cost_p2p(replicas),
+        state,
+        cost_optimizer(replicas, state.owned_parameters, state.held_parameters),
+        cost_tied_embeddings(replicas),
+    )
+    orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
+    return Evaluation(
+        batch=batch,
+        workloads=workloads,
+        costs=costs,
+        parallel=parallel,
+        inputs=inputs,
+        settings=settings,
+        setting_of_job=legal.schedules.of_job,
+        orders=orders,
+        order_of_job=order_of_job,
+        steps=run_steps(inputs, orders, order_of_job),
+        details=details,
+    )
+
+
+def _orders(
+    inputs: StepInputs, settings: list[Setting], setting_of_job: Ints
+) -> tuple[list[Order], Ints]:
+    """Return the orders of a batch; a planned one suits the times and memory of its jobs."""
+    planned = np.array([each.planned for each in settings])[setting_of_job]
+    if not planned.any():
+        return [each.order() for each in settings], setting_of_job
+    batch = inputs.replicas.workloads.batch
+    training = batch.training
+    first, order_of_job = distinct(
+        setting_of_job,
+        *(np.where(planned, column, -1) for column in (
+            inputs.replicas.of_job, training.most_pending, training.post_validation,
+            batch.cluster.part("pipeline"),
+        )),
+    )  # fmt: skip
+    orders: list[Order] = []
+    errors: dict[int, ProjectorError] = {}
+    for number, row in enumerate(first.tolist()):
+        setting = settings[setting_of_job[row]]
+        costs = _planning_costs(inputs, setting, row) if setting.planned else None
+        try:
+            orders.append(
+                registry.build(
+                    setting.name, setting.pp, setting.vpp, setting.microbatches, costs,
+                    setting.group_size,
+                )
+            )  # fmt: skip
+        except ProjectorError as error:
+            errors |= dict.fromkeys(np.flatnonzero(order_of_job == number).tolist(), error)
+    if errors:
+        raise RefusedJobs(errors)
+    return orders, order_of_job
+
+
+def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
+    """Return what a planned order looks at: times of its stages, and what its device has left.
 
     Where a microbatch alone does not fit, it is planned as if it did: such a job is projected in
     full, as one that does not fit.
     """
-    split, microbatches = job.parallelism, int(workloads.jobs.microbatches[row])
-    entry = registry.SCHEDULES[name]
-    costs = None
-    if entry.planned:
-        stages = slice(workloads.stage_offset[row], workloads.stage_offset[row + 1])
-        kept = memory.saved_bytes[stages]
-        least = kept[entry.stages(split.pp, split.vpp)].sum(axis=1)
-        weight = weight_s[stages]
-        limit = usable_bytes(job) - memory.static_bytes(row)
-        if job.training.zero_bubble_max_pending_backward is not None:
-            limit = np.minimum(limit, job.training.zero_bubble_max_pending_backward * least)
-        costs = costs_from(
-            forward_ps=to_ps(times.forward_s[stages, MIDDLE]),
-            backward_ps=to_ps(np.maximum(0.0, times.backward_s[stages, MIDDLE] - weight)),
-            weight_ps=to_ps(weight),
-            p2p_ps=to_ps(p2p_s).T,
-            activation=kept,
-            w_share=float(memory.weight_share[row]),
-            limit=np.maximum(least, limit),
-            objective="period" if job.training.optimizer_post_validation else "makespan",
-        )
-    group_size = split.microbatch_group_size_per_vp_stage
-    return registry.build(name, split.pp, split.vpp, microbatches, costs, group_size)
-
-
-def _backward(per_phase: Floats) -> Floats:
-    """Input and weight gradient together, for schedules that do not split them."""
-    return np.asarray(per_phase[:, 1] + per_phase[:, 2], np.float64)
-
-
-def _job_of_run(workloads: Workloads) -> tuple[Ints, Ints]:
-    job_of_stage = np.repeat(
-        np.arange(len(workloads.stage_offset) - 1), np.diff(workloads.stage_offset)
+    replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
+    replica = int(replicas.of_job[row])
+    stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
+    pipeline = replicas.pipeline[replica]
+    kept = inputs.costs.saved_bytes[replicas.stage[stages]]
+    entry = registry.SCHEDULES[setting.name]
+    least = kept[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
+    limit = batch.cluster.usable_bytes[row] - inputs.state.static_bytes[replicas.ranks(replica)]
+    most = batch.training.most_pending[row]
+    if most:
+        limit = np.minimum(limit, most * least)
+    chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
+    return costs_from(
+        forward_ps=inputs.stage_ps[stages, 0, MIDDLE],
+        backward_ps=inputs.split_backward_ps[stages, MIDDLE],
+        weight_ps=inputs.weight_ps[stages],
+        p2p_ps=to_ps(inputs.p2p.latency_s[chunks]).T,
+        activation=kept,
+        w_share=float(inputs.costs.weight_share[pipeline]),
+        limit=np.maximum(least, limit),
+        objective="period" if batch.training.post_validation[row] else "makespan",
     )
-    return np.repeat(job_of_stage, np.diff(workloads.run_offset)), job_of_stage
-
-
-def _cost_runs(jobs: Sequence[Job], workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
-    """Add the host: it runs ahead of the device unless launching takes longer than computing.
-
-    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
-    removes the framework's part of each launch.
-    """
-    job_of_run, _ = _job_of_run(workloads)
-
-    def column(value: list[float]) -> Floats:
-        return np.array(value, np.float64)[job_of_run][:, None]
-
-    software = [job.cluster.software for job in jobs]
-    graphs = [job.training.cuda_graphs for job in jobs]
-    gap_s = column(
-        [
-            (
-                job.cluster.device.kernel_start_graph_us
-                if graph
-                else job.cluster.device.kernel_start_us
-            )
-            * MICROSECOND
-            for job, graph in zip(jobs, graphs, strict=True)
-        ]
-    )
-    host_s = column(
-        [
-            0.0
-            if graph
-            else (soft.launch_us + (0.0 if job.training.torch_compile else soft.operator_us))
-            * MICROSECOND
-            for job, graph, soft in zip(jobs, graphs, software, strict=True)
-        ]
-    )
-    sync_s = column([soft.host_sync_us * MICROSECOND for soft in software])
-    workload = workloads.run_workload
-    exposed_s = costs.exposed_s[workload]
-    # Phase by phase and term by term, so that the order of additions is fixed.
-    device_s = np.zeros(exposed_s.shape[:2])
-    for term in range(exposed_s.shape[2]):
-        device_s += exposed_s[:, :, term]
-    launches, syncs = costs.launches[workload], costs.syncs[workload]
-    gaps_s = launches * gap_s
-    # Routing, permutation and dispatch keep the host busier than their launches tell.
-    is_moe = workloads.rows["kind"][workload] == MOE
-    host_floor_s = column([_moe_host_s(job) for job in jobs]) * is_moe[:, None] * MOE_HOST_PHASES
-    busy_s = np.maximum(launches * host_s, host_floor_s)
-    waiting_s = np.maximum(0.0, busy_s - device_s - gaps_s)
-    launch_s = gaps_s + waiting_s + syncs * sync_s
-    offload_s = column(
-        [
-            job.training.activation_offload_fraction / (job.cluster.device.host_link_gb_per_s * GB)
-            for job in jobs
-        ]
-    )
-    moved_s = costs.saved_bytes[workload][:, None] * offload_s
-    # Offloading runs beside the forward and, coming back, beside the backward.
-    layer_s = device_s + launch_s
-    late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
-    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
-
-
-MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
-"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
-
-
-def _moe_host_s(job: Job) -> float:
-    """Least host time of one MoE layer and microbatch; a graph needs none."""
-    routing, software = job.training.moe, job.cluster.software
-    if job.training.cuda_graphs:
-        return 0.0
-    waits = routing.host_sync and routing.capacity_factor is None
-    return (software.moe_layer_ms if waits else software.moe_layer_sync_free_ms) * MILLISECOND
-
-
-def _cost_p2p(workloads: Workloads, placements: Sequence[Placement]) -> tuple[Floats, list[Floats]]:
-    """Latency of activations between virtual stages, within a domain or between nodes."""
-    columns = workloads.jobs
-    sequence = np.maximum(1, columns.cp)
-    tokens = columns.micro_batch * columns.seq // sequence
-    first_run = workloads.run_offset[workloads.stage_offset[:-1]]
-    record = workloads.rows[workloads.run_workload[first_run]]
-    split = np.where(record["sequence_parallel"] == 1, columns.tp, 1)
-    num_bytes = 2.0 * (tokens // split) * record["hidden"] * (columns.pp > 1)
-    # A second copy of the model has virtual stages of its own.
-    job = np.repeat(np.arange(len(placements)), [len(each.rank_of) for each in placements])
-    rank = np.concatenate([each.rank_of for each in placements])[:, None]
-    other = np.concatenate([each.neighbour for each in placements])
-    width = (columns.gpus // columns.pp)[job][:, None]
-    domain = columns.domain[job][:, None]
-    same = rank == other
-    near = rank * width // domain == other * width // domain
-    local = np.where(near & ~same, 2, 1)
-    seconds = np.zeros(local.shape)
-    for direction in range(2):
-        moved = num_bytes[job] * ~same[:, direction]
-        seconds[:, direction], _ = collective_time_columns(
-            SEND_RECV, moved, 2, local[:, direction], record["fabric"][job], workloads.fabrics
-        )
-    ends = np.cumsum([len(each.rank_of) for each in placements])[:-1]
-    return np.asarray(num_bytes, np.float64), np.split(seconds, ends)
-
-
-def _cost_optimizer(jobs: Sequence[Job], workloads: Workloads, memory: StageMemory) -> list[Floats]:
-    """Seconds of the update on each pipeline rank: its states pass through memory once.
-
-    Each owned parameter reads its gradient twice (norm and update), reads and writes master and
-    moments, and writes its weight; a narrow type also quantises every weight row- and
-    column-wise. Offloaded states move gradient and weight over the host link.
-    """
-    seconds = []
-    for row, job in enumerate(jobs):
-        training = job.training
-        optimizer = training.optimizer
-        state = memory.optimizer_state_bytes[row]
-        gradient = 4.0 if training.gradient_dtype == "fp32" else 2.0
-        weight = parameter_bytes(job)
-        per_owned = 2.0 * gradient + 2.0 * state + weight
-        narrow = training.precision in {"fp8", "mxfp8", "nvfp4"}
-        operand = float(OPERAND_BYTES[MATRIX_TYPES.index(training.precision)])
-        quantise = (2.0 + 2.0 * operand) if narrow else 0.0
-        device = workloads.devices[workloads.device_of_job[row]]
-        owned, held = memory.owned_parameters[row], memory.held_parameters[row]
-        on_device = owned * (1.0 - optimizer.offload_fraction)
-        traffic = on_device * per_owned + held * quantise
-        link = job.cluster.device.host_link_gb_per_s * GB
-        moved = owned * optimizer.offload_fraction * (gradient + weight)
-        seconds.append(traffic / float(device["hbm_bytes_per_s"]) + moved / link)
-    return seconds
-
-
-def _cost_tied_embeddings(
-    jobs: Sequence[Job], workloads: Workloads, placements: Sequence[Placement]
-) -> Floats:
-    """Sum of the two copies' gradients, where two ranks of a pipeline hold the embedding."""
-    columns = workloads.jobs
-    apart = np.array([not each.joins_ends.any() for each in placements])
-    tied = np.array([job.model.tied_embeddings for job in jobs]) & apart
-    size = np.array(
-        [
-            -(-job.model.padded_vocab_size(job.parallelism.tp) // job.parallelism.tp)
-            * job.model.hidden_size
-            * (4.0 if job.training.reduce_dtype == "fp32" else 2.0)
-            for job in jobs
-        ]
-    )
-    last = (columns.pp - 1) * (columns.gpus // columns.pp)
-    local = np.where(tied & (last // columns.domain == 0), 2, 1)
-    fabric = np.array([_first_fabric(workloads, row) for row in range(len(jobs))], np.int64)
-    seconds, _ = collective_time_columns(
-        ALL_REDUCE, size * tied, 2, local, fabric, workloads.fabrics
-    )
-    return seconds
-
-
-def _first_fabric(workloads: Workloads, row: int) -> int:
-    run = workloads.run_offset[workloads.stage_offset[row]]
-    return int(workloads.rows["fabric"][workloads.run_workload[run]])

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from projector.config.job import Job
+from projector.lower.sections import usable_bytes
 from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.documented import DocumentedMemory, documented_memory
 from projector.projection.evaluate import Evaluation
-from projector.projection.memory_columns import usable_bytes
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.units import to_gib
 
@@ -46,9 +46,9 @@ class StageMemoryProjection:
             self.weights_bytes
             + self.gradients_bytes
             + self.optimizer_bytes
-            + self.activations_bytes
             + self.transient_bytes
             + self.buffers_bytes
+            + self.activations_bytes
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class MemoryProjection:
     @property
     def usable_bytes(self) -> float:
         """Device memory less the reserve and what the allocator loses to fragmentation."""
-        return usable_bytes(self.job)
+        return usable_bytes(self.job.cluster)
 
     @property
     def headroom_bytes(self) -> float:
@@ -170,19 +170,18 @@ class MemoryProjection:
 
 def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:
     """Read one job's memory out of an evaluated batch."""
-    job = evaluation.jobs[row]
-    memory = evaluation.memory
+    job, memory = evaluation.job(row), evaluation.memory(row)
     stages = tuple(
         StageMemoryProjection(
             stage=rank,
-            parameters=round(float(memory.parameters[row][rank])),
-            weights_bytes=float(memory.weights_bytes[row][rank]),
-            gradients_bytes=float(memory.gradients_bytes[row][rank]),
-            optimizer_bytes=float(memory.optimizer_bytes[row][rank]),
-            activations_bytes=float(memory.activation_peak_bytes[row][rank]),
-            transient_bytes=float(memory.transient_bytes[row][rank]),
-            buffers_bytes=float(memory.buffers_bytes[row][rank]),
-            in_flight_microbatches=int(memory.in_flight[row][rank]),
+            parameters=round(float(memory.parameters[rank])),
+            weights_bytes=float(memory.weights_bytes[rank]),
+            gradients_bytes=float(memory.gradients_bytes[rank]),
+            optimizer_bytes=float(memory.optimizer_bytes[rank]),
+            activations_bytes=float(memory.activations_bytes[rank]),
+            transient_bytes=float(memory.transient_bytes[rank]),
+            buffers_bytes=float(memory.buffers_bytes[rank]),
+            in_flight_microbatches=int(memory.in_flight[rank]),
         )
         for rank in range(job.parallelism.pp)
     )
@@ -192,7 +191,7 @@ def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:
         stages=stages,
         components=_components(evaluation, row),
         documented=documented_memory(job),
-        schedule=evaluation.schedules[row],
+        schedule=evaluation.schedule(row),
         provenance=provenance_of(job),
     )
 
@@ -200,8 +199,8 @@ def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:
 def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
     """Build the module tree of each distinct workload of one job, in model order."""
     workloads, table = evaluation.workloads, evaluation.table
-    begin, end = workloads.stage_offset[row], workloads.stage_offset[row + 1]
-    runs = slice(workloads.run_offset[begin], workloads.run_offset[end])
+    stages = range(workloads.num_stages(row))
+    runs = [run for stage in stages for run in workloads.runs(row, stage)]
     components = []
     names: dict[str, int] = {}
     for workload in dict.fromkeys(workloads.run_workload[runs].tolist()):

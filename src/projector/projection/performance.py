@@ -5,35 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.kernels.collectives import ALGORITHMS
 from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
+from projector.projection import measures
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.pipeline import pipeline_run_of
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.projection.step import BREAKDOWN
+from projector.schedule.placement import Placement
 from projector.schedule.run import PipelineRun
-from projector.units import TERA, to_gib, to_ms
-
-FEW_MICROBATCHES = 4
-"""Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
-
-LIMITS = {
-    "compute_gemm": "matrix multiplication",
-    "compute_attention": "attention",
-    "compute_other": "memory-bound operators",
-    "tp_comm": "tensor-parallel communication",
-    "cp_comm": "context-parallel communication",
-    "ep_comm": "expert-parallel communication",
-    "pp_bubble": "pipeline bubble",
-    "pp_comm": "pipeline communication",
-    "dp_comm": "data-parallel communication",
-    "optimizer": "optimizer",
-    "launch": "kernel launches and host",
-}
+from projector.units import to_gib, to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +88,11 @@ class PerformanceProjection:
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Trained tokens per second and device."""
-        tokens = self.job.training.global_batch_size * self.job.training.seq_length
-        return tokens / self.iteration_time_s / self.gpus
+        training = self.job.training
+        rate: float = measures.tokens_per_s_per_gpu(
+            training.global_batch_size, training.seq_length, self.iteration_time_s, self.gpus
+        )
+        return rate
 
     @property
     def model_flop(self) -> float:
@@ -113,7 +102,7 @@ class PerformanceProjection:
     @property
     def tflops_per_gpu(self) -> float:
         """Needed TFLOP/s of each device, the numerator of MFU."""
-        return self.model_flop / self.iteration_time_s / self.gpus / TERA
+        return float(measures.tflops_per_gpu(self.model_flop, self.iteration_time_s, self.gpus))
 
     @property
     def peak_tflops(self) -> float:
@@ -128,16 +117,12 @@ class PerformanceProjection:
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilisation: MFU with the recomputed FLOP."""
-        return self.mfu * (1.0 + self.recompute_flop / self.model_flop)
+        return float(measures.hardware_utilisation(self.mfu, self.recompute_flop, self.model_flop))
 
     @property
     def bubble_fraction(self) -> float:
-        """Idle time of the busiest pipeline rank relative to its work.
-
-        (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven,
-        which is no bubble.
-        """
-        return max(0.0, self.pipeline_s / self.busiest_s - 1.0)
+        """Idle time of the busiest pipeline rank relative to its work."""
+        return float(measures.bubble_fraction(self.pipeline_s, self.busiest_s))
 
     @property
     def microbatches(self) -> int:
@@ -163,17 +148,16 @@ class PerformanceProjection:
     @property
     def bound(self) -> str:
         """Name what limits the step: its largest term, or too few microbatches."""
-        pp = self.job.parallelism.pp
-        bubble = self.breakdown_s["pp_bubble"] / self.iteration_time_s
-        if pp > 1 and bubble > 0.1 and self.microbatches < FEW_MICROBATCHES * pp:
-            return f"too few microbatches ({self.microbatches} for {pp} pipeline stages)"
-        largest = max(self.breakdown_s, key=lambda name: self.breakdown_s[name])
-        waiting = self.busiest_s - self.ending_s
-        if largest == "pp_bubble" and waiting > 0.5 * self.breakdown_s["pp_bubble"]:
-            percent = 100.0 * waiting / self.ending_s
-            where = f"stage {self.busiest_stage} works {percent:.0f} % longer than the last to end"
-            return f"uneven pipeline stages: {where}"
-        return LIMITS[largest]
+        found = measures.bounds(
+            np.array([list(self.breakdown_s.values())]),
+            np.array([self.iteration_time_s]),
+            np.array([self.job.parallelism.pp]),
+            np.array([self.microbatches]),
+            np.array([self.busiest_s]),
+            np.array([self.ending_s]),
+            np.array([self.busiest_stage]),
+        )
+        return found.texts[0]
 
     @property
     def uncertainty(self) -> dict[str, Any]:
@@ -241,19 +225,19 @@ class PerformanceProjection:
 
 def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProjection:
     """Read one job's step out of an evaluated batch."""
-    job = evaluation.jobs[row]
-    terms = dict(zip(BREAKDOWN, evaluation.steps.breakdown_s[row].tolist(), strict=True))
+    job, steps = evaluation.job(row), evaluation.steps
+    terms = dict(zip(BREAKDOWN, steps.breakdown_s[row].tolist(), strict=True))
     return PerformanceProjection(
         job=job,
-        schedule=evaluation.schedules[row],
-        iteration_time_s=float(evaluation.steps.iteration_s[row]),
+        schedule=evaluation.schedule(row),
+        iteration_time_s=float(steps.iteration_s[row]),
         breakdown_s=terms,
         communication=_communication(evaluation, row),
-        recompute_flop=_recompute_flop(evaluation, row),
-        busiest_stage=int(np.argmax(evaluation.steps.rank_busy_s[row])),
-        busiest_s=float(np.max(evaluation.steps.rank_busy_s[row])),
-        ending_s=float(evaluation.steps.rank_busy_s[row][evaluation.steps.ending_rank[row]]),
-        pipeline_s=float(evaluation.steps.pipeline_s[row]),
+        recompute_flop=float(recompute_flop(evaluation)[row]),
+        busiest_stage=int(steps.busiest_rank[row]),
+        busiest_s=float(steps.busiest_s[row]),
+        ending_s=float(steps.ending_s[row]),
+        pipeline_s=float(steps.pipeline_s[row]),
         counts=count_model(job),
         memory=memory_projection(evaluation, row),
         provenance=provenance_of(job),
@@ -261,16 +245,22 @@ def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProje
     )
 
 
+def recompute_flop(evaluation: Evaluation) -> NDArray[np.float64]:
+    """Return the matrix FLOP that recomputation repeats in one step of each job, all devices."""
+    columns, workloads = evaluation.workloads.jobs, evaluation.workloads
+    ranks = columns.gpus // columns.pp
+    each = evaluation.inputs.costs.recompute_flop[workloads.pipeline]
+    return np.asarray(ranks * columns.microbatches * each)
+
+
 def _run_weights(
     evaluation: Evaluation, row: int, stages: Iterable[int], microbatches: int
 ) -> dict[int, float]:
     """Return how often each workload of some stages of a job runs in a step."""
     workloads = evaluation.workloads
-    begin = int(workloads.stage_offset[row])
     weights: dict[int, float] = {}
     for stage in stages:
-        runs = workloads.run_offset[begin + stage : begin + stage + 2].tolist()
-        for run in range(*runs):
+        for run in workloads.runs(row, stage):
             workload = int(workloads.run_workload[run])
             weights[workload] = weights.get(workload, 0.0) + microbatches * float(
                 workloads.run_count[run]
@@ -278,27 +268,12 @@ def _run_weights(
     return weights
 
 
-def _recompute_flop(evaluation: Evaluation, row: int) -> float:
-    columns = evaluation.workloads.jobs
-    ranks = float(columns.gpus[row] // columns.pp[row])
-    weights = _run_weights(
-        evaluation,
-        row,
-        range(int(np.diff(evaluation.workloads.stage_offset)[row])),
-        int(columns.microbatches[row]),
-    )
-    return ranks * sum(
-        weight * float(evaluation.costs.recompute_flop[workload])
-        for workload, weight in weights.items()
-    )
-
-
 def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]:
     """Sum collectives of a step by label on the rank that ends it."""
     table, rows = evaluation.table, evaluation.rows
     rank = int(evaluation.steps.ending_rank[row])
-    held = evaluation.placements[row].model_stage[rank].tolist()
-    weights = _run_weights(evaluation, row, held, evaluation.orders[row].microbatches)
+    held = _replica(evaluation, row)[1].model_stage[rank].tolist()
+    weights = _run_weights(evaluation, row, held, evaluation.order(row).microbatches)
     found: dict[str, Communication] = {}
     recompute = evaluation.workloads.rows["recompute"]
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
@@ -322,10 +297,15 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
         )
         found[name] = _add(found[name], entry) if name in found else entry
     found.update(_data_parallel_communication(evaluation, row, rank))
-    p2p = evaluation.p2p_bytes[row]
-    if p2p > 0.0:
+    if evaluation.inputs.p2p.bytes[_replica(evaluation, row)[0]] > 0.0:
         found["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
     return found
+
+
+def _replica(evaluation: Evaluation, row: int) -> tuple[int, Placement]:
+    replicas = evaluation.inputs.replicas
+    replica = int(replicas.of_job[row])
+    return replica, replicas.placement(replica)
 
 
 def _add(first: Communication, second: Communication) -> Communication:
@@ -343,17 +323,18 @@ def _data_parallel_communication(
 ) -> dict[str, Communication]:
     """Return gathers and reductions of one rank; what is exposed is shared by their times."""
     workloads, parallel = evaluation.workloads, evaluation.parallel
-    begin, stage = int(workloads.stage_offset[row]), int(workloads.jobs.zero_stage[row])
-    microbatches = float(evaluation.orders[row].microbatches)
+    replica, placement = _replica(evaluation, row)
+    replicas = evaluation.inputs.replicas
+    stage = int(workloads.jobs.zero_stage[row])
+    microbatches = float(evaluation.order(row).microbatches)
     gathers = 2.0 * microbatches if stage >= 3 else 1.0
     reduces = microbatches if stage >= 2 else 1.0
     sums = {"dp:param_all_gather": [0.0, 0.0], "dp:grad_reduce": [0.0, 0.0]}
     codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
-    for virtual in (begin + evaluation.placements[row].model_stage[rank]).tolist():
-        for run in range(
-            int(workloads.run_offset[virtual]), int(workloads.run_offset[virtual + 1])
-        ):
-            count = float(workloads.run_count[run])
+    first = replicas.stage_offset[replica]
+    for virtual in (first + placement.model_stage[rank]).tolist():
+        for run in range(int(replicas.run_offset[virtual]), int(replicas.run_offset[virtual + 1])):
+            count = float(workloads.run_count[replicas.run[run]])
             for name, times, seconds, num_bytes, code in (
                 (
                     "dp:param_all_gather",
@@ -388,8 +369,10 @@ def _data_parallel_communication(
 
 
 def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Communication:
-    placement, p2p_s = evaluation.placements[row], evaluation.p2p_s[row]
-    microbatches = float(evaluation.orders[row].microbatches)
+    replica, placement = _replica(evaluation, row)
+    p2p = evaluation.inputs.p2p
+    p2p_s = p2p.latency_s[evaluation.inputs.replicas.chunk_first[replica] :]
+    microbatches = float(evaluation.order(row).microbatches)
     seconds, messages = 0.0, 0.0
     for stage in placement.stage_of[rank].tolist():
         for direction in range(2):
@@ -397,4 +380,4 @@ def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Comm
                 seconds += microbatches * float(p2p_s[stage, direction])
                 messages += microbatches
     exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("pp_comm")])
-    return Communication("send_recv", messages * float(evaluation.p2p_bytes[row]), seconds, exposed)
+    return Communication("send_recv", messages * float(p2p.bytes[replica]), seconds, exposed)

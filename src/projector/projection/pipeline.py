@@ -5,9 +5,8 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.lower.jobs import data_parallel
-from projector.lower.workloads import lower
-from projector.projection.evaluate import Evaluation, evaluate
-from projector.projection.memory_columns import usable_bytes
+from projector.lower.sections import usable_bytes
+from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
 from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.run import PipelineRun
@@ -21,18 +20,22 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     It fits where `MemoryProjection` says so: the limit is the usable memory of the device, and
     everything but activations counts for the whole step.
     """
-    memory = evaluation.memory
-    stage = int(evaluation.workloads.stage_offset[row]) + evaluation.placements[row].model_stage
+    inputs = evaluation.inputs
+    replicas, pipelines = inputs.replicas, evaluation.pipelines(row)
+    replica = int(replicas.of_job[row])
+    sends_ps = None
+    if pipelines.blocks[0]:
+        sends_ps = pipelines.replayed.rank_busy_ps[0] - pipelines.alone.rank_busy_ps[0]
     return PipelineRun(
-        schedule=evaluation.schedules[row],
-        order=evaluation.orders[row],
-        duration_ps=evaluation.steps.duration_ps[row],
-        p2p_ps=evaluation.steps.latency_ps[row],
-        activation_bytes=memory.saved_bytes[stage],
-        w_share=float(memory.weight_share[row]),
-        static_bytes=memory.static_bytes(row),
-        limit_bytes=usable_bytes(evaluation.jobs[row]),
-        sends_ps=evaluation.steps.sends_ps[row],
+        schedule=evaluation.schedule(row),
+        order=evaluation.order(row),
+        duration_ps=pipelines.duration_ps[0],
+        p2p_ps=pipelines.latency_ps[0],
+        activation_bytes=pipelines.activation_bytes[0],
+        w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
+        static_bytes=inputs.state.static_bytes[replicas.ranks(replica)],
+        limit_bytes=usable_bytes(evaluation.job(row).cluster),
+        sends_ps=sends_ps,
     )
 
 
@@ -64,7 +67,7 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
         If the job cannot exist, or the one schedule that is named cannot run.
     """
     split, training = job.parallelism, job.training
-    lower([job])  # A job that cannot exist is no fault of the schedules.
+    check_placed(job)  # A job that cannot exist is no fault of the schedules.
     every = algorithm == ALL
 
     def candidate(name: str) -> Candidate:

@@ -6,7 +6,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.projection.performance import LIMITS, PerformanceProjection
+from projector.projection.measures import LIMITS
+from projector.projection.performance import PerformanceProjection
 from projector.report.job import configuration, filled_in, title, verdict
 from projector.report.suggestions import Suggestion
 from projector.report.tables import (

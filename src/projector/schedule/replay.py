@@ -221,7 +221,7 @@ def _replays(status: int, outputs: _Outputs) -> Replays:
 
 
 def peak_bytes(
-    order: Order, activation_bytes: ArrayLike, w_share: float = 0.0
+    order: Order, activation_bytes: ArrayLike, w_share: ArrayLike = 0.0
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the largest memory of activations that each rank holds at one time.
 
@@ -231,7 +231,7 @@ def peak_bytes(
         What every configuration runs.
     activation_bytes : float64[n, pp, vpp]
         Bytes that one microbatch leaves in one chunk from its F to its B.
-    w_share : float
+    w_share : float or float64[n]
         Share of those bytes that stays until W, where the order has W.
 
     Returns
@@ -247,13 +247,14 @@ def peak_bytes(
     if held.shape != (n, order.pp, order.vpp):
         msg = f"bytes of shape {held.shape} do not fit {order.pp} ranks with {order.vpp} chunks"
         raise ValueError(msg)
-    if not 0.0 <= w_share <= 1.0:
-        msg = f"w_share must lie between 0 and 1, not {w_share}"
+    shares = np.broadcast_to(np.asarray(w_share, np.float64), n).copy()
+    if not np.all((shares >= 0.0) & (shares <= 1.0)):
+        msg = f"w_share must lie between 0 and 1, not {w_share!r}"
         raise ValueError(msg)
     peaks = compile_peaks(order)
     peak = np.empty((n, order.pp), np.float64)
     in_flight = np.empty((n, order.pp, 2, order.vpp), np.int64)
-    kernels.peak_bytes(peaks.offset, peaks.state, held, float(w_share), peak, in_flight)
+    kernels.peak_bytes(peaks.offset, peaks.state, held, shares, peak, in_flight)
     return peak, in_flight[:, :, 0]
 
 

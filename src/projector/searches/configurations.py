@@ -17,7 +17,6 @@ from projector.lower.hardware import domain_gpus
 from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
 from projector.projection.evaluate import check_exists, evaluate
-from projector.projection.memory_columns import usable_bytes
 from projector.projection.performance import PerformanceProjection
 from projector.schedule import registry
 from projector.units import GIB, to_gib, to_ms
@@ -266,16 +265,10 @@ def _evaluate_batch(
         half = len(jobs) // 2
         first = _evaluate_batch(jobs[:half], chosen[:half], illegal)
         return first + _evaluate_batch(jobs[half:], chosen[half:], illegal)
-    found = []
-    for row, job in enumerate(jobs):
-        peak = float(evaluation.memory.peak_bytes(row).max())
-        found.append(
-            Configuration(
-                chosen[row], float(evaluation.steps.iteration_s[row]), peak,
-                usable_bytes(job) - peak,
-            )
-        )  # fmt: skip
-    return found
+    steps = evaluation.steps
+    headroom = evaluation.batch.cluster.usable_bytes - steps.peak_bytes
+    columns = (steps.iteration_s.tolist(), steps.peak_bytes.tolist(), headroom.tolist())
+    return [Configuration(*row) for row in zip(chosen, *columns, strict=True)]
 
 
 def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:

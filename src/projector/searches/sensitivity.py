@@ -143,7 +143,7 @@ def sensitivity(
             moves.append((field, float(value), float(pair[0]), float(pair[1])))
     found = evaluate(jobs)
     times = found.steps.iteration_s.tolist()
-    peaks = [float(found.memory.peak_bytes(row).max()) for row in range(len(jobs))]
+    peaks = found.steps.peak_bytes.tolist()
     effects: list[Effect] = []
     without: list[str] = []
     for place, (field, value, low, high) in enumerate(moves):

@@ -8,18 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from projector.config.space import Space
 from projector.errors import ConfigError
-from projector.sweeps.result import Chunk, SweepResult
-from projector.sweeps.rows import Batch, column_kinds, project_points
-from projector.sweeps.space import Space, SpaceLike, axis_kinds, read_space, sample
-from projector.sweeps.store import Plan, Store, Totals, is_begun
+from projector.sweeps.result import SweepResult
+from projector.sweeps.rows import Projector, Sweeper, column_kinds
+from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
+from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
 from projector.sweeps.workers import Crew
 
-BATCH_POINTS = 256
-"""Points projected together: enough that operators are costed once for many, few enough that all
-workers have something to do."""
-
-FEW_POINTS = 4 * BATCH_POINTS
+FEW_POINTS = 16_384
 """Fewer points than this are projected before further processes have started."""
 
 MANY_POINTS = 1_000_000
@@ -31,7 +30,9 @@ often a slip in the axes than a wish."""
 
 MOST_WORKERS = 1024
 
-_SAMPLE, _SAMPLE_BATCH, _SAMPLE_SECONDS = 512, 64, 4.0
+_SAMPLE, _SMALL_SAMPLE = 512, 64
+_QUICK_S = 2.0
+"""A sample that takes no longer is followed by one chunk as a whole, which tells the rate."""
 _DAY = 86_400.0
 
 Progress = Callable[[int, int, int], None]
@@ -80,7 +81,7 @@ def sweep(
     workers : int, optional
         Processes; one for each processor when left out. Rows do not depend on it.
     progress : callable, optional
-        Called after every batch with the points done and to do in this call, and the rows found.
+        Called after every chunk with the points done and to do in this call, and the rows found.
 
     Raises
     ------
@@ -94,14 +95,14 @@ def sweep(
     plan = Plan.of(found, column_kinds(axes))
     if out is None:
         _refuse_endless(found, crew)
-        chunks: list[Chunk] = []
+        parts: list[Part] = []
         totals = Totals()
         begun = time.perf_counter()
-        for chunk in _chunks(found, axes, plan, range(plan.chunks), crew, progress):
-            chunks.append(chunk)
-            totals.add(chunk[2])
+        for part in _parts(found, axes, plan, range(plan.chunks), crew, progress):
+            parts.append(part)
+            totals.add(part.totals)
         seconds = time.perf_counter() - begun
-        return SweepResult(plan, totals, seconds, totals.rows, chunks=chunks)
+        return SweepResult(plan, totals, seconds, totals.rows, parts=parts)
     if not isinstance(out, str | Path):
         msg = f"out is a folder, got {out!r}"
         raise ConfigError(msg, key="out", value=out, allowed="a path")
@@ -114,8 +115,8 @@ def sweep(
         if not store.finished:
             begun = time.perf_counter()
             todo = _Todo(store)
-            for number, table, counts in _chunks(found, axes, plan, todo, crew, progress):
-                store.put(number, table, counts)
+            for part in _parts(found, axes, plan, todo, crew, progress):
+                store.put(part)
             seconds = time.perf_counter() - begun
         return SweepResult(
             plan,
@@ -143,44 +144,31 @@ class _Todo:
         return self.store.todo()
 
 
-def _chunks(
+def _parts(
     space: Space,
     axes: dict[str, str],
     plan: Plan,
     todo: Iterable[int],
     workers: int,
     progress: Progress | None,
-) -> Iterator[Chunk]:
-    """Yield the chunks of ``todo`` in order, as tables."""
-    import pyarrow as pa
-
-    schema = plan.schema()
+) -> Iterator[Part]:
+    """Yield the chunks of ``todo`` in order."""
     points = sum(len(plan.chunk(number)) for number in todo)
-    tasks = (batch for number in todo for batch in _batches(plan.chunk(number)))
+    chunks = -(-points // plan.chunk_points)
     with ExitStack() as stack:
-        batches: Iterator[Batch]
-        if workers > 1 and points > FEW_POINTS:
-            least = -(-points // BATCH_POINTS)
-            batches = stack.enter_context(Crew(min(workers, least), space, axes)).project(tasks)
+        parts: Iterator[Part]
+        if workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
+            crew = Crew(min(workers, chunks), space, axes, plan.chunk_points)
+            parts = stack.enter_context(crew).project(todo)
         else:
-            batches = (project_points(space, axes, batch) for batch in tasks)
+            sweeper = Sweeper(space, axes, plan.chunk_points)
+            parts = (sweeper.part(number) for number in todo)
         done = rows = 0
-        for number in todo:
-            counts = Totals()
-            columns: dict[str, list[object]] = {name: [] for name in plan.kinds}
-            for _ in _batches(plan.chunk(number)):
-                batch = next(batches)
-                counts.add(Totals(batch.points, batch.rows, batch.fit, batch.infeasible))
-                for name, values in batch.columns.items():
-                    columns[name].extend(values)
-                done, rows = done + batch.points, rows + batch.rows
-                if progress is not None:
-                    progress(done, points, rows)
-            yield number, pa.Table.from_pydict(columns, schema), counts
-
-
-def _batches(chunk: range) -> Iterator[range]:
-    return (chunk[begin : begin + BATCH_POINTS] for begin in range(0, len(chunk), BATCH_POINTS))
+        for part in parts:
+            done, rows = done + part.totals.points, rows + part.totals.rows
+            if progress is not None:
+                progress(done, points, rows)
+            yield part
 
 
 def _workers(workers: int | None) -> int:
@@ -200,7 +188,7 @@ def _refuse_endless(space: Space, workers: int) -> None:
     """Refuse a space that takes more than `LONGEST_DAYS`, by a small sample."""
     if space.size < MANY_POINTS:
         return
-    days = _estimate(space, workers, _SAMPLE_BATCH).seconds / _DAY
+    days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"
         msg = (
@@ -211,25 +199,25 @@ def _refuse_endless(space: Space, workers: int) -> None:
 
 
 def _estimate(space: Space, workers: int, most: int) -> Estimate:
-    points = sample(space, most)
-    axes = axis_kinds(space)
-    counts = Totals()
-    seconds = 0.0
+    projector = Projector(space, axis_kinds(space))
+    points = np.array(sample(space, most), np.int64)
     # What is loaded and compiled at first is not what the others take.
-    project_points(space, axes, points[:_SAMPLE_BATCH])
-    for begin in range(0, len(points), _SAMPLE_BATCH):
+    projector.project(points[:_SMALL_SAMPLE])
+    begun = time.perf_counter()
+    batch = projector.project(points)
+    seconds = time.perf_counter() - begun
+    each = seconds / max(1, len(points))
+    chunk = min(chunk_points(space), space.size)
+    if seconds < _QUICK_S and chunk > len(points):
+        middle = (space.size - chunk) // 2
         begun = time.perf_counter()
-        batch = project_points(space, axes, points[begin : begin + _SAMPLE_BATCH])
-        seconds += time.perf_counter() - begun
-        counts.add(Totals(batch.points, batch.rows, batch.fit, batch.infeasible))
-        if seconds > _SAMPLE_SECONDS:
-            break
-    each = seconds / max(1, counts.points)
+        projector.project(np.arange(middle, middle + chunk))
+        each = (time.perf_counter() - begun) / chunk
     return Estimate(
         points=space.size,
-        sampled=counts.points,
-        legal=counts.rows,
-        fit=counts.fit,
-        seconds=each * space.size / min(workers, max(1, space.size // FEW_POINTS + 1)),
-        infeasible=counts.infeasible,
+        sampled=len(points),
+        legal=batch.rows,
+        fit=batch.fit,
+        seconds=each * space.size / min(workers, -(-space.size // chunk)),
+        infeasible=batch.infeasible,
     )

@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
-from projector.sweeps.space import BOOL, FLOAT, INT
-from projector.sweeps.store import Plan, Store, Totals, part_path, part_paths, stored_chunks
+from projector.projection.results import BOOL, FLOAT, INT
+from projector.sweeps.store import (
+    Part,
+    Plan,
+    Store,
+    Totals,
+    part_path,
+    part_paths,
+    stored_chunks,
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -26,8 +34,6 @@ MORE_IS_BETTER = frozenset(
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
 BEST_BY = "tokens_per_s_per_gpu"
-
-Chunk = tuple[int, "pa.Table", Totals]
 
 
 @dataclass(repr=False)
@@ -43,8 +49,8 @@ class SweepResult:
     output: str | None = None
     """Folder of the rows; None where they are in memory."""
     warnings: tuple[str, ...] = ()
-    chunks: list[Chunk] = field(default_factory=list)
-    """Number, rows and counts of each chunk, where they are in memory."""
+    parts: list[Part] = field(default_factory=list)
+    """Finished chunks, where they are in memory."""
 
     @property
     def rows(self) -> int:
@@ -132,20 +138,29 @@ class SweepResult:
         import pyarrow.parquet as pq
 
         names = self._names(columns)
-        if self.output is None:
-            yield from (table.select(names) for _, table, _ in self.chunks)
-            return
         count = 0
-        for path in part_paths(Path(self.output), self.plan):
+        for name, source in self._files():
             try:
-                with pq.ParquetFile(path, page_checksum_verification=True) as part:
+                with pq.ParquetFile(source, page_checksum_verification=True) as part:
                     table = part.read(columns=names).select(names)
             except (OSError, KeyError, pa.ArrowException) as error:
-                raise _changed(path, f"it cannot be read ({error})") from None
+                raise _changed(name, f"it cannot be read ({error})") from None
             count += len(table)
             yield table
         if count != self.rows:
-            raise _changed(Path(self.output), f"it has {count:,} rows, not {self.rows:,}")
+            where = Path(self.output or "memory")
+            raise _changed(where, f"it has {count:,} rows, not {self.rows:,}")
+
+    def _files(self) -> "Iterator[tuple[Path, Path | pa.BufferReader]]":
+        """Yield where the rows of each chunk are, by name."""
+        import pyarrow as pa
+
+        if self.output is not None:
+            yield from ((path, path) for path in part_paths(Path(self.output), self.plan))
+            return
+        for part in self.parts:
+            if part.content:
+                yield Path(f"chunk {part.chunk}"), pa.BufferReader(part.content)
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the rows as a Parquet dataset, the same as a sweep to that place.
@@ -155,26 +170,26 @@ class SweepResult:
         ConfigError
             If it cannot be written there.
         """
-        import pyarrow.parquet as pq
-
         target = Path(path)
         if self.output is not None and target.resolve() == Path(self.output).resolve():
             return
         store = Store(target, self.plan, overwrite=overwrite)
         try:
             todo = set(store.todo())
-            if self.output is None:
-                for number, table, totals in self.chunks:
-                    if number in todo:
-                        store.put(number, table, totals)
-                return
-            source, empty = Path(self.output), self.plan.schema().empty_table()
-            for number, totals in stored_chunks(source):
-                if number in todo:
-                    found = pq.read_table(part_path(source, number)) if totals.rows else empty
-                    store.put(number, found, totals)
+            for part in self._parts():
+                if part.chunk in todo:
+                    store.put(part)
         finally:
             store.close()
+
+    def _parts(self) -> Iterator[Part]:
+        if self.output is None:
+            yield from self.parts
+            return
+        source = Path(self.output)
+        for number, totals in stored_chunks(source):
+            content = part_path(source, number).read_bytes() if totals.rows else b""
+            yield Part(number, content, totals)
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the rows that fit with the largest ``by``, best first; earlier ones win ties."""

@@ -1,78 +1,39 @@
 """Points of a space become rows: what a projection says in numbers, or why there is none."""
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from projector.config.job import Job
-from projector.config.load import Variants
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.projection.evaluate import check_exists, evaluate
-from projector.projection.performance import PerformanceProjection, performance_projection
-from projector.projection.step import BREAKDOWN
-from projector.sweeps.space import BOOL, FLOAT, INT, TEXT, Space, cell
-from projector.units import to_gib, to_ms
+from projector.lower.batch import JobBatch
+from projector.operations.cost import KnownCosts
+from projector.projection.evaluate import (
+    Legal,
+    RefusedJobs,
+    evaluate_legal,
+    find_legal,
+)
+from projector.projection.measures import Coded
+from projector.projection.results import FLOAT, RESULTS, result_columns
+from projector.sweeps.points import PointBatch, PointReader
+from projector.sweeps.space import cell
+from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode
 
-OK, DOES_NOT_FIT = "ok", "does_not_fit"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ints = NDArray[np.int64]
 
 LONGEST_REASON = 200
 """Characters of a reason."""
 
-
-def _term(name: str) -> Callable[[PerformanceProjection], float]:
-    return lambda result: to_ms(result.breakdown_s[name])
-
-
-def _degree(name: str) -> Callable[[PerformanceProjection], int]:
-    return lambda result: result.degrees[name]
-
-
-def _documented(name: str) -> Callable[[PerformanceProjection], float]:
-    return lambda result: result.memory.documented.to_dict()[name]
-
-
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-
-RESULTS: dict[str, tuple[str, Callable[[PerformanceProjection], Any]]] = {
-    "iteration_time_ms": (FLOAT, lambda result: to_ms(result.iteration_time_s)),
-    "tokens_per_s_per_gpu": (FLOAT, lambda result: result.tokens_per_s_per_gpu),
-    "tflops_per_gpu": (FLOAT, lambda result: result.tflops_per_gpu),
-    "mfu": (FLOAT, lambda result: result.mfu),
-    "hfu": (FLOAT, lambda result: result.hfu),
-    "bubble_fraction": (FLOAT, lambda result: result.bubble_fraction),
-    "busiest_stage": (INT, lambda result: result.busiest_stage),
-    "schedule": (TEXT, lambda result: result.schedule),
-    "microbatches": (INT, lambda result: result.microbatches),
-    "nodes": (INT, lambda result: result.job.cluster.nodes),
-    "gpus": (INT, lambda result: result.gpus),
-    **{f"parallelism.{name}": (INT, _degree(name)) for name in _DEGREES},
-    **{f"breakdown_ms.{name}": (FLOAT, _term(name)) for name in BREAKDOWN},
-    "bound": (TEXT, lambda result: result.bound),
-    "parameters_total": (INT, lambda result: result.memory.counts.parameters_total),
-    "parameters_active": (INT, lambda result: result.memory.counts.parameters_active),
-    "device_memory_gib": (FLOAT, lambda result: to_gib(result.memory.device_memory_bytes)),
-    "usable_gib": (FLOAT, lambda result: to_gib(result.memory.usable_bytes)),
-    "peak_gib": (FLOAT, lambda result: to_gib(result.memory.peak_bytes)),
-    "headroom_gib": (FLOAT, lambda result: to_gib(result.memory.headroom_bytes)),
-    "fits": (BOOL, lambda result: result.memory.fits),
-    "peak_stage": (INT, lambda result: result.memory.peak_stage),
-    **{
-        f"documented.{name}": (kind, _documented(name))
-        for name, kind in (
-            ("parameters_total", INT),
-            ("parameters_per_rank", INT),
-            ("param_optimizer_gib", FLOAT),
-            ("activation_gib", FLOAT),
-            ("total_gib", FLOAT),
-        )
-    },
-    "status": (TEXT, lambda result: OK if result.memory.fits else DOES_NOT_FIT),
-}
-"""Column -> kind and where it stands in a projection, under the keys of ``--json``.
-
-What ``performance --json`` says of memory stands there under the keys of ``memory --json``."""
+MOST_WORKLOADS = 200_000
+"""Workloads whose costs are kept from one chunk to the next."""
 
 
 @dataclass(slots=True)
@@ -80,65 +41,161 @@ class Batch:
     """Rows of some points of a space, in order."""
 
     points: int
-    columns: dict[str, list[Any]]
+    table: "pa.Table"
     infeasible: dict[str, int] = field(default_factory=dict)
     """Reason -> points left out for it."""
 
     @property
     def rows(self) -> int:
         """Points that are jobs."""
-        return len(self.columns["status"])
+        return len(self.table)
 
     @property
     def fit(self) -> int:
         """Rows that fit."""
-        return sum(self.columns["fits"])
+        import pyarrow.compute as pc
+
+        return int(pc.sum(self.table.column("fits")).as_py() or 0)
 
 
 def column_kinds(axes: Mapping[str, str]) -> dict[str, str]:
     """Return every column with its kind: axes first; an axis that results repeat stands once."""
-    return {**axes, **{name: kind for name, (kind, _) in RESULTS.items()}}
+    return {**axes, **RESULTS}
 
 
-def project_points(space: Space, axes: Mapping[str, str], points: Sequence[int]) -> Batch:
-    """Project points of a space; what can be no job is counted by reason.
+class Projector:
+    """Projects points of one space; what one chunk has taught serves the next."""
 
-    Parameters
-    ----------
-    space : Space
-        Where the points are.
-    axes : mapping
-        Field -> kind, of `axis_kinds`.
-    points : sequence of int
-        Their numbers.
-    """
-    batch = Batch(len(points), {name: [] for name in column_kinds(axes)})
-    kept: list[Mapping[str, Any]] = []
-    jobs: list[Job] = []
-    variants = Variants(space.base)
-    for point in points:
+    def __init__(self, space: Space, axes: Mapping[str, str]) -> None:
+        """Begin with nothing known.
+
+        Parameters
+        ----------
+        space : Space
+            Where the points are.
+        axes : mapping
+            Field -> kind, of `axis_kinds`.
+        """
+        self._reader = PointReader(space)
+        self._axes = dict(axes)
+        self._known = KnownCosts()
+
+    def project(self, points: Ints) -> Batch:
+        """Project some points, int64[points]; what can be no job is counted by reason."""
+        import pyarrow as pa
+
+        if len(self._known) > MOST_WORKLOADS:
+            self._known = KnownCosts()
+        found = self._reader.read(points)
+        reasons: dict[str, int] = {}
+        for why, count in found.left_out:
+            _count(reasons, why if isinstance(why, str) else reason_of(why), count)
+        tables = []
+        if len(found.rows):
+            legal = find_legal(found.jobs)
+            refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
+            for error, count in zip(legal.errors, refused.tolist(), strict=True):
+                if count:
+                    _count(reasons, reason_of(error), count)
+            rows = np.flatnonzero(legal.refused < 0)
+            if len(rows):
+                legal = legal.take(rows)
+                tables = self._tables(found, rows, found.jobs.take(rows), legal, reasons)
+        whole = pa.concat_tables(tables) if tables else self._schema().empty_table()
+        return Batch(len(points), whole, dict(sorted(reasons.items())))
+
+    def _tables(
+        self,
+        found: PointBatch,
+        rows: Ints,
+        jobs: JobBatch,
+        legal: Legal,
+        reasons: dict[str, int],
+    ) -> list["pa.Table"]:
+        """Return the rows of legal jobs; those that cannot be evaluated after all are counted."""
         try:
-            overrides = space.overrides(point)
-            broken = space.excluded(overrides)
-            if broken is not None:
-                _count(batch, f"constraint: {broken}")
-                continue
-            job = variants.job(overrides)
-            # An illegal job would take its whole batch with it.
-            check_exists(job)
+            evaluation = evaluate_legal(jobs, legal, self._known)
+        except RefusedJobs as refused:
+            for error in refused.errors.values():
+                _count(reasons, reason_of(error), 1)
+            keep = np.setdiff1d(np.arange(len(rows)), list(refused.errors))
         except ProjectorError as error:
-            _count(batch, reason_of(error))
-            continue
-        kept.append(overrides)
-        jobs.append(job)
-    for overrides, values in zip(kept, _values(jobs), strict=True):
-        if isinstance(values, ProjectorError):
-            _count(batch, reason_of(values))
-            continue
-        cells = {name: cell(name, kind, overrides.get(name)) for name, kind in axes.items()}
-        for name, value in (cells | values).items():
-            batch.columns[name].append(value)
-    return batch
+            if len(rows) == 1:
+                _count(reasons, reason_of(error), 1)
+                return []
+            middle = len(rows) // 2
+            return [
+                table
+                for part in (np.arange(middle), np.arange(middle, len(rows)))
+                for table in self._tables(
+                    found, rows[part], jobs.take(part), legal.take(part), reasons
+                )
+            ]
+        else:
+            return [self._table(found, rows, result_columns(evaluation))]
+        if not len(keep):
+            return []
+        return self._tables(found, rows[keep], jobs.take(keep), legal.take(keep), reasons)
+
+    def _table(
+        self, found: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
+    ) -> "pa.Table":
+        import pyarrow as pa
+
+        arrays = []
+        for name, kind in column_kinds(self._axes).items():
+            if name in results:
+                arrays.append(_array(results[name], kind))
+            else:
+                place, values = found.columns[name]
+                arrays.append(_axis_array(name, kind, place[rows], values))
+        return pa.Table.from_arrays(arrays, schema=self._schema())
+
+    def _schema(self) -> "pa.Schema":
+        import pyarrow as pa
+
+        kinds, types = column_kinds(self._axes), arrow_types()
+        return pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+
+
+class Sweeper:
+    """Projects the chunks of one sweep."""
+
+    def __init__(self, space: Space, axes: Mapping[str, str], chunk_points: int) -> None:
+        """Begin with nothing known; ``axes`` is of `axis_kinds`."""
+        self._plan = Plan.of(space, column_kinds(axes), chunk_points)
+        self._projector = Projector(space, axes)
+        self._schema = self._plan.schema()
+
+    def part(self, chunk: int) -> Part:
+        """Project one chunk."""
+        points = self._plan.chunk(chunk)
+        batch = self._projector.project(np.arange(points.start, points.stop))
+        totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible)
+        return Part(chunk, encode(batch.table, self._schema), totals)
+
+
+def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(values, Coded):
+        return pc.take(pa.array(values.texts, pa.string()), pa.array(values.code))
+    if kind == FLOAT:
+        finite = np.isfinite(values)
+        return pa.array(values, mask=None if finite.all() else ~finite)
+    return pa.array(values)
+
+
+def _axis_array(name: str, kind: str, place: Ints, values: list[Any]) -> "pa.Array":
+    """Return the column of an axis: ``values[place]``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = [
+        None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
+    ]
+    return pc.take(pa.array(cells, arrow_types()[kind]), pa.array(place))
 
 
 def reason_of(error: ProjectorError) -> str:
@@ -157,27 +214,5 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?(
 _LIST = re.compile(r"\bN(?:, N)+\b")
 
 
-def _count(batch: Batch, reason: str) -> None:
-    batch.infeasible[reason] = batch.infeasible.get(reason, 0) + 1
-
-
-def _values(jobs: Sequence[Job]) -> list[dict[str, Any] | ProjectorError]:
-    """Return the results of each job, or why there are none; halves find who is at fault."""
-    if not jobs:
-        return []
-    try:
-        evaluation = evaluate(jobs)
-    except ProjectorError as error:
-        if len(jobs) == 1:
-            return [error]
-        middle = len(jobs) // 2
-        return _values(jobs[:middle]) + _values(jobs[middle:])
-    return [_read(performance_projection(evaluation, row)) for row in range(len(jobs))]
-
-
-def _read(result: PerformanceProjection) -> dict[str, Any]:
-    values = {name: read(result) for name, (_, read) in RESULTS.items()}
-    for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            values[name] = None
-    return values
+def _count(reasons: dict[str, int], reason: str, count: int) -> None:
+    reasons[reason] = reasons.get(reason, 0) + count

@@ -3,52 +3,21 @@
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
-from projector.config.job import Job
-from projector.config.space import load_space
+from projector.config.space import Space, load_space
 from projector.errors import ConfigError, ProjectorError
-
-BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
+from projector.projection.results import BOOL, FLOAT, INT, TEXT
 
 PROBES = 2048
-"""Points looked at for the kinds of the axes: the first ones, evenly spaced ones and random ones,
-this many each. Looking computes nothing."""
+"""Points looked at for the kinds of computed fields: the first ones, evenly spaced ones and random
+ones, this many each. Looking computes nothing."""
 
 LARGEST = 2**62
 """Most points of a space; an index is an int64."""
-
-
-class Space(Protocol):
-    """Points of a space, numbered in order; the last axis varies fastest."""
-
-    @property
-    def base(self) -> Job:
-        """The job that every point changes."""
-
-    @property
-    def size(self) -> int:
-        """Points, legal or not."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Dotted names of the columns of the axes."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the canonical content."""
-
-    def overrides(self, index: int) -> Mapping[str, Any]:
-        """Return dotted field -> value of one point."""
-
-    def excluded(self, overrides: Mapping[str, Any]) -> str | None:
-        """Return the constraint that a point breaks."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the canonical content."""
 
 
 SpaceLike = Space | Mapping[str, Any] | str | Path
@@ -62,8 +31,7 @@ def read_space(source: SpaceLike) -> Space:
     ConfigError
         If there is no such space, or it has more points than an index can hold.
     """
-    own = hasattr(source, "overrides")
-    found: Space = cast("Space", source) if own else load_space(cast("Any", source))
+    found = load_space(source)
     if found.size > LARGEST:
         msg = f"axes: the space has {found.size:.2e} points, more than can be numbered"
         raise ConfigError(msg, key="axes", value=found.size, allowed=f"<= {LARGEST} points")
@@ -79,29 +47,36 @@ def sample(space: Space, count: int) -> Sequence[int]:
 
 
 def axis_kinds(space: Space) -> dict[str, str]:
-    """Return the kind of each axis' column, from a few thousand points.
+    """Return the kind of each axis' column; that of a computed field from a few thousand points.
 
     Whole numbers and fractions together are fractions; anything else together, and what is no
     single value, is text.
     """
-    size = space.size
-    even = {size * step // PROBES for step in range(PROBES)} if size else set()
-    points = {*range(min(size, PROBES)), *even, *sample(space, PROBES)}
     found: dict[str, set[str]] = {field: set() for field in space.fields}
-    for point in points:
-        try:
-            overrides = space.overrides(point)
-        except ProjectorError:
-            # A value that cannot be computed; such a point is no row.
-            continue
-        for field, kinds in found.items():
+    for axis in space.axes:
+        for position, field in enumerate(axis.fields):
+            values = [point[position] for point in axis.points]
+            found[field] |= {_kind(value) for value in values if value is not None}
+    for overrides in _probes(space) if space.derived else ():
+        for field in space.derived:
             value = overrides.get(field)
             if value is not None:
-                kinds.add(_kind(value))
+                found[field].add(_kind(value))
     return {
         field: FLOAT if kinds == {INT, FLOAT} else kinds.pop() if len(kinds) == 1 else TEXT
         for field, kinds in found.items()
     }
+
+
+def _probes(space: Space) -> Iterator[dict[str, Any]]:
+    size = space.size
+    even = {size * step // PROBES for step in range(PROBES)} if size else set()
+    for point in {*range(min(size, PROBES)), *even, *sample(space, PROBES)}:
+        try:
+            yield space.overrides(point)
+        except ProjectorError:
+            # A value that cannot be computed; such a point is no row.
+            continue
 
 
 def cell(field: str, kind: str, value: Any) -> Any:

@@ -13,22 +13,32 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from projector.config.space import Space
 from projector.errors import ConfigError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
-from projector.sweeps.space import BOOL, FLOAT, INT, TEXT, Space
+from projector.projection.results import BOOL, FLOAT, INT, TEXT
+from projector.schedule.registry import SCHEDULES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CHUNK_POINTS = 8192
-"""Points of a part. Fixed, so that the files do not depend on who wrote them; small enough that a
-run that is cut short loses little, large enough that a part is worth a file."""
+CHUNK_POINTS = 65_536
+"""Most points of a part: small enough that a run that is cut short loses little and memory stays
+small, large enough that what points have in common is computed for many of them."""
+
+LEAST_CHUNK_POINTS = 2048
+PLANNED_CHUNK_POINTS = 128
+"""Points of a part where orders are planned, which takes long."""
+
+PARTS = 64
+"""A smaller space is cut into about as many parts, so that all workers have something to do."""
 
 FORMAT = 1
 MANIFEST, JOURNAL, LOCK, NEW = "_sweep.json", "_chunks.jsonl", "_lock", "_new-"
 KEY = "out"
+SCHEDULE = "training.schedule"
 
 MOST_REASONS = 1000
 """Reasons told apart; further ones are counted together."""
@@ -47,9 +57,15 @@ class Plan:
     chunk_points: int
 
     @staticmethod
-    def of(space: Space, kinds: Mapping[str, str]) -> "Plan":
-        """Return the plan of a space with these columns."""
-        return Plan(space.to_dict(), space.digest, space.size, kinds, CHUNK_POINTS)
+    def of(space: Space, kinds: Mapping[str, str], points: int | None = None) -> "Plan":
+        """Return the plan of a space with these columns, cut as `chunk_points` says or given."""
+        points = points or chunk_points(space)
+        return Plan(space.to_dict(), space.digest, space.size, kinds, points)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether few points take long."""
+        return self.chunk_points <= PLANNED_CHUNK_POINTS
 
     @property
     def chunks(self) -> int:
@@ -65,7 +81,7 @@ class Plan:
         """Return the columns, with version and space in the metadata."""
         import pyarrow as pa
 
-        types = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
+        types = arrow_types()
         metadata = {
             "projector.version": package_version(),
             "projector.schema_version": str(SCHEMA_VERSION),
@@ -87,6 +103,26 @@ class Plan:
         }
 
 
+def chunk_points(space: Space) -> int:
+    """Return the points of a part; they follow from the space alone, whoever sweeps it."""
+    places = [(axis, axis.fields.index(SCHEDULE)) for axis in space.axes if SCHEDULE in axis.fields]
+    names = [point[place] for axis, place in places for point in axis.points]
+    if not places:
+        names = [space.base.training.schedule]
+    planned = any(name in SCHEDULES and SCHEDULES[name].planned for name in map(str, names))
+    if planned or SCHEDULE in space.derived:
+        return min(CHUNK_POINTS, PLANNED_CHUNK_POINTS)
+    fair = 1 << max(0, space.size // PARTS - 1).bit_length()
+    return min(CHUNK_POINTS, max(LEAST_CHUNK_POINTS, fair))
+
+
+def arrow_types() -> dict[str, "pa.DataType"]:
+    """Return kind of a column -> its type."""
+    import pyarrow as pa
+
+    return {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
+
+
 @dataclass(slots=True)
 class Totals:
     """Counts of chunks, together or of one."""
@@ -105,6 +141,33 @@ class Totals:
             known = reason in self.infeasible or len(self.infeasible) < MOST_REASONS
             name = reason if known else OTHER_REASONS
             self.infeasible[name] = self.infeasible.get(name, 0) + count
+
+
+class Part(NamedTuple):
+    """One finished chunk."""
+
+    chunk: int
+    content: bytes
+    """Its rows as a Parquet file; nothing where there are none."""
+    totals: Totals
+
+
+def encode(table: "pa.Table", schema: "pa.Schema") -> bytes:
+    """Return rows as a Parquet file with the metadata of a schema; nothing for no rows.
+
+    Most columns have few equal values, so that looking for them costs more than it saves.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not len(table):
+        return b""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.cast(schema), sink, compression="snappy", use_dictionary=False,
+        write_page_checksum=True,
+    )  # fmt: skip
+    return bytes(sink.getvalue().to_pybytes())
 
 
 class Store:
@@ -155,7 +218,7 @@ class Store:
         """Whether all chunks are there."""
         return all(self._done)
 
-    def put(self, chunk: int, table: "pa.Table", totals: Totals) -> None:
+    def put(self, part: Part) -> None:
         """Write the rows of a chunk and note it as finished.
 
         Raises
@@ -163,15 +226,9 @@ class Store:
         ConfigError
             If it cannot be written; what is finished stays.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        content = b""
+        chunk, content, totals = part
         try:
-            if totals.rows:
-                sink = pa.BufferOutputStream()
-                pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-                content = sink.getvalue().to_pybytes()
+            if content:
                 _write_whole(part_path(self.path, chunk), content)
             line = {
                 "chunk": chunk,

@@ -1,4 +1,4 @@
-"""Processes that project points side by side and hand the results back in order.
+"""Processes that project chunks side by side and hand the results back in order.
 
 They are started as programs of their own, so that neither threads of the caller are copied nor
 its main module is run again; where the caller dies, they find their input closed and end.
@@ -17,12 +17,13 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.sweeps.rows import Batch, project_points
-from projector.sweeps.space import Space
+from projector.sweeps.rows import Sweeper
+from projector.sweeps.store import Part
 
 AHEAD = 3
-"""Batches that wait for each worker, so that none of them waits for its own."""
+"""Chunks that wait for each worker, so that none of them waits for its own."""
 
 _START = "import sys; sys.path[:] = {path!r}; from projector.sweeps.workers import serve; serve()"
 
@@ -30,9 +31,11 @@ _START = "import sys; sys.path[:] = {path!r}; from projector.sweeps.workers impo
 class Crew:
     """Worker processes of one sweep; leaving the context ends them."""
 
-    def __init__(self, workers: int, space: Space, axes: Mapping[str, str]) -> None:
+    def __init__(
+        self, workers: int, space: Space, axes: Mapping[str, str], chunk_points: int
+    ) -> None:
         # First, so that a space that cannot be sent starts nothing.
-        self._task = pickle.dumps((space, dict(axes)))
+        self._task = pickle.dumps((space, dict(axes), chunk_points))
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -74,31 +77,31 @@ class Crew:
                     assert stream is not None
                     stream.close()
 
-    def project(self, tasks: Iterable[range]) -> Iterator[Batch]:
-        """Yield the rows of ``tasks`` in their order, a few of them ahead of the reader."""
-        waiting: deque[Future[Batch]] = deque()
-        for points in tasks:
-            waiting.append(self._threads.submit(self._ask, points))
+    def project(self, chunks: Iterable[int]) -> Iterator[Part]:
+        """Yield the rows of ``chunks`` in their order, a few of them ahead of the reader."""
+        waiting: deque[Future[Part]] = deque()
+        for chunk in chunks:
+            waiting.append(self._threads.submit(self._ask, chunk))
             if len(waiting) >= AHEAD * self._workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _ask(self, points: range) -> Batch:
+    def _ask(self, chunk: int) -> Part:
         process = self._idle.get()
         try:
             assert process.stdout is not None
-            _send(process, pickle.dumps(points))
+            _send(process, pickle.dumps(chunk))
             answer = pickle.load(process.stdout)  # noqa: S301  # our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             raise _died(process) from None
         finally:
             self._idle.put(process)
-        if isinstance(answer, Batch):
+        if isinstance(answer, Part):
             return answer
         if isinstance(answer, ProjectorError):
             raise answer
-        msg = f"a worker of the sweep failed at points {points.start} to {points.stop - 1}"
+        msg = f"a worker of the sweep failed at chunk {chunk}"
         error = RuntimeError(msg)
         error.add_note(str(answer))
         raise error
@@ -112,22 +115,20 @@ def serve() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         try:
-            space, axes = pickle.load(requests)  # noqa: S301  # our own process
-            failure = None
+            sweeper: Sweeper | None = Sweeper(*pickle.load(requests))  # noqa: S301  # our own process
+            failure = ""
         except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
-            failure = traceback.format_exc()
+            sweeper, failure = None, traceback.format_exc()
         while True:
-            points = pickle.load(requests)  # noqa: S301  # our own process
-            answer: Any = failure
-            if failure is None:
-                answer = _answer(space, axes, points)
+            chunk = pickle.load(requests)  # noqa: S301  # our own process
+            answer: Any = failure if sweeper is None else _answer(sweeper, chunk)
             answers.write(pickle.dumps(answer))
             answers.flush()
 
 
-def _answer(space: Space, axes: Mapping[str, str], points: range) -> Batch | ProjectorError | str:
+def _answer(sweeper: Sweeper, chunk: int) -> Part | ProjectorError | str:
     try:
-        return project_points(space, axes, points)
+        return sweeper.part(chunk)
     except ProjectorError as error:
         return error
     except Exception:  # noqa: BLE001, RUF100  # told to the caller

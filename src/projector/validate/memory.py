@@ -89,8 +89,8 @@ def _component(text: str, evaluation: Evaluation, row: int) -> float:
     that a driver's tool shows adds context and libraries too.
     """
     name = text.lower()
-    peaks = evaluation.memory.peak_bytes(row)
-    cluster = evaluation.jobs[row].cluster
+    peaks = evaluation.memory(row).peak_bytes
+    cluster = evaluation.job(row).cluster
     value = float(np.min(peaks) if "lightest" in name else np.max(peaks))
     reserved = value * (1.0 + cluster.fragmentation)
     if "allocated" in name or name.strip() in {"peak memory", "peak", ""}:

@@ -1,0 +1,234 @@
+"""Replicas: pipelines beside others of their kind, sharing gradients, parameters and states.
+
+Jobs that differ in nothing but the number of microbatches have the same replicas.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
+from projector.kernels.distinct import concatenated_ranges, distinct, offsets, segment_sums
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import JobColumns
+from projector.lower.workloads import Workloads
+from projector.projection.schedules import NAMES, Placements, Setting, place
+from projector.schedule.placement import Placement
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """The distinct replicas of a batch.
+
+    ``stage_*`` describe the virtual stages of one copy of the model, replica after replica (CSR
+    with ``stage_offset``), ``run_*`` their runs of equal layers; ``chunk_*`` describe what each
+    rank holds, rank after rank: a stage for each of its chunks.
+    """
+
+    workloads: Workloads
+    jobs: JobBatch
+    """The first job of each, which stands for all."""
+    columns: JobColumns
+    of_job: Ints
+    """int64[jobs]: replica of each job of the batch."""
+    pipeline: Ints
+    """int64[replicas]."""
+    placements: Placements
+    stage_offset: Ints
+    """int64[replicas + 1]."""
+    stage: Ints
+    """int64[stages]: the same stage in the pipeline."""
+    run_offset: Ints
+    """int64[stages + 1]."""
+    run: Ints
+    """int64[runs]: the same run in the pipeline."""
+    rank_offset: Ints
+    """int64[replicas + 1]."""
+    chunk_first: Ints
+    """int64[replicas + 1]: first chunk of each replica."""
+    chunk_offset: Ints
+    """int64[ranks + 1]: first chunk of each rank."""
+    chunk_stage: Ints
+    """int64[chunks]: stage that each chunk holds."""
+
+    def __len__(self) -> int:
+        """Return the number of replicas."""
+        return len(self.pipeline)
+
+    @cached_property
+    def of_stage(self) -> Ints:
+        """int64[stages]: replica of each stage."""
+        return np.repeat(np.arange(len(self)), np.diff(self.stage_offset))
+
+    @cached_property
+    def of_run(self) -> Ints:
+        """int64[runs]: replica of each run."""
+        return np.repeat(self.of_stage, np.diff(self.run_offset))
+
+    @cached_property
+    def of_rank(self) -> Ints:
+        """int64[ranks]: replica of each rank."""
+        return np.repeat(np.arange(len(self)), self.columns.pp)
+
+    @cached_property
+    def directions(self) -> Ints:
+        """int64[replicas]: copies of the model that run at once."""
+        copies = np.array([each.directions for each in self.placements.found], np.int64)
+        return copies[self.placements.of]
+
+    @cached_property
+    def joins_ends(self) -> NDArray[np.bool_]:
+        """bool[ranks]: whether a rank holds the first stage of its model and the last."""
+        found, of = self.placements
+        each = [placement.joins_ends for placement in found]
+        sizes = np.array([len(flags) for flags in each], np.int64)
+        where = concatenated_ranges(offsets(sizes)[of], sizes[of])
+        return np.concatenate(each)[where]
+
+    def placement(self, replica: int) -> Placement:
+        """Return where the stages of one replica live."""
+        return self.placements.found[int(self.placements.of[replica])]
+
+    def per_rank(self, values: Floats) -> Floats:
+        """Sum float64[stages] over the chunks of each rank: float64[ranks]."""
+        return segment_sums(self.chunk_offset, values[self.chunk_stage])
+
+    def ranks(self, replica: int) -> slice:
+        """Return the ranks of one replica."""
+        return slice(int(self.rank_offset[replica]), int(self.rank_offset[replica + 1]))
+
+
+def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job: Ints) -> Replicas:
+    """Find what jobs share, apart from their number of microbatches."""
+    batch = workloads.batch
+    code = np.array([NAMES.index(each.name) for each in settings], np.int64)[setting_of_job]
+    first, of_job = distinct(
+        workloads.pipeline,
+        workloads.jobs.gpus,
+        batch.parallelism.part("replica"),
+        batch.training.part("replica"),
+        code,
+    )
+    columns, pipeline = workloads.jobs.take(first), workloads.pipeline[first]
+    placements = place(list(NAMES), code[first], columns.pp, columns.vpp)
+    stages = np.diff(workloads.stage_offset)[pipeline]
+    stage_offset = offsets(stages)
+    stage = concatenated_ranges(workloads.stage_offset[pipeline], stages)
+    runs = np.diff(workloads.run_offset)[stage]
+    run = concatenated_ranges(workloads.run_offset[stage], runs)
+    held = [each.model_stage.ravel() for each in placements.found]
+    sizes = np.array([len(each) for each in held], np.int64)
+    chunks = sizes[placements.of]
+    where = concatenated_ranges(offsets(sizes)[placements.of], chunks)
+    return Replicas(
+        workloads=workloads,
+        jobs=batch.take(first),
+        columns=columns,
+        of_job=of_job,
+        pipeline=pipeline,
+        placements=placements,
+        stage_offset=stage_offset,
+        stage=stage,
+        run_offset=offsets(runs),
+        run=run,
+        rank_offset=offsets(columns.pp),
+        chunk_first=offsets(chunks),
+        chunk_offset=offsets(np.repeat(chunks // columns.pp, columns.pp)),
+        chunk_stage=np.concatenate(held)[where] + np.repeat(stage_offset[:-1], chunks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PointToPoint:
+    """What activations take from one pipeline rank to another."""
+
+    bytes: Floats
+    """float64[replicas]: one message."""
+    latency_s: Floats
+    """float64[chunks, 2]: from each virtual stage, in model order, to the next and the one
+    before."""
+
+
+def cost_p2p(replicas: Replicas) -> PointToPoint:
+    """Cost the messages between virtual stages, within a domain or between nodes."""
+    columns, jobs = replicas.columns, replicas.jobs
+    tokens = columns.micro_batch * columns.seq // columns.cp
+    split = np.where(jobs.parallelism.splits_sequence == 1, columns.tp, 1)
+    num_bytes = 2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1)
+    fabric = replicas.workloads.fabric[replicas.pipeline]
+    # From node to node and within one; a second copy of the model has stages of its own.
+    seconds = np.stack(
+        [
+            collective_time_columns(
+                SEND_RECV, num_bytes, 2, local, fabric, replicas.workloads.fabrics
+            )[0]
+            for local in (1, np.minimum(2, columns.domain))
+        ]
+    )
+    found, of = replicas.placements
+    sizes = np.array([each.stage_of.size for each in found], np.int64)
+    where = concatenated_ranges(offsets(sizes)[of], sizes[of])
+    replica = np.repeat(np.arange(len(replicas)), sizes[of])
+    rank = np.concatenate([each.rank_of for each in found])[where][:, None]
+    other = np.concatenate([each.neighbour for each in found])[where]
+    width = (columns.gpus // columns.pp)[replica][:, None]
+    domain = columns.domain[replica][:, None]
+    near = rank * width // domain == other * width // domain
+    latency_s = np.where(near, seconds[1, replica][:, None], seconds[0, replica][:, None])
+    return PointToPoint(num_bytes, np.where(rank == other, 0.0, latency_s))
+
+
+def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
+    """Return the seconds of the update on each pipeline rank: its states pass through memory once.
+
+    Each owned parameter reads its gradient twice (norm and update), reads and writes master and
+    moments, and writes its weight; a narrow type also quantises every weight row- and
+    column-wise. Offloaded states move gradient and weight over the host link.
+
+    Parameters
+    ----------
+    owned, held : float64[ranks]
+        Parameters that a rank updates, and those that it stores in full.
+    """
+    training, rank = replicas.jobs.training, replicas.of_rank
+    gradient, weight = training.gradient_bytes, training.weight_bytes
+    per_owned = 2.0 * gradient + 2.0 * training.state_bytes + weight
+    offloaded = training.optimizer_offload
+    device = replicas.workloads.device[replicas.pipeline]
+    rate = replicas.workloads.devices["hbm_bytes_per_s"][device]
+    traffic = owned * (1.0 - offloaded)[rank] * per_owned[rank]
+    traffic += held * training.quantise_bytes[rank]
+    moved = owned * offloaded[rank] * (gradient + weight)[rank]
+    link = replicas.jobs.cluster.host_link_bytes_per_s
+    return np.asarray(traffic / rate[rank] + moved / link[rank])
+
+
+def padded_vocab(replicas: Replicas) -> Ints:
+    """Return the vocabulary of each replica as laid out over tensor ranks."""
+    model = replicas.jobs.model
+    multiple = np.maximum(1, model.vocab_divisor * replicas.columns.tp)
+    return np.asarray(-(-model.vocab // multiple) * multiple)
+
+
+def cost_tied_embeddings(replicas: Replicas) -> Floats:
+    """Return the seconds of summing the gradients of the two copies of an embedding.
+
+    0 where they are one, or lie on one rank of the pipeline.
+    """
+    columns, jobs = replicas.columns, replicas.jobs
+    together = segment_sums(replicas.rank_offset, replicas.joins_ends.astype(np.float64)) > 0.0
+    tied = (jobs.model.tied == 1) & ~together
+    rows = -(-padded_vocab(replicas) // columns.tp)
+    size = rows * jobs.model.hidden * jobs.training.reduce_bytes
+    last = (columns.pp - 1) * (columns.gpus // columns.pp)
+    local = np.where(tied & (last // columns.domain == 0), 2, 1)
+    fabric = replicas.workloads.fabric[replicas.pipeline]
+    seconds, _ = collective_time_columns(
+        ALL_REDUCE, size * tied, 2, local, fabric, replicas.workloads.fabrics
+    )
+    return seconds

@@ -1,0 +1,271 @@
+"""Points of a space become batches of jobs, without a job for each of them.
+
+What a point says of a section of its job depends on a few axes, and so does every constraint and
+every computed field. Each is read once for each combination of those axes and then looked up.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.device import Device
+from projector.config.job import Job
+from projector.config.load import Variants
+from projector.config.space import Space
+from projector.errors import ProjectorError
+from projector.lower.batch import SECTIONS, TABLES, JobBatch, Sections
+from projector.lower.sections import SectionTable
+
+Ints = NDArray[np.int64]
+
+DENSE_TABLE = 1 << 22
+"""Combinations of axes up to which each has a place in a table; beyond, those that are met are
+kept in a dictionary."""
+
+MOST_VALUES = 1 << 17
+"""Values that are kept of one look-up; beyond, it begins anew."""
+
+_UNKNOWN = -1
+_DEVICE = "cluster.device."
+
+
+class Lookup:
+    """Values that depend on some axes of a space, computed when they are first met.
+
+    A value is anything; where it cannot be computed it is the error.
+    """
+
+    def __init__(self, space: Space, axes: Sequence[int], compute: Callable[..., Any]) -> None:
+        """Keep what is looked up: ``compute`` takes axis -> place."""
+        self.axes = tuple(axes)
+        self._sizes = [len(space.axes[axis].points) for axis in self.axes]
+        self._compute = compute
+        self._combinations = int(np.prod(np.array(self._sizes, object))) if self.axes else 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.values: list[Any] = []
+        self._dense: Ints | None = None
+        if self._combinations <= DENSE_TABLE:
+            self._dense = np.full(self._combinations, _UNKNOWN, np.int64)
+        self._sparse: dict[int, int] = {}
+
+    def numbers(self, places: Sequence[Ints]) -> Ints:
+        """Return the number of each point's value in ``values``.
+
+        Parameters
+        ----------
+        places : sequence of int64[points]
+            Where the points stand on each axis of the space.
+        """
+        if len(self.values) > MOST_VALUES:
+            self._clear()
+        if not self.axes:
+            if not self.values:
+                self.values.append(self._compute({}))
+            return np.zeros(len(places[0]), np.int64)
+        key = places[self.axes[0]]
+        for axis, size in zip(self.axes[1:], self._sizes[1:], strict=True):
+            key = key * size + places[axis]
+        if self._dense is not None:
+            found = self._dense[key]
+            new = np.unique(key[found == _UNKNOWN])
+            if len(new):
+                self._dense[new] = [self._add(each) for each in new.tolist()]
+                found = self._dense[key]
+            return found
+        distinct, inverse = np.unique(key, return_inverse=True)
+        numbers = [
+            self._sparse[each] if each in self._sparse else self._remember(each)
+            for each in distinct.tolist()
+        ]
+        return np.array(numbers, np.int64)[inverse]
+
+    def _remember(self, key: int) -> int:
+        self._sparse[key] = number = self._add(key)
+        return number
+
+    def _add(self, key: int) -> int:
+        places = {}
+        for axis, size in zip(reversed(self.axes), reversed(self._sizes), strict=True):
+            key, places[axis] = divmod(key, size)
+        try:
+            value = self._compute(places)
+        except ProjectorError as error:
+            value = error
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def failed(self, numbers: Ints) -> NDArray[np.bool_]:
+        """Return which of the values with these numbers are errors."""
+        flags = np.array([isinstance(value, ProjectorError) for value in self.values], np.bool_)
+        return flags[numbers]
+
+
+class PointBatch(NamedTuple):
+    """Points of a space as jobs."""
+
+    rows: Ints
+    """int64[jobs]: place among the points asked for."""
+    jobs: JobBatch
+    columns: dict[str, tuple[Ints, list[Any]]]
+    """Field of an axis -> which value each job has, and the values."""
+    left_out: list[tuple[ProjectorError | str, int]]
+    """Why points are no jobs, a broken constraint as its text, and how many."""
+
+
+class PointReader:
+    """Reads points of one space."""
+
+    def __init__(self, space: Space) -> None:
+        """Find out what depends on which axes."""
+        self.space = space
+        self._variants = Variants(space.base)
+        self._devices: dict[tuple[tuple[str, str], ...], Device] = {}
+        self._derived = {
+            field: self._lookup([field], lambda overrides, field=field: overrides[field])
+            for field in space.derived
+        }
+        self._constraints = [
+            (
+                constraint.text,
+                self._lookup(
+                    space.reads(constraint),
+                    lambda overrides, constraint=constraint: space.keeps(constraint, overrides),
+                ),
+            )
+            for constraint in space.constraints
+        ]
+        self._sections = [
+            self._lookup(
+                [field for field in space.fields if field.partition(".")[0] == name],
+                lambda overrides, name=name: self._section(name, overrides),
+            )
+            for name in SECTIONS
+        ]
+        other = [field for field in space.fields if field.partition(".")[0] not in SECTIONS]
+        self._others = self._lookup(other, self._other)
+        self._tables: list[SectionTable] = [
+            make([getattr(space.base, name)]) for name, make in TABLES.items()
+        ]
+
+    def _lookup(self, fields: Sequence[str], compute: Callable[..., Any]) -> Lookup:
+        axes, derived = self.space.axes_of(fields)
+        return Lookup(
+            self.space,
+            axes,
+            lambda places: compute(self.space.overrides_at(places, derived)),
+        )
+
+    def _section(self, name: str, overrides: Mapping[str, Any]) -> Any:
+        own = {
+            field: value
+            for field, value in overrides.items()
+            if field.partition(".")[0] == name and field in self.space.fields
+        }
+        if name == "cluster":
+            own = self._with_device(own)
+        return self._variants.section(name, own) if own else getattr(self.space.base, name)
+
+    def _with_device(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace what is said of a device by the device, one object for all clusters of it."""
+        said = {field: value for field, value in own.items() if f"{field}.".startswith(_DEVICE)}
+        if not said:
+            return dict(own)
+        key = tuple((field, repr(value)) for field, value in said.items())
+        if key not in self._devices:
+            if len(self._devices) > MOST_VALUES:
+                self._devices.clear()
+            self._devices[key] = self._variants.section("cluster", said).device
+        rest = {field: value for field, value in own.items() if field not in said}
+        return {_DEVICE[:-1]: self._devices[key], **rest}
+
+    def _other(self, overrides: Mapping[str, Any]) -> None:
+        """Raise what fields outside of the sections break; they change no result."""
+        own = {
+            field: value
+            for field, value in overrides.items()
+            if field.partition(".")[0] not in SECTIONS
+        }
+        self._variants.job(own)
+
+    def read(self, points: Ints) -> PointBatch:
+        """Return some points, int64[points], as jobs."""
+        index = points
+        places: list[Ints] = []
+        for axis in reversed(self.space.axes):
+            index, place = np.divmod(index, len(axis.points))
+            places.append(place)
+        places.reverse()
+        rows = np.arange(len(points))
+        left_out: list[tuple[ProjectorError | str, int]] = []
+
+        def drop(bad: NDArray[np.bool_], why: Callable[[int], ProjectorError | str]) -> None:
+            nonlocal rows
+            numbers, counts = np.unique(values[bad], return_counts=True)
+            left_out.extend(
+                (why(int(number)), int(count))
+                for number, count in zip(numbers, counts, strict=True)
+            )
+            rows = rows[~bad]
+
+        def here() -> list[Ints]:
+            return places if len(rows) == len(points) else [place[rows] for place in places]
+
+        for lookup in self._derived.values():
+            values = lookup.numbers(here())
+            bad = lookup.failed(values)
+            if bad.any():
+                drop(bad, lookup.values.__getitem__)
+        for text, lookup in self._constraints:
+            values = lookup.numbers(here())
+            keeps = np.array([value is True for value in lookup.values], np.bool_)
+            bad = ~keeps[values]
+            if bad.any():
+                drop(bad, partial(_broken, lookup, text))
+        for lookup in (*self._sections, self._others):
+            values = lookup.numbers(here())
+            bad = lookup.failed(values)
+            if bad.any():
+                drop(bad, lookup.values.__getitem__)
+        at = here()
+        found = np.stack([lookup.numbers(at) for lookup in self._sections])
+        return PointBatch(rows, self._batch(found), self._columns(at), left_out)
+
+    def _batch(self, numbers: Ints) -> JobBatch:
+        for place, (name, make) in enumerate(TABLES.items()):
+            lookup = self._sections[place]
+            # An error has no fields; the base stands in its place, for no job.
+            base = getattr(self.space.base, name)
+            items = [base if isinstance(each, ProjectorError) else each for each in lookup.values]
+            known = self._tables[place].items
+            if len(known) != len(items) or any(map(operator.is_not, known, items)):
+                self._tables[place] = make(items)
+        tables = Sections(*self._tables)
+
+        def job(row: int) -> Job:
+            sections = {
+                name: table.items[numbers[place, row]]
+                for place, (name, table) in enumerate(zip(SECTIONS, tables, strict=True))
+            }
+            return self._variants.put_together(sections, self.space.fields)
+
+        return JobBatch(tables, numbers, job)
+
+    def _columns(self, places: Sequence[Ints]) -> dict[str, tuple[Ints, list[Any]]]:
+        columns = {}
+        for axis, place in zip(self.space.axes, places, strict=True):
+            for position, field in enumerate(axis.fields):
+                columns[field] = (place, [point[position] for point in axis.points])
+        for field, lookup in self._derived.items():
+            columns[field] = (lookup.numbers(places), lookup.values)
+        return columns
+
+
+def _broken(lookup: Lookup, text: str, number: int) -> ProjectorError | str:
+    value = lookup.values[number]
+    return value if isinstance(value, ProjectorError) else f"constraint: {text}"

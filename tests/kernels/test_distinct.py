@@ -1,0 +1,60 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projector.kernels.distinct import (
+    concatenated_ranges,
+    distinct,
+    offsets,
+    segment_maxima,
+    segment_sums,
+)
+
+small = st.integers(-2, 2)
+keys = st.integers(1, 3).flatmap(
+    lambda width: st.lists(st.tuples(*[small | st.integers(-(2**63), 2**63 - 1)] * width))
+)
+counts = st.lists(st.integers(0, 4), min_size=1, max_size=8)
+
+
+@given(keys.filter(len))
+def test_distinct_rows_are_numbered_as_they_appear(rows):
+    first, group = distinct(np.array(rows, np.int64))
+    known = list(dict.fromkeys(rows))
+    assert first.tolist() == [rows.index(row) for row in known]
+    assert group.tolist() == [known.index(row) for row in rows]
+
+
+@given(st.lists(st.tuples(small, small), min_size=1))
+def test_columns_are_compared_like_rows(rows):
+    table = np.array(rows, np.int64)
+    together, apart = distinct(table), distinct(*table.T)
+    assert [each.tolist() for each in together] == [each.tolist() for each in apart]
+
+
+def test_many_rows():
+    values = np.random.default_rng(0).integers(0, 3000, (20_000, 2))
+    first, group = distinct(values)
+    assert np.array_equal(values[first][group], values)
+    assert len(first) == len(set(map(tuple, values.tolist())))
+
+
+def test_no_rows():
+    first, group = distinct(np.zeros(0, np.int64))
+    assert len(first) == len(group) == 0
+
+
+@given(counts, st.integers(0, 99))
+def test_segments(count, seed):
+    offset = offsets(np.array(count, np.int64))
+    values = np.random.default_rng(seed).normal(size=offset[-1])
+    parts = [values[begin:end].tolist() for begin, end in zip(offset, offset[1:], strict=False)]
+    assert segment_sums(offset, values).tolist() == [sum(part) for part in parts]
+    assert segment_maxima(offset, values).tolist() == [max([0.0, *part]) for part in parts]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), min_size=1))
+def test_ranges_one_after_the_other(ranges):
+    first, count = np.array(ranges, np.int64).T
+    expected = [begin + step for begin, length in ranges for step in range(length)]
+    assert concatenated_ranges(first, count).tolist() == expected
