@@ -87,7 +87,7 @@ def sobol_figure(found: SobolIndices) -> "Figure":
     FigureCanvasAgg(figure)
     far = f"from 1/{found.factor:g} to {found.factor:g} times its value"
     figure.suptitle(f"{what}: Sobol indices, each field {far}", x=0.012, ha="left", fontsize=11.0)
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):
         _draw(axes, indices)
         if name:
