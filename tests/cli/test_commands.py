@@ -48,7 +48,20 @@ SURFACE = {
     }
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
-    "sensitivity": {"assignments", "--change", "--field", "--top", "--plot"}
+    "sensitivity": {
+        "assignments",
+        "--weight",
+        "--change",
+        "--step",
+        "--field",
+        "--sobol",
+        "--samples",
+        "--seed",
+        "--range",
+        "--map",
+        "--top",
+        "--plot",
+    }
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
     "schedule": {

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +50,7 @@ def test_no_rows():
 def test_segments(count, seed):
     offset = offsets(np.array(count, np.int64))
     values = np.random.default_rng(seed).normal(size=offset[-1])
-    parts = [values[begin:end].tolist() for begin, end in zip(offset, offset[1:], strict=False)]
+    parts = [values[begin:end].tolist() for begin, end in itertools.pairwise(offset)]
     assert segment_sums(offset, values).tolist() == [sum(part) for part in parts]
     assert segment_maxima(offset, values).tolist() == [max([0.0, *part]) for part in parts]
 

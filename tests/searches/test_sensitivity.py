@@ -29,8 +29,8 @@ def test_effects_are_finite_differences(found):
     assert found.iteration_time_s == base
     for each in found.effects[:12]:
         low, high = (
-            pj.project_performance(pj.load_job(JOB, {each.field: round(v) if whole(each) else v}))
-            for v in (each.low, each.high)
+            pj.project_performance(pj.load_job(JOB, dict.fromkeys(each.field.split("+"), v)))
+            for v in map(round if whole(each) else float, (each.low, each.high))
         )
         assert (each.low_s, each.high_s) == (low.iteration_time_s, high.iteration_time_s)
         slope = math.log(high.iteration_time_s / low.iteration_time_s)
@@ -104,3 +104,46 @@ def test_the_command(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert {"effects", "without_effect", "infeasible", "iteration_time_ms"} <= result.keys()
     assert run([*arguments[:3], "--plot", "tornado.pdf"]) == 2
+
+
+def test_the_slope_at_the_point_is_a_central_difference(found):
+    for each in found.effects[:8]:
+        if whole(each):
+            continue
+        below, above = (
+            pj.project_performance(pj.load_job(JOB, dict.fromkeys(each.field.split("+"), v)))
+            for v in (each.value / 1.001, each.value * 1.001)
+        )
+        slope = math.log(above.iteration_time_s / below.iteration_time_s) / math.log(1.001**2)
+        assert each.point_elasticity == pytest.approx(slope, rel=1e-6)
+    assert found.step == 0.001
+    assert sum(found.bound_shares.values()) == pytest.approx(1.0)
+
+
+def test_a_step_that_jumps_is_marked(found):
+    effects = {each.field: each for each in found.effects}
+    units = effects["cluster.device.compute_units"]
+    # One unit more or less starts the same number of waves; ten percent do not.
+    assert (units.near.below, units.near.above) == (131.0, 133.0)
+    assert units.uneven
+    assert abs(units.point_elasticity) < 0.5 * abs(units.elasticity)
+    smooth = effects["cluster.device.hbm_peak_tb_per_s"]
+    assert not smooth.uneven
+    assert smooth.point_elasticity == pytest.approx(smooth.elasticity, rel=0.05)
+
+
+def test_a_step_too_small_for_a_job_has_no_slope():
+    found = sensitivity(JOB, change=1.0, fields=["training.global_batch_size"])
+    (effect,) = found.effects
+    assert effect.point_elasticity is None
+    assert not effect.uneven
+    assert effect.elasticity > 0.5
+    unmoved = sensitivity(JOB, fields=["cluster.nodes"])
+    assert "whole number" in unmoved.illegal["cluster.nodes"]
+
+
+def test_a_link_and_its_share_for_one_peer_move_together(found):
+    tied = "cluster.device.scale_up_gb_per_s+cluster.device.scale_up_peer_gb_per_s"
+    assert "cluster.device.scale_up_gb_per_s" in found.illegal
+    effect = next(each for each in found.effects if each.field == tied)
+    assert effect.elasticity < -0.01

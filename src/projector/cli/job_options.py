@@ -90,12 +90,14 @@ class JobRequest:
 _ASSIGNMENTS = click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]...")
 
 
-def _config(*, required: bool) -> Callable[[Any], Any]:
+def _config(*, required: bool, multiple: bool = False) -> Callable[[Any], Any]:
+    more = "; may be repeated" if multiple else ""
     return click.option(
         "--config",
         required=required,
+        multiple=multiple,
         metavar="FILE",
-        help="Job file: native YAML, a Primus experiment, or Megatron-LM arguments.",
+        help=f"Job file: native YAML, a Primus experiment, or Megatron-LM arguments{more}.",
     )
 
 
@@ -136,6 +138,14 @@ _JOB_OPTIONS = (
     *_BATCH_OPTIONS,
 )
 
+_SEVERAL_JOB_OPTIONS = (
+    _ASSIGNMENTS,
+    _config(required=True, multiple=True),
+    *_CLUSTER_OPTIONS,
+    _SCHEDULE,
+    *_BATCH_OPTIONS,
+)
+
 _OPTIONAL_JOB_OPTIONS = (
     _ASSIGNMENTS,
     _config(required=False),
@@ -152,6 +162,11 @@ _OUTPUT_OPTIONS = (
 def job_options(command: Command) -> Command:
     """Add everything that describes a job; the command takes it as keywords of `JobRequest`."""
     return _add(command, _JOB_OPTIONS)
+
+
+def several_job_options(command: Command) -> Command:
+    """Add what describes one or more jobs; ``config`` is then a tuple, the rest applies to all."""
+    return _add(command, _SEVERAL_JOB_OPTIONS)
 
 
 def optional_job_options(command: Command) -> Command:

@@ -1,10 +1,12 @@
 """``projector sensitivity``."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.job_options import JobRequest, output_options, several_job_options
 from projector.cli.output import (
     SUCCESS,
     announce_compilation,
@@ -13,10 +15,28 @@ from projector.cli.output import (
     print_warnings,
     say,
 )
+from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from projector.config.job import Job
+    from projector.searches.bottleneck_map import BottleneckMap
+    from projector.searches.sensitivity import Sensitivity
+    from projector.searches.several import SharedSensitivity
+    from projector.searches.sobol import SobolIndices
 
 
 @click.command("sensitivity")
-@job_options
+@several_job_options
+@click.option(
+    "--weight",
+    "weights",
+    type=float,
+    multiple=True,
+    metavar="W",
+    help="Weight of each job in the geometric mean of their steps, in order; equal when left out.",
+)
 @click.option(
     "--change",
     default=0.1,
@@ -25,52 +45,196 @@ from projector.cli.output import (
     help="A field is divided and multiplied by 1 + SHARE.",
 )
 @click.option(
+    "--step",
+    default=0.001,
+    show_default=True,
+    metavar="SHARE",
+    help="The same for the elasticity at the point.",
+)
+@click.option(
     "--field",
     "fields",
     multiple=True,
     metavar="DOTTED",
-    help="Field to vary, may be repeated; all of the hardware when left out.",
+    help="Field to vary, may be repeated, A+B move together; all of the hardware when left out.",
+)
+@click.option("--sobol", is_flag=True, help="Sobol indices too; needs the extra sensitivity.")
+@click.option(
+    "--samples",
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="Base samples of --sobol, a power of two; N * (fields + 2) jobs are projected.",
+)
+@click.option("--seed", default=1, show_default=True, metavar="N", help="Seed of --sobol.")
+@click.option(
+    "--range",
+    "factor",
+    type=float,
+    metavar="FACTOR",
+    help="--sobol and --map go from 1/FACTOR to FACTOR times a field; 2 and 4 when left out.",
+)
+@click.option(
+    "--map",
+    "map_fields",
+    metavar="FIELD,FIELD",
+    help="Say what bounds the step over two fields: compute, memory, communication, latency or "
+    "bubble.",
 )
 @click.option("--top", default=15, show_default=True, metavar="N", help="Effects to show.")
-@click.option("--plot", metavar="FIGURE.png|.svg", help="Draw the effects as a tornado.")
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    metavar="[KIND=]FIGURE.png|.svg",
+    help="Draw the effects (KIND tornado, which may be left out), the indices (sobol) or the map "
+    "(map); may be repeated.",
+)
 @output_options
 def command(
+    weights: tuple[float, ...],
     change: float,
+    step: float,
     fields: tuple[str, ...],
+    sobol: bool,
+    samples: int,
+    seed: int,
+    factor: float | None,
+    map_fields: str | None,
     top: int,
-    plot: str | None,
+    plots: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **request: Any,
 ) -> int:
-    """Vary one number of the hardware at a time and rank what that does to the step of a job.
+    """Vary numbers of the hardware and rank what that does to the step of one or several jobs.
 
-    The configuration of the job stays; ``search`` finds the best one for other hardware.
+    One at a time: an elasticity at the point and the effect of a larger change. Together, with
+    --sobol: the share of the spread of the step that each explains. Several --config are ranked by
+    the geometric mean of their steps. The configurations stay; ``search`` finds the best ones for
+    other hardware.
 
     \b
     Examples:
       projector sensitivity --config job.yaml --plot tornado.svg
-      projector sensitivity --config job.yaml --change 1 --field cluster.device.hbm_peak_tb_per_s
+      projector sensitivity --config a.yaml --config b.yaml --weight 3 --weight 1 --sobol
+      projector sensitivity --config job.yaml --plot map=map.png
+        --map cluster.device.hbm_peak_tb_per_s,cluster.network.nic_gbit_per_s
     """  # noqa: D301  click looks for the backspace
-    if plot is not None:
+    drawn = _figures(plots, {"tornado": True, "sobol": sobol, "map": map_fields is not None})
+    axes = None if map_fields is None else _axes(map_fields)
+    configs = request.pop("config")
+    jobs = [JobRequest(config=config, **request).load() for config in configs]
+    announce_compilation(quiet=quiet)
+    from projector.searches.several import sensitivity_of, workloads_of
+
+    named = fields or None
+    ranges: dict[str, Any] = {} if factor is None else {"factor": factor}
+    workloads = workloads_of(jobs, weights or None, configs)
+    found = sensitivity_of(workloads, change=change, step=step, fields=named)
+    indices, maps = None, list["BottleneckMap"]()
+    if sobol:
+        from projector.searches.sobol import sobol_indices
+
+        indices = sobol_indices(workloads, samples=samples, seed=seed, fields=named, **ranges)
+    if axes is not None:
+        from projector.searches.bottleneck_map import bottleneck_map
+
+        maps = [bottleneck_map(job, axes, **ranges) for job in jobs]
+    answer = Answer(found, indices, maps)
+    for kind, path in drawn:
+        answer.draw(kind, path, top)
+        if not quiet:
+            say(f"wrote {path}")
+    if as_json:
+        print_json(answer.to_dict(jobs))
+        return SUCCESS
+    print_report(answer.report(top))
+    from projector.projection.provenance import provenance_of
+
+    warnings = dict.fromkeys(each for job in jobs for each in provenance_of(job).warnings)
+    print_warnings(warnings, quiet=quiet)
+    return SUCCESS
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Everything that one call has found."""
+
+    found: "Sensitivity | SharedSensitivity"
+    indices: "SobolIndices | None"
+    maps: "Sequence[BottleneckMap]"
+    """One for each job, or none."""
+
+    def draw(self, kind: str, path: str, top: int) -> None:
+        """Write one figure."""
+        if kind == "map":
+            from projector.report.bottleneck import write_maps
+
+            write_maps(self.maps, path)
+        elif kind == "sobol" and self.indices is not None:
+            from projector.report.sobol import write_sobol
+
+            write_sobol(self.indices, path)
+        else:
+            from projector.report.sensitivity import write_tornado
+
+            write_tornado(self.found, path, top)
+
+    def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
+        """Return the object of ``--json``; what belongs to one of several jobs stands with it."""
+        from projector.projection.provenance import envelope, provenance_of, uncertainty
+
+        envelopes = [envelope(provenance_of(job), uncertainty(job, "time")) for job in jobs]
+        maps = [{"map": each.to_dict()} for each in self.maps] or [{}] * len(jobs)
+        result = {**envelopes[0], **self.found.to_dict()}
+        if self.indices is not None:
+            result["sobol"] = self.indices.to_dict()
+        if len(jobs) == 1:
+            return {**result, **maps[0]}
+        result["uncertainty"] = {"relative": None, "basis": "each workload has its own"}
+        for entry, own, drawn in zip(result["workloads"], envelopes, maps, strict=True):
+            entry |= {"warnings": own["warnings"], "uncertainty": own["uncertainty"], **drawn}
+        every = (warning for own in envelopes for warning in own["warnings"])
+        result["warnings"] = list(dict.fromkeys(every))
+        return result
+
+    def report(self, top: int) -> "list[RenderableType]":
+        """Return the parts of the report, in the order of printing."""
+        from projector.report.sensitivity import sensitivity_report
+
+        parts = sensitivity_report(self.found, top)
+        if self.indices is not None:
+            from projector.report.sobol import sobol_report
+
+            parts += sobol_report(self.indices)
+        if self.maps:
+            from projector.report.bottleneck import map_report
+
+            parts += [part for each in self.maps for part in map_report(each)]
+        return parts
+
+
+def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str, str]]:
+    """Split ``KIND=FILE``, and refuse what could not be drawn or written."""
+    found = []
+    for text in plots:
+        kind, equals, path = text.partition("=")
+        if not equals or kind not in asked:
+            kind, path = "tornado", text
+        if not asked[kind]:
+            msg = f"--plot {text}: there is nothing to draw without --{kind}"
+            raise ConfigError(msg, key="plot", value=text, allowed=f"together with --{kind}")
         from projector.report.figure import check_figure
 
-        check_figure(plot)
-    job = JobRequest(**request).load()
-    announce_compilation(quiet=quiet)
-    from projector.projection.provenance import envelope, provenance_of, uncertainty
-    from projector.report.sensitivity import sensitivity_report, write_tornado
-    from projector.searches.sensitivity import sensitivity
+        check_figure(path)
+        found.append((kind, path))
+    return found
 
-    found = sensitivity(job, change=change, fields=fields or None)
-    if plot is not None:
-        write_tornado(found, plot, top)
-        if not quiet:
-            say(f"wrote {plot}")
-    provenance = provenance_of(found.job)
-    if as_json:
-        print_json({**envelope(provenance, uncertainty(found.job, "time")), **found.to_dict()})
-    else:
-        print_report(sensitivity_report(found, top))
-    print_warnings(provenance.warnings, quiet=quiet or as_json)
-    return SUCCESS
+
+def _axes(text: str) -> list[str]:
+    fields = [part.strip() for part in text.split(",")]
+    if len(fields) != 2 or not all(fields) or fields[0] == fields[1]:
+        msg = f"--map takes two different fields as FIELD,FIELD, got {text!r}"
+        raise ConfigError(msg, key="map", value=text, allowed="FIELD,FIELD")
+    return fields

@@ -6,6 +6,7 @@ stands beside its source, ``{value: 304, source: name}``, where ``name`` is a ke
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -352,12 +353,18 @@ def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network")
     """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping."""
     if isinstance(name, Mapping):
         return Network.parse(name, path=key)
-    table = read_yaml(resources.data_dir("hardware") / "networks.yaml", key=key)
+    table = _networks(resources.data_dir("hardware") / "networks.yaml")
     named: Any = name
     if not isinstance(named, str) or named not in table:
         msg = f"{key}: unknown network {name!r}; known: {', '.join(sorted(table))}"
         raise ConfigError(msg, key=key, value=name, allowed=sorted(table))
     return Network.parse({"name": name, **table[name]}, path=key)
+
+
+@lru_cache(maxsize=1)
+def _networks(path: Path) -> Mapping[str, Any]:
+    """Read the table once: every variant of a job that changes its network asks for it."""
+    return read_yaml(path, key="cluster.network")
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

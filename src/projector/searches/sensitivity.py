@@ -6,21 +6,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.config.job import Job
-from projector.config.load import Variants, load_job
-from projector.config.space import flat_fields
-from projector.errors import ConfigError, ProjectorError
-from projector.projection.evaluate import evaluate
+from projector.config.load import load_job
+from projector.errors import ProjectorError
+from projector.projection.evaluate import Evaluation, evaluate
+from projector.searches.bottleneck import class_seconds, class_shares
+from projector.searches.fields import Lever, Number, check_factor, levers_of, project
 from projector.units import to_gib, to_ms
 
-SECTIONS = ("cluster.device.", "cluster.network.", "cluster.software.")
-"""What is varied unless fields are named: silicon, links and the host's software."""
-
 CHANGE = 0.1
-LEAST_WHOLE = 32
-"""Whole numbers below are no rates: a die or a node more or less is another machine."""
+MOST_CHANGE = 10.0
+
+STEP = 0.001
+"""Far above the rounding of a step to picoseconds, far below what moves a tile or an algorithm."""
 
 UNSEEN = 1e-6
 """Relative effects below are rounding."""
+
+UNEVEN, UNEVEN_LEAST = 0.25, 0.02
+"""Slopes this far apart, relative to the steepest and in all, are not one slope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A field moved by the small step."""
+
+    below: float
+    above: float
+    below_s: float
+    """Step with the value below."""
+    above_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +52,39 @@ class Effect:
     base_s: float
     low_peak_bytes: float
     high_peak_bytes: float
+    near: Near | None = None
+    """None where a step so small is no job."""
 
     @property
     def elasticity(self) -> float:
-        """Change of the step in percent for one percent of the field: d ln(step) / d ln(field)."""
+        """Percent of the step for one of the field: d ln(step) / d ln(field), over the change."""
         return math.log(self.high_s / self.low_s) / math.log(self.high / self.low)
+
+    @property
+    def point_elasticity(self) -> float | None:
+        """The same at the point: a central difference over the small step."""
+        near = self.near
+        if near is None:
+            return None
+        return math.log(near.above_s / near.below_s) / math.log(near.above / near.below)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether slopes below and above the point, or over the change, differ much.
+
+        The step then jumps or bends here, with tiles, waves, algorithms or what hides behind
+        what, and the slope at the point says little about a change of a useful size.
+        """
+        near = self.near
+        if near is None:
+            return False
+        slopes = (
+            math.log(self.base_s / near.below_s) / math.log(self.value / near.below),
+            math.log(near.above_s / self.base_s) / math.log(near.above / self.value),
+            self.elasticity,
+        )
+        spread = max(slopes) - min(slopes)
+        return spread > max(UNEVEN_LEAST, UNEVEN * max(abs(each) for each in slopes))
 
     @property
     def swing(self) -> float:
@@ -65,6 +107,8 @@ class Effect:
             "low_ms": to_ms(self.low_s),
             "high_ms": to_ms(self.high_s),
             "elasticity": self.elasticity,
+            "point_elasticity": self.point_elasticity,
+            "uneven": self.uneven,
             "swing": self.swing,
             "gain": self.gain,
             "low_peak_gib": to_gib(self.low_peak_bytes),
@@ -84,12 +128,18 @@ class Sensitivity:
     """Fields that were varied and changed nothing."""
     illegal: Mapping[str, str]
     """Fields that cannot be varied by as much, with the reason."""
+    step: float = STEP
+    """Relative step of the slopes at the point."""
+    bound_shares: Mapping[str, float] | None = None
+    """Share of the step that each class of `bottleneck` bounds."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector sensitivity --json`` prints, without its envelope."""
         return {
             "iteration_time_ms": to_ms(self.iteration_time_s),
             "change": self.change,
+            "point_step": self.step,
+            "bound_shares": dict(self.bound_shares or {}),
             "effects": [each.to_dict() for each in self.effects],
             "without_effect": list(self.without_effect),
             "infeasible": dict(self.illegal),
@@ -100,6 +150,7 @@ def sensitivity(
     job: Job | Mapping[str, Any] | str,
     *,
     change: float = CHANGE,
+    step: float = STEP,
     fields: Sequence[str] | None = None,
 ) -> Sensitivity:
     """Vary one field of a job at a time, up and down by the same factor.
@@ -113,93 +164,92 @@ def sensitivity(
         Anything that `load_job` reads.
     change : float
         A field is divided and multiplied by ``1 + change``.
+    step : float
+        The same for the slope at the point; whole numbers move by at least one.
     fields : sequence of str, optional
-        Dotted fields with numbers above 0; every such number of the device, the network and the
-        host's software unless given.
+        Dotted fields with numbers above 0, several that move together joined by ``+``; every such
+        number of the device, the network and the host's software unless given.
 
     Raises
     ------
     ConfigError
         If the job cannot be read or an argument is out of range.
     """
-    _check_change(change)
+    change = check_factor("change", change, MOST_CHANGE)
+    step = check_factor("step", step, MOST_CHANGE)
     base = load_job(job)
-    numbers = flat_fields(base)
-    chosen = _fields(numbers) if fields is None else [_checked(each, numbers) for each in fields]
-    variants = Variants(base)
-    jobs, illegal = [base], dict[str, str]()
-    moves: list[tuple[str, float, float, float]] = []
-    for field in chosen:
-        value = numbers[field]
-        try:
-            pair = [_moved(value, value / (1 + change)), _moved(value, value * (1 + change))]
-            varied = [variants.job({field: each}) for each in pair]
-            evaluate(varied)
-        except ProjectorError as error:
-            illegal[field] = error.message
-            continue
-        if pair[0] < pair[1]:
-            jobs += varied
-            moves.append((field, float(value), float(pair[0]), float(pair[1])))
-    found = evaluate(jobs)
-    times = found.steps.iteration_s.tolist()
-    peaks = found.steps.peak_bytes.tolist()
+    levers = levers_of(base, fields)
+    start = evaluate([base])
+    base_s = float(start.steps.iteration_s[0])
+    overrides: list[dict[str, Number]] = []
+    for lever in levers:
+        overrides += [lever.times(1.0 / (1.0 + change)), lever.times(1.0 + change)]
+        overrides += lever.beside(step)
+    points = project(base, overrides, _points)
     effects: list[Effect] = []
     without: list[str] = []
-    for place, (field, value, low, high) in enumerate(moves):
-        row = 1 + 2 * place
-        effect = Effect(
-            field=field,
-            value=value,
-            low=low,
-            high=high,
-            low_s=times[row],
-            high_s=times[row + 1],
-            base_s=times[0],
-            low_peak_bytes=peaks[row],
-            high_peak_bytes=peaks[row + 1],
-        )
-        moved = effect.swing > UNSEEN or effect.low_peak_bytes != effect.high_peak_bytes
-        if moved:
-            effects.append(effect)
+    illegal: dict[str, str] = {}
+    for place, lever in enumerate(levers):
+        around = slice(4 * place, 4 * place + 4)
+        found = _effect(lever, base_s, overrides[around], points[around])
+        if isinstance(found, str):
+            illegal[lever.name] = found
+        elif found.swing > UNSEEN or found.low_peak_bytes != found.high_peak_bytes:
+            effects.append(found)
         else:
-            without.append(field)
+            without.append(lever.name)
     effects.sort(key=lambda each: (-each.swing, each.field))
-    return Sensitivity(base, times[0], float(change), tuple(effects), tuple(without), illegal)
+    return Sensitivity(
+        job=base,
+        iteration_time_s=base_s,
+        change=change,
+        effects=tuple(effects),
+        without_effect=tuple(without),
+        illegal=illegal,
+        step=step,
+        bound_shares=class_shares(class_seconds(start)[0]),
+    )
 
 
-def _check_change(change: Any) -> None:
-    number = isinstance(change, int | float) and not isinstance(change, bool)
-    if not number or not 0.0 < change <= 10.0:
-        msg = f"change is a share above 0, at most 10, got {change!r}"
-        raise ConfigError(msg, key="change", value=str(change), allowed="0 < change <= 10")
+_Point = tuple[float, float]
+"""Step in seconds and peak memory in bytes."""
 
 
-def _moved(value: float, to: float) -> float:
-    return round(to) if isinstance(value, int) else to
+def _points(evaluation: Evaluation) -> list[_Point]:
+    steps = evaluation.steps
+    return list(zip(steps.iteration_s.tolist(), steps.peak_bytes.tolist(), strict=True))
 
 
-def _fields(numbers: Mapping[str, Any]) -> list[str]:
-    return [
-        field
-        for field, value in numbers.items()
-        if field.startswith(SECTIONS) and _is_rate(value)
-        and (isinstance(value, float) or value >= LEAST_WHOLE)
-    ]  # fmt: skip
+def _effect(
+    lever: Lever,
+    base_s: float,
+    overrides: Sequence[Mapping[str, Number]],
+    points: Sequence[_Point | ProjectorError],
+) -> Effect | str:
+    """Return what a lever does, or why it cannot be varied by as much.
 
-
-def _checked(field: str, numbers: Mapping[str, Any]) -> str:
-    if not _is_rate(numbers.get(field)):
-        import difflib
-
-        known = [name for name, each in numbers.items() if _is_rate(each)]
-        close = difflib.get_close_matches(field, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        msg = f"{field!r} is no number above 0 of the job{hint}"
-        raise ConfigError(msg, key="field", value=field, allowed=close or "a dotted field")
-    return field
-
-
-def _is_rate(value: Any) -> bool:
-    """Whether it is a number that can be multiplied to get another."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    Both sequences are: less the change, more the change, less the step, more the step.
+    """
+    low, high, below, above = (float(each[lever.fields[0]]) for each in overrides)
+    less, more, just_less, just_more = points
+    if isinstance(less, ProjectorError):
+        return less.message
+    if isinstance(more, ProjectorError):
+        return more.message
+    if not low < high:
+        return f"{lever.value} is a whole number and rounds back to itself"
+    near = None
+    if not isinstance(just_less, ProjectorError) and not isinstance(just_more, ProjectorError):
+        near = Near(below, above, just_less[0], just_more[0])
+    return Effect(
+        field=lever.name,
+        value=float(lever.value),
+        low=low,
+        high=high,
+        low_s=less[0],
+        high_s=more[0],
+        base_s=base_s,
+        low_peak_bytes=less[1],
+        high_peak_bytes=more[1],
+        near=near,
+    )

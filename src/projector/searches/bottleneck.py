@@ -1,0 +1,140 @@
+"""What bounds a step: every second of it belongs to one of five classes.
+
+The three tables below are the only place that says which.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.kernels import attention, gemm
+from projector.kernels.distinct import segment_sums
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
+from projector.projection.evaluate import Evaluation
+from projector.projection.step import BREAKDOWN
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CLASSES = ("compute", "memory", "communication", "latency", "bubble")
+"""What a step waits for: matrix and vector units; data out of caches and memory; links; kernel
+starts, the host and other fixed costs; other pipeline ranks."""
+
+COMPUTE, MEMORY, COMMUNICATION, LATENCY, BUBBLE = range(5)
+
+CLASS_OF_TERM = {
+    "compute_gemm": COMPUTE,
+    "compute_attention": COMPUTE,
+    "compute_other": MEMORY,
+    "tp_comm": COMMUNICATION,
+    "cp_comm": COMMUNICATION,
+    "ep_comm": COMMUNICATION,
+    "pp_bubble": BUBBLE,
+    "pp_comm": COMMUNICATION,
+    "dp_comm": COMMUNICATION,
+    "optimizer": MEMORY,
+    "launch": LATENCY,
+}
+"""Class of each term of the breakdown; GEMMs and attention are told apart by what limits them."""
+
+CLASS_OF_GEMM = {
+    "compute": COMPUTE,
+    "l2_fill": MEMORY,
+    "l2": MEMORY,
+    "memory": MEMORY,
+    "overhead": LATENCY,
+}
+"""Class of a GEMM by its limiter."""
+
+CLASS_OF_ATTENTION = {
+    "matrix": COMPUTE,
+    "softmax": COMPUTE,
+    "memory": MEMORY,
+    "atomics": MEMORY,
+    "overhead": LATENCY,
+}
+"""Class of an attention kernel by its limiter."""
+
+COMPUTE_TERMS = TP_COMM
+"""The first terms of the breakdown are compute and consist of kernels."""
+
+
+def class_seconds(evaluation: Evaluation) -> Floats:
+    """Return the seconds of each job's step by class, on the rank that ends it.
+
+    A GEMM or an attention kernel belongs wholly to the class of its limiter; other operators wait
+    for memory. Each compute term is divided as the kernels of that rank are.
+
+    Returns
+    -------
+    float64[jobs, len(CLASSES)]
+        Adds up to the step.
+    """
+    breakdown_s = evaluation.steps.breakdown_s
+    seconds = np.zeros((len(breakdown_s), len(CLASSES)))
+    for term in range(COMPUTE_TERMS, len(BREAKDOWN)):
+        seconds[:, CLASS_OF_TERM[BREAKDOWN[term]]] += breakdown_s[:, term]
+    mix_s = _ending_ranks(evaluation)
+    total_s = mix_s.sum(axis=2)
+    for term in range(COMPUTE_TERMS):
+        known = total_s[:, term] > 0.0
+        share = mix_s[:, term] / np.where(known, total_s[:, term], 1.0)[:, None]
+        seconds += breakdown_s[:, term][:, None] * share
+        rest = np.where(known, 0.0, breakdown_s[:, term])
+        seconds[:, CLASS_OF_TERM[BREAKDOWN[term]]] += rest
+    return seconds
+
+
+def class_shares(seconds: Floats) -> dict[str, float]:
+    """Return the share of a step that each class has.
+
+    Parameters
+    ----------
+    seconds : float64[len(CLASSES)]
+    """
+    shares = (seconds / seconds.sum()).tolist()
+    return dict(zip(CLASSES, shares, strict=True))
+
+
+def _ending_ranks(evaluation: Evaluation) -> Floats:
+    """Return one microbatch on the rank that ends each job, ``float64[jobs, terms, classes]``."""
+    workloads, replicas = evaluation.workloads, evaluation.inputs.replicas
+    kernels_s = _kernel_seconds(evaluation)[workloads.run_workload]
+    kernels_s *= workloads.run_count[:, None, None]
+    rank = replicas.rank_offset[replicas.of_job] + evaluation.steps.ending_rank
+    found = np.empty((len(rank), *kernels_s.shape[1:]))
+    for term in range(kernels_s.shape[1]):
+        for each in range(kernels_s.shape[2]):
+            stages = segment_sums(workloads.run_offset, kernels_s[:, term, each])
+            found[:, term, each] = replicas.per_rank(stages[replicas.stage])[rank]
+    return found
+
+
+def _kernel_seconds(evaluation: Evaluation) -> Floats:
+    """Return the compute of one layer of each workload, ``float64[workloads, terms, classes]``."""
+    table, rows = evaluation.table, evaluation.rows
+    compute = np.flatnonzero(table.category < COMPUTE_TERMS)
+    workload = table.workload[compute]
+    # What is recomputed runs in the forward and again in the backward.
+    records = evaluation.workloads.rows
+    recompute = records["recompute"][workload]
+    dropped = (records["recompute_mask"][workload] & table.recompute_bit[compute]) > 0
+    again = (recompute == RECOMPUTE_FULL) | ((recompute == RECOMPUTE_SELECTIVE) & dropped)
+    times = 1.0 + ((table.phase[compute] == FORWARD) & again)
+    slot = workload * COMPUTE_TERMS + table.category[compute]
+    slot = slot * len(CLASSES) + _kernel_class(table.kind[compute], rows.detail[compute])
+    size = len(records) * COMPUTE_TERMS * len(CLASSES)
+    seconds = np.bincount(slot, times * rows.exposed_s[compute], size)
+    return seconds.astype(np.float64).reshape(len(records), COMPUTE_TERMS, len(CLASSES))
+
+
+def _kernel_class(kind: Ints, limiter: Ints) -> Ints:
+    """Return the class of each kernel; one without a limiter waits for memory."""
+    found = np.full(len(kind), MEMORY, np.int64)
+    for code, bounds, classes in (
+        (GEMM, gemm.BOUNDS, CLASS_OF_GEMM),
+        (ATTENTION, attention.BOUNDS, CLASS_OF_ATTENTION),
+    ):
+        here = (kind == code) & (limiter >= 0)
+        found[here] = np.array([classes[bound] for bound in bounds])[limiter[here]]
+    return found
