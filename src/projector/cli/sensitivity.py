@@ -32,7 +32,7 @@ from projector.cli.output import (
     help="Field to vary, may be repeated; all of the hardware when left out.",
 )
 @click.option("--top", default=15, show_default=True, metavar="N", help="Effects to show.")
-@click.option("--plot", metavar="FIGURE.png|.svg", help="Draw the effects as a tornado.")
+@click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the effects as a tornado.")
 @output_options
 def command(
     change: float,
