@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 
 from projector.cli.main import run
 from projector.errors import ConfigError
+from projector.report import best_cells, sweep_page
 from projector.report import front as front_module
-from projector.report import sweep_page
 from projector.report.best_cells import check_fields, heat_maps
 from projector.report.heat_map import cell_text, heat_map_figure, write_heat_map
 from projector.report.markers import _spread
@@ -187,6 +188,29 @@ def test_empty_cells_are_told_apart_and_hold_no_number():
     (legend,) = figure.legends
     said = [each.get_text() for each in legend.get_texts()]
     assert said == ["best of all", "nothing fits", "no legal job"]
+
+
+def test_a_heat_map_without_bound_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(best_cells, "MOST_CELLS", 8)
+    pair = ("parallelism.tp", "parallelism.pp", "mfu")
+    assert heat_maps(SWEEPS["many"], [pair]) == [None]
+    with pytest.raises(ConfigError, match="pairs of values"):
+        write_heat_map(SWEEPS["many"], ["tp", "pp"], tmp_path / "a.png")
+    write_sweep_page(SWEEPS["many"], tmp_path / "a.html")
+    own, _ = check_page(tmp_path / "a.html")
+    assert "3 pairs have too many values" in own
+
+
+def test_values_without_any_job_are_shown_as_well():
+    found = result([row(1, 1, rate=3.0)])
+    axis = {"fields": ["parallelism.tp", "training.recompute"],
+            "points": [[3, "none"], [1, {"modules": ["mlp"]}], [None, "full"]]}  # fmt: skip
+    plan = replace(found.plan, space={"base": BASE, "axes": [axis]})
+    (tiles,) = heat_maps(
+        replace(found, plan=plan), [("parallelism.tp", "training.recompute", "mfu")]
+    )
+    assert tiles.values == ((1, 3), ("none", '{"modules": ["mlp"]}', "full"))
+    assert tiles.rows.tolist() == [[1, 0], [0, 0], [0, 0]]
 
 
 def test_axes_are_sorted_and_what_is_missing_comes_last():

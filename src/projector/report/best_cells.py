@@ -1,6 +1,7 @@
 """The best of a column for each pair of values of two axes, from all rows of a sweep."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,13 @@ from projector.report.rows import (
     unit_of,
 )
 from projector.sweeps.result import SweepResult
-from projector.sweeps.space import TEXT
+from projector.sweeps.space import TEXT, cell
+from projector.sweeps.store import Plan
 
 KEY = "plot"
+
+MOST_CELLS = 4_000_000
+"""Cells of a heat map, more than any screen has; their memory would have no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,12 @@ def check_fields(
     return first, second, resolve(column, able, key=KEY)
 
 
-def heat_maps(result: SweepResult, wanted: Sequence[tuple[str, str, str]]) -> list[HeatMap]:
-    """Read several heat maps of (axis, axis, column) at once, one chunk in memory at a time."""
-    grids = [_Grid(*each) for each in wanted]
+def heat_maps(result: SweepResult, wanted: Sequence[tuple[str, str, str]]) -> list[HeatMap | None]:
+    """Read several heat maps of (axis, axis, column) at once, one chunk in memory at a time.
+
+    None stands for one with more than `MOST_CELLS`.
+    """
+    grids = [_Grid(*each, [values_of(result.plan, field) for field in each[:2]]) for each in wanted]
     if grids:
         columns = dict.fromkeys([FITS, *(name for each in wanted for name in each)])
         for table in result.tables(list(columns)):
@@ -87,12 +95,14 @@ def heat_maps(result: SweepResult, wanted: Sequence[tuple[str, str, str]]) -> li
 class _Grid:
     """A heat map that grows with the values it meets."""
 
-    def __init__(self, first: str, second: str, column: str) -> None:
+    def __init__(self, first: str, second: str, column: str, values: list[list[Any]]) -> None:
         self.fields, self.column = (first, second), column
         self._sign = 1.0 if more_is_better(column) else -1.0
-        self._places: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
+        x, y = ({value: place for place, value in enumerate(own)} for own in values)
+        self._places: tuple[dict[Any, int], dict[Any, int]] = (x, y)
         self._best = np.full((0, 0), -np.inf)
         self._rows = np.zeros((0, 0), np.int64)
+        self._grow()
 
     def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Bools) -> None:
         """Take the rows of one chunk."""
@@ -101,17 +111,28 @@ class _Grid:
             code, own = coded[field]
             place = np.array([known.setdefault(each, len(known)) for each in own], np.int64)
             places.append(place[code])
+        if not self._grow():
+            return
         x, y = places
-        grow = [(0, len(known) - size) for known, size in
-                zip(self._places[::-1], self._best.shape, strict=True)]  # fmt: skip
-        self._best = np.pad(self._best, grow, constant_values=-np.inf)
-        self._rows = np.pad(self._rows, grow)
         np.add.at(self._rows, (y, x), 1)
         able = fits & ~np.isnan(value)
         np.maximum.at(self._best, (y[able], x[able]), self._sign * value[able])
 
-    def finish(self, axes: Iterable[str]) -> HeatMap:
-        """Sort the values of both axes."""
+    def _grow(self) -> bool:
+        """Make room for all known values; tell whether there are not too many."""
+        if len(self._places[0]) * len(self._places[1]) > MOST_CELLS:
+            self._best, self._rows = self._best[:0, :0], self._rows[:0, :0]
+            return False
+        grow = [(0, len(known) - size) for known, size in
+                zip(self._places[::-1], self._best.shape, strict=True)]  # fmt: skip
+        self._best = np.pad(self._best, grow, constant_values=-np.inf)
+        self._rows = np.pad(self._rows, grow)
+        return True
+
+    def finish(self, axes: Iterable[str]) -> HeatMap | None:
+        """Sort the values of both axes; None where there are too many."""
+        if not self._grow():
+            return None
         orders = [_order(list(known)) for known in self._places]
         best = np.where(np.isinf(self._best), np.nan, self._sign * self._best)
         cells = np.ix_(orders[1], orders[0])
@@ -123,6 +144,23 @@ class _Grid:
             self.fields, (first, second), self.column, best[cells], self._rows[cells],
             tuple(name for name in axes if name not in self.fields),
         )  # fmt: skip
+
+
+def values_of(plan: Plan, field: str) -> list[Any]:
+    """Return the values that a space lists for an axis, as its column holds them.
+
+    Rows have further ones where a value is computed, or where it is left open.
+    """
+    kind, found = plan.kinds.get(field), []
+    axes = plan.space.get("axes")
+    for axis in axes if isinstance(axes, list) else []:
+        if field in axis["fields"]:
+            place = axis["fields"].index(field)
+            for point in axis["points"]:
+                # What its column cannot hold has no row either.
+                with suppress(ConfigError):
+                    found.append(cell(field, str(kind), point[place]))
+    return list(dict.fromkeys(each for each in found if each is not None))
 
 
 def _order(values: list[Any]) -> list[int]:

@@ -184,6 +184,9 @@ def _shown(
     if some is fitting and usable is not None:
         beyond = np.isfinite(others[0])
         most = max(most, usable[1] * (BEYOND if beyond else 1.02))
+    elif usable is not None:
+        # How much too large everything is, which some rows of many times that would hide.
+        least, most = min(least, 0.95 * usable[0]), min(most, max(4.0 * usable[1], 2.0 * least))
     room = 0.04 * (most - least) or 0.1 * most
     return max(0.0, least - room), most + room, 0.0, 1.08 * fastest
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.report.best_cells import HeatMap, check_fields, heat_maps
+from projector.errors import ConfigError
+from projector.report.best_cells import KEY, MOST_CELLS, HeatMap, check_fields, heat_maps
 from projector.report.figure import (
     INK,
     PALETTE,
     SOFT,
+    check_figure,
     head,
     new_figure,
     one_line,
@@ -34,6 +36,9 @@ _SCALE = "cividis"
 """A scale that the colour-blind read like everyone else, and that prints in grey."""
 
 _CELL_IN = 0.62, 0.36
+_LETTER_IN = 0.085
+_BESIDE_IN, _ABOVE_IN = 2.2, 2.0
+"""Inches of a figure that are no map: beside it and above and below it."""
 _LONGEST = 28
 """Characters of a value that an axis shows."""
 _UPRIGHT = 4
@@ -62,8 +67,12 @@ def write_heat_map(
     ConfigError
         If there is no such axis or column, or the file cannot be written.
     """
+    check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)
     (found,) = heat_maps(result, [chosen])
+    if found is None:
+        msg = f"{KEY}: {chosen[0]} and {chosen[1]} have more than {MOST_CELLS:,} pairs of values"
+        raise ConfigError(msg, key=KEY, value=list(fields), allowed=f"<= {MOST_CELLS:,} pairs")
     save_figure(path, lambda: heat_map_figure(found, title_of_sweep(result)))
 
 
@@ -72,10 +81,7 @@ def heat_map_figure(found: HeatMap, title: str) -> "Figure":
     from matplotlib.colors import ListedColormap
 
     height, width = found.best.shape
-    size = (
-        float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0)),
-        float(np.clip(2.4 + _CELL_IN[1] * height, 4.0, 11.0)),
-    )
+    size = _size(found)
     figure = new_figure(*size)
     head(figure, *_heading(found, title, round(size[0] * 9.5)))
     axes = figure.subplots()
@@ -99,13 +105,35 @@ def heat_map_figure(found: HeatMap, title: str) -> "Figure":
             linewidth=0.8 if few else 0.0,
         )
         bar = figure.colorbar(drawn, ax=axes, pad=0.02, fraction=0.05)
-        bar.set_label(found.label)
+        bar.set_label(found.label, fontsize=9)
         _draw_best(axes, found)
         if few:
             _write_values(axes, found, drawn)
     _draw_axes(axes, found, size)
     _draw_legend(figure, found)
     return figure
+
+
+def _size(found: HeatMap) -> tuple[float, float]:
+    """Return inches that give a cell its room as long as there are few."""
+    height, width = found.best.shape
+    wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0))
+    tall = float(np.clip(2.6 + _CELL_IN[1] * height, 4.6, 11.0))
+    upright, _ = _labels(found)
+    return wide, tall + (_LETTER_IN * _longest(found) if upright else 0.0)
+
+
+def _labels(found: HeatMap) -> tuple[bool, float]:
+    """Tell whether values of the lower axis stand upright, and the inches that each takes."""
+    flat_in = _LETTER_IN * _longest(found) + 0.1
+    width = found.best.shape[1]
+    wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0)) - _BESIDE_IN
+    upright = flat_in * width > wide and _longest(found) > _UPRIGHT
+    return upright, 0.2 if upright else flat_in
+
+
+def _longest(found: HeatMap) -> int:
+    return max((len(_cut(value_text(each))) for each in found.values[0]), default=0)
 
 
 def _heading(found: HeatMap, title: str, characters: int) -> tuple[str, str]:
@@ -147,13 +175,10 @@ def cell_text(value: float) -> str:
 def _draw_axes(axes: "Axes", found: HeatMap, size: tuple[float, float]) -> None:
     """Write the values of both axes, each so many that none meets the next."""
     texts = [[value_text(each) for each in values] for values in found.values]
-    longest = max(map(len, texts[0]))
-    room_in = 0.09 * min(longest, _LONGEST) + 0.1
-    upright = room_in * len(texts[0]) > size[0] - 3.0 and longest > _UPRIGHT
-    least_in = 0.2 if upright else room_in
+    upright, room_in = _labels(found)
     for axis, names, wide, least, rotation in (
-        (axes.xaxis, texts[0], size[0] - 3.0, least_in, 90 if upright else 0),
-        (axes.yaxis, texts[1], size[1] - 2.0, 0.2, 0),
+        (axes.xaxis, texts[0], size[0] - _BESIDE_IN, room_in, 90 if upright else 0),
+        (axes.yaxis, texts[1], size[1] - _ABOVE_IN, 0.2, 0),
     ):
         step = max(1, int(np.ceil(least * len(names) / wide)))
         places = range(0, len(names), step)

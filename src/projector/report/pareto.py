@@ -10,6 +10,7 @@ from projector.report.figure import (
     INK,
     PALETTE,
     SOFT,
+    check_figure,
     figure_of,
     head,
     new_figure,
@@ -42,6 +43,7 @@ def write_pareto(found: SweepResult | SearchResult, path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
+    check_figure(path)
     front = read_front(found)
     save_figure(path, lambda: pareto_figure(front))
 
@@ -80,7 +82,7 @@ def pareto_figure(front: Front) -> "Figure":
 def counts_of(cloud: Cloud) -> str:
     """Say how many rows there are, and how many lie outside of the figure."""
     fit = "all" if cloud.rows and cloud.fit == cloud.rows else f"{cloud.fit:,}"
-    text = f"{cloud.rows:,} rows, {fit} fit"
+    text = f"{cloud.rows:,} {'row' if cloud.rows == 1 else 'rows'}, {fit} fit"
     if cloud.outside:
         text += f"; {cloud.outside:,} lie outside of the figure"
     return text

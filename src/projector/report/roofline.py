@@ -14,6 +14,7 @@ from projector.report.figure import (
     INK,
     PALETTE,
     SOFT,
+    check_figure,
     figure_of,
     head,
     new_figure,
@@ -65,6 +66,7 @@ def write_roofline(job: Job, path: str | Path) -> None:
     ProjectorError
         If the job cannot exist, or the file cannot be written.
     """
+    check_figure(path)
     found = read_roofline(job)
     save_figure(path, lambda: roofline_figure(found))
 
@@ -91,11 +93,12 @@ def roofline_figure(found: Roofline) -> "Figure":
     _draw_legend(whole, found)
     matrix = [each for each in found.operations if each.dtype]
     if matrix:
-        limits = _limits(found, matrix, whole=False)
+        # Of those that matter: one router may lie far from everything else.
+        shown = [each for each in named if each.dtype]
+        limits = _limits(found, shown or matrix, whole=False)
         _draw(near, found, matrix, limits)
         near.set_title("GEMMs and attention")
         _frame(whole, limits)
-        shown = [each for each in named if each.dtype]
         _number(near, shown, [numbers[id(each)] for each in shown])
     else:
         near.set_axis_off()

@@ -11,6 +11,7 @@ from projector.report.figure import (
     FAINT,
     PALETTE,
     SOFT,
+    check_figure,
     head,
     new_figure,
     number_ticks,
@@ -81,6 +82,7 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
+    check_figure(path)
     found = read_scaling(result)
     save_figure(path, lambda: scaling_figure(found))
 

@@ -131,10 +131,8 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
     axes = _varying(result)
     chosen = sorted(axes, key=lambda name: _place(name, axes))[:MOST_AXES]
     pairs = list(combinations(chosen, 2))
-    found = [
-        each for each in heat_maps(result, [(*pair, column) for pair in pairs])
-        if 0 < each.best.size <= MOST_CELLS
-    ]  # fmt: skip
+    maps = heat_maps(result, [(*pair, column) for pair in pairs])
+    found = [each for each in maps if each is not None and 0 < each.best.size <= MOST_CELLS]
     if not found:
         return []
     text = (
@@ -143,6 +141,8 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
     )
     if len(axes) > len(chosen):
         text += f" {len(axes) - len(chosen)} more axes have no heat map here."
+    if len(found) < len(pairs):
+        text += f" {len(pairs) - len(found)} pairs have too many values for a page."
     return [Section("Heat maps", text, figures=[_named(each) for each in found])]
 
 
