@@ -33,10 +33,13 @@ OUTPUT_OPTIONS = {"--json", "--quiet"}
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
     "memory": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {"assignments", "--profiling-mode", "--timeline", "--plot"}
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
     "sweep": {"space", "--out", "--engine", "--dry-run", "--overwrite", "--workers"}
+    | {"--plot", "--html"}
     | OUTPUT_OPTIONS,
     "search": {
         "assignments",
@@ -45,6 +48,8 @@ SURFACE = {
         "--tp-across-nodes",
         "--recompute",
         "--schedule",
+        "--plot",
+        "--html",
     }
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,

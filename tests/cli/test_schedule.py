@@ -197,7 +197,7 @@ MISTAKES = {
     "a job that cannot exist": (
         ["--config", MIXTRAL, "parallelism.tp=5"], "parallelism.tp", ["48"]
     ),
-    "a figure of another kind": ([*NUMBERS, "--plot", "gantt.pdf"], "plot", [".png or .svg"]),
+    "a figure of another kind": ([*NUMBERS, "--plot", "gantt.gif"], "plot", [".png, .svg or .pdf"]),
     "a figure nowhere": ([*NUMBERS, "--plot", "nowhere/gantt.png"], "plot", ["no folder"]),
     "a trace nowhere": ([*NUMBERS, "--timeline", "nowhere/t.json"], "timeline", ["no folder"]),
     "a trace that cannot be written": (

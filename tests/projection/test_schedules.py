@@ -117,7 +117,7 @@ def test_planned_jobs_do_not_depend_on_their_batch():
         alone = evaluate([job])
         assert together.steps.iteration_s[row] == alone.steps.iteration_s[0]
         np.testing.assert_array_equal(together.steps.breakdown_s[row], alone.steps.breakdown_s[0])
-        np.testing.assert_array_equal(together.memory.peak_bytes(row), alone.memory.peak_bytes(0))
+        np.testing.assert_array_equal(together.memory(row).peak_bytes, alone.memory(0).peak_bytes)
 
 
 def test_sends_block_where_megatron_does():

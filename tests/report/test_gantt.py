@@ -205,7 +205,7 @@ def test_no_text_overlaps_another():
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
-    for target in (tmp_path / "nowhere" / "a.png", tmp_path / "a.pdf"):
+    for target in (tmp_path / "nowhere" / "a.png", tmp_path / "a.gif"):
         with pytest.raises(ConfigError) as raised:
             write_gantt(run_of("gpipe"), target)
         assert raised.value.key == "plot"

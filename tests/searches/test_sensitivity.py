@@ -103,7 +103,7 @@ def test_the_command(tmp_path, capsys):
     assert run([*arguments, "--json", "--quiet"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {"effects", "without_effect", "infeasible", "iteration_time_ms"} <= result.keys()
-    assert run([*arguments[:3], "--plot", "tornado.pdf"]) == 2
+    assert run([*arguments[:3], "--plot", "tornado.gif"]) == 2
 
 
 def test_the_slope_at_the_point_is_a_central_difference(found):

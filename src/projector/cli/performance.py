@@ -13,6 +13,7 @@ from projector.cli.output import (
     print_warnings,
     say,
 )
+from projector.cli.pictures import read_pictures, write_pictures
 from projector.errors import UnsupportedError
 
 PROFILING_MODES = ("simulate",)
@@ -32,15 +33,28 @@ PROFILING_MODES = ("simulate",)
     metavar="FILE",
     help="Write the pipeline as a trace for ui.perfetto.dev, compressed if named .gz.",
 )
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    metavar="roofline=FIGURE",
+    help="Draw the operations under the roofs of the device as .png, .svg or .pdf.",
+)
 @output_options
 def command(
-    as_json: bool, quiet: bool, profiling_mode: str, timeline: str | None, **request: Any
+    as_json: bool,
+    quiet: bool,
+    profiling_mode: str,
+    timeline: str | None,
+    plots: tuple[str, ...],
+    **request: Any,
 ) -> int:
     """Project the time of one training step, and where it goes.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
     """
     check_profiling_mode(profiling_mode)
+    pictures = read_pictures(plots, None, "OF_JOB")
     if timeline is not None:
         from projector.report.timeline import check_timeline
 
@@ -51,6 +65,7 @@ def command(
         from projector.report.timeline import write_timeline
 
         write_timeline(result.pipeline, timeline, short_title(result.job))
+    write_pictures(pictures, result.job, quiet=quiet)
     if as_json:
         print_json(result.to_dict())
     else:

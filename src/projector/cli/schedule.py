@@ -111,7 +111,7 @@ class _Sectioned(click.Command):
 )
 @click.option(
     "--plot",
-    metavar="FIGURE.png|.svg",
+    metavar="FIGURE.png|.svg|.pdf",
     help="Draw the fastest schedule that fits as a Gantt chart.",
 )
 @click.option(

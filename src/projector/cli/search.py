@@ -13,6 +13,7 @@ from projector.cli.output import (
     print_report,
     print_warnings,
 )
+from projector.cli.pictures import read_pictures, say_written, write_pictures
 
 
 @click.command("search")
@@ -37,6 +38,14 @@ from projector.cli.output import (
     metavar="NAME",
     help="Schedule to try, may be repeated; auto when left out.",
 )
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    metavar="pareto=FIGURE",
+    help="Draw speed against memory as .png, .svg or .pdf.",
+)
+@click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
 @output_options
 def command(
     top: int,
@@ -44,6 +53,8 @@ def command(
     tp_across_nodes: bool,
     recompute: tuple[str, ...],
     schedules: tuple[str, ...],
+    plots: tuple[str, ...],
+    html: str | None,
     as_json: bool,
     quiet: bool,
     **request: Any,
@@ -60,7 +71,9 @@ def command(
     Examples:
       projector search --config job.yaml --top 5
       projector search --config job.yaml --target-nodes 32 --headroom-gib 8 --recompute none
+      projector search --config job.yaml --plot pareto=front.png --html ranked.html
     """  # noqa: D301  click looks for the backspace
+    pictures = read_pictures(plots, html, "OF_SEARCH")
     job = JobRequest(**request).load()
     announce_compilation(quiet=quiet)
     from projector.projection.provenance import envelope, provenance_of, uncertainty
@@ -73,6 +86,12 @@ def command(
         schedules=schedules or ("auto",),
     )
     found = search(job, top=top, limits=limits)
+    write_pictures(pictures, found, quiet=quiet)
+    if html is not None:
+        from projector.report.search_page import write_search_page
+
+        write_search_page(found, html)
+        say_written(html, quiet=quiet)
     provenance = provenance_of(found.job)
     if as_json:
         print_json({**envelope(provenance, uncertainty(found.job, "time")), **found.to_dict()})

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     "--plot",
     "plots",
     multiple=True,
-    metavar="[KIND=]FIGURE.png|.svg",
+    metavar="[KIND=]FIGURE.png|.svg|.pdf",
     help="Draw the effects (KIND tornado, which may be left out), the indices (sobol) or the map "
     "(map); may be repeated.",
 )

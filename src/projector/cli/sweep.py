@@ -15,7 +15,8 @@ from projector.cli.output import (
     print_warnings,
     say,
 )
-from projector.errors import UnsupportedError
+from projector.cli.pictures import read_pictures, say_written, write_pictures
+from projector.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from projector.config.space import Space
@@ -42,6 +43,15 @@ ENGINES = ("local",)
     metavar="N",
     help="Processes; one for each processor when left out. Results do not depend on it.",
 )
+@click.option(
+    "--plot",
+    "plots",
+    multiple=True,
+    metavar="KIND=FIGURE",
+    help="Draw pareto, scaling or heatmap:AXIS,AXIS[,COLUMN] as .png, .svg or .pdf; may be "
+    "repeated.",
+)
+@click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
 @output_options
 def command(
     space: str,
@@ -50,6 +60,8 @@ def command(
     dry_run: bool,
     overwrite: bool,
     workers: int | None,
+    plots: tuple[str, ...],
+    html: str | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -57,17 +69,30 @@ def command(
 
     SPACE is a file with a base job, axes and constraints. The same command continues an
     unfinished sweep at PATH and leaves a finished one as it is; rows stand in the order of the
-    space. Without --out only the summary is left.
+    space. Without --out only the summary is left, and what is drawn.
 
     Exit code 3: no point of the space is a legal job.
-    """
+
+    \b
+    Examples:
+      projector sweep space.yaml --out rows.parquet --plot pareto=front.png --html rows.html
+      projector sweep space.yaml --plot heatmap:tp,pp=tp_pp.svg --plot heatmap:tp,nodes,mfu=mfu.svg
+    """  # noqa: D301  click looks for the backspace
     if engine not in ENGINES:
         msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
         raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
+    if dry_run and (plots or html is not None):
+        msg = "--plot and --html need the rows, of which --dry-run computes none"
+        raise ConfigError(msg, key="dry_run", value=True, allowed=False)
+    pictures = read_pictures(plots, html, "OF_SWEEP")
     announce_compilation(quiet=quiet)
     from projector.sweeps.space import read_space
 
     found = read_space(space)
+    if pictures:
+        from projector.report.pictures import check_pictures
+
+        pictures = check_pictures(pictures, found)
     if dry_run:
         return _dry_run(found, workers, as_json=as_json)
     from projector.report.progress import SweepProgress
@@ -80,6 +105,12 @@ def command(
         if out is not None:
             say(f"interrupted; the same command continues {out}")
         raise
+    write_pictures(pictures, result, quiet=quiet)
+    if html is not None:
+        from projector.report.sweep_page import write_sweep_page
+
+        write_sweep_page(result, html)
+        say_written(html, quiet=quiet)
     if as_json:
         print_json(result.to_dict())
     else:

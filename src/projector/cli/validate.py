@@ -12,7 +12,7 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.argument("kind")
 @click.argument("file", metavar="FILE.csv")
 @click.option("--out", metavar="OUT.csv", help="Write the table with what became of each row.")
-@click.option("--plot", metavar="FIGURE.png|.svg", help="Draw predictions, ratios and errors.")
+@click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw predictions, ratios and errors.")
 @output_options
 def command(
     kind: str, file: str, out: str | None, plot: str | None, as_json: bool, quiet: bool

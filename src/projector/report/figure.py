@@ -1,6 +1,7 @@
 """What all figures share: their files, their style, their ink."""
 
 import io
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,25 @@ from projector.errors import ConfigError
 from projector.report.files import check_place, write_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 DPI = 110
-INK, SOFT = "#222222", "#6E6E6E"
+INK, SOFT, FAINT = "#222222", "#6E6E6E", "#E6E6E6"
 
-METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
+# Okabe and Ito's palette, which keeps apart for the colour-blind; its yellow is too faint on white.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B")
+
+MANY = 20_000
+"""Points from which a vector figure holds them as a picture."""
+
+METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+}
 """What a file says about itself: nothing that differs between two runs."""
 
 _STYLE: dict[Any, Any] = {
@@ -40,6 +53,7 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 9.0,
     "text.parse_math": False,
     "svg.hashsalt": "projector",
+    "pdf.fonttype": 42,  # letters stay text
 }
 
 
@@ -53,7 +67,8 @@ def check_figure(path: str | Path) -> None:
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        msg = f"{target} is no figure: its name must end in {' or '.join(SUFFIXES)}"
+        legal = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        msg = f"{target} is no figure: its name must end in {legal}"
         raise ConfigError(msg, key="plot", value=str(target), allowed=list(SUFFIXES))
     check_place(target, key="plot")
     try:
@@ -74,7 +89,7 @@ def style() -> Iterator[None]:
 
 
 def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
-    """Draw in our style and write PNG or SVG; the file appears whole or not at all.
+    """Draw in our style and write PNG, SVG or PDF; the file appears whole or not at all.
 
     Raises
     ------
@@ -88,3 +103,57 @@ def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
     with style():
         draw().savefig(stream, format=form, metadata=METADATA[form])
     write_whole(target, stream.getvalue(), key="plot")
+
+
+def new_figure(width_in: float, height_in: float) -> "Figure":
+    """Return an empty figure that lays its axes out itself."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
+    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=engine)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def figure_of(axes: "Axes") -> "Figure":
+    """Return the figure that axes belong to."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def head(figure: "Figure", title: str, note: str = "") -> None:
+    """Write the title of a figure, and below it what else must be known."""
+    text = f"{one_line(title)}\n{note}" if note else one_line(title)
+    figure.suptitle(text, x=0.012, ha="left", fontsize=11.5, linespacing=1.5)
+
+
+def one_line(text: str) -> str:
+    """Return text on one line, without what a font cannot draw."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+def number_ticks(axis: "Axis", low: float, high: float) -> None:
+    """Mark powers of ten of a log axis, and twos and fives where these are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    decades = math.log10(high / low)
+    subs = (1.0,) if decades > 3.0 else (1.0, 2.0, 5.0) if decades > 0.9 else _FINE
+    axis.set_major_locator(LogLocator(10.0, subs=subs, numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+
+
+_FINE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+
+
+def short_number(value: float) -> str:
+    """Return a number in three digits, thousands as k, M, G and T."""
+    text = f"{value:.3g}"
+    rounded = float(text)
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if scale <= rounded < 1e15:
+            return f"{rounded / scale:g}{letter}"
+    return text

@@ -112,7 +112,7 @@ def corners(run: PipelineRun, top: float = 0.0, bottom: float = 1.0) -> Floats:
 
 
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
-    """Draw a run as PNG or SVG; the file appears whole or not at all.
+    """Draw a run as PNG, SVG or PDF; the file appears whole or not at all.
 
     Parameters
     ----------

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.report.figure import DPI, SOFT, save_figure
+from projector.report.figure import (
+    DPI,
+    MANY,
+    PALETTE,
+    SOFT,
+    number_ticks,
+    save_figure,
+    short_number,
+)
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
@@ -32,15 +40,11 @@ LONGEST_NAME = 26
 BAND = 0.1
 """Half width of the band around agreement."""
 
-# Okabe and Ito's palette, which keeps apart for the colour-blind; its yellow is too faint on white.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#3B3B3B")
 _OTHER_COLOUR = "#A6A6A6"
 _UNNAMED = "not stated"
 _BAND_COLOUR = "#DBE1E7"
 
 _SIZE_IN = (15.0, 5.2)
-_MANY = 20_000
-"""Points from which a vector figure holds them as a picture."""
 
 _UNITS = {
     "training_throughput": "s",
@@ -180,18 +184,18 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
                 linewidths=0.4,
                 edgecolors="white",
                 zorder=6,  # over the legends: no point is hidden
-                rasterized=len(points.ratio) > _MANY,
+                rasterized=len(points.ratio) > MANY,
             )
     unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     axes.set_xlabel(f"measured ({unit})")
     axes.set_ylabel(f"predicted ({unit})")
     axes.set_title("Predicted against measured")
-    _number_ticks(axes.xaxis, low, high)
-    _number_ticks(axes.yaxis, low, high)
+    number_ticks(axes.xaxis, low, high)
+    number_ticks(axes.yaxis, low, high)
     axes.grid(color="#EEEEEE", lw=0.8)
     names = [_label(name) for name in points.names[:COLOURED]]
-    handles: list[Any] = [_dot(_COLOURS[position]) for position in range(len(names))]
+    handles: list[Any] = [_dot(PALETTE[position]) for position in range(len(names))]
     if len(points.names) > COLOURED:
         names.append(f"{len(points.names) - COLOURED} more")
         handles.append(_dot(_OTHER_COLOUR))
@@ -238,13 +242,13 @@ def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
     axes.axhline(1.0, color=SOFT, lw=1.0)
     share = (np.arange(count) + 0.5) / count * 100.0
     marker = "o" if count <= 100 else ""
-    axes.plot(share, ratio, color=_COLOURS[0], lw=2.2, marker=marker, ms=3.5)
+    axes.plot(share, ratio, color=PALETTE[0], lw=2.2, marker=marker, ms=3.5)
     for name, at, value in marks:
         # The curve rises: below it on the right and above it on the left there is room.
         across, up, shift = ("left", "top", 9) if at < 90.0 else ("right", "bottom", -9)
-        axes.plot([at], [value], "o", color=_COLOURS[3], ms=7.5, mec="white", mew=1.0, zorder=4)
+        axes.plot([at], [value], "o", color=PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
         axes.annotate(
-            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {_short(value)}",
+            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {short_number(value)}",
             (at, value),
             xytext=(shift, -10 if up == "top" else 10),
             textcoords="offset points",
@@ -306,7 +310,7 @@ def _errors(ratio: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _colour(position: int) -> str:
-    return _COLOURS[position] if position < COLOURED else _OTHER_COLOUR
+    return PALETTE[position] if position < COLOURED else _OTHER_COLOUR
 
 
 def _limits(values: NDArray[np.float64], *, least: float) -> tuple[float, float]:
@@ -315,19 +319,6 @@ def _limits(values: NDArray[np.float64], *, least: float) -> tuple[float, float]
     room = max((high / low) ** 0.06, (least * low / high) ** 0.5, 1.03)
     return low / room, high * room
 
-
-def _number_ticks(axis: "Axis", low: float, high: float) -> None:
-    """Mark powers of ten, and twos and fives where these are few."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    decades = float(np.log10(high / low))
-    subs = (1.0,) if decades > 3.0 else (1.0, 2.0, 5.0) if decades > 0.9 else _FINE
-    axis.set_major_locator(LogLocator(10.0, subs=subs, numticks=9))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-
-
-_FINE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 _NICE_RATIOS = (
     *(1.0, 0.5, 2.0, 0.1, 10.0, 0.8, 1.25, 0.2, 5.0, 0.9, 1.1, 0.7, 1.5, 0.6, 0.3, 3.0, 0.4),
@@ -349,16 +340,6 @@ def _ratio_ticks(axis: "Axis", low: float, high: float) -> None:
     axis.set_major_locator(FixedLocator(sorted(marks)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _short(value: float) -> str:
-    """Return a number in three digits, thousands as k, M, G and T."""
-    text = f"{value:.3g}"
-    rounded = float(text)
-    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if scale <= rounded < 1e15:
-            return f"{rounded / scale:g}{letter}"
-    return text
 
 
 def _label(name: str) -> str:

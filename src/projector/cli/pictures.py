@@ -1,0 +1,53 @@
+"""What commands with ``--plot`` and ``--html`` share."""
+
+from typing import TYPE_CHECKING
+
+from projector.cli.output import say
+
+if TYPE_CHECKING:
+    from projector.config.job import Job
+    from projector.report.pictures import Picture
+    from projector.searches.configurations import SearchResult
+    from projector.sweeps.result import SweepResult
+
+
+def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":
+    """Check what is to be drawn, before anything is computed.
+
+    Parameters
+    ----------
+    plots : tuple of str
+        ``KIND=FIGURE``.
+    html : str or None
+        Page to write.
+    kinds : str
+        Name of the kinds of this command in `projector.report.pictures`.
+    """
+    if html is not None:
+        from projector.report.page import check_page
+
+        check_page(html)
+    if not plots:
+        return ()
+    from projector.report import pictures
+
+    return pictures.read_pictures(plots, getattr(pictures, kinds))
+
+
+def write_pictures(
+    pictures: "tuple[Picture, ...]", found: "SweepResult | SearchResult | Job", *, quiet: bool
+) -> None:
+    """Draw them and say so."""
+    if not pictures:
+        return
+    from projector.report import pictures as report
+
+    report.write_pictures(pictures, found)
+    for each in pictures:
+        say_written(each.path, quiet=quiet)
+
+
+def say_written(path: str, *, quiet: bool) -> None:
+    """Say that a file is there."""
+    if not quiet:
+        say(f"wrote {path}")
