@@ -13,6 +13,7 @@ import pytest
 
 from projector.cli.main import run
 from projector.errors import ConfigError
+from projector.projection.results import BOOL, FLOAT, INT, TEXT
 from projector.report import best_cells, sweep_page
 from projector.report import front as front_module
 from projector.report.best_cells import check_fields, heat_maps
@@ -36,8 +37,7 @@ from projector.report.sweep_page import write_sweep_page
 from projector.searches.configurations import Configuration, Limits, SearchResult, search
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.space import BOOL, FLOAT, INT, TEXT
-from projector.sweeps.store import Plan, Totals
+from projector.sweeps.store import Part, Plan, Totals, encode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE = {"model": {"name": "Small"}, "cluster": {"device": {"name": "Chip"}}}
@@ -65,13 +65,13 @@ def result(rows=(), axes=AXES, chunk=7, **counts):
         pa.Table.from_pylist(whole[begin : begin + chunk], schema)
         for begin in range(0, len(whole), chunk)
     ]
-    chunks = [(number, table, Totals()) for number, table in enumerate(tables)]
+    parts = [Part(number, encode(each, schema), Totals()) for number, each in enumerate(tables)]
     totals = Totals(
         counts.get("points", len(rows)), len(rows), sum(each["fits"] for each in rows),
         counts.get("infeasible", {}),
     )  # fmt: skip
     plan = Plan({"base": BASE}, "0" * 64, len(rows), kinds, chunk)
-    return SweepResult(plan, totals, 0.0, 0, chunks=chunks)
+    return SweepResult(plan, totals, 0.0, 0, parts=parts)
 
 
 def many(count=300):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from projector.errors import ConfigError
+from projector.projection.results import TEXT
 from projector.report.rows import (
     FITS,
     Bools,
@@ -22,7 +23,7 @@ from projector.report.rows import (
     unit_of,
 )
 from projector.sweeps.result import SweepResult
-from projector.sweeps.space import TEXT, cell
+from projector.sweeps.space import cell
 from projector.sweeps.store import Plan
 
 KEY = "plot"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from projector.config.job import Job
+from projector.config.space import Space
 from projector.errors import ConfigError
 from projector.report.best_cells import check_fields
 from projector.report.figure import check_figure
@@ -16,7 +17,7 @@ from projector.report.scaling import write_scaling
 from projector.searches.configurations import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.space import Space, axis_kinds
+from projector.sweeps.space import axis_kinds
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
