@@ -181,7 +181,8 @@ def test_kernels_and_python_agree(seed):
     arguments = (line.line, line.used, line.uses, line.latency_uses)
     arguments += (line.first_slot, line.last_slot, line.last_backward_slot)
     flat = durations.reshape(1, -1)
-    assert plain(*arguments, flat, latencies, end, *ranks, chunks) == kernels.OK
+    which = np.zeros(1, np.int64)
+    assert plain(*arguments, flat, latencies, which, end, *ranks, chunks) == kernels.OK
     compiled = replay_batch(order, durations, latencies)
     for mine, theirs in zip((*ranks, chunks), compiled[1:], strict=True):
         np.testing.assert_array_equal(mine, theirs)

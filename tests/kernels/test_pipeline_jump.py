@@ -41,7 +41,8 @@ def run_kernel(order, durations, latencies, kernel=pipeline_jump.replay_jump):
     outputs.append(np.empty((n, pp, vpp), np.int64))
     periods_run = np.empty(n, np.int64)
     program = compile_jump(order)
-    status = kernel(*program, durations.reshape(n, -1), latencies, periods_run, *outputs)
+    times = durations.reshape(n, -1), latencies, np.arange(n)
+    status = kernel(*program, *times, periods_run, *outputs)
     return status, periods_run, outputs
 
 

@@ -107,7 +107,9 @@ def test_kernels_and_python_agree():
     ranks = [np.empty((2, 2), np.int64) for _ in range(3)]
     chunks = np.empty((2, 2, 2), np.int64)
     plain = getattr(pipeline_lanes.replay_lanes, "py_func", pipeline_lanes.replay_lanes)
-    assert plain(*program, durations.reshape(2, -1), latencies, *ranks, chunks) == kernels.OK
+    which = np.arange(2)
+    times = durations.reshape(2, -1), latencies, which
+    assert plain(*program, *times, *ranks, chunks) == kernels.OK
     direct = replay_batch(order, durations, latencies, method="direct")
     for mine, theirs in zip((*ranks, chunks), direct[1:], strict=True):
         np.testing.assert_array_equal(mine, theirs)

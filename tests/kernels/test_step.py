@@ -3,7 +3,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.kernels.step import STAGE_TERMS, end_steps, gathered_forwards, overlapped_stages
+from projector.kernels.step import (
+    STAGE_TERMS,
+    end_steps,
+    fullest_ranks,
+    gathered_forwards,
+    overlapped_stages,
+)
 from reference import step as reference
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
@@ -218,8 +224,8 @@ def ending(draw):
     return ranks, held, stages, optimizer, *numbers
 
 
-def run_ends(*cases):
-    """Return what the kernel says of cases of one shape, its rows apart by other rows."""
+def run_ends(*cases, rows=None, run=None):
+    """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``."""
     stage_rows, optimizer, firsts = [[0.0] * STAGE_TERMS], [0.0], []
     for _, _, stages, updates, *_ in cases:
         firsts.append((len(stage_rows), len(optimizer)))
@@ -231,8 +237,13 @@ def run_ends(*cases):
     ]
     start, end, last, alone_start, alone_end, busy = columns
     n = len(cases)
-    breakdown_s, time_s, rank = np.empty((n, 11)), np.empty((n, 4)), np.empty((n, 2), np.int64)
+    rows = np.array(range(n) if rows is None else rows)
+    size = rows.max() + 1
+    breakdown_s, time_s = np.empty((size, 11)), np.empty((size, 4))
+    rank = np.empty((size, 2), np.int64)
     end_steps(
+        rows,
+        np.array(range(n) if run is None else run),
         np.array([first for first, _ in firsts]),
         np.array([first for _, first in firsts]),
         np.array(cases[0][1], np.int64),
@@ -270,3 +281,26 @@ def test_ends_of_several_steps_are_what_each_is_alone(case):
     alone, together = run_ends(case), run_ends(case, case, case)
     for one, many in zip(alone, together, strict=True):
         assert (many == one).all()
+
+
+@given(ending())
+def test_replays_are_shared_and_rows_written_where_they_belong(case):
+    (alone_time, alone_terms, alone_rank) = run_ends(case)
+    time_s, breakdown_s, rank = run_ends(case, case, rows=(2, 0), run=(1, 1))
+    for row in (2, 0):
+        assert (time_s[row] == alone_time[0]).all()
+        assert (breakdown_s[row] == alone_terms[0]).all()
+        assert (rank[row] == alone_rank[0]).all()
+
+
+@given(st.lists(st.tuples(*[st.floats(0.0, 9.0)] * 3), min_size=1, max_size=4), st.floats(0.0, 9.0))
+def test_the_fullest_rank_is_the_first_with_the_most(activations, static):
+    held = np.array(activations)
+    resting = np.array([9.0, static, 0.0, 1.0])
+    jobs = np.arange(len(held))[::-1].copy()
+    peak_bytes, peak_rank = np.empty(len(held)), np.empty(len(held), np.int64)
+    fullest_ranks(jobs, np.ones(len(held), np.int64), resting, jobs, held, peak_bytes, peak_rank)
+    for row, own in enumerate(activations):
+        expected = [rest + kept for rest, kept in zip(resting[1:].tolist(), own, strict=True)]
+        assert peak_bytes[row] == max(expected)
+        assert peak_rank[row] == expected.index(max(expected))

@@ -213,10 +213,11 @@ def total_ps(
 @helper
 def write_busy(
     duration_ps: NDArray[np.int64],
-    config: int,
+    row: int,
     used: NDArray[np.int64],
     uses: NDArray[np.int64],
     per_rank: int,
+    config: int,
     rank_busy_ps: NDArray[np.int64],
 ) -> None:
     """Sum the operations of each rank, which has ``per_rank`` durations, of one configuration."""
@@ -224,7 +225,7 @@ def write_busy(
     for rank in range(rank_busy_ps.shape[1]):
         busy = np.int64(0)
         while i < used.shape[0] and used[i] < (rank + 1) * per_rank:
-            busy += uses[i] * duration_ps[at(config), at(used[i])]
+            busy += uses[i] * duration_ps[at(row), at(used[i])]
             i += 1
         rank_busy_ps[config, rank] = busy
 
@@ -240,6 +241,7 @@ def replay_batch(
     last_backward_slot: NDArray[np.int64],
     duration_ps: NDArray[np.int64],
     p2p_ps: NDArray[np.int64],
+    which: NDArray[np.int64],
     end_ps: NDArray[np.int64],
     rank_start_ps: NDArray[np.int64],
     rank_end_ps: NDArray[np.int64],
@@ -267,11 +269,13 @@ def replay_batch(
         Slots of the first and last operation of each rank.
     last_backward_slot : int64[pp, vpp]
         Slot of the last B (W, where it stands alone) of each chunk.
-    duration_ps : int64[n, pp * vpp * 9]
-        Flattened from ``[n, pp, vpp, kind, class]``.
-    p2p_ps : int64[n, 2, stages]
+    duration_ps : int64[rows, pp * vpp * 9]
+        Flattened from ``[rows, pp, vpp, kind, class]``.
+    p2p_ps : int64[rows, 2, stages]
         Latency from each virtual stage to the next (row 0) and to the one before (row 1). Not
         read between chunks of one rank.
+    which : int64[n]
+        Row of ``duration_ps`` and ``p2p_ps`` that each configuration has.
     end_ps : int64[ops + 1]
         Scratch; afterwards the end of each slot in the last configuration.
     rank_start_ps, rank_end_ps, rank_busy_ps : int64[n, pp]
@@ -288,25 +292,26 @@ def replay_batch(
     num_ranks, num_chunks = last_backward_slot.shape
     latency_ps = np.empty(1 + 2 * num_ranks * num_chunks, np.int64)
     end_ps[0] = 0
-    for config in range(duration_ps.shape[0]):
-        if not load_latencies(p2p_ps, config, latency_ps):
+    for config in range(which.shape[0]):
+        row = which[config]
+        if not load_latencies(p2p_ps, row, latency_ps):
             return OUT_OF_RANGE
-        if total_ps(duration_ps, config, used, uses, latency_ps, latency_uses) < 0.0:
+        if total_ps(duration_ps, row, used, uses, latency_ps, latency_uses) < 0.0:
             return OUT_OF_RANGE
 
         for i in range(line.shape[0]):
             arrival = end_ps[at(line[i, DEPENDENCY])] + latency_ps[at(line[i, LATENCY])]
             started = max(end_ps[at(line[i, PREVIOUS])], arrival)
-            end = started + duration_ps[at(config), at(line[i, DURATION])]
+            end = started + duration_ps[at(row), at(line[i, DURATION])]
             if end > MAX_PS:
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
 
-        write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
+        write_busy(duration_ps, row, used, uses, num_chunks * 9, config, rank_busy_ps)
         for rank in range(num_ranks):
             first = first_slot[rank]
             rank_start_ps[config, rank] = (
-                end_ps[first] - duration_ps[config, line[first - 1, DURATION]]
+                end_ps[first] - duration_ps[row, line[first - 1, DURATION]]
             )
             rank_end_ps[config, rank] = end_ps[last_slot[rank]]
             for c in range(num_chunks):

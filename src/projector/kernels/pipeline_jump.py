@@ -228,6 +228,7 @@ def replay_jump(
     last_backward: NDArray[np.int64],
     duration_ps: NDArray[np.int64],
     p2p_ps: NDArray[np.int64],
+    which: NDArray[np.int64],
     periods_run: NDArray[np.int64],
     rank_start_ps: NDArray[np.int64],
     rank_end_ps: NDArray[np.int64],
@@ -255,7 +256,7 @@ def replay_jump(
     last, last_backward : int64[pp], int64[pp, vpp]
         Places after the epilogue of the last operation of each rank and of the last B (W, where
         it stands alone) of each chunk.
-    duration_ps, p2p_ps
+    duration_ps, p2p_ps, which
         As in :func:`projector.kernels.pipeline.replay_batch`.
     periods_run : int64[n]
         Output: periods that were run and not jumped.
@@ -271,26 +272,27 @@ def replay_jump(
     num_ranks, num_chunks = last_backward.shape
     latency_ps = np.empty(latency_uses.shape[0], np.int64)
     end_ps = np.zeros(layout[SIZE], np.int64)
-    for config in range(duration_ps.shape[0]):
-        if not load_latencies(p2p_ps, config, latency_ps):
+    for config in range(which.shape[0]):
+        row = which[config]
+        if not load_latencies(p2p_ps, row, latency_ps):
             return OUT_OF_RANGE
-        total = total_ps(duration_ps, config, used, uses, latency_ps, latency_uses)
+        total = total_ps(duration_ps, row, used, uses, latency_ps, latency_uses)
         if total < 0.0:
             return OUT_OF_RANGE
         if total > SAFE_PS:
             return UNSURE
 
-        _run(prologue, 0, latency_ps, duration_ps, config, end_ps)
+        _run(prologue, 0, latency_ps, duration_ps, row, end_ps)
         for rank in range(num_ranks):
             rank_start_ps[config, rank] = (
-                end_ps[first[rank]] - duration_ps[config, first_duration[rank]]
+                end_ps[first[rank]] - duration_ps[row, first_duration[rank]]
             )
         periods_run[config] = _run_periods(
-            period, probe, layout, latency_ps, duration_ps, config, end_ps
+            period, probe, layout, latency_ps, duration_ps, row, end_ps
         )
-        _run(epilogue, 0, latency_ps, duration_ps, config, end_ps)
+        _run(epilogue, 0, latency_ps, duration_ps, row, end_ps)
 
-        write_busy(duration_ps, config, used, uses, num_chunks * 9, rank_busy_ps)
+        write_busy(duration_ps, row, used, uses, num_chunks * 9, config, rank_busy_ps)
         for rank in range(num_ranks):
             rank_end_ps[config, rank] = end_ps[last[rank]]
             for c in range(num_chunks):

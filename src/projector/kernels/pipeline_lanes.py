@@ -107,6 +107,7 @@ def compile_lanes(
 def _load_lanes(
     source: NDArray[np.int64],
     column: int,
+    which: NDArray[np.int64],
     block: int,
     weight: int,
     rows: NDArray[np.int64],
@@ -118,11 +119,11 @@ def _load_lanes(
     Lanes beyond the last configuration repeat it. ``weight`` times the values are added to
     ``total``, float64[LANES].
     """
-    last = source.shape[0] - 1
+    last = which.shape[0] - 1
     smallest = np.int64(0)
     largest = np.int64(0)
     for lane in range(LANES):
-        value = source[min(block + lane, last), column]
+        value = source[which[min(block + lane, last)], column]
         smallest = min(smallest, value)
         largest = max(largest, value)
         rows[row, lane] = value
@@ -163,6 +164,7 @@ def replay_lanes(
     last_backward: NDArray[np.int64],
     duration_ps: NDArray[np.int64],
     p2p_ps: NDArray[np.int64],
+    which: NDArray[np.int64],
     rank_start_ps: NDArray[np.int64],
     rank_end_ps: NDArray[np.int64],
     rank_busy_ps: NDArray[np.int64],
@@ -184,7 +186,7 @@ def replay_lanes(
         Row of ``used`` that the first operation of each rank has.
     last_backward : int64[pp, vpp]
         Place of the last B (W, where it stands alone) of each chunk.
-    duration_ps, p2p_ps
+    duration_ps, p2p_ps, which
         As in :func:`projector.kernels.pipeline.replay_batch`.
     rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps
         Outputs, as there.
@@ -198,8 +200,8 @@ def replay_lanes(
     num_ranks, num_chunks = last_backward.shape
     stages = num_ranks * num_chunks
     per_rank = num_chunks * 9
-    n = duration_ps.shape[0]
-    flat_p2p_ps = p2p_ps.reshape(n, 2 * stages)
+    n = which.shape[0]
+    flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
     lane_duration_ps = np.empty((used.shape[0], LANES), np.int64)
     end_ps = np.zeros((num_places, LANES), np.int64)
@@ -211,10 +213,12 @@ def replay_lanes(
         fits = True
         for i in range(2 * stages):
             fits &= _load_lanes(
-                flat_p2p_ps, i, block, latency_uses[1 + i], latency_ps, 1 + i, total
+                flat_p2p_ps, i, which, block, latency_uses[1 + i], latency_ps, 1 + i, total
             )
         for i in range(used.shape[0]):
-            fits &= _load_lanes(duration_ps, used[i], block, uses[i], lane_duration_ps, i, total)
+            fits &= _load_lanes(
+                duration_ps, used[i], which, block, uses[i], lane_duration_ps, i, total
+            )
         if not fits:
             return OUT_OF_RANGE
         if total.max() > SAFE_PS:

@@ -175,6 +175,8 @@ def _gradients_sent_s(
 
 @kernel
 def end_steps(
+    jobs: NDArray[np.int64],
+    run: NDArray[np.int64],
     stage_first: NDArray[np.int64],
     rank_first: NDArray[np.int64],
     held: NDArray[np.int64],
@@ -201,10 +203,14 @@ def end_steps(
 
     Shapes
         n       jobs that share one order
+        runs    distinct replays of it
+        all     jobs of the batch
         pp, C   ranks, and chunks of a rank
 
     Parameters
     ----------
+    jobs, run : int64[n]
+        Row of the job among all, and its replay.
     stage_first, rank_first : int64[n]
         First row of the job in ``stage_s`` and in ``optimizer_s``.
     held : int64[pp, C]
@@ -213,11 +219,11 @@ def end_steps(
         Of one step.
     apart : int64[n]
         1 where ranks do not wait for each other between steps: each takes as long as its span.
-    start_ps, end_ps : int64[n, pp]
+    start_ps, end_ps : int64[runs, pp]
         First and last operation of each rank.
-    last_backward_end_ps : int64[n, pp, C]
+    last_backward_end_ps : int64[runs, pp, C]
         Last backward of each chunk.
-    alone_start_ps, alone_end_ps, alone_busy_ps : int64[n, pp]
+    alone_start_ps, alone_end_ps, alone_busy_ps : int64[runs, pp]
         The same without transfers, and the time in operations.
     stage_s : float64[stages, STAGE_TERMS]
         What each stage takes; see the constants below.
@@ -225,32 +231,34 @@ def end_steps(
         Update of each rank.
     tied_s, overhead_s : float64[n]
         Sum of tied embeddings' gradients at both ends; what no rank owns.
-    breakdown_s : float64[n, CATEGORY_TERMS + 5]
+    breakdown_s : float64[all, CATEGORY_TERMS + 5]
         Output: categories, bubble, pipeline, data parallelism, optimizer, launch.
-    time_s : float64[n, 4]
+    time_s : float64[all, 4]
         Output: the step; the last operation of any rank; work of the busiest rank; work of the
         rank that ends the step.
-    rank : int64[n, 2]
+    rank : int64[all, 2]
         Output: the rank that ends the step, and the busiest.
     """
     num_ranks, num_chunks = held.shape
     finish_s = np.empty(num_ranks)
     ends_s = np.empty(num_ranks)
     waiting = np.empty(num_chunks, np.int64)
-    for job in range(stage_first.shape[0]):
-        first = stage_first[job]
+    for place in range(jobs.shape[0]):
+        job = jobs[place]
+        replay = run[place]
+        first = stage_first[place]
         for r in range(num_ranks):
             gradients_s = _gradients_sent_s(
-                last_backward_end_ps[job, r], stage_s, first, held[r], waiting
+                last_backward_end_ps[replay, r], stage_s, first, held[r], waiting
             )
             after_s = 0.0
             for c in range(num_chunks):
                 after_s += stage_s[first + held[r, c], REDUCE_AFTER]
-            end_s = end_ps[job, r] * PS
+            end_s = end_ps[replay, r] * PS
             done_s = max(end_s, gradients_s) + after_s
             if r == 0 or r == num_ranks - 1:
-                done_s += tied_s[job]
-            begin_s = apart[job] * start_ps[job, r] * PS
+                done_s += tied_s[place]
+            begin_s = apart[place] * start_ps[replay, r] * PS
             ends_s[r] = end_s - begin_s
             finish_s[r] = done_s - begin_s
         ending = 0
@@ -261,13 +269,13 @@ def end_steps(
         for r in range(num_ranks):
             if finish_s[r] > finish_s[ending]:
                 ending = r
-            if alone_busy_ps[job, r] > alone_busy_ps[job, busiest]:
+            if alone_busy_ps[replay, r] > alone_busy_ps[replay, busiest]:
                 busiest = r
             gather_s = 0.0
             for c in range(num_chunks):
                 gather_s += stage_s[first + held[r, c], GATHER_AFTER]
-            if optimizer_s[rank_first[job] + r] + gather_s > most_after_s:
-                most_after_s = optimizer_s[rank_first[job] + r] + gather_s
+            if optimizer_s[rank_first[place] + r] + gather_s > most_after_s:
+                most_after_s = optimizer_s[rank_first[place] + r] + gather_s
                 updating = r
                 gathers_s = gather_s
 
@@ -282,24 +290,63 @@ def end_steps(
             launch_s += microbatches * stage_s[stage, STAGE_LAUNCH]
             exposed_s += stage_s[stage, EXPOSED_ONCE]
             exposed_s += (microbatches - 1) * stage_s[stage, EXPOSED_EACH]
-        span_ps = end_ps[job, ending] - apart[job] * start_ps[job, ending]
-        alone_ps = alone_end_ps[job, ending] - apart[job] * alone_start_ps[job, ending]
+        span_ps = end_ps[replay, ending] - apart[place] * start_ps[replay, ending]
+        alone_ps = alone_end_ps[replay, ending] - apart[place] * alone_start_ps[replay, ending]
         # A span can be shorter with latencies than without: its start may wait longer for them.
         idle_ps = min(span_ps, alone_ps)
-        breakdown_s[job, CATEGORY_TERMS] = (idle_ps - alone_busy_ps[job, ending]) * PS
+        breakdown_s[job, CATEGORY_TERMS] = (idle_ps - alone_busy_ps[replay, ending]) * PS
         breakdown_s[job, CATEGORY_TERMS + 1] = (span_ps - idle_ps) * PS
         breakdown_s[job, CATEGORY_TERMS + 2] = (
             exposed_s + (finish_s[ending] - ends_s[ending]) + gathers_s
         )
-        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[rank_first[job] + updating]
-        breakdown_s[job, CATEGORY_TERMS + 4] = launch_s + overhead_s[job]
+        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[rank_first[place] + updating]
+        breakdown_s[job, CATEGORY_TERMS + 4] = launch_s + overhead_s[place]
 
         last_s = ends_s[0]
         for r in range(num_ranks):
             last_s = max(last_s, ends_s[r])
-        time_s[job, 0] = finish_s[ending] + most_after_s + overhead_s[job]
+        time_s[job, 0] = finish_s[ending] + most_after_s + overhead_s[place]
         time_s[job, 1] = last_s
-        time_s[job, 2] = alone_busy_ps[job, busiest] * PS
-        time_s[job, 3] = alone_busy_ps[job, ending] * PS
+        time_s[job, 2] = alone_busy_ps[replay, busiest] * PS
+        time_s[job, 3] = alone_busy_ps[replay, ending] * PS
         rank[job, 0] = ending
         rank[job, 1] = busiest
+
+
+@kernel
+def fullest_ranks(
+    jobs: NDArray[np.int64],
+    rank_first: NDArray[np.int64],
+    static_bytes: NDArray[np.float64],
+    held: NDArray[np.int64],
+    activation_bytes: NDArray[np.float64],
+    peak_bytes: NDArray[np.float64],
+    peak_rank: NDArray[np.int64],
+) -> None:
+    """Find the rank of each job that holds the most.
+
+    Parameters
+    ----------
+    jobs : int64[n]
+        Row of the job among all.
+    rank_first : int64[n]
+        Its first rank.
+    static_bytes : float64[ranks]
+        What each rank holds besides activations.
+    held : int64[n]
+        Row of its activations.
+    activation_bytes : float64[rows, pp]
+        The most that each rank holds of them.
+    peak_bytes, peak_rank : float64[all], int64[all]
+        Output: the most that a rank holds, and the first that does.
+    """
+    for place in range(jobs.shape[0]):
+        most = -1.0
+        fullest = 0
+        for r in range(activation_bytes.shape[1]):
+            peak = static_bytes[rank_first[place] + r] + activation_bytes[held[place], r]
+            if peak > most:
+                most = peak
+                fullest = r
+        peak_bytes[jobs[place]] = most
+        peak_rank[jobs[place]] = fullest

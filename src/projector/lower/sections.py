@@ -295,6 +295,7 @@ PARALLELISM_PARTS: _Parts = {
         split.overlap_grad_reduce,
         split.overlap_param_gather,
         split.ddp_bucket_size,
+        split.overlap_p2p_comm,
     ),
 }
 """What of a section decides where layers lie, what a microbatch takes in each stage of a pipeline,

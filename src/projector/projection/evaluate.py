@@ -44,10 +44,10 @@ from projector.projection.replicas import (
 from projector.projection.schedules import Schedules, Setting, choose_schedules
 from projector.projection.step import (
     MIDDLE,
-    Pipelines,
+    Pipeline,
     StepInputs,
     Steps,
-    replay_jobs,
+    replay_job,
     run_steps,
     step_inputs,
 )
@@ -107,24 +107,24 @@ class Evaluation:
         """Return what each rank of a job does."""
         return self.orders[int(self.order_of_job[row])]
 
-    def pipelines(self, row: int) -> Pipelines:
+    def pipeline(self, row: int) -> Pipeline:
         """Return the replay of one job."""
-        return replay_jobs(self.inputs, self.order(row), np.array([row], np.int64))
+        return replay_job(self.inputs, self.order(row), row)
 
     def memory(self, row: int) -> RankMemory:
         """Return the memory of each pipeline rank of a job."""
         state, replicas = self.inputs.state, self.inputs.replicas
         ranks = replicas.ranks(int(replicas.of_job[row]))
-        pipelines = self.pipelines(row)
+        pipeline = self.pipeline(row)
         return RankMemory(
             parameters=state.parameters[ranks],
             weights_bytes=state.weights_bytes[ranks],
             gradients_bytes=state.gradients_bytes[ranks],
             optimizer_bytes=state.optimizer_bytes[ranks],
-            activations_bytes=pipelines.peak_bytes[0],
+            activations_bytes=pipeline.peak_bytes,
             transient_bytes=state.transient_bytes[ranks],
             buffers_bytes=state.buffers_bytes[ranks],
-            in_flight=pipelines.in_flight[0].sum(axis=1),
+            in_flight=pipeline.in_flight.sum(axis=1),
         )
 
 
@@ -357,7 +357,7 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
     kept = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
     least = kept[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
-    limit = batch.cluster.usable_bytes[row] - inputs.state.static_bytes[replicas.ranks(replica)]
+    limit = batch.cluster.usable_bytes[row] - inputs.static_bytes[replicas.ranks(replica)]
     most = batch.training.most_pending[row]
     if most:
         limit = np.minimum(limit, most * least)

@@ -21,19 +21,19 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     everything but activations counts for the whole step.
     """
     inputs = evaluation.inputs
-    replicas, pipelines = inputs.replicas, evaluation.pipelines(row)
-    replica = int(replicas.of_job[row])
+    replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
+    replica, timings = int(replicas.of_job[row]), pipeline.timings
     sends_ps = None
-    if pipelines.blocks[0]:
-        sends_ps = pipelines.replayed.rank_busy_ps[0] - pipelines.alone.rank_busy_ps[0]
+    if timings.blocks[0]:
+        sends_ps = pipeline.replayed.rank_busy_ps[0] - pipeline.alone.rank_busy_ps[0]
     return PipelineRun(
         schedule=evaluation.schedule(row),
         order=evaluation.order(row),
-        duration_ps=pipelines.duration_ps[0],
-        p2p_ps=pipelines.latency_ps[0],
-        activation_bytes=pipelines.activation_bytes[0],
+        duration_ps=timings.duration_ps[0],
+        p2p_ps=timings.latency_ps[0],
+        activation_bytes=pipeline.activation_bytes,
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
-        static_bytes=inputs.state.static_bytes[replicas.ranks(replica)],
+        static_bytes=inputs.static_bytes[replicas.ranks(replica)],
         limit_bytes=usable_bytes(evaluation.job(row).cluster),
         sends_ps=sends_ps,
     )

@@ -1,6 +1,6 @@
 """The step of a job: the replay of its pipeline, then gradients, optimizer and gathers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels import step as kernels
-from projector.kernels.distinct import offsets
+from projector.kernels.distinct import distinct, offsets
 from projector.operations.table import CATEGORIES
 from projector.projection.data_parallel import StageTimes
 from projector.projection.memory_columns import StateMemory
 from projector.projection.pipelines import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.schedule.order import Order
+from projector.schedule.placement import Placement
 from projector.schedule.replay import Replays, peak_bytes, replay_batch, to_ps
 
 Floats = NDArray[np.float64]
@@ -26,9 +27,6 @@ BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launc
 
 MIDDLE = 1
 """Class of durations that most microbatches have."""
-
-BLOCK_BYTES = 1 << 21
-"""Durations of the jobs that are replayed in one go: about what a core keeps at hand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +50,8 @@ class StepInputs:
     """int64[stages, 3]: the rest of the backward, by class."""
     stage_s: Floats
     """float64[stages, STAGE_TERMS]: what ends and explains a step; see `kernels.step`."""
+    static_bytes: Floats
+    """float64[ranks]: what each rank holds besides activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,35 @@ class Steps:
     peak_rank: Ints
 
 
-class Pipelines(NamedTuple):
-    """The pipelines of jobs that share one order; axis 0 of every array is the job among them."""
+class Timings(NamedTuple):
+    """Times of some replicas with one placement, each distinct one once."""
 
+    alone_ps: Ints
+    """int64[timings, pp, chunks, 3, 3]: durations by kind and class."""
     duration_ps: Ints
-    """int64[n, pp, chunks, 3, 3]: as replayed."""
+    """The same where ranks wait until what they send has arrived, if they do."""
     latency_ps: Ints
-    """int64[n, 2, virtual stages]: as replayed."""
+    """int64[timings, 2, virtual stages]: what is left of the latencies."""
     blocks: Flags
-    """bool[n]: whether ranks wait until what they send has arrived."""
+    """bool[timings]: whether ranks wait."""
+    of_replica: Ints
+    """int64[replicas]: timing of each; of other placements it means nothing."""
+
+
+class Pipeline(NamedTuple):
+    """The pipeline of one job, as its order was replayed."""
+
+    timings: Timings
+    """A batch of one."""
     alone: Replays
     """Without transfers."""
     replayed: Replays
     activation_bytes: Floats
-    """float64[n, pp, chunks]: what one microbatch leaves in each chunk."""
+    """float64[pp, chunks]: what one microbatch leaves in each chunk."""
     peak_bytes: Floats
-    """float64[n, pp]: most activations that each rank holds at one time."""
+    """float64[pp]: most activations that each rank holds at one time."""
     in_flight: Ints
-    """int64[n, pp, chunks]: microbatches of each chunk at that time."""
+    """int64[pp, chunks]: microbatches of each chunk at that time."""
 
 
 def step_inputs(
@@ -132,6 +143,7 @@ def step_inputs(
         # Whatever data parallelism adds to a backward stays with B.
         split_backward_ps=to_ps(np.maximum(0.0, times.backward_s - weight_s[:, None])),
         stage_s=stage_s,
+        static_bytes=state.static_bytes,
     )
 
 
@@ -151,69 +163,109 @@ def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -
     )
     by_order = np.argsort(order_of_job, kind="stable")
     first = offsets(np.bincount(order_of_job, minlength=len(orders)))
-    static = inputs.state.static_bytes
+    timings: dict[int, Timings] = {}
+    of_job = inputs.replicas.of_job
+    of = inputs.replicas.placements.of
+    outputs = _Outputs(np.empty((num, 4)), np.empty((num, 2), np.int64), steps)
     for number, order in enumerate(orders):
-        for jobs in _blocks(by_order[first[number] : first[number + 1]], order):
-            pipelines = replay_jobs(inputs, order, jobs)
-            _end_steps(inputs, order, jobs, pipelines, steps)
-            replica = inputs.replicas.of_job[jobs]
-            rank = inputs.replicas.rank_offset[replica][:, None] + np.arange(order.pp)
-            peak = static[rank] + pipelines.peak_bytes
-            steps.peak_rank[jobs] = fullest = peak.argmax(axis=1)
-            steps.peak_bytes[jobs] = peak[np.arange(len(jobs)), fullest]
+        jobs = by_order[first[number] : first[number + 1]]
+        placement = int(of[of_job[jobs[0]]])
+        if placement not in timings:
+            timings[placement] = _timings(inputs, order, np.flatnonzero(of == placement))
+        _run_order(inputs, order, jobs, timings[placement], outputs)
+    for place, column in enumerate(
+        (steps.iteration_s, steps.pipeline_s, steps.busiest_s, steps.ending_s)
+    ):
+        column[:] = outputs.time_s[:, place]
+    steps.ending_rank[:], steps.busiest_rank[:] = outputs.rank.T
     return steps
 
 
-def _blocks(jobs: Ints, order: Order) -> Iterator[Ints]:
-    """Cut jobs into as many as are replayed in one go."""
-    size = max(64, BLOCK_BYTES // (72 * order.pp * order.vpp) // 64 * 64)
-    return (jobs[begin : begin + size] for begin in range(0, len(jobs), size))
+class _Outputs(NamedTuple):
+    time_s: Floats
+    """float64[jobs, 4]: as `kernels.step.end_steps` writes them."""
+    rank: Ints
+    """int64[jobs, 2]"""
+    steps: Steps
 
 
-def replay_jobs(inputs: StepInputs, order: Order, jobs: Ints) -> Pipelines:
-    """Run the pipelines of some jobs of one order."""
+def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
+    """Return the times of some replicas that have the placement of an order."""
     replicas = inputs.replicas
-    replica = replicas.of_job[jobs]
-    placement = replicas.placement(int(replica[0]))
-    stage = replicas.stage_offset[replica][:, None, None] + placement.model_stage
-    duration_ps = inputs.stage_ps[stage]
+    placement = replicas.placement(int(chosen[0]))
+    stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
+    alone_ps = inputs.stage_ps[stage]
     if order.splits_backward:
-        duration_ps[:, :, :, 1] = inputs.split_backward_ps[stage]
-        duration_ps[:, :, :, 2] = inputs.weight_ps[stage][..., None]
-    virtual = replicas.chunk_first[replica][:, None] + np.arange(placement.stage_of.size)
+        alone_ps[:, :, :, 1] = inputs.split_backward_ps[stage]
+        alone_ps[:, :, :, 2] = inputs.weight_ps[stage][..., None]
+    virtual = replicas.chunk_first[chosen][:, None] + np.arange(placement.stage_of.size)
     latency_ps = np.ascontiguousarray(to_ps(inputs.p2p.latency_s[virtual]).transpose(0, 2, 1))
-    asked = replicas.workloads.batch.parallelism.overlap_p2p[jobs]
+    asked = replicas.jobs.parallelism.overlap_p2p[chosen]
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    if latency_ps.any():
-        alone = replay_batch(order, duration_ps, np.zeros_like(latency_ps))
+    first, timing = distinct(
+        alone_ps.reshape(len(chosen), -1), latency_ps.reshape(len(chosen), -1), blocks
+    )
+    alone_ps, latency_ps, blocks = alone_ps[first], latency_ps[first], blocks[first]
+    duration_ps = alone_ps
+    if latency_ps.any() and blocks.any():
+        duration_ps = alone_ps.copy()
         duration_ps[blocks], latency_ps[blocks] = placement.block(
-            duration_ps[blocks], latency_ps[blocks]
+            alone_ps[blocks], latency_ps[blocks]
         )
-        replayed = replay_batch(order, duration_ps, latency_ps)
-    else:
-        alone = replayed = replay_batch(order, duration_ps, latency_ps)
-    pipeline_stage = replicas.stage[stage]
-    kept = inputs.costs.saved_bytes[pipeline_stage]
-    share = inputs.costs.weight_share[replicas.pipeline[replica]]
-    peak, in_flight = peak_bytes(order, kept, share)
-    return Pipelines(duration_ps, latency_ps, blocks, alone, replayed, kept, peak, in_flight)
+    of_replica = np.zeros(len(replicas), np.int64)
+    of_replica[chosen] = timing
+    return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica)
 
 
-def _end_steps(
-    inputs: StepInputs, order: Order, jobs: Ints, pipelines: Pipelines, steps: Steps
-) -> None:
+def _replay(order: Order, timings: Timings, which: Ints) -> tuple[Replays, Replays]:
+    """Return the replays of some timings, without transfers and with them."""
+    silent = timings.duration_ps is timings.alone_ps and not timings.latency_ps.any()
+    nothing = timings.latency_ps if silent else np.zeros_like(timings.latency_ps)
+    alone = replay_batch(order, timings.alone_ps, nothing, which=which)
+    if silent:
+        return alone, alone
+    return alone, replay_batch(order, timings.duration_ps, timings.latency_ps, which=which)
+
+
+def replay_job(inputs: StepInputs, order: Order, job: int) -> Pipeline:
+    """Return the pipeline of one job."""
     replicas = inputs.replicas
+    replica = int(replicas.of_job[job])
+    timings = _timings(inputs, order, np.array([replica], np.int64))
+    alone, replayed = _replay(order, timings, np.zeros(1, np.int64))
+    pipeline = int(replicas.pipeline[replica])
+    kept = _kept_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
+    peak, in_flight = peak_bytes(order, kept, inputs.costs.weight_share[pipeline])
+    return Pipeline(timings, alone, replayed, kept[0], peak[0], in_flight[0])
+
+
+def _kept_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelines: Ints) -> Floats:
+    """Return what one microbatch leaves in each chunk, ``float64[pipelines, pp, chunks]``."""
+    first = inputs.replicas.workloads.stage_offset[pipelines]
+    kept: Floats = inputs.costs.saved_bytes[first[:, None, None] + placement.model_stage]
+    assert kept.shape[1:] == (order.pp, order.vpp)
+    return kept
+
+
+def _run_order(
+    inputs: StepInputs, order: Order, jobs: Ints, timings: Timings, outputs: _Outputs
+) -> None:
+    """Replay the jobs of one order, end their steps, and find their fullest ranks."""
+    replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
     replica = replicas.of_job[jobs]
-    batch = replicas.workloads.batch
-    replayed, alone = pipelines.replayed, pipelines.alone
-    breakdown_s = np.empty((len(jobs), len(BREAKDOWN)))
-    time_s, rank = np.empty((len(jobs), 4)), np.empty((len(jobs), 2), np.int64)
+    placement = replicas.placement(int(replica[0]))
+    timing = timings.of_replica[replica]
+    first, run = distinct(timing)
+    alone, replayed = _replay(order, timings, timing[first])
+    rank_first = replicas.rank_offset[replica]
     kernels.end_steps(
+        jobs,
+        run,
         replicas.stage_offset[replica],
-        replicas.rank_offset[replica],
-        np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
+        rank_first,
+        np.ascontiguousarray(placement.model_stage),
         order.microbatches,
         batch.training.post_validation[jobs],
         replayed.rank_start_ps,
@@ -226,13 +278,16 @@ def _end_steps(
         inputs.optimizer_s,
         inputs.tied_s[replica],
         batch.cluster.step_overhead_s[jobs],
-        breakdown_s,
-        time_s,
-        rank,
+        outputs.steps.breakdown_s,
+        outputs.time_s,
+        outputs.rank,
     )
-    steps.breakdown_s[jobs] = breakdown_s
-    for place, column in enumerate(
-        (steps.iteration_s, steps.pipeline_s, steps.busiest_s, steps.ending_s)
-    ):
-        column[jobs] = time_s[:, place]
-    steps.ending_rank[jobs], steps.busiest_rank[jobs] = rank.T
+    pipeline = replicas.pipeline[replica]
+    first, held = distinct(pipeline)
+    pipelines = pipeline[first]
+    kept = _kept_bytes(inputs, order, placement, pipelines)
+    peak, _ = peak_bytes(order, kept, inputs.costs.weight_share[pipelines])
+    kernels.fullest_ranks(
+        jobs, rank_first, inputs.static_bytes, held, peak, outputs.steps.peak_bytes,
+        outputs.steps.peak_rank,
+    )  # fmt: skip

@@ -311,6 +311,7 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
         line.last_backward_slot,
         ones,
         np.zeros((1, 2, order.stage_of.size), np.int64),
+        np.zeros(1, np.int64),
         end,
         *outputs,
     )

@@ -16,7 +16,7 @@ from .programs import MIN_CYCLES, compile_jump, compile_lanes, compile_line, fre
 
 PS_PER_S = 1e12
 
-_Times = tuple[NDArray[np.int64], NDArray[np.int64]]
+_Times = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 _Outputs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -91,7 +91,11 @@ def compile_peaks(order: Order) -> Peaks:
 
 
 def replay_batch(
-    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike, method: str = "auto"
+    order: Order,
+    duration_ps: ArrayLike,
+    p2p_ps: ArrayLike,
+    method: str = "auto",
+    which: ArrayLike | None = None,
 ) -> Replays:
     """Run one order with the durations of n configurations.
 
@@ -99,11 +103,11 @@ def replay_batch(
     ----------
     order : Order
         What every configuration runs.
-    duration_ps : int64[n, pp, vpp, 3, 3]
+    duration_ps : int64[rows, pp, vpp, 3, 3]
         By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
         last microbatch are class 2, everything else is class 1. A single microbatch has F in
         class 0 and B and W in class 2. Without W in the order, B lasts for both.
-    p2p_ps : int64[n, 2, pp * vpp]
+    p2p_ps : int64[rows, 2, pp * vpp]
         Latency from each virtual stage to the next (row 0) and to the one before (row 1);
         nothing is added between two chunks of one rank, whatever stands here.
     method : str
@@ -111,14 +115,16 @@ def replay_batch(
         side; ``jump`` leaves out the steady state of long orders, where they have one that can
         be proven, and is ``direct`` where not; ``auto`` takes what should be fastest. The result
         does not depend on it.
+    which : int64[n], optional
+        Row that each configuration has; without, row i is configuration i.
     """
     if method not in METHODS:
         msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
         raise ValueError(msg)
-    times = _times(order, duration_ps, p2p_ps)
-    outputs = _outputs(order, len(times[0]))
+    times = _times(order, duration_ps, p2p_ps, which)
+    outputs = _outputs(order, len(times[2]))
     if method == "auto":
-        method = fastest_method(order, len(times[0]))
+        method = fastest_method(order, len(times[2]))
     status = kernels.UNSURE
     if method == "lanes":
         status = pipeline_lanes.replay_lanes(*compile_lanes(order), *times, *outputs)
@@ -166,8 +172,16 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     return Timeline(end_ps - times[0][0, index], end_ps, summary)
 
 
-def _times(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> _Times:
-    """Check and cast: durations int64[n, pp * vpp * 9] and latencies int64[n, 2, pp * vpp]."""
+def _times(
+    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike, which: ArrayLike | None = None
+) -> _Times:
+    """Check and cast.
+
+    Returns
+    -------
+    int64[rows, pp * vpp * 9], int64[rows, 2, pp * vpp], int64[n]
+        Durations, latencies, and the row of each configuration.
+    """
     durations, latencies = _column(duration_ps, np.int64), _column(p2p_ps, np.int64)
     pp, vpp, n = order.pp, order.vpp, len(durations)
     if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != (n, 2, pp * vpp):
@@ -176,7 +190,11 @@ def _times(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> _Times:
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
         )
         raise ValueError(msg)
-    return durations.reshape(n, pp * vpp * 9), latencies
+    rows = np.arange(n) if which is None else _column(which, np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < n:
+        msg = f"rows of configurations must lie from 0 to {n - 1}"
+        raise ValueError(msg)
+    return durations.reshape(n, pp * vpp * 9), latencies, rows
 
 
 def _outputs(order: Order, n: int) -> _Outputs:
@@ -208,7 +226,7 @@ def _jump(order: Order, times: _Times, outputs: _Outputs) -> int:
     program = compile_jump(order)
     if program is None:
         return kernels.UNSURE
-    periods_run = np.empty(len(times[0]), np.int64)
+    periods_run = np.empty(len(times[2]), np.int64)
     return pipeline_jump.replay_jump(*program, *times, periods_run, *outputs)
 
 
