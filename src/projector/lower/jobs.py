@@ -365,6 +365,8 @@ def _precision_error(job: Job) -> ConfigError:
 def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     del columns
     training, cluster = batch.training, batch.cluster
+    if training.table.column("default_attention").all():
+        return np.zeros(len(batch), np.bool_)
     first, group = distinct(training.part("attention"), cluster.part("pipeline"))
     unknown = []
     for row in first.tolist():

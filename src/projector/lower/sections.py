@@ -193,6 +193,7 @@ TRAINING: _Readers = {
     ),
     "recompute_unit": _recompute_unit,
     "flash": attrgetter("flash_attention"),
+    "default_attention": lambda training: training.attention_kernel == "default",
     "fused_loss": attrgetter("cross_entropy_fusion"),
     "graphs": attrgetter("cuda_graphs"),
     "compiled": attrgetter("torch_compile"),

@@ -7,6 +7,7 @@ parameters, and the schedule factor multiplies the embedding too. The physical f
 """
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ class DocumentedForms(NamedTuple):
     """Activations of one microbatch, for each token of the rank."""
 
 
+@lru_cache(maxsize=4096)
 def documented_forms(
     model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
 ) -> DocumentedForms:

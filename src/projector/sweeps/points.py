@@ -17,6 +17,7 @@ from projector.config.job import Job
 from projector.config.load import Variants
 from projector.config.space import Space
 from projector.errors import ProjectorError
+from projector.kernels.places import combine_places, find_places
 from projector.lower.batch import SECTIONS, TABLES, JobBatch, Sections
 from projector.lower.sections import SectionTable
 
@@ -42,6 +43,7 @@ class Lookup:
     def __init__(self, space: Space, axes: Sequence[int], compute: Callable[..., Any]) -> None:
         """Keep what is looked up: ``compute`` takes axis -> place."""
         self.axes = tuple(axes)
+        self._axes = np.array(self.axes, np.int64)
         self._sizes = [len(space.axes[axis].points) for axis in self.axes]
         self._compute = compute
         self._combinations = int(np.prod(np.array(self._sizes, object))) if self.axes else 1
@@ -54,23 +56,15 @@ class Lookup:
             self._dense = np.full(self._combinations, _UNKNOWN, np.int64)
         self._sparse: dict[int, int] = {}
 
-    def numbers(self, places: Sequence[Ints]) -> Ints:
-        """Return the number of each point's value in ``values``.
-
-        Parameters
-        ----------
-        places : sequence of int64[points]
-            Where the points stand on each axis of the space.
-        """
+    def numbers(self, places: "Places") -> Ints:
+        """Return the number of each point's value in ``values``."""
         if len(self.values) > MOST_VALUES:
             self._clear()
         if not self.axes:
             if not self.values:
                 self.values.append(self._compute({}))
-            return np.zeros(len(places[0]), np.int64)
-        key = places[self.axes[0]]
-        for axis, size in zip(self.axes[1:], self._sizes[1:], strict=True):
-            key = key * size + places[axis]
+            return np.zeros(len(places), np.int64)
+        key = places.combined(self._axes)
         if self._dense is not None:
             found = self._dense[key]
             new = np.unique(key[found == _UNKNOWN])
@@ -104,6 +98,34 @@ class Lookup:
         """Return which of the values with these numbers are errors."""
         flags = np.array([isinstance(value, ProjectorError) for value in self.values], np.bool_)
         return flags[numbers]
+
+
+class Places:
+    """Where points stand on each axis of a space."""
+
+    def __init__(self, space: Space, points: Ints) -> None:
+        """Find the places of some points."""
+        self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
+        self._place = np.empty((len(self._sizes), len(points)), np.int64)
+        find_places(points, self._sizes, self._place)
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return int(self._place.shape[1])
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Leave points out."""
+        self._place = np.ascontiguousarray(self._place[:, np.flatnonzero(kept)])
+
+    def on(self, axis: int) -> Ints:
+        """Return the places on one axis."""
+        return np.asarray(self._place[axis])
+
+    def combined(self, axes: Ints) -> Ints:
+        """Return the number of each point's combination of some axes."""
+        key = np.empty(len(self), np.int64)
+        combine_places(self._place, axes, self._sizes, key)
+        return key
 
 
 class PointBatch(NamedTuple):
@@ -195,46 +217,36 @@ class PointReader:
 
     def read(self, points: Ints) -> PointBatch:
         """Return some points, int64[points], as jobs."""
-        index = points
-        places: list[Ints] = []
-        for axis in reversed(self.space.axes):
-            index, place = np.divmod(index, len(axis.points))
-            places.append(place)
-        places.reverse()
+        places = Places(self.space, points)
         rows = np.arange(len(points))
         left_out: list[tuple[ProjectorError | str, int]] = []
 
-        def drop(bad: NDArray[np.bool_], why: Callable[[int], ProjectorError | str]) -> None:
+        def drop(
+            numbers: Ints, bad: NDArray[np.bool_], why: Callable[[int], ProjectorError | str]
+        ) -> None:
             nonlocal rows
-            numbers, counts = np.unique(values[bad], return_counts=True)
+            if not bad.any():
+                return
+            found, counts = np.unique(numbers[bad], return_counts=True)
             left_out.extend(
-                (why(int(number)), int(count))
-                for number, count in zip(numbers, counts, strict=True)
+                (why(number), count)
+                for number, count in zip(found.tolist(), counts.tolist(), strict=True)
             )
             rows = rows[~bad]
-
-        def here() -> list[Ints]:
-            return places if len(rows) == len(points) else [place[rows] for place in places]
+            places.keep(~bad)
 
         for lookup in self._derived.values():
-            values = lookup.numbers(here())
-            bad = lookup.failed(values)
-            if bad.any():
-                drop(bad, lookup.values.__getitem__)
+            numbers = lookup.numbers(places)
+            drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
         for text, lookup in self._constraints:
-            values = lookup.numbers(here())
+            numbers = lookup.numbers(places)
             keeps = np.array([value is True for value in lookup.values], np.bool_)
-            bad = ~keeps[values]
-            if bad.any():
-                drop(bad, partial(_broken, lookup, text))
+            drop(numbers, ~keeps[numbers], partial(_broken, lookup, text))
         for lookup in (*self._sections, self._others):
-            values = lookup.numbers(here())
-            bad = lookup.failed(values)
-            if bad.any():
-                drop(bad, lookup.values.__getitem__)
-        at = here()
-        found = np.stack([lookup.numbers(at) for lookup in self._sections])
-        return PointBatch(rows, self._batch(found), self._columns(at), left_out)
+            numbers = lookup.numbers(places)
+            drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
+        found = np.stack([lookup.numbers(places) for lookup in self._sections])
+        return PointBatch(rows, self._batch(found), self._columns(places), left_out)
 
     def _batch(self, numbers: Ints) -> JobBatch:
         for place, (name, make) in enumerate(TABLES.items()):
@@ -256,11 +268,11 @@ class PointReader:
 
         return JobBatch(tables, numbers, job)
 
-    def _columns(self, places: Sequence[Ints]) -> dict[str, tuple[Ints, list[Any]]]:
+    def _columns(self, places: Places) -> dict[str, tuple[Ints, list[Any]]]:
         columns = {}
-        for axis, place in zip(self.space.axes, places, strict=True):
+        for number, axis in enumerate(self.space.axes):
             for position, field in enumerate(axis.fields):
-                columns[field] = (place, [point[position] for point in axis.points])
+                columns[field] = (places.on(number), [point[position] for point in axis.points])
         for field, lookup in self._derived.items():
             columns[field] = (lookup.numbers(places), lookup.values)
         return columns

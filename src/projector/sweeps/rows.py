@@ -19,7 +19,7 @@ from projector.projection.evaluate import (
     find_legal,
 )
 from projector.projection.measures import Coded
-from projector.projection.results import FLOAT, RESULTS, result_columns
+from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell
 from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode
@@ -154,7 +154,8 @@ class Projector:
     def _schema(self) -> "pa.Schema":
         import pyarrow as pa
 
-        kinds, types = column_kinds(self._axes), arrow_types()
+        types = arrow_types() | {TEXT: pa.dictionary(pa.int32(), pa.string())}
+        kinds = column_kinds(self._axes)
         return pa.schema([(name, types[kind]) for name, kind in kinds.items()])
 
 
@@ -177,10 +178,9 @@ class Sweeper:
 
 def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if isinstance(values, Coded):
-        return pc.take(pa.array(values.texts, pa.string()), pa.array(values.code))
+        return _dictionary(values.code, pa.array(values.texts, pa.string()))
     if kind == FLOAT:
         finite = np.isfinite(values)
         return pa.array(values, mask=None if finite.all() else ~finite)
@@ -195,7 +195,21 @@ def _axis_array(name: str, kind: str, place: Ints, values: list[Any]) -> "pa.Arr
     cells = [
         None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
     ]
-    return pc.take(pa.array(cells, arrow_types()[kind]), pa.array(place))
+    known = pa.array(cells, arrow_types()[kind])
+    return _dictionary(place, known) if kind == TEXT else pc.take(known, pa.array(place))
+
+
+def _dictionary(place: Ints, texts: "pa.Array") -> "pa.Array":
+    """Return ``texts[place]``, each text once."""
+    import pyarrow as pa
+
+    distinct = texts.dictionary_encode()
+    if len(distinct.dictionary) == len(texts):
+        return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), texts)
+    found = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    missing = np.asarray(texts.is_null())[place] if texts.null_count else None
+    indices = pa.array(found[place], mask=missing)
+    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary)
 
 
 def reason_of(error: ProjectorError) -> str:
