@@ -32,7 +32,7 @@ def test_the_object_of_a_sweep(swept):
     found = swept.to_dict()
     assert found.keys() == {
         "schema_version", "version", "warnings", "rows", "does_not_fit", "evaluated",
-        "infeasible", "rate_per_s", "seconds", "output",
+        "infeasible", "not_best", "rate_per_s", "seconds", "output",
     }  # fmt: skip
     assert found["rows"] + sum(found["infeasible"].values()) == found["evaluated"] == 216
     assert found["rate_per_s"] == found["rows"] / found["seconds"]

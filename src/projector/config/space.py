@@ -15,12 +15,15 @@ from projector.config.load import load_job
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
-KEYS = ("base", "axes", "constraints")
+KEYS = ("base", "axes", "best_of", "constraints")
 KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
 """How an axis may give its values, where it is no list; see `_values`."""
 
 MOST_VALUES = 1_000_000
 """Values of one axis."""
+
+MOST_CHOICES = 1 << 17
+"""Combinations of which the best is kept; they are evaluated together."""
 
 _WORLD = ("cluster.nodes", "cluster.gpus_per_node")
 _DENSE = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
@@ -53,13 +56,19 @@ class Space:
         axes: Sequence[Axis],
         derived: Mapping[str, Expression],
         constraints: Sequence[Expression],
+        searched: int = 0,
     ) -> None:
-        """Put together what `load_space` has read."""
+        """Put together what `load_space` has read; the last ``searched`` axes are of `best_of`."""
         self.base = base
         self.axes = tuple(axes)
         self.derived = dict(derived)
         self.constraints = tuple(constraints)
+        self.searched = searched
         self.size = math.prod(len(axis.points) for axis in self.axes)
+        self.choices = math.prod(
+            len(axis.points) for axis in self.axes[len(self.axes) - searched :]
+        )
+        """Points that follow one another of which only the best is kept."""
         given = itertools.chain.from_iterable(axis.fields for axis in self.axes)
         self.fields = (*given, *self.derived)
         """Dotted fields that points set, in the order of the axes; computed ones last."""
@@ -224,7 +233,13 @@ class Space:
             ],
             "derived": {field: each.text for field, each in self.derived.items()},
             "constraints": [each.text for each in self.constraints],
+            **({"best_of": list(self._searched_fields)} if self.searched else {}),
         }
+
+    @property
+    def _searched_fields(self) -> tuple[str, ...]:
+        axes = self.axes[len(self.axes) - self.searched :]
+        return tuple(itertools.chain.from_iterable(axis.fields for axis in axes))
 
     @cached_property
     def digest(self) -> str:
@@ -244,7 +259,8 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         make true). Values are a list, or a mapping with one of ``range: [first, last, step]``,
         ``powers_of_two: [first, last]``, ``log: [first, last, count]`` (evenly spaced logarithms),
         ``scale: [factors]`` (of the base's value) or ``expression: text`` (computed from the
-        others). ``field, field: [[value, value], ...]`` ties fields together.
+        others). ``field, field: [[value, value], ...]`` ties fields together. ``best_of`` has axes
+        too; of their combinations a sweep keeps the best for each point of ``axes``.
 
     Raises
     ------
@@ -266,14 +282,16 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     _check_keys(data)
     base = _base_job(data["base"], folder)
     flat = flat_fields(base)
-    axes: list[Axis] = []
-    derived: dict[str, Expression] = {}
-    for key, given in _mapping(data.get("axes"), "axes").items():
-        fields = tuple(part.strip() for part in str(key).split(","))
-        if isinstance(given, Mapping) and "expression" in given:
-            derived[fields[0]] = _derived(fields, given)
-        else:
-            axes.append(Axis(fields, _points(fields, given, flat)))
+    axes, derived = _read_axes(data.get("axes"), "axes", flat)
+    searched: list[Axis] = []
+    if data.get("best_of") is not None:
+        searched, computed = _read_axes(data["best_of"], "best_of", flat)
+        derived |= computed
+        axes += searched
+    choices = math.prod(len(axis.points) for axis in searched)
+    if choices > MOST_CHOICES:
+        msg = f"best_of has {choices:,} combinations; at most {MOST_CHOICES:,} are compared"
+        raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
     _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *derived], base)
     constraints = [
         Expression(text, f"constraints[{place}]")
@@ -282,7 +300,22 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     known = {*readable_names(flat), *flat, *DERIVED}
     for expression in (*derived.values(), *constraints):
         expression.check_names(known)
-    return Space(base, axes, derived, constraints)
+    return Space(base, axes, derived, constraints, len(searched))
+
+
+def _read_axes(
+    data: Any, key: str, flat: Mapping[str, Any]
+) -> tuple[list[Axis], dict[str, Expression]]:
+    """Return axes with their points, and fields that are computed."""
+    axes: list[Axis] = []
+    derived: dict[str, Expression] = {}
+    for name, given in _mapping(data, key).items():
+        fields = tuple(part.strip() for part in str(name).split(","))
+        if isinstance(given, Mapping) and "expression" in given:
+            derived[fields[0]] = _derived(fields, given)
+        else:
+            axes.append(Axis(fields, _points(fields, given, flat)))
+    return axes, derived
 
 
 def readable_names(flat: Mapping[str, Any]) -> dict[str, str]:

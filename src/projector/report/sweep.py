@@ -25,6 +25,8 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[RenderableT
     table = grid("<", "points")
     add_row(table, "fit", f"{result.rows - result.does_not_fit:,}")
     add_row(table, "do not fit", f"{result.does_not_fit:,}")
+    if result.not_best:
+        add_row(table, "not the best", f"{result.not_best:,}")
     add_row(table, "left out", f"{left_out:,}")
     add_row(table, "together", f"{result.evaluated:,}")
     rate = result.rate_per_s

@@ -202,9 +202,9 @@ def _estimate(space: Space, workers: int, most: int) -> Estimate:
     projector = Projector(space, axis_kinds(space))
     points = np.array(sample(space, most), np.int64)
     # What is loaded and compiled at first is not what the others take.
-    projector.project(points[:_SMALL_SAMPLE])
+    projector.project(points[:_SMALL_SAMPLE], best=False)
     begun = time.perf_counter()
-    batch = projector.project(points)
+    batch = projector.project(points, best=False)
     seconds = time.perf_counter() - begun
     each = seconds / max(1, len(points))
     chunk = min(chunk_points(space), space.size)

@@ -63,6 +63,11 @@ class SweepResult:
         return self.totals.points
 
     @property
+    def not_best(self) -> int:
+        """Jobs that were left out because another choice of ``best_of`` is better."""
+        return self.totals.points - self.totals.rows - sum(self.totals.infeasible.values())
+
+    @property
     def does_not_fit(self) -> int:
         """Rows that do not fit."""
         return self.totals.rows - self.totals.fit
@@ -93,6 +98,7 @@ class SweepResult:
             "does_not_fit": self.does_not_fit,
             "evaluated": self.evaluated,
             "infeasible": self.infeasible,
+            "not_best": self.not_best,
             "rate_per_s": self.rate_per_s,
             "seconds": self.seconds,
             "output": self.output,

@@ -77,11 +77,15 @@ class Projector:
             Field -> kind, of `axis_kinds`.
         """
         self._reader = PointReader(space)
+        self._choices = space.choices
         self._axes = dict(axes)
         self._known = KnownCosts()
 
-    def project(self, points: Ints) -> Batch:
-        """Project some points, int64[points]; what can be no job is counted by reason."""
+    def project(self, points: Ints, *, best: bool = True) -> Batch:
+        """Project some points, int64[points]; what can be no job is counted by reason.
+
+        Unless ``best`` is false, of the choices of a point only the best is a row; points rise.
+        """
         import pyarrow as pa
 
         if len(self._known) > MOST_WORKLOADS:
@@ -90,7 +94,7 @@ class Projector:
         reasons: dict[str, int] = {}
         for why, count in found.left_out:
             _count(reasons, why if isinstance(why, str) else reason_of(why), count)
-        tables = []
+        tables: list[tuple[Ints, pa.Table]] = []
         if len(found.rows):
             legal = find_legal(found.jobs)
             refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
@@ -101,7 +105,12 @@ class Projector:
             if len(rows):
                 legal = legal.take(rows)
                 tables = self._tables(found, rows, found.jobs.take(rows), legal, reasons)
-        whole = pa.concat_tables(tables) if tables else self._schema().empty_table()
+        whole = self._schema().empty_table()
+        if tables:
+            whole = pa.concat_tables([table for _, table in tables])
+        if tables and best and self._choices > 1:
+            point = points[found.rows[np.concatenate([rows for rows, _ in tables])]]
+            whole = whole.take(pa.array(best_rows(whole, point // self._choices)))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
     def _tables(
@@ -111,8 +120,8 @@ class Projector:
         jobs: JobBatch,
         legal: Legal,
         reasons: dict[str, int],
-    ) -> list["pa.Table"]:
-        """Return the rows of legal jobs; those that cannot be evaluated after all are counted."""
+    ) -> list[tuple[Ints, "pa.Table"]]:
+        """Return legal jobs with their rows; what cannot be evaluated after all is counted."""
         try:
             evaluation = evaluate_legal(jobs, legal, self._known)
         except RefusedJobs as refused:
@@ -132,7 +141,7 @@ class Projector:
                 )
             ]
         else:
-            return [self._table(found, rows, result_columns(evaluation))]
+            return [(rows, self._table(found, rows, result_columns(evaluation)))]
         if not len(keep):
             return []
         return self._tables(found, rows[keep], jobs.take(keep), legal.take(keep), reasons)
@@ -157,6 +166,26 @@ class Projector:
         types = arrow_types() | {TEXT: pa.dictionary(pa.int32(), pa.string())}
         kinds = column_kinds(self._axes)
         return pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+
+
+def best_rows(table: "pa.Table", group: Ints) -> Ints:
+    """Return the best row of each group, in the order of the groups.
+
+    What fits goes before what does not. Of rows that fit the fastest by tokens per second and
+    device is the best, of others the one that needs least memory; then what leaves more memory,
+    then the first.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    group : int64[rows]
+        Rising.
+    """
+    names = ("fits", "tokens_per_s_per_gpu", "peak_gib")
+    fits, rate, peak = (table.column(name).to_numpy() for name in names)
+    order = np.lexsort((peak, np.where(fits, -rate, peak), ~fits, group))
+    ranked = group[order]
+    return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
 
 
 class Sweeper:

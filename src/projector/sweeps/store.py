@@ -109,11 +109,15 @@ def chunk_points(space: Space) -> int:
     names = [point[place] for axis, place in places for point in axis.points]
     if not places:
         names = [space.base.training.schedule]
+    whole = space.choices
     planned = any(name in SCHEDULES and SCHEDULES[name].planned for name in map(str, names))
     if planned or SCHEDULE in space.derived:
-        return min(CHUNK_POINTS, PLANNED_CHUNK_POINTS)
-    fair = 1 << max(0, space.size // PARTS - 1).bit_length()
-    return min(CHUNK_POINTS, max(LEAST_CHUNK_POINTS, fair))
+        most = min(CHUNK_POINTS, PLANNED_CHUNK_POINTS)
+    else:
+        fair = 1 << max(0, space.size // PARTS - 1).bit_length()
+        most = min(CHUNK_POINTS, max(LEAST_CHUNK_POINTS, fair))
+    # Points of which one is kept stay together.
+    return max(1, most // whole) * whole
 
 
 def arrow_types() -> dict[str, "pa.DataType"]:

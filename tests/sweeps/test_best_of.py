@@ -1,0 +1,90 @@
+"""Spaces of which each point keeps its best choice."""
+
+import numpy as np
+import pytest
+
+from projector.config.space import MOST_CHOICES, load_space
+from projector.errors import ConfigError
+from projector.sweeps.engine import estimate, sweep
+from sweeps.grid import BASE
+
+AXES = {"cluster.device.hbm_gib": [4.0, 30.0, 80.0], "cluster.nodes": [1, 2]}
+CHOICES = {
+    "parallelism.tp": [1, 2, 3],
+    "training.recompute": ["none", "full"],
+    "training.micro_batch_size": [1, 4],
+}
+SPACE = {"base": BASE, "axes": AXES, "best_of": CHOICES, "constraints": ["tp * nodes < 4"]}
+
+
+def expected():
+    """Return the best row of each point, from all of them."""
+    whole = sweep({**SPACE, "axes": {**AXES, **CHOICES}, "best_of": None}).to_arrow().to_pylist()
+    groups = {}
+    for row in whole:
+        groups.setdefault((row["cluster.device.hbm_gib"], row["cluster.nodes"]), []).append(row)
+
+    def rank(row):
+        better = -row["tokens_per_s_per_gpu"] if row["fits"] else row["peak_gib"]
+        return (not row["fits"], better, row["peak_gib"])
+
+    return [min(rows, key=rank) for rows in groups.values()], len(whole)
+
+
+def test_each_point_keeps_its_best_choice():
+    best, jobs = expected()
+    found = sweep(SPACE, workers=1)
+    assert found.to_arrow().to_pylist() == best
+    assert found.not_best == jobs - len(best) > 0
+    assert found.evaluated == load_space(SPACE).size
+    assert found.evaluated == found.rows + found.not_best + sum(found.infeasible.values())
+    # Where nothing fits the row is what comes nearest.
+    small = [row for row in best if row["cluster.device.hbm_gib"] == 4.0]
+    assert not any(row["fits"] for row in small)
+    assert all(row["training.micro_batch_size"] == 1 for row in small)
+
+
+def test_choices_stay_in_one_chunk(monkeypatch):
+    from projector.sweeps import store
+
+    best, _ = expected()
+    monkeypatch.setattr(store, "CHUNK_POINTS", 5)
+    found = sweep(SPACE, workers=1)
+    assert found.plan.chunk_points == 12
+    assert found.to_arrow().to_pylist() == best
+
+
+def test_a_dry_run_counts_all_choices():
+    found = estimate(SPACE)
+    assert found.points == found.sampled == 72
+    assert found.legal == expected()[1]
+
+
+def test_another_choice_is_another_sweep(tmp_path):
+    sweep(SPACE, tmp_path / "out", workers=1)
+    plain = {**SPACE, "axes": {**AXES, **CHOICES}, "best_of": None}
+    with pytest.raises(ConfigError, match="another sweep"):
+        sweep(plain, tmp_path / "out")
+
+
+def test_mistakes_are_told():
+    many = {"range": [1, 1000]}
+    wrong = {**SPACE, "best_of": {"training.global_batch_size": many, "training.seq_length": many}}
+    with pytest.raises(ConfigError, match=f"at most {MOST_CHOICES:,}") as caught:
+        load_space(wrong)
+    assert caught.value.key == "best_of"
+    with pytest.raises(ConfigError, match="stands on two axes"):
+        load_space({**SPACE, "best_of": {"cluster.nodes": [1, 2]}})
+    with pytest.raises(ConfigError, match="best_of is a mapping"):
+        load_space({**SPACE, "best_of": ["parallelism.tp"]})
+
+
+def test_ties_go_to_the_first():
+    space = {
+        "base": BASE,
+        "axes": {"parallelism.tp": [1, 2]},
+        # Without data parallelism between nodes these change nothing.
+        "best_of": {"cluster.network.nic_gbit_per_s": [100.0, 200.0, 300.0]},
+    }
+    nic = sweep(space).to_arrow()["cluster.network.nic_gbit_per_s"].to_numpy()
+    assert np.array_equal(nic, [100.0, 100.0])
