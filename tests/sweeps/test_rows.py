@@ -8,6 +8,7 @@ import pytest
 from projector import project_memory, project_performance
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError, ScheduleError
+from projector.projection import evaluate as evaluation
 from projector.schedule import registry
 from projector.sweeps import rows
 from projector.sweeps.engine import sweep
@@ -138,7 +139,7 @@ def test_one_illegal_job_costs_its_batch_little(monkeypatch):
     space = grid()
     expected = projected(space, range(48))
     calls = 0
-    evaluate = rows.evaluate_legal
+    evaluate = evaluation.evaluate_legal
 
     def counted(batch, legal, known):
         nonlocal calls
@@ -148,7 +149,7 @@ def test_one_illegal_job_costs_its_batch_little(monkeypatch):
             raise ProjectorError(msg, key="parallelism.pp")
         return evaluate(batch, legal, known)
 
-    monkeypatch.setattr(rows, "evaluate_legal", counted)
+    monkeypatch.setattr(evaluation, "evaluate_legal", counted)
     batch = projected(space, range(48))
     refused = batch.infeasible.pop("parallelism.pp: cannot be computed")
     assert batch.infeasible == expected.infeasible
@@ -193,8 +194,8 @@ def test_a_long_reason_is_cut():
 def test_missing_is_null_and_never_nan(monkeypatch):
     results = rows.result_columns
 
-    def without(evaluation):
-        return results(evaluation) | {"hfu": np.full(len(evaluation.batch), np.nan)}
+    def without(found):
+        return results(found) | {"hfu": np.full(len(found.batch), np.nan)}
 
     monkeypatch.setattr(rows, "result_columns", without)
     table = sweep(grid({"parallelism.tp": [1, 2]}), workers=1).to_arrow()

@@ -5,7 +5,7 @@ jobs it is evaluated with. Jobs share what they have in common: workloads are co
 pipelines and replicas put together once, orders replayed for all jobs that run them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -307,6 +307,50 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
         steps=run_steps(inputs, orders, order_of_job),
         details=details,
     )
+
+
+def evaluate_possible(
+    batch: JobBatch,
+    legal: Legal,
+    refuse: Callable[[ProjectorError], None],
+    known: KnownCosts | None = None,
+) -> list[tuple[Ints, Evaluation]]:
+    """Project what can be projected of some jobs.
+
+    Parameters
+    ----------
+    batch, legal, known
+        As in `evaluate_legal`.
+    refuse : callable
+        Called with the error of each job that turns out to be impossible.
+
+    Returns
+    -------
+    list
+        Rows of the batch, rising, and their evaluation.
+    """
+    rows = np.arange(len(batch))
+    if not len(rows):
+        return []
+    try:
+        return [(rows, evaluate_legal(batch, legal, known))]
+    except RefusedJobs as refused:
+        for error in refused.errors.values():
+            refuse(error)
+        parts = [np.setdiff1d(rows, list(refused.errors))]
+    except ProjectorError as error:
+        if len(rows) == 1:
+            refuse(error)
+            return []
+        # One of them cannot be evaluated; halves find it in few steps.
+        parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+    return [
+        (part[found], evaluation)
+        for part in parts
+        for found, evaluation in evaluate_possible(
+            batch.take(part), legal.take(part), refuse, known
+        )
+    ]
 
 
 def _orders(

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from projector.config.job import Job
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError, ProjectorError
+from projector.lower.batch import JobBatch
 from projector.lower.hardware import domain_gpus
 from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
-from projector.projection.evaluate import check_exists, evaluate
+from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.performance import PerformanceProjection
 from projector.schedule import registry
 from projector.units import GIB, to_gib, to_ms
@@ -31,7 +32,7 @@ PLACED = (
 )
 """Fields that belong to one configuration; the search starts without them."""
 
-BATCH = 1024
+BATCH = 8192
 """Configurations that are evaluated together."""
 
 RECOMPUTE = ("none", "selective", "full")
@@ -166,18 +167,7 @@ def search(
     base = load_job(job, {} if nodes is None else {"cluster.nodes": nodes})
     base = load_job(base, dict.fromkeys(PLACED))
     illegal: Counter[str] = Counter()
-    chosen, jobs = [], []
-    variants = Variants(base)
-    for overrides in _candidates(base, limits):
-        try:
-            each = variants.job(overrides)
-            check_exists(each)
-        except ProjectorError as error:
-            illegal[error.key or "job"] += 1
-            continue
-        chosen.append(overrides)
-        jobs.append(each)
-    found = _evaluate(jobs, chosen, illegal)
+    found = _evaluate(base, _candidates(base, limits), illegal)
     kept = [each for each in found if each.headroom_bytes >= limits.headroom_gib * GIB]
     # Of equally fast ones what leaves more memory, then the order in which they were tried.
     kept.sort(key=lambda each: (each.iteration_time_s, each.peak_bytes))
@@ -243,32 +233,41 @@ def _chunks(layers: int, pp: int) -> list[int]:
 
 
 def _evaluate(
-    jobs: list[Job], chosen: list[dict[str, Any]], illegal: Counter[str]
+    base: Job, candidates: Iterable[dict[str, Any]], illegal: Counter[str]
 ) -> list[Configuration]:
-    found = []
-    for begin in range(0, len(jobs), BATCH):
-        batch = slice(begin, begin + BATCH)
-        found += _evaluate_batch(jobs[batch], chosen[batch], illegal)
+    """Evaluate the candidates that can exist, in their order; the others are counted by key."""
+    chosen, jobs = [], []
+    variants = Variants(base)
+    for overrides in candidates:
+        try:
+            jobs.append(variants.job(overrides))
+            chosen.append(overrides)
+        except ProjectorError as error:
+            illegal[error.key or "job"] += 1
+    if not jobs:
+        return []
+    batch = JobBatch.of(jobs)
+    found: list[Configuration] = []
+    legal = find_legal(batch)
+    for number in legal.refused[legal.refused >= 0].tolist():
+        illegal[legal.errors[number].key or "job"] += 1
+    kept = np.flatnonzero(legal.refused < 0)
+    for begin in range(0, len(kept), BATCH):
+        part = kept[begin : begin + BATCH]
+        for rows, evaluation in evaluate_possible(
+            batch.take(part), legal.take(part), lambda error: illegal.update([error.key or "job"])
+        ):
+            found += _configurations([chosen[row] for row in part[rows].tolist()], evaluation)
     return found
 
 
-def _evaluate_batch(
-    jobs: list[Job], chosen: list[dict[str, Any]], illegal: Counter[str]
-) -> list[Configuration]:
-    try:
-        evaluation = evaluate(jobs)
-    except ProjectorError as error:
-        if len(jobs) == 1:
-            illegal[error.key or "job"] += 1
-            return []
-        # One of them cannot be evaluated; halves find it in few steps.
-        half = len(jobs) // 2
-        first = _evaluate_batch(jobs[:half], chosen[:half], illegal)
-        return first + _evaluate_batch(jobs[half:], chosen[half:], illegal)
+def _configurations(
+    chosen: list[dict[str, Any]], evaluation: Evaluation
+) -> Iterator[Configuration]:
     steps = evaluation.steps
     headroom = evaluation.batch.cluster.usable_bytes - steps.peak_bytes
     columns = (steps.iteration_s.tolist(), steps.peak_bytes.tolist(), headroom.tolist())
-    return [Configuration(*row) for row in zip(chosen, *columns, strict=True)]
+    return map(Configuration, chosen, *columns)
 
 
 def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:

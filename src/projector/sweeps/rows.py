@@ -10,14 +10,8 @@ from numpy.typing import NDArray
 
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.lower.batch import JobBatch
 from projector.operations.cost import KnownCosts
-from projector.projection.evaluate import (
-    Legal,
-    RefusedJobs,
-    evaluate_legal,
-    find_legal,
-)
+from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.measures import Coded
 from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
 from projector.sweeps.points import PointBatch, PointReader
@@ -94,57 +88,29 @@ class Projector:
         reasons: dict[str, int] = {}
         for why, count in found.left_out:
             _count(reasons, why if isinstance(why, str) else reason_of(why), count)
-        tables: list[tuple[Ints, pa.Table]] = []
+        rows, tables = [], []
         if len(found.rows):
             legal = find_legal(found.jobs)
             refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
             for error, count in zip(legal.errors, refused.tolist(), strict=True):
                 if count:
                     _count(reasons, reason_of(error), count)
-            rows = np.flatnonzero(legal.refused < 0)
-            if len(rows):
-                legal = legal.take(rows)
-                tables = self._tables(found, rows, found.jobs.take(rows), legal, reasons)
+            kept = np.flatnonzero(legal.refused < 0)
+            for part, evaluation in evaluate_possible(
+                found.jobs.take(kept),
+                legal.take(kept),
+                lambda error: _count(reasons, reason_of(error), 1),
+                self._known,
+            ):
+                rows.append(kept[part])
+                tables.append(self._table(found, kept[part], result_columns(evaluation)))
         whole = self._schema().empty_table()
         if tables:
-            whole = pa.concat_tables([table for _, table in tables])
+            whole = pa.concat_tables(tables)
         if tables and best and self._choices > 1:
-            point = points[found.rows[np.concatenate([rows for rows, _ in tables])]]
+            point = points[found.rows[np.concatenate(rows)]]
             whole = whole.take(pa.array(best_rows(whole, point // self._choices)))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
-
-    def _tables(
-        self,
-        found: PointBatch,
-        rows: Ints,
-        jobs: JobBatch,
-        legal: Legal,
-        reasons: dict[str, int],
-    ) -> list[tuple[Ints, "pa.Table"]]:
-        """Return legal jobs with their rows; what cannot be evaluated after all is counted."""
-        try:
-            evaluation = evaluate_legal(jobs, legal, self._known)
-        except RefusedJobs as refused:
-            for error in refused.errors.values():
-                _count(reasons, reason_of(error), 1)
-            keep = np.setdiff1d(np.arange(len(rows)), list(refused.errors))
-        except ProjectorError as error:
-            if len(rows) == 1:
-                _count(reasons, reason_of(error), 1)
-                return []
-            middle = len(rows) // 2
-            return [
-                table
-                for part in (np.arange(middle), np.arange(middle, len(rows)))
-                for table in self._tables(
-                    found, rows[part], jobs.take(part), legal.take(part), reasons
-                )
-            ]
-        else:
-            return [(rows, self._table(found, rows, result_columns(evaluation)))]
-        if not len(keep):
-            return []
-        return self._tables(found, rows[keep], jobs.take(keep), legal.take(keep), reasons)
 
     def _table(
         self, found: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
