@@ -15,7 +15,7 @@ def test_places_are_those_of_the_product(size, data):
     number = st.integers(0, len(combinations) - 1)
     begin = data.draw(number)
     points = [*range(begin, len(combinations)), *data.draw(st.lists(number, max_size=6))]
-    place = np.empty((len(size), len(points)), np.int64)
+    place = np.empty((len(size), len(points)), np.int32)
     find_places(np.array(points), np.array(size), place)
     assert [tuple(row) for row in place.T.tolist()] == [combinations[each] for each in points]
     axes = data.draw(st.lists(st.integers(0, len(size) - 1), unique=True))

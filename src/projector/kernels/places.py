@@ -12,7 +12,7 @@ from ._jit import kernel
 
 @kernel
 def find_places(
-    point_N: NDArray[np.int64], size_A: NDArray[np.int64], place_AN: NDArray[np.int64]
+    point_N: NDArray[np.int64], size_A: NDArray[np.int64], place_AN: NDArray[np.int32]
 ) -> None:
     """Turn numbers of points into places on the axes.
 
@@ -24,7 +24,7 @@ def find_places(
         From 0 to the product of the sizes.
     size_A : int64[A]
         Values of each axis.
-    place_AN : int64[A, N]
+    place_AN : int32[A, N]
         Output.
     """
     num_axes = size_A.shape[0]
@@ -49,7 +49,7 @@ def find_places(
 
 @kernel
 def combine_places(
-    place_AN: NDArray[np.int64],
+    place_AN: NDArray[np.int32],
     axis_K: NDArray[np.int64],
     size_A: NDArray[np.int64],
     key_N: NDArray[np.int64],
@@ -58,7 +58,7 @@ def combine_places(
 
     Parameters
     ----------
-    place_AN : int64[A, N]
+    place_AN : int32[A, N]
     axis_K : int64[K]
         The axes, of which the last varies fastest.
     size_A : int64[A]
@@ -66,7 +66,7 @@ def combine_places(
         Output.
     """
     for n in range(key_N.shape[0]):
-        key = 0
+        key = np.int64(0)
         for k in range(axis_K.shape[0]):
             key = key * size_A[axis_K[k]] + place_AN[axis_K[k], n]
         key_N[n] = key

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,17 +45,32 @@ class SectionColumns:
     def __init__(self, table: SectionTable, index: Ints) -> None:
         """Keep the table, and the row of it that each job has."""
         self.table, self.index = table, index
+        self._kept: dict[str, NDArray[Any]] = {}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NDArray[Any]:
         """Return int64 or float64[jobs]."""
-        try:
-            return self.table.column(name)[self.index]
-        except KeyError:
-            raise AttributeError(name) from None
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._kept:
+            try:
+                column = self.table.column(name)
+            except KeyError:
+                raise AttributeError(name) from None
+            self._kept[name] = self._of_jobs(column)
+        return self._kept[name]
 
     def part(self, name: str) -> Ints:
         """Return int64[jobs]: equal numbers where jobs are equal in a part of the section."""
-        return self.table.part(name)[self.index]
+        return self._of_jobs(self.table.part(name))
+
+    def _of_jobs(self, column: NDArray[Any]) -> NDArray[Any]:
+        if len(column) == 1 and column.ndim == 1:
+            found = np.full(len(self.index), column[0])
+        else:
+            found = column[self.index]
+        # What several read nobody may write.
+        found.setflags(write=False)
+        return found
 
     def of(self, row: int) -> Any:
         """Return the section of one job."""
@@ -95,22 +111,22 @@ class JobBatch:
         """Return some of the jobs."""
         return JobBatch(self.sections, self.index[:, rows], lambda row: self.job(int(rows[row])))
 
-    @property
+    @cached_property
     def model(self) -> SectionColumns:
         """Architectures."""
         return SectionColumns(self.sections.model, self.index[0])
 
-    @property
+    @cached_property
     def parallelism(self) -> SectionColumns:
         """Splits."""
         return SectionColumns(self.sections.parallelism, self.index[1])
 
-    @property
+    @cached_property
     def training(self) -> SectionColumns:
         """Steps."""
         return SectionColumns(self.sections.training, self.index[2])
 
-    @property
+    @cached_property
     def cluster(self) -> SectionColumns:
         """Clusters."""
         return SectionColumns(self.sections.cluster, self.index[3])

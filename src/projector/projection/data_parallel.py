@@ -178,7 +178,7 @@ class _Passes:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._count = replicas.workloads.run_count[replicas.run]
-        self._slowdown = replicas.jobs.cluster.slowdown
+        self._slowdown = np.array(replicas.jobs.cluster.slowdown)
         # The first copy stands for all: each gathers on ranks of its own.
         found, of = replicas.placements
         ranks = [placement.rank_of[: placement.num_stages] for placement in found]

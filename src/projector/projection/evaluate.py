@@ -148,7 +148,7 @@ class Legal(NamedTuple):
     errors: list[ProjectorError]
 
     def take(self, rows: Ints) -> "Legal":
-        """Return some of the jobs, with what they need alone."""
+        """Return some of the jobs, with what they alone need."""
         return Legal(
             self.columns.take(rows),
             Layouts(*_kept(self.layouts.of_job[rows], self.layouts.found)),

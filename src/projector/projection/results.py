@@ -121,37 +121,46 @@ def result_columns(evaluation: Evaluation) -> dict[str, NDArray[Any] | Coded]:
 
 
 def _counts(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
-    batch = evaluation.batch
-    first, group = distinct(batch.model.index, batch.training.seq, batch.training.part("layout"))
-    found = [count_model(evaluation.job(row)) for row in first.tolist()]
+    workloads = evaluation.workloads
+    jobs = workloads.first_jobs()
+    first, group = distinct(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
+    found = [count_model(evaluation.job(row)) for row in workloads.first[first].tolist()]
     names: Mapping[str, type] = {
         "parameters_total": np.int64,
         "parameters_active": np.int64,
         "flop_per_sequence": np.float64,
     }
     return {
-        name: np.array([getattr(each, name) for each in found], kind)[group]
+        name: np.array([getattr(each, name) for each in found], kind)[group[workloads.pipeline]]
         for name, kind in names.items()
     }
 
 
 def _documented(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
-    batch, jobs = evaluation.batch, evaluation.workloads.jobs
+    workloads, jobs = evaluation.workloads, evaluation.workloads.jobs
+    batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
     model, split, training = batch.model, batch.parallelism, batch.training
     first, group = distinct(
-        model.index, split.part("layout"), training.part("layout"), jobs.tp, jobs.ep
+        model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
     )
     forms = [
         documented_forms(model.of(row), split.of(row), training.of(row)) for row in first.tolist()
     ]
     total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
-    tokens = jobs.micro_batch * jobs.seq // jobs.tp // jobs.cp
+    tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
+    of_job = workloads.pipeline
     states_gib, activation_gib = documented_gib(
-        per_rank, tokens * per_token, jobs.gpus, jobs.ep, jobs.pp, jobs.vpp, jobs.microbatches
+        per_rank[of_job],
+        (tokens * per_token)[of_job],
+        jobs.gpus,
+        jobs.ep,
+        jobs.pp,
+        jobs.vpp,
+        jobs.microbatches,
     )
     return {
-        "documented.parameters_total": total,
-        "documented.parameters_per_rank": per_rank,
+        "documented.parameters_total": total[of_job],
+        "documented.parameters_per_rank": per_rank[of_job],
         "documented.param_optimizer_gib": states_gib,
         "documented.activation_gib": activation_gib,
         "documented.total_gib": states_gib + activation_gib,

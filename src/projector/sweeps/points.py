@@ -51,6 +51,7 @@ class Lookup:
 
     def _clear(self) -> None:
         self.values: list[Any] = []
+        self._flags: dict[str, NDArray[np.bool_]] = {}
         self._dense: Ints | None = None
         if self._combinations <= DENSE_TABLE:
             self._dense = np.full(self._combinations, _UNKNOWN, np.int64)
@@ -67,8 +68,8 @@ class Lookup:
         key = places.combined(self._axes)
         if self._dense is not None:
             found = self._dense[key]
-            new = np.unique(key[found == _UNKNOWN])
-            if len(new):
+            if len(found) and found.min() == _UNKNOWN:
+                new = np.unique(key[found == _UNKNOWN])
                 self._dense[new] = [self._add(each) for each in new.tolist()]
                 found = self._dense[key]
             return found
@@ -96,8 +97,18 @@ class Lookup:
 
     def failed(self, numbers: Ints) -> NDArray[np.bool_]:
         """Return which of the values with these numbers are errors."""
-        flags = np.array([isinstance(value, ProjectorError) for value in self.values], np.bool_)
-        return flags[numbers]
+        return self._flag("failed", lambda value: isinstance(value, ProjectorError))[numbers]
+
+    def false(self, numbers: Ints) -> NDArray[np.bool_]:
+        """Return which of the values with these numbers are anything but true."""
+        return self._flag("false", lambda value: value is not True)[numbers]
+
+    def _flag(self, name: str, test: Callable[[Any], bool]) -> NDArray[np.bool_]:
+        known = self._flags.get(name, np.zeros(0, np.bool_))
+        if len(known) < len(self.values):
+            more = [test(value) for value in self.values[len(known) :]]
+            known = self._flags[name] = np.concatenate([known, np.array(more, np.bool_)])
+        return known
 
 
 class Places:
@@ -106,7 +117,7 @@ class Places:
     def __init__(self, space: Space, points: Ints) -> None:
         """Find the places of some points."""
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
-        self._place = np.empty((len(self._sizes), len(points)), np.int64)
+        self._place = np.empty((len(self._sizes), len(points)), np.int32)
         find_places(points, self._sizes, self._place)
 
     def __len__(self) -> int:
@@ -119,7 +130,7 @@ class Places:
 
     def on(self, axis: int) -> Ints:
         """Return the places on one axis."""
-        return np.asarray(self._place[axis])
+        return self._place[axis].astype(np.int64)
 
     def combined(self, axes: Ints) -> Ints:
         """Return the number of each point's combination of some axes."""
@@ -240,8 +251,7 @@ class PointReader:
             drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
         for text, lookup in self._constraints:
             numbers = lookup.numbers(places)
-            keeps = np.array([value is True for value in lookup.values], np.bool_)
-            drop(numbers, ~keeps[numbers], partial(_broken, lookup, text))
+            drop(numbers, lookup.false(numbers), partial(_broken, lookup, text))
         for lookup in (*self._sections, self._others):
             numbers = lookup.numbers(places)
             drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)

@@ -96,9 +96,10 @@ class Projector:
                 if count:
                     _count(reasons, reason_of(error), count)
             kept = np.flatnonzero(legal.refused < 0)
+            every = len(kept) == len(found.rows)
             for part, evaluation in evaluate_possible(
-                found.jobs.take(kept),
-                legal.take(kept),
+                found.jobs if every else found.jobs.take(kept),
+                legal if every else legal.take(kept),
                 lambda error: _count(reasons, reason_of(error), 1),
                 self._known,
             ):
