@@ -89,19 +89,34 @@ class Crew:
         try:
             assert process.stdout is not None
             _send(process, pickle.dumps(points))
-            answer = pickle.load(process.stdout)  # noqa: S301  # our own process
+            found = pickle.load(process.stdout)  # noqa: S301  # our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             raise _died(process) from None
         finally:
             self._idle.put(process)
-        if isinstance(answer, Batch):
-            return answer
-        if isinstance(answer, ProjectorError):
-            raise answer
-        msg = f"a worker of the sweep failed at points {points.start} to {points.stop - 1}"
-        error = RuntimeError(msg)
-        error.add_note(str(answer))
-        raise error
+        return unwrap(found, points)
+
+
+def answer(space: Space, axes: Mapping[str, str], points: range) -> Batch | ProjectorError | str:
+    """Return the rows of ``points``, or what went wrong: an error of the user, or a traceback."""
+    try:
+        return project_points(space, axes, points)
+    except ProjectorError as error:
+        return error
+    except Exception:  # noqa: BLE001, RUF100  # told to the caller
+        return traceback.format_exc()
+
+
+def unwrap(answer: Batch | ProjectorError | str, points: range) -> Batch:
+    """Return the rows in an `answer`, or raise what went wrong."""
+    if isinstance(answer, Batch):
+        return answer
+    if isinstance(answer, ProjectorError):
+        raise answer
+    msg = f"a worker of the sweep failed at points {points.start} to {points.stop - 1}"
+    error = RuntimeError(msg)
+    error.add_note(answer)
+    raise error
 
 
 def serve() -> None:
@@ -118,20 +133,11 @@ def serve() -> None:
             failure = traceback.format_exc()
         while True:
             points = pickle.load(requests)  # noqa: S301  # our own process
-            answer: Any = failure
+            found: Any = failure
             if failure is None:
-                answer = _answer(space, axes, points)
-            answers.write(pickle.dumps(answer))
+                found = answer(space, axes, points)
+            answers.write(pickle.dumps(found))
             answers.flush()
-
-
-def _answer(space: Space, axes: Mapping[str, str], points: range) -> Batch | ProjectorError | str:
-    try:
-        return project_points(space, axes, points)
-    except ProjectorError as error:
-        return error
-    except Exception:  # noqa: BLE001, RUF100  # told to the caller
-        return traceback.format_exc()
 
 
 def _start() -> subprocess.Popen[bytes]:
