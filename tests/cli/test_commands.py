@@ -36,7 +36,15 @@ SURFACE = {
     "performance": {"assignments", "--profiling-mode", "--timeline"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
-    "sweep": {"space", "--out", "--engine", "--dry-run", "--overwrite", "--workers"}
+    "sweep": {
+        "space",
+        "--out",
+        "--engine",
+        "--scheduler",
+        "--dry-run",
+        "--overwrite",
+        "--workers",
+    }
     | OUTPUT_OPTIONS,
     "search": {
         "assignments",

@@ -15,13 +15,9 @@ from projector.cli.output import (
     print_warnings,
     say,
 )
-from projector.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from projector.sweeps.space import Space
-
-ENGINES = ("local",)
-"""Who computes; distributed engines are not part of this version."""
 
 
 @click.command("sweep")
@@ -32,7 +28,12 @@ ENGINES = ("local",)
     default="local",
     show_default=True,
     metavar="local|dask",
-    help="Who computes; this version has local only.",
+    help="Who computes: processes of this machine, or a Dask cluster.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS|FILE",
+    help="Dask cluster: tcp://HOST:PORT or a scheduler file. Left out, one is started here.",
 )
 @click.option("--dry-run", is_flag=True, help="Look at a sample and say how long all of it takes.")
 @click.option("--overwrite", is_flag=True, help="Replace a sweep that is at PATH.")
@@ -47,6 +48,7 @@ def command(
     space: str,
     out: str | None,
     engine: str,
+    scheduler: str | None,
     dry_run: bool,
     overwrite: bool,
     workers: int | None,
@@ -61,21 +63,26 @@ def command(
 
     Exit code 3: no point of the space is a legal job.
     """
-    if engine not in ENGINES:
-        msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
-        raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
     announce_compilation(quiet=quiet)
     from projector.sweeps.space import read_space
 
     found = read_space(space)
     if dry_run:
-        return _dry_run(found, workers, as_json=as_json)
+        return _dry_run(found, workers, engine, scheduler, as_json=as_json)
     from projector.report.progress import SweepProgress
     from projector.sweeps.engine import sweep
 
     try:
         with SweepProgress(quiet=quiet) as progress:
-            result = sweep(found, out, overwrite=overwrite, workers=workers, progress=progress)
+            result = sweep(
+                found,
+                out,
+                overwrite=overwrite,
+                workers=workers,
+                engine=engine,
+                scheduler=scheduler,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         if out is not None:
             say(f"interrupted; the same command continues {out}")
@@ -90,10 +97,12 @@ def command(
     return SUCCESS if result.rows else DOES_NOT_FIT
 
 
-def _dry_run(space: "Space", workers: int | None, *, as_json: bool) -> int:
+def _dry_run(
+    space: "Space", workers: int | None, engine: str, scheduler: str | None, *, as_json: bool
+) -> int:
     from projector.sweeps.engine import estimate
 
-    found = estimate(space, workers)
+    found = estimate(space, workers, engine=engine, scheduler=scheduler)
     if as_json:
         print_json({**plain_envelope(), **found.to_dict(), "fields": list(space.fields)})
     else:

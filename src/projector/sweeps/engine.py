@@ -3,17 +3,25 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 from projector.sweeps.result import Chunk, SweepResult
 from projector.sweeps.rows import Batch, column_kinds, project_points
 from projector.sweeps.space import Space, SpaceLike, axis_kinds, read_space, sample
 from projector.sweeps.store import Plan, Store, Totals, is_begun
 from projector.sweeps.workers import Crew
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from projector.sweeps.cluster import Cluster
+
+ENGINES = LOCAL, DASK = "local", "dask"
+"""Who projects: processes of this machine, or a Dask cluster."""
 
 BATCH_POINTS = 256
 """Points projected together: enough that operators are costed once for many, few enough that all
@@ -64,6 +72,8 @@ def sweep(
     *,
     overwrite: bool = False,
     workers: int | None = None,
+    engine: str = LOCAL,
+    scheduler: "str | Path | Client | None" = None,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Project every point of a space.
@@ -79,6 +89,12 @@ def sweep(
         Whether a sweep that is at ``out`` goes first.
     workers : int, optional
         Processes; one for each processor when left out. Rows do not depend on it.
+    engine : str
+        ``local``, or ``dask`` for a cluster of `Dask <https://www.dask.org>`_ (extra ``dask``).
+        Rows do not depend on it.
+    scheduler : str, Path or Client, optional
+        Where the Dask cluster is: an address (``tcp://HOST:PORT``), a scheduler file or a client.
+        When left out, one is started on this machine for this call.
     progress : callable, optional
         Called after every batch with the points done and to do in this call, and the rows found.
 
@@ -86,10 +102,23 @@ def sweep(
     ------
     ProjectorError
         If there is no such space, it takes too long, ``out`` cannot be written or holds something
-        else, or a worker dies. Finished chunks are kept.
+        else, a worker dies, or there is no such cluster. Finished chunks are kept.
     """
     found = read_space(space)
-    crew = _workers(workers)
+    with _cluster(engine, scheduler, workers) as cluster:
+        return _sweep(found, out, overwrite, _workers(workers), cluster, progress)
+
+
+def _sweep(
+    found: Space,
+    out: str | Path | None,
+    overwrite: bool,
+    crew: int,
+    cluster: "Cluster | None",
+    progress: Progress | None,
+) -> SweepResult:
+    if cluster is not None:
+        crew = cluster.workers
     axes = axis_kinds(found)
     plan = Plan.of(found, column_kinds(axes))
     if out is None:
@@ -97,7 +126,7 @@ def sweep(
         chunks: list[Chunk] = []
         totals = Totals()
         begun = time.perf_counter()
-        for chunk in _chunks(found, axes, plan, range(plan.chunks), crew, progress):
+        for chunk in _chunks(found, axes, plan, range(plan.chunks), crew, cluster, progress):
             chunks.append(chunk)
             totals.add(chunk[2])
         seconds = time.perf_counter() - begun
@@ -114,7 +143,7 @@ def sweep(
         if not store.finished:
             begun = time.perf_counter()
             todo = _Todo(store)
-            for number, table, counts in _chunks(found, axes, plan, todo, crew, progress):
+            for number, table, counts in _chunks(found, axes, plan, todo, crew, cluster, progress):
                 store.put(number, table, counts)
             seconds = time.perf_counter() - begun
         return SweepResult(
@@ -127,10 +156,21 @@ def sweep(
         )
 
 
-def estimate(space: SpaceLike, workers: int | None = None) -> Estimate:
-    """Project a sample of a space to say how long all of it takes."""
+def estimate(
+    space: SpaceLike,
+    workers: int | None = None,
+    *,
+    engine: str = LOCAL,
+    scheduler: "str | Path | Client | None" = None,
+) -> Estimate:
+    """Project a sample of a space to say how long all of it takes, with the workers of `sweep`.
+
+    The sample is projected here, so that workers are taken to be as fast as this machine.
+    """
     found = read_space(space)
-    return _estimate(found, _workers(workers), _SAMPLE)
+    with _cluster(engine, scheduler, workers) as cluster:
+        crew = _workers(workers) if cluster is None else cluster.workers
+    return _estimate(found, crew, _SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +189,7 @@ def _chunks(
     plan: Plan,
     todo: Iterable[int],
     workers: int,
+    cluster: "Cluster | None",
     progress: Progress | None,
 ) -> Iterator[Chunk]:
     """Yield the chunks of ``todo`` in order, as tables."""
@@ -159,8 +200,10 @@ def _chunks(
     tasks = (batch for number in todo for batch in _batches(plan.chunk(number)))
     with ExitStack() as stack:
         batches: Iterator[Batch]
-        if workers > 1 and points > FEW_POINTS:
-            least = -(-points // BATCH_POINTS)
+        least = -(-points // BATCH_POINTS)
+        if cluster is not None:
+            batches = stack.enter_context(cluster.crew(space, axes, least)).project(tasks)
+        elif workers > 1 and points > FEW_POINTS:
             batches = stack.enter_context(Crew(min(workers, least), space, axes)).project(tasks)
         else:
             batches = (project_points(space, axes, batch) for batch in tasks)
@@ -181,6 +224,26 @@ def _chunks(
 
 def _batches(chunk: range) -> Iterator[range]:
     return (chunk[begin : begin + BATCH_POINTS] for begin in range(0, len(chunk), BATCH_POINTS))
+
+
+def _cluster(
+    engine: str, scheduler: "str | Path | Client | None", workers: int | None
+) -> AbstractContextManager["Cluster | None"]:
+    """Return the cluster that ``engine`` asks for; None for the processes of this machine."""
+    if engine not in ENGINES:
+        msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
+        raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
+    if engine == LOCAL:
+        if scheduler is not None:
+            msg = f"scheduler: only the engine {DASK} has one; leave it out, or take engine {DASK}"
+            raise ConfigError(msg, key="scheduler", value=str(scheduler), allowed="nothing")
+        return nullcontext()
+    if scheduler is not None and workers is not None:
+        msg = f"workers: a cluster that is running has its own; leave out {workers}"
+        raise ConfigError(msg, key="workers", value=workers, allowed="nothing")
+    from projector.sweeps.cluster import Cluster
+
+    return Cluster(scheduler, _workers(workers))
 
 
 def _workers(workers: int | None) -> int:
