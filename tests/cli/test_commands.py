@@ -38,8 +38,17 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
-    "sweep": {"space", "--out", "--engine", "--dry-run", "--overwrite", "--workers"}
-    | {"--plot", "--html"}
+    "sweep": {
+        "space",
+        "--plot",
+        "--html",
+        "--out",
+        "--engine",
+        "--scheduler",
+        "--dry-run",
+        "--overwrite",
+        "--workers",
+    }
     | OUTPUT_OPTIONS,
     "search": {
         "assignments",

@@ -81,12 +81,15 @@ def test_nothing_fits(command):
     assert "No row fits" in out
 
 
-@pytest.mark.parametrize("engine", ["dask", "ray"])
-def test_other_engines_are_not_there(command, engine):
-    code, out, err = command("--engine", engine, "--json")
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_other_engines_are_not_there(command, dry):
+    code, out, err = command("--engine", "ray", "--json", *dry)
     assert code == 2
-    assert json.loads(out)["allowed"] == ["local"]
-    assert "legal: local" in err
+    assert json.loads(out)["allowed"] == ["local", "dask"]
+    assert "legal: local, dask" in err
+    code, out, err = command("--scheduler", "tcp://host:8786", "--json", *dry)
+    assert (code, json.loads(out)["key"]) == (2, "scheduler")
+    assert "only the engine dask has one" in err
 
 
 def test_another_sweep_at_that_place(command, tmp_path):

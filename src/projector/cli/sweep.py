@@ -16,13 +16,10 @@ from projector.cli.output import (
     say,
 )
 from projector.cli.pictures import read_pictures, say_written, write_pictures
-from projector.errors import ConfigError, UnsupportedError
+from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.config.space import Space
-
-ENGINES = ("local",)
-"""Who computes; distributed engines are not part of this version."""
 
 
 @click.command("sweep")
@@ -33,7 +30,12 @@ ENGINES = ("local",)
     default="local",
     show_default=True,
     metavar="local|dask",
-    help="Who computes; this version has local only.",
+    help="Who computes: processes of this machine, or a Dask cluster.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS|FILE",
+    help="Dask cluster: tcp://HOST:PORT or a scheduler file. Left out, one is started here.",
 )
 @click.option("--dry-run", is_flag=True, help="Look at a sample and say how long all of it takes.")
 @click.option("--overwrite", is_flag=True, help="Replace a sweep that is at PATH.")
@@ -57,6 +59,7 @@ def command(
     space: str,
     out: str | None,
     engine: str,
+    scheduler: str | None,
     dry_run: bool,
     overwrite: bool,
     workers: int | None,
@@ -78,9 +81,6 @@ def command(
       projector sweep space.yaml --out rows.parquet --plot pareto=front.png --html rows.html
       projector sweep space.yaml --plot heatmap:tp,pp=tp_pp.svg --plot heatmap:tp,nodes,mfu=mfu.svg
     """  # noqa: D301  click looks for the backspace
-    if engine not in ENGINES:
-        msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
-        raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
     if dry_run and (plots or html is not None):
         msg = "--plot and --html need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)
@@ -94,13 +94,21 @@ def command(
 
         pictures = check_pictures(pictures, found)
     if dry_run:
-        return _dry_run(found, workers, as_json=as_json)
+        return _dry_run(found, workers, engine, scheduler, as_json=as_json)
     from projector.report.progress import SweepProgress
     from projector.sweeps.engine import sweep
 
     try:
         with SweepProgress(quiet=quiet) as progress:
-            result = sweep(found, out, overwrite=overwrite, workers=workers, progress=progress)
+            result = sweep(
+                found,
+                out,
+                overwrite=overwrite,
+                workers=workers,
+                engine=engine,
+                scheduler=scheduler,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         if out is not None:
             say(f"interrupted; the same command continues {out}")
@@ -121,10 +129,12 @@ def command(
     return SUCCESS if result.rows else DOES_NOT_FIT
 
 
-def _dry_run(space: "Space", workers: int | None, *, as_json: bool) -> int:
+def _dry_run(
+    space: "Space", workers: int | None, engine: str, scheduler: str | None, *, as_json: bool
+) -> int:
     from projector.sweeps.engine import estimate
 
-    found = estimate(space, workers)
+    found = estimate(space, workers, engine=engine, scheduler=scheduler)
     if as_json:
         print_json({**plain_envelope(), **found.to_dict(), "fields": list(space.fields)})
     else:

@@ -3,20 +3,28 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from projector.config.space import Space
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
 from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
 from projector.sweeps.workers import Crew
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from projector.sweeps.cluster import Cluster
+
+ENGINES = LOCAL, DASK = "local", "dask"
+"""Who projects: processes of this machine, or a Dask cluster."""
 
 FEW_POINTS = 16_384
 """Fewer points than this are projected before further processes have started."""
@@ -65,6 +73,8 @@ def sweep(
     *,
     overwrite: bool = False,
     workers: int | None = None,
+    engine: str = LOCAL,
+    scheduler: "str | Path | Client | None" = None,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Project every point of a space.
@@ -80,6 +90,12 @@ def sweep(
         Whether a sweep that is at ``out`` goes first.
     workers : int, optional
         Processes; one for each processor when left out. Rows do not depend on it.
+    engine : str
+        ``local``, or ``dask`` for a cluster of `Dask <https://www.dask.org>`_ (extra ``dask``).
+        Rows do not depend on it.
+    scheduler : str, Path or Client, optional
+        Where the Dask cluster is: an address (``tcp://HOST:PORT``), a scheduler file or a client.
+        When left out, one is started on this machine for this call.
     progress : callable, optional
         Called after every chunk with the points done and to do in this call, and the rows found.
 
@@ -87,10 +103,23 @@ def sweep(
     ------
     ProjectorError
         If there is no such space, it takes too long, ``out`` cannot be written or holds something
-        else, or a worker dies. Finished chunks are kept.
+        else, a worker dies, or there is no such cluster. Finished chunks are kept.
     """
     found = read_space(space)
-    crew = _workers(workers)
+    with _cluster(engine, scheduler, workers) as cluster:
+        return _sweep(found, out, overwrite, _workers(workers), cluster, progress)
+
+
+def _sweep(
+    found: Space,
+    out: str | Path | None,
+    overwrite: bool,
+    crew: int,
+    cluster: "Cluster | None",
+    progress: Progress | None,
+) -> SweepResult:
+    if cluster is not None:
+        crew = cluster.workers
     axes = axis_kinds(found)
     plan = Plan.of(found, column_kinds(axes))
     if out is None:
@@ -98,7 +127,7 @@ def sweep(
         parts: list[Part] = []
         totals = Totals()
         begun = time.perf_counter()
-        for part in _parts(found, axes, plan, range(plan.chunks), crew, progress):
+        for part in _parts(found, axes, plan, range(plan.chunks), crew, cluster, progress):
             parts.append(part)
             totals.add(part.totals)
         seconds = time.perf_counter() - begun
@@ -115,7 +144,7 @@ def sweep(
         if not store.finished:
             begun = time.perf_counter()
             todo = _Todo(store)
-            for part in _parts(found, axes, plan, todo, crew, progress):
+            for part in _parts(found, axes, plan, todo, crew, cluster, progress):
                 store.put(part)
             seconds = time.perf_counter() - begun
         return SweepResult(
@@ -128,10 +157,21 @@ def sweep(
         )
 
 
-def estimate(space: SpaceLike, workers: int | None = None) -> Estimate:
-    """Project a sample of a space to say how long all of it takes."""
+def estimate(
+    space: SpaceLike,
+    workers: int | None = None,
+    *,
+    engine: str = LOCAL,
+    scheduler: "str | Path | Client | None" = None,
+) -> Estimate:
+    """Project a sample of a space to say how long all of it takes, with the workers of `sweep`.
+
+    The sample is projected here, so that workers are taken to be as fast as this machine.
+    """
     found = read_space(space)
-    return _estimate(found, _workers(workers), _SAMPLE)
+    with _cluster(engine, scheduler, workers) as cluster:
+        crew = _workers(workers) if cluster is None else cluster.workers
+    return _estimate(found, crew, _SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +190,7 @@ def _parts(
     plan: Plan,
     todo: Iterable[int],
     workers: int,
+    cluster: "Cluster | None",
     progress: Progress | None,
 ) -> Iterator[Part]:
     """Yield the chunks of ``todo`` in order."""
@@ -157,9 +198,12 @@ def _parts(
     chunks = -(-points // plan.chunk_points)
     with ExitStack() as stack:
         parts: Iterator[Part]
-        if workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
-            crew = Crew(min(workers, chunks), space, axes, plan.chunk_points)
+        if cluster is not None:
+            crew = cluster.crew(space, axes, plan.chunk_points, chunks)
             parts = stack.enter_context(crew).project(todo)
+        elif workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
+            local = Crew(min(workers, chunks), space, axes, plan.chunk_points)
+            parts = stack.enter_context(local).project(todo)
         else:
             sweeper = Sweeper(space, axes, plan.chunk_points)
             parts = (sweeper.part(number) for number in todo)
@@ -169,6 +213,26 @@ def _parts(
             if progress is not None:
                 progress(done, points, rows)
             yield part
+
+
+def _cluster(
+    engine: str, scheduler: "str | Path | Client | None", workers: int | None
+) -> AbstractContextManager["Cluster | None"]:
+    """Return the cluster that ``engine`` asks for; None for the processes of this machine."""
+    if engine not in ENGINES:
+        msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
+        raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
+    if engine == LOCAL:
+        if scheduler is not None:
+            msg = f"scheduler: only the engine {DASK} has one; leave it out, or take engine {DASK}"
+            raise ConfigError(msg, key="scheduler", value=str(scheduler), allowed="nothing")
+        return nullcontext()
+    if scheduler is not None and workers is not None:
+        msg = f"workers: a cluster that is running has its own; leave out {workers}"
+        raise ConfigError(msg, key="workers", value=workers, allowed="nothing")
+    from projector.sweeps.cluster import Cluster
+
+    return Cluster(scheduler, _workers(workers))
 
 
 def _workers(workers: int | None) -> int:

@@ -130,7 +130,7 @@ class Places:
 
     def on(self, axis: int) -> Ints:
         """Return the places on one axis."""
-        return self._place[axis].astype(np.int64)
+        return np.asarray(self._place[axis], np.int64)
 
     def combined(self, axes: Ints) -> Ints:
         """Return the number of each point's combination of some axes."""

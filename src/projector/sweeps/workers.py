@@ -92,19 +92,34 @@ class Crew:
         try:
             assert process.stdout is not None
             _send(process, pickle.dumps(chunk))
-            answer = pickle.load(process.stdout)  # noqa: S301  # our own process
+            found = pickle.load(process.stdout)  # noqa: S301  # our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             raise _died(process) from None
         finally:
             self._idle.put(process)
-        if isinstance(answer, Part):
-            return answer
-        if isinstance(answer, ProjectorError):
-            raise answer
-        msg = f"a worker of the sweep failed at chunk {chunk}"
-        error = RuntimeError(msg)
-        error.add_note(str(answer))
-        raise error
+        return unwrap(found, chunk)
+
+
+def answer(sweeper: Sweeper, chunk: int) -> Part | ProjectorError | str:
+    """Return a chunk, or what went wrong: an error of the user, or a traceback."""
+    try:
+        return sweeper.part(chunk)
+    except ProjectorError as error:
+        return error
+    except Exception:  # noqa: BLE001, RUF100  # told to the caller
+        return traceback.format_exc()
+
+
+def unwrap(answer: Part | ProjectorError | str, chunk: int) -> Part:
+    """Return the chunk in an `answer`, or raise what went wrong."""
+    if isinstance(answer, Part):
+        return answer
+    if isinstance(answer, ProjectorError):
+        raise answer
+    msg = f"a worker of the sweep failed at chunk {chunk}"
+    error = RuntimeError(msg)
+    error.add_note(answer)
+    raise error
 
 
 def serve() -> None:
@@ -121,18 +136,9 @@ def serve() -> None:
             sweeper, failure = None, traceback.format_exc()
         while True:
             chunk = pickle.load(requests)  # noqa: S301  # our own process
-            answer: Any = failure if sweeper is None else _answer(sweeper, chunk)
-            answers.write(pickle.dumps(answer))
+            found: Any = failure if sweeper is None else answer(sweeper, chunk)
+            answers.write(pickle.dumps(found))
             answers.flush()
-
-
-def _answer(sweeper: Sweeper, chunk: int) -> Part | ProjectorError | str:
-    try:
-        return sweeper.part(chunk)
-    except ProjectorError as error:
-        return error
-    except Exception:  # noqa: BLE001, RUF100  # told to the caller
-        return traceback.format_exc()
 
 
 def _start() -> subprocess.Popen[bytes]:
