@@ -80,6 +80,8 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         (costs.expert_parameters[workload], columns.edp * copies, columns.edp_local),
     )
     for position, (parameters, ranks_of_replica, local_of_replica) in enumerate(groups):
+        if position and not parameters.any():
+            continue
         ranks, local = ranks_of_replica[owner], local_of_replica[owner]
         bucket = bucket_parameters(replicas.jobs.parallelism.bucket[owner], ranks)
         size = np.maximum(parameters, bucket)
