@@ -1,6 +1,8 @@
 """Find which part of an H100 is worth most for which workload: matrix rate, memory or links.
 
 python examples/compare_chips.py [FOLDER]         the figure goes to FOLDER, by default out/
+
+The figure needs the extra `plot`, Sobol indices the extra `sensitivity`.
 """
 
 import math

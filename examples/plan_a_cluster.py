@@ -1,6 +1,8 @@
 """Plan how many H100 nodes, in which layout, train Llama 3.1 70B on a token target in time.
 
 python examples/plan_a_cluster.py [FOLDER]        figures go to FOLDER, by default out/
+
+Figures need the extra `plot` (pip install '.[plot]').
 """
 
 import sys
