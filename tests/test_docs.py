@@ -48,6 +48,12 @@ def test_the_table_and_the_charts_of_schedules_are_current():
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
+def test_the_changes_of_published_layouts_are_current():
+    # Run docs/make_search.py, which also searches; then read what docs/search.md says about them.
+    script = str(ROOT / "docs" / "make_search.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 def test_every_schedule_has_a_chart_and_every_chart_is_shown():
     page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\(figures/schedules/(.+)\.png\)", page)

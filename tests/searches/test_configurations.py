@@ -90,6 +90,15 @@ def test_a_job_in_one_layout_is_searched_without_it():
     assert search(pinned, limits=SMALL).evaluated == search(JOB, limits=SMALL).evaluated
 
 
+def test_chunks_divide_what_counts_as_a_layer():
+    # 30 layers, with the embedding and the loss 32.
+    ends = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+    job = {**JOB, "model": {"extends": "llama3.1_8b", "num_layers": 30}}
+    assert {each.overrides["parallelism.vpp"] for each in found_on(job)} == {1, 3, 5}
+    counted = {**job, "parallelism": dict.fromkeys(ends, True)}
+    assert {each.overrides["parallelism.vpp"] for each in found_on(counted)} == {1, 2, 4, 8}
+
+
 def test_experts_are_spread_over_what_divides_them():
     job = {**JOB, "model": "mixtral_8x7b", "cluster": {"device": "h200", "nodes": 2}}
     degrees = {each.overrides["parallelism.ep"] for each in found_on(job)}

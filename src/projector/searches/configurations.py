@@ -204,7 +204,7 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
             if gpus % (tp * pp * cp) or (cp > 1 and seq // cp < LEAST_TOKENS_OF_A_CP_RANK):
                 continue
             for vpp, ep in itertools.product(
-                _chunks(model.num_layers, pp), divisors(experts, gpus // pp)
+                _chunks(_places(job), pp), divisors(experts, gpus // pp)
             ):
                 for schedule, micro_batch, recompute, zero in itertools.product(
                     limits.schedules, limits.micro_batch_sizes, limits.recompute,
@@ -225,11 +225,18 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _chunks(layers: int, pp: int) -> list[int]:
+def _places(job: Job) -> int:
+    """Return the layers that stages share, with the embedding and the loss where they count."""
+    split = job.parallelism
+    ends = (split.account_for_embedding_in_pipeline_split, split.account_for_loss_in_pipeline_split)
+    return job.model.num_layers + sum(ends)
+
+
+def _chunks(places: int, pp: int) -> list[int]:
     """Return the chunks of a rank that its layers divide into."""
     if pp == 1:
         return [1]
-    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if layers % (pp * v) == 0)]
+    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if places % (pp * v) == 0)]
 
 
 def _evaluate(

@@ -1,0 +1,137 @@
+"""The example scripts and the notebook run as a user runs them, and say what projections say."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import projector as pj
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTEBOOK = EXAMPLES / "tour.ipynb"
+
+NO_SALIB = (
+    "import runpy, sys; sys.modules['SALib'] = None; sys.argv = sys.argv[1:]; "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+def run_example(folder, *arguments):
+    """Run a script in a folder of its own and return what it prints."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_plan_a_cluster(tmp_path):
+    out = run_example(tmp_path, EXAMPLES / "plan_a_cluster.py")
+    rows = re.findall(
+        r"^ *([\d,]+)  (.*?) zero(\d) mbs(\d) (\w+) +([\d,]+) +([\d,]+) +([\d.]+) +([\d.]+)$",
+        out,
+        flags=re.MULTILINE,
+    )
+    assert [row[0] for row in rows] == ["128", "256", "512", "1,024", "2,048"]
+    steps = []
+    for gpus, degrees, zero, micro_batch, recompute, step_ms, rate, peak, days in rows:
+        split = {name: int(value) for name, value in re.findall(r"(tp|pp|vpp|cp)(\d+)", degrees)}
+        job = {
+            "model": "llama3.1_70b",
+            "parallelism": {**split, "zero_stage": int(zero)},
+            "training": {
+                "micro_batch_size": int(micro_batch), "global_batch_size": 1024,
+                "seq_length": 8192, "recompute": recompute,
+            },
+            "cluster": {"device": "h100", "nodes": int(gpus.replace(",", "")) // 8},
+        }  # fmt: skip
+        step = pj.project_performance(job)
+        steps.append(step.iteration_time_s)
+        assert f"{step.iteration_time_s * 1e3:,.0f}" == step_ms
+        assert f"{step.tokens_per_s_per_gpu:,.0f}" == rate
+        assert f"{step.memory.peak_bytes / 2**30:.1f}" == peak
+        assert step.memory.fits
+        tokens_a_day = 1024 * 8192 / step.iteration_time_s * 86_400 * 0.92
+        assert float(days) == pytest.approx(1e12 / tokens_a_day, abs=0.051)
+    assert steps == sorted(steps, reverse=True)
+    # 512 GPUs are the fewest within 30 days, and the search is no slower than the sweep there.
+    (nodes, best), *_ = re.findall(r"time: (\d+) nodes.* takes ([\d.]+) days", out)
+    assert float(rows[1][-1]) > 30 >= float(rows[2][-1]) >= float(best)
+    assert nodes == "64"
+    for name in ("scaling", "pareto"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+WORTH = re.compile(
+    r"^(\w.*?) +(-?[\d.]+) +(-?[\d.]+) +(-?[\d.]+)  (matrix rate|HBM rate|links)$", re.MULTILINE
+)
+PARTS = ("matrix rate", "HBM rate", "links")
+
+
+def test_compare_chips(tmp_path):
+    out = run_example(tmp_path, EXAMPLES / "compare_chips.py", tmp_path / "figures")
+    found = WORTH.findall(out)
+    assert len(found) == 4
+    assert {best for *_, best in found} == {"matrix rate", "links"}
+    for name, *worth, best in found:
+        assert best == max(zip(map(float, worth), PARTS, strict=True))[1], name
+    # A chip twice as fast in the part that is worth most beats chips twice as fast in another.
+    base = {
+        "model": "qwen3_30b_a3b",
+        "parallelism": {"ep": 16},
+        "training": {"micro_batch_size": 1, "global_batch_size": 256, "seq_length": 4096},
+        "cluster": {"device": "h100", "nodes": 8},
+    }
+    chip = {
+        "matrix rate": {"cluster.device.matrix_flop_per_clk_per_cu.bf16": 8192.0},
+        "HBM rate": {"cluster.device.hbm_peak_tb_per_s": 6.7},
+        "links": {
+            "cluster.device.scale_up_gb_per_s": 900.0,
+            "cluster.device.scale_up_peer_gb_per_s": 900.0,
+            "cluster.network.nic_gbit_per_s": 800.0,
+        },
+    }
+    steps = {
+        part: pj.project_performance(pj.load_job(base, chip[part])).iteration_time_s
+        for part in PARTS
+    }
+    assert min(steps, key=steps.get) == found[-1][-1]
+    # Sobol indices agree with the table: the same order, and shares of about the same size.
+    checks = re.findall(r"^(\w.*?) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", out, re.MULTILINE)
+    assert [part for part, *_ in checks] == list(PARTS)
+    for _, _, share, alone, _ in checks:
+        assert float(alone) == pytest.approx(float(share), abs=0.1)
+    assert (tmp_path / "figures" / "chips.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_chips_without_salib(tmp_path):
+    out = run_example(tmp_path, "-c", NO_SALIB, EXAMPLES / "compare_chips.py")
+    assert len(WORTH.findall(out)) == 4
+    assert "pip install 'projector[sensitivity]'" in out
+    assert (tmp_path / "out" / "chips.png").exists()
+
+
+def test_the_notebook_is_stored_without_outputs():
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+def test_the_notebook_runs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": EXAMPLES}}).execute()
+    outputs = [each for cell in notebook.cells for each in cell.get("outputs", [])]
+    shown = [each.data for each in outputs if "data" in each]
+    tables = [each["text/html"] for each in shown if "text/html" in each]
+    assert sum("image/png" in each for each in shown) == 3
+    text = "".join(each.text for each in outputs if each.output_type == "stream")
+    job = pj.load_job(EXAMPLES / "mixtral_8x22b_mi355x.yaml", {"parallelism.vpp": 1})
+    # What is shown in HTML and what is printed are the results of the same calls here.
+    assert tables[0] == pj.project_memory(job)._repr_html_()
+    assert tables[1] == pj.project_performance(job)._repr_html_()
+    best = pj.search(job, top=1).best[0]
+    assert f"\n{best.tokens_per_s_per_gpu:,.0f} tokens/s/GPU  pp=" in text
+    fastest = pj.project_performance(job, schedule="all").schedule
+    assert re.search(rf"^{fastest} ", text, flags=re.MULTILINE)
