@@ -146,6 +146,7 @@ def run_first(jobs, slowdown=0.1):
     gathered_forwards(
         np.cumsum([0, *(len(job) for _, job in jobs)]),
         rank_of_stage,
+        np.arange(len(stages)),
         np.cumsum([0, *map(len, stages)]),
         columns[0].astype(np.int64),
         *(np.ascontiguousarray(column) for column in columns[1:]),
@@ -155,6 +156,26 @@ def run_first(jobs, slowdown=0.1):
         duration_s,
     )
     return duration_s
+
+
+def test_stages_of_one_kind_share_their_runs():
+    alike = [[(2, 1.0, 0.5)], [(1, 1.0, 3.0)], [(2, 1.0, 0.5)]]
+    expected = run_first([((0, 1, 2), alike)], slowdown=0.0)
+    shared = np.empty(3)
+    gathered_forwards(
+        np.array([0, 3]),
+        np.array([0, 1, 2]),
+        np.array([0, 1, 0]),
+        np.array([0, 1, 2]),
+        np.array([2, 1]),
+        np.array([1.0, 1.0]),
+        np.array([0.5, 3.0]),
+        np.zeros(1),
+        np.empty(3),
+        np.empty(3),
+        shared,
+    )
+    assert shared.tolist() == expected.tolist()
 
 
 gathered = st.lists(st.tuples(st.integers(0, 4), seconds, seconds), max_size=3)
@@ -198,7 +219,7 @@ def test_pipelines_do_not_depend_on_each_other(several):
     np.testing.assert_array_equal(together, alone)
 
 
-TERMS = ("launch", "tail", "reduce_after", "gather_after", "once", "each")
+TERMS = ("launch", "tail", "reduce_after", "gather_after", "last", "each")
 
 
 @st.composite
@@ -214,7 +235,10 @@ def ending(draw):
         ranks.append((start, end, last, alone, alone + busy + draw(ticks), busy))
     count = num_ranks * num_chunks
     stages = [
-        {"categories": [draw(seconds) for _ in range(6)], **{name: draw(seconds) for name in TERMS}}
+        {
+            "categories": [draw(seconds) for _ in range(6)],
+            **{name: draw(seconds) for name in (*TERMS, "first")},
+        }
         for _ in range(count)
     ]
     order = draw(st.permutations(range(count)))
@@ -226,9 +250,10 @@ def ending(draw):
 
 def run_ends(*cases, rows=None, run=None):
     """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``."""
-    stage_rows, optimizer, firsts = [[0.0] * STAGE_TERMS], [0.0], []
+    stage_rows, optimizer, firsts, exposed = [[0.0] * STAGE_TERMS], [0.0], [], [0.0]
     for _, _, stages, updates, *_ in cases:
         firsts.append((len(stage_rows), len(optimizer)))
+        exposed += [stage["first"] for stage in stages]
         stage_rows += [[*stage["categories"], *(stage[name] for name in TERMS)] for stage in stages]
         optimizer += updates
     columns = [
@@ -255,7 +280,10 @@ def run_ends(*cases, rows=None, run=None):
         alone_start,
         alone_end,
         busy,
-        np.array(stage_rows),
+        # Kinds of stages stand the other way round.
+        np.arange(len(stage_rows))[::-1].copy(),
+        np.array(stage_rows[::-1]),
+        np.array(exposed),
         np.array(optimizer),
         np.array([case[4] for case in cases]),
         np.array([case[5] for case in cases]),

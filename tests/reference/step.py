@@ -136,7 +136,9 @@ def end_step(ranks, held, stages, optimizer_s, tied_s, overhead_s, microbatches,
     breakdown = [
         sum(microbatches * stage["categories"][term] for stage in mine) for term in range(6)
     ]
-    exposed = sum(stage["once"] + (microbatches - 1) * stage["each"] for stage in mine)
+    exposed = sum(
+        stage["first"] + stage["last"] + (microbatches - 1) * stage["each"] for stage in mine
+    )
     gathers = sum(stages[stage]["gather_after"] for stage in held[updating])
     breakdown += [
         (idle - own_busy) * ps,

@@ -17,12 +17,12 @@ PS = 1e-12
 CATEGORY_TERMS = 6
 """Categories of exposed time of a stage, its first columns."""
 
-STAGE_LAUNCH, TAIL, REDUCE_AFTER, GATHER_AFTER, EXPOSED_ONCE, EXPOSED_EACH, STAGE_TERMS = range(
+STAGE_LAUNCH, TAIL, REDUCE_AFTER, GATHER_AFTER, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(
     CATEGORY_TERMS, CATEGORY_TERMS + 7
 )
 """Further columns of a stage: launches of a microbatch; gradient traffic left after the last
 backward; gradient traffic and parameter gathers that nothing overlaps; what data parallelism adds
-to the first forward and last backward, and to all others, of one microbatch."""
+to the last backward, and to a forward and a backward between the first and the last."""
 
 
 @kernel
@@ -89,6 +89,7 @@ def overlapped_stages(
 def gathered_forwards(
     stage_offset: NDArray[np.int64],
     rank_of_stage: NDArray[np.int64],
+    kind_of_stage: NDArray[np.int64],
     run_offset: NDArray[np.int64],
     run_count: NDArray[np.int64],
     compute_s: NDArray[np.float64],
@@ -110,8 +111,10 @@ def gathered_forwards(
         First virtual stage of each job, in model order.
     rank_of_stage : int64[S]
         Pipeline rank of each virtual stage.
+    kind_of_stage : int64[S]
+        Which runs it has.
     run_offset, run_count, compute_s, gather_s
-        As in `overlapped_stages`.
+        As in `overlapped_stages`, one stage for each kind.
     slowdown : float64[jobs]
     channel_s, silent_s : float64[max(rank_of_stage) + 1]
         Scratch.
@@ -123,15 +126,15 @@ def gathered_forwards(
             channel_s[rank_of_stage[stage]] = 0.0
             silent_s[rank_of_stage[stage]] = 0.0
         for stage in range(stage_offset[job], stage_offset[job + 1]):
-            rank = rank_of_stage[stage]
-            for run in range(run_offset[stage], run_offset[stage + 1]):
+            rank, kind = rank_of_stage[stage], kind_of_stage[stage]
+            for run in range(run_offset[kind], run_offset[kind + 1]):
                 silent_s[rank] += run_count[run] * gather_s[run]
         arrival = 0.0
         for stage in range(stage_offset[job], stage_offset[job + 1]):
-            rank = rank_of_stage[stage]
+            rank, kind = rank_of_stage[stage], kind_of_stage[stage]
             computed = arrival
             waited = 0.0
-            for run in range(run_offset[stage], run_offset[stage + 1]):
+            for run in range(run_offset[kind], run_offset[kind + 1]):
                 for _ in range(run_count[run]):
                     if gather_s[run] > 0.0:
                         channel_s[rank] += gather_s[run]
@@ -148,6 +151,7 @@ def gathered_forwards(
 def _gradients_sent_s(
     last_end_ps: NDArray[np.int64],
     stage_s: NDArray[np.float64],
+    kind_of_stage: NDArray[np.int64],
     first: int,
     held: NDArray[np.int64],
     waiting: NDArray[np.int64],
@@ -166,7 +170,7 @@ def _gradients_sent_s(
     most_tail_s = 0.0
     for position in range(held.shape[0]):
         c = waiting[position]
-        tail_s = stage_s[first + held[c], TAIL]
+        tail_s = stage_s[kind_of_stage[first + held[c]], TAIL]
         most_tail_s = max(most_tail_s, tail_s)
         channel_s = max(channel_s, last_end_ps[c] * PS) + tail_s
     # A tail of zero may end a rounding error before its own backward.
@@ -188,7 +192,9 @@ def end_steps(
     alone_start_ps: NDArray[np.int64],
     alone_end_ps: NDArray[np.int64],
     alone_busy_ps: NDArray[np.int64],
+    kind_of_stage: NDArray[np.int64],
     stage_s: NDArray[np.float64],
+    exposed_first_s: NDArray[np.float64],
     optimizer_s: NDArray[np.float64],
     tied_s: NDArray[np.float64],
     overhead_s: NDArray[np.float64],
@@ -212,7 +218,7 @@ def end_steps(
     jobs, run : int64[n]
         Row of the job among all, and its replay.
     stage_first, rank_first : int64[n]
-        First row of the job in ``stage_s`` and in ``optimizer_s``.
+        First stage of the job, and its first row in ``optimizer_s``.
     held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
     microbatches : int
@@ -225,8 +231,12 @@ def end_steps(
         Last backward of each chunk.
     alone_start_ps, alone_end_ps, alone_busy_ps : int64[runs, pp]
         The same without transfers, and the time in operations.
-    stage_s : float64[stages, STAGE_TERMS]
-        What each stage takes; see the constants below.
+    kind_of_stage : int64[stages]
+        Row of each stage in ``stage_s``.
+    stage_s : float64[kinds, STAGE_TERMS]
+        What each kind of stage takes; see the constants above.
+    exposed_first_s : float64[stages]
+        What data parallelism adds to the first forward.
     optimizer_s : float64[ranks]
         Update of each rank.
     tied_s, overhead_s : float64[n]
@@ -249,11 +259,11 @@ def end_steps(
         first = stage_first[place]
         for r in range(num_ranks):
             gradients_s = _gradients_sent_s(
-                last_backward_end_ps[replay, r], stage_s, first, held[r], waiting
+                last_backward_end_ps[replay, r], stage_s, kind_of_stage, first, held[r], waiting
             )
             after_s = 0.0
             for c in range(num_chunks):
-                after_s += stage_s[first + held[r, c], REDUCE_AFTER]
+                after_s += stage_s[kind_of_stage[first + held[r, c]], REDUCE_AFTER]
             end_s = end_ps[replay, r] * PS
             done_s = max(end_s, gradients_s) + after_s
             if r == 0 or r == num_ranks - 1:
@@ -273,7 +283,7 @@ def end_steps(
                 busiest = r
             gather_s = 0.0
             for c in range(num_chunks):
-                gather_s += stage_s[first + held[r, c], GATHER_AFTER]
+                gather_s += stage_s[kind_of_stage[first + held[r, c]], GATHER_AFTER]
             if optimizer_s[rank_first[place] + r] + gather_s > most_after_s:
                 most_after_s = optimizer_s[rank_first[place] + r] + gather_s
                 updating = r
@@ -284,11 +294,11 @@ def end_steps(
         exposed_s = 0.0
         launch_s = 0.0
         for c in range(num_chunks):
-            stage = first + held[ending, c]
+            stage = kind_of_stage[first + held[ending, c]]
             for term in range(CATEGORY_TERMS):
                 breakdown_s[job, term] += microbatches * stage_s[stage, term]
             launch_s += microbatches * stage_s[stage, STAGE_LAUNCH]
-            exposed_s += stage_s[stage, EXPOSED_ONCE]
+            exposed_s += exposed_first_s[first + held[ending, c]] + stage_s[stage, EXPOSED_LAST]
             exposed_s += (microbatches - 1) * stage_s[stage, EXPOSED_EACH]
         span_ps = end_ps[replay, ending] - apart[place] * start_ps[replay, ending]
         alone_ps = alone_end_ps[replay, ending] - apart[place] * alone_start_ps[replay, ending]

@@ -189,6 +189,8 @@ class Workloads:
     """int64[pipelines]."""
     stage_offset: Ints
     """int64[pipelines + 1]."""
+    stage_like: Ints
+    """int64[stages]: the first stage of the pipeline, from 0 on, that has the same runs."""
     run_offset: Ints
     """int64[stages + 1]."""
     run_workload: Ints
@@ -235,6 +237,8 @@ class LayoutRuns:
     stages: tuple[Stage, ...]
     runs_of_stage: Ints
     """int64[stages]."""
+    like: Ints
+    """int64[stages]: the first stage with the same runs."""
     kinds: tuple[object, ...]
     """What each run is made of: a `LayerKind`, or the code of another workload kind."""
     counts: Ints
@@ -264,6 +268,7 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
     return LayoutRuns(
         stages,
         np.array([len(of_stage) for of_stage in runs], np.int64),
+        np.array([runs.index(of_stage) for of_stage in runs], np.int64),
         tuple(kind for kind, _, _ in flat),
         np.array([count for _, count, _ in flat], np.int64),
         np.array([copies for _, _, copies in flat], np.int64),
@@ -313,6 +318,7 @@ def lower(
         device=device,
         fabric=fabric,
         stage_offset=offsets(stages_of),
+        stage_like=runs.like[stage],
         run_offset=offsets(runs.runs_of_stage[stage]),
         run_workload=row_of_piece[piece_of_run],
         run_count=runs.counts[run],
@@ -328,6 +334,7 @@ class _JoinedLayouts(NamedTuple):
     first_stage: Ints
     first_run: Ints
     runs_of_stage: Ints
+    like: Ints
     kind: Ints
     """int64[runs]: row of the table of kinds."""
     counts: Ints
@@ -356,6 +363,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]
         offsets(np.array(stages, np.int64))[:-1],
         offsets(np.array(runs, np.int64))[:-1],
         np.concatenate([each.runs_of_stage for each in found]),
+        np.concatenate([each.like for each in found]),
         np.array([number for each in numbers for number in each], np.int64),
         np.concatenate([each.counts for each in found]),
         np.concatenate([each.copies for each in found]),

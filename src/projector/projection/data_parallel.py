@@ -39,21 +39,27 @@ class DataParallelCosts:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Durations of each virtual stage, float64[stages], by class where classes differ."""
+    """Durations of the stages of replicas, float64[kinds] but for the first forward."""
 
+    first_forward_s: Floats
+    """float64[stages]: forward of the first microbatch; it depends on the stages before."""
     forward_s: Floats
-    """float64[stages, 3]: first, middle, last microbatch."""
+    """Every other forward."""
     backward_s: Floats
-    """float64[stages, 3]: input and weight gradient together."""
-    exposed_forward_s: Floats
-    """float64[stages, 3]: what data parallelism adds to the forward."""
-    exposed_backward_s: Floats
+    """Every backward but the last: input and weight gradient together."""
+    last_backward_s: Floats
+    exposed_first_s: Floats
+    """float64[stages]: what data parallelism adds to the first forward."""
+    exposed_each_s: Floats
+    """What it adds to another forward and to a backward, together."""
+    exposed_last_s: Floats
+    """What it adds to the last backward."""
     tail_s: Floats
-    """float64[stages]: gradient traffic left when the last backward has ended."""
+    """Gradient traffic left when the last backward has ended."""
     reduce_after_s: Floats
-    """float64[stages]: gradient traffic that waits for the rank's last backward."""
+    """Gradient traffic that waits for the rank's last backward."""
     gather_after_s: Floats
-    """float64[stages]: parameter gather that nothing overlaps."""
+    """Parameter gather that nothing overlaps."""
 
 
 def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallelCosts:
@@ -141,7 +147,9 @@ def stage_times(
     ahead = overlaps_gather & ~every_gather
     every_f, _ = pass_of.run(forward_s, select(every_gather, gather), nothing, backward=False)
     first_f = np.where(
-        ahead[replicas.of_stage], pass_of.run_ahead(forward_s, select(ahead, gather)), every_f
+        ahead[replicas.of_stage],
+        pass_of.run_ahead(forward_s, select(ahead, gather)),
+        every_f[replicas.stage_kind],
     )
     every_b, every_tail = pass_of.run(
         backward_s,
@@ -156,19 +164,19 @@ def stage_times(
         backward=True,
     )
     # With a reduction in every backward the next operation waits for it.
-    waits = every_reduce[replicas.of_stage]
+    waits = every_reduce[replicas.of_kind]
     every_b = every_b + np.where(waits, every_tail, 0.0)
     last_b = last_b + np.where(waits, last_tail, 0.0)
     after = ~overlaps_reduce & ~every_reduce
-    tail = np.where(waits, 0.0, last_tail)
-    forward = np.stack([first_f, every_f, every_f], axis=1)
-    backward = np.stack([every_b, every_b, last_b], axis=1)
     return StageTimes(
-        forward_s=forward,
-        backward_s=backward,
-        exposed_forward_s=forward - plain_f[:, None],
-        exposed_backward_s=backward - plain_b[:, None],
-        tail_s=tail,
+        first_forward_s=first_f,
+        forward_s=every_f,
+        backward_s=every_b,
+        last_backward_s=last_b,
+        exposed_first_s=first_f - plain_f[replicas.stage_kind],
+        exposed_each_s=(every_f - plain_f) + (every_b - plain_b),
+        exposed_last_s=last_b - plain_b,
+        tail_s=np.where(waits, 0.0, last_tail),
         reduce_after_s=pass_of.total(select(after, reduce)),
         gather_after_s=pass_of.total(select(~overlaps_gather, gather)),
     )
@@ -189,13 +197,13 @@ class _Passes:
         self._rank_of_stage = np.concatenate(ranks)[where]
 
     def total(self, values: Floats) -> Floats:
-        """Sum one value a layer over the layers of each stage."""
+        """Sum one value a layer over the layers of each kind of stage."""
         return segment_sums(self._replicas.run_offset, values * self._count)
 
     def run(
         self, compute_s: Floats, gather_s: Floats, reduce_s: Floats, *, backward: bool
     ) -> tuple[Floats, Floats]:
-        """Return durations and tails of each stage."""
+        """Return durations and tails of each kind of stage."""
         plain = self.total(compute_s)
         if not gather_s.any() and not reduce_s.any():
             return plain, np.zeros_like(plain)
@@ -209,22 +217,24 @@ class _Passes:
         # nothing is exposed, also beside other jobs that do send.
         exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0)
         hidden = np.maximum(sent - exposed - tail, 0.0)
-        return plain + exposed + self._slowdown[self._replicas.of_stage] * hidden, tail
+        return plain + exposed + self._slowdown[self._replicas.of_kind] * hidden, tail
 
     def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
-        """Return durations of the first microbatch behind gathers that run ahead of it."""
-        plain = self.total(compute_s)
+        """Return what the first microbatch takes in each stage, behind gathers that run ahead."""
+        replicas = self._replicas
+        plain = self.total(compute_s)[replicas.stage_kind]
         if not gather_s.any():
             return plain
         duration = np.empty(len(plain))
         ranks = int(self._rank_of_stage.max()) + 1
         gathered_forwards(
-            self._replicas.stage_offset, self._rank_of_stage, self._replicas.run_offset,
+            replicas.stage_offset, self._rank_of_stage, replicas.stage_kind, replicas.run_offset,
             self._count, compute_s, gather_s, self._slowdown, np.empty(ranks), np.empty(ranks),
             duration,
         )  # fmt: skip
         # Where nothing is gathered nothing is added, whatever the rounding.
-        return np.where(self.total(gather_s) > 0.0, np.maximum(duration, plain), plain)
+        gathers = (self.total(gather_s) > 0.0)[replicas.stage_kind]
+        return np.where(gathers, np.maximum(duration, plain), plain)
 
 
 def bucket_parameters(stated: Ints, ranks: Ints) -> Floats:

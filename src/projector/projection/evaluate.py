@@ -397,6 +397,7 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
     replica = int(replicas.of_job[row])
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
+    kinds = replicas.stage_kind[stages]
     pipeline = replicas.pipeline[replica]
     kept = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
@@ -407,9 +408,9 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
         limit = np.minimum(limit, most * least)
     chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
     return costs_from(
-        forward_ps=inputs.stage_ps[stages, 0, MIDDLE],
-        backward_ps=inputs.split_backward_ps[stages, MIDDLE],
-        weight_ps=inputs.weight_ps[stages],
+        forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
+        backward_ps=inputs.split_backward_ps[kinds, MIDDLE],
+        weight_ps=inputs.weight_ps[kinds],
         p2p_ps=to_ps(inputs.p2p.latency_s[chunks]).T,
         activation=kept,
         w_share=float(inputs.costs.weight_share[pipeline]),

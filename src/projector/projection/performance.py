@@ -333,7 +333,8 @@ def _data_parallel_communication(
     codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
     first = replicas.stage_offset[replica]
     for virtual in (first + placement.model_stage[rank]).tolist():
-        for run in range(int(replicas.run_offset[virtual]), int(replicas.run_offset[virtual + 1])):
+        kind = int(replicas.stage_kind[virtual])
+        for run in range(int(replicas.run_offset[kind]), int(replicas.run_offset[kind + 1])):
             count = float(workloads.run_count[replicas.run[run]])
             for name, times, seconds, num_bytes, code in (
                 (

@@ -26,8 +26,9 @@ class Replicas:
     """The distinct replicas of a batch.
 
     ``stage_*`` describe the virtual stages of one copy of the model, replica after replica (CSR
-    with ``stage_offset``), ``run_*`` their runs of equal layers; ``chunk_*`` describe what each
-    rank holds, rank after rank: a stage for each of its chunks.
+    with ``stage_offset``). Most stages of a pipeline are alike: ``kind_*`` describe those that
+    differ and ``run_*`` their runs of equal layers (CSR with ``run_offset``). ``chunk_*`` describe
+    what each rank holds, rank after rank: a stage for each of its chunks.
     """
 
     workloads: Workloads
@@ -43,8 +44,12 @@ class Replicas:
     """int64[replicas + 1]."""
     stage: Ints
     """int64[stages]: the same stage in the pipeline."""
+    stage_kind: Ints
+    """int64[stages]: the kind of each stage."""
+    kind_stage: Ints
+    """int64[kinds]: the first stage of each kind."""
     run_offset: Ints
-    """int64[stages + 1]."""
+    """int64[kinds + 1]."""
     run: Ints
     """int64[runs]: the same run in the pipeline."""
     rank_offset: Ints
@@ -66,9 +71,14 @@ class Replicas:
         return np.repeat(np.arange(len(self)), np.diff(self.stage_offset))
 
     @cached_property
+    def of_kind(self) -> Ints:
+        """int64[kinds]: replica of each kind of stage."""
+        return self.of_stage[self.kind_stage]
+
+    @cached_property
     def of_run(self) -> Ints:
         """int64[runs]: replica of each run."""
-        return np.repeat(self.of_stage, np.diff(self.run_offset))
+        return np.repeat(self.of_kind, np.diff(self.run_offset))
 
     @cached_property
     def of_rank(self) -> Ints:
@@ -119,8 +129,12 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
     stages = np.diff(workloads.stage_offset)[pipeline]
     stage_offset = offsets(stages)
     stage = concatenated_ranges(workloads.stage_offset[pipeline], stages)
-    runs = np.diff(workloads.run_offset)[stage]
-    run = concatenated_ranges(workloads.run_offset[stage], runs)
+    like = workloads.stage_like[stage] + np.repeat(stage_offset[:-1], stages)
+    is_first = like == np.arange(len(like))
+    kind_stage = np.flatnonzero(is_first)
+    stage_kind = (np.cumsum(is_first) - 1)[like]
+    runs = np.diff(workloads.run_offset)[stage[kind_stage]]
+    run = concatenated_ranges(workloads.run_offset[stage[kind_stage]], runs)
     held = [each.model_stage.ravel() for each in placements.found]
     sizes = np.array([len(each) for each in held], np.int64)
     chunks = sizes[placements.of]
@@ -134,6 +148,8 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
         placements=placements,
         stage_offset=stage_offset,
         stage=stage,
+        stage_kind=stage_kind,
+        kind_stage=kind_stage,
         run_offset=offsets(runs),
         run=run,
         rank_offset=offsets(columns.pp),

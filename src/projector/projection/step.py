@@ -42,14 +42,17 @@ class StepInputs:
     """float64[ranks]: the update on each rank of each replica."""
     tied_s: Floats
     """float64[replicas]: sum of the gradients of tied embeddings on two ranks."""
-    stage_ps: Ints
-    """int64[stages, 3, 3]: durations by kind and class, an unsplit backward as one."""
+    first_forward_ps: Ints
+    """int64[stages]: forward of the first microbatch."""
+    kind_ps: Ints
+    """int64[kinds of stages, 3, 3]: all other durations by kind of operation and class, an unsplit
+    backward as one."""
     weight_ps: Ints
-    """int64[stages]: gradient of the weights alone."""
+    """int64[kinds]: gradient of the weights alone."""
     split_backward_ps: Ints
-    """int64[stages, 3]: the rest of the backward, by class."""
-    stage_s: Floats
-    """float64[stages, STAGE_TERMS]: what ends and explains a step; see `kernels.step`."""
+    """int64[kinds, 3]: the rest of the backward, by class."""
+    kind_s: Floats
+    """float64[kinds, STAGE_TERMS]: what ends and explains a step; see `kernels.step`."""
     static_bytes: Floats
     """float64[ranks]: what each rank holds besides activations."""
 
@@ -117,19 +120,20 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    weight_s = costs.weight_s[replicas.stage]
-    stage_ps = np.zeros((len(weight_s), 3, 3), np.int64)
-    stage_ps[:, 0] = to_ps(times.forward_s)
-    stage_ps[:, 1] = to_ps(times.backward_s)
-    stage_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
-    stage_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[replicas.stage]
-    stage_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[replicas.stage]
-    stage_s[:, kernels.TAIL] = times.tail_s
-    stage_s[:, kernels.REDUCE_AFTER] = times.reduce_after_s
-    stage_s[:, kernels.GATHER_AFTER] = times.gather_after_s
-    forward, backward = times.exposed_forward_s, times.exposed_backward_s
-    stage_s[:, kernels.EXPOSED_ONCE] = forward[:, 0] + backward[:, 2]
-    stage_s[:, kernels.EXPOSED_EACH] = forward[:, MIDDLE] + backward[:, MIDDLE]
+    stage = replicas.stage[replicas.kind_stage]
+    weight_s = costs.weight_s[stage]
+    backward_s = np.stack([times.backward_s, times.backward_s, times.last_backward_s], axis=1)
+    kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
+    kind_ps[:, 0] = to_ps(times.forward_s)[:, None]
+    kind_ps[:, 1] = to_ps(backward_s)
+    kind_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
+    kind_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[stage]
+    kind_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[stage]
+    kind_s[:, kernels.TAIL] = times.tail_s
+    kind_s[:, kernels.REDUCE_AFTER] = times.reduce_after_s
+    kind_s[:, kernels.GATHER_AFTER] = times.gather_after_s
+    kind_s[:, kernels.EXPOSED_LAST] = times.exposed_last_s
+    kind_s[:, kernels.EXPOSED_EACH] = times.exposed_each_s
     return StepInputs(
         replicas=replicas,
         costs=costs,
@@ -138,11 +142,12 @@ def step_inputs(
         state=state,
         optimizer_s=optimizer_s,
         tied_s=tied_s,
-        stage_ps=stage_ps,
+        first_forward_ps=to_ps(times.first_forward_s),
+        kind_ps=kind_ps,
         weight_ps=to_ps(weight_s),
         # Whatever data parallelism adds to a backward stays with B.
-        split_backward_ps=to_ps(np.maximum(0.0, times.backward_s - weight_s[:, None])),
-        stage_s=stage_s,
+        split_backward_ps=to_ps(np.maximum(0.0, backward_s - weight_s[:, None])),
+        kind_s=kind_s,
         static_bytes=state.static_bytes,
     )
 
@@ -194,10 +199,12 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
     stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
-    alone_ps = inputs.stage_ps[stage]
+    kind = replicas.stage_kind[stage]
+    alone_ps = inputs.kind_ps[kind]
+    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps[stage]
     if order.splits_backward:
-        alone_ps[:, :, :, 1] = inputs.split_backward_ps[stage]
-        alone_ps[:, :, :, 2] = inputs.weight_ps[stage][..., None]
+        alone_ps[:, :, :, 1] = inputs.split_backward_ps[kind]
+        alone_ps[:, :, :, 2] = inputs.weight_ps[kind][..., None]
     virtual = replicas.chunk_first[chosen][:, None] + np.arange(placement.stage_of.size)
     latency_ps = np.ascontiguousarray(to_ps(inputs.p2p.latency_s[virtual]).transpose(0, 2, 1))
     asked = replicas.jobs.parallelism.overlap_p2p[chosen]
@@ -274,7 +281,9 @@ def _run_order(
         alone.rank_start_ps,
         alone.rank_end_ps,
         alone.rank_busy_ps,
-        inputs.stage_s,
+        replicas.stage_kind,
+        inputs.kind_s,
+        inputs.times.exposed_first_s,
         inputs.optimizer_s,
         inputs.tied_s[replica],
         batch.cluster.step_overhead_s[jobs],
