@@ -1,6 +1,5 @@
 """Orders compiled for replay. None of this depends on time, and all of it is kept."""
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_jump, pipeline_lanes
 
+from .kept import kept_by_operations, of_order
 from .legality import check_complete
 from .order import FORWARD, Order
 
@@ -139,7 +139,7 @@ class Period(NamedTuple):
         return order.microbatches * self.length * order.pp // len(order.kind)
 
 
-@lru_cache(maxsize=128)
+@kept_by_operations(of_order)
 def compile_line(order: Order) -> Line:
     """Compile an order for replay, or raise :class:`ScheduleError` where it cannot run."""
     check_complete(order)
@@ -179,7 +179,7 @@ def compile_line(order: Order) -> Line:
     return compiled
 
 
-@lru_cache(maxsize=128)
+@kept_by_operations(of_order)
 def compile_lanes(order: Order) -> LaneProgram:
     """Compile an order for the replay of many configurations side by side."""
     line = compile_line(order)
@@ -206,7 +206,7 @@ def compile_lanes(order: Order) -> LaneProgram:
     return compiled
 
 
-@lru_cache(maxsize=128)
+@kept_by_operations(of_order)
 def compile_jump(order: Order) -> JumpProgram | None:
     """Compile an order for jumps over its steady state; None where it is not seen to have one."""
     line = compile_line(order)

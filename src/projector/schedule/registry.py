@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from projector.errors import ScheduleError
 
 from .costs import Costs, uniform_costs
+from .kept import kept_by_operations
 from .order import Order, round_robin_stages, v_shape
 from .orders import (
     dualpipe,
@@ -285,7 +286,7 @@ def build(
     return _build(entry.name, *sizes, costs, *_group(entry, group_size))
 
 
-@lru_cache(maxsize=128)
+@kept_by_operations(lambda order, *_: len(order.kind))
 def _build(
     name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None, *group: int
 ) -> Order:

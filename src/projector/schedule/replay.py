@@ -1,6 +1,5 @@
 """Times and activations of an order: the gate between arrays of a caller and the kernels."""
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_jump, pipeline_lanes
 
+from .kept import kept_by_operations, of_order
 from .legality import check_complete
 from .order import Order
 from .programs import MIN_CYCLES, compile_jump, compile_lanes, compile_line, freeze
@@ -28,7 +28,7 @@ MIN_BATCH = 32
 
 # Picoseconds that one core takes for an operation, in batches at 8 to 64 ranks; those of a jump
 # include its search for a steady state.
-LANES_PS, JUMP_PS = 250, 2500
+LANES_PS, JUMP_PS = 300, 2000
 
 
 class Peaks(NamedTuple):
@@ -77,7 +77,7 @@ def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
     return picoseconds.astype(np.int64)
 
 
-@lru_cache(maxsize=128)
+@kept_by_operations(of_order)
 def compile_peaks(order: Order) -> Peaks:
     """Find the states of each rank that can be its peak of memory."""
     check_complete(order)
