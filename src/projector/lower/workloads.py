@@ -459,7 +459,7 @@ def _records(
     fill(1, training, "compiled")
     fill(1, split, "cp_type", "tp_overlap")
     record["sequence_parallel"] = split.splits_sequence
-    record["vocab"] = _padded(model.vocab, model.vocab_divisor * columns.tp)
+    record["vocab"] = padded_vocab(batch, columns)
     record["positions"] = model.max_positions * model.learned
     # With a pipeline the head holds a copy of the embedding.
     record["tied"] = model.tied * (columns.pp == 1)
@@ -491,10 +491,12 @@ def _records(
     return record
 
 
-def _padded(vocab: Ints, multiple: Ints) -> Ints:
-    """Return the vocabulary as laid out over tensor ranks; a multiple of 0 pads nothing."""
-    parts = np.maximum(1, multiple)
-    return np.asarray(-(-vocab // parts) * parts)
+def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
+    """Return the vocabulary of each job as laid out over tensor ranks."""
+    model = batch.model
+    # Without a divisor nothing is padded.
+    multiple = np.maximum(1, model.vocab_divisor * columns.tp)
+    return np.asarray(-(-model.vocab // multiple) * multiple)
 
 
 def _matrix_types(batch: JobBatch, kinds: NDArray[np.void]) -> tuple[Ints, NDArray[np.bool_]]:

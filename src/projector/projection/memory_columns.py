@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.distinct import largest_of_segments
+from projector.lower.workloads import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
 from projector.projection.pipelines import PipelineCosts
-from projector.projection.replicas import Replicas, padded_vocab
+from projector.projection.replicas import Replicas
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -83,7 +84,9 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     dense, experts = per_rank(costs.dense_parameters), per_rank(costs.expert_parameters)
     # Lowering gives the head of a pipeline a copy of a tied embedding; it may lie beside it.
     copied = jobs.model.tied * (columns.pp > 1)
-    copy = (padded_vocab(replicas) // columns.tp * jobs.model.hidden * copied).astype(np.float64)
+    copy = (padded_vocab(jobs, columns) // columns.tp * jobs.model.hidden * copied).astype(
+        np.float64
+    )
     dense -= replicas.joins_ends * copy[rank]
     # The copies of a model that runs in several directions share their gradients and shards.
     dense_ranks = (columns.dp * columns.cp * replicas.directions)[rank]

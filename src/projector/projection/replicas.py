@@ -13,7 +13,7 @@ from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time
 from projector.kernels.distinct import concatenated_ranges, distinct, offsets, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
-from projector.lower.workloads import Workloads
+from projector.lower.workloads import Workloads, padded_vocab
 from projector.projection.schedules import NAMES, Placements, Setting, place
 from projector.schedule.placement import Placement
 
@@ -224,13 +224,6 @@ def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
     return np.asarray(traffic / rate[rank] + moved / link[rank])
 
 
-def padded_vocab(replicas: Replicas) -> Ints:
-    """Return the vocabulary of each replica as laid out over tensor ranks."""
-    model = replicas.jobs.model
-    multiple = np.maximum(1, model.vocab_divisor * replicas.columns.tp)
-    return np.asarray(-(-model.vocab // multiple) * multiple)
-
-
 def cost_tied_embeddings(replicas: Replicas) -> Floats:
     """Return the seconds of summing the gradients of the two copies of an embedding.
 
@@ -239,7 +232,7 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
     columns, jobs = replicas.columns, replicas.jobs
     together = segment_sums(replicas.rank_offset, replicas.joins_ends.astype(np.float64)) > 0.0
     tied = (jobs.model.tied == 1) & ~together
-    rows = -(-padded_vocab(replicas) // columns.tp)
+    rows = -(-padded_vocab(jobs, columns) // columns.tp)
     size = rows * jobs.model.hidden * jobs.training.reduce_bytes
     last = (columns.pp - 1) * (columns.gpus // columns.pp)
     local = np.where(tied & (last // columns.domain == 0), 2, 1)

@@ -1,0 +1,125 @@
+"""Points read in columns are the jobs that they describe one by one."""
+
+import numpy as np
+import pytest
+
+from projector.config.load import load_job
+from projector.config.space import load_space
+from projector.errors import ProjectorError
+from projector.sweeps import points
+from projector.sweeps.points import PointReader
+from projector.sweeps.rows import reason_of
+from sweeps.grid import BASE
+
+SPACES = {
+    "a model and its own fields": {
+        "axes": {
+            "model": ["llama3.2_1b", "llama3.1_8b", "no_such_model"],
+            "model.num_layers": [8, 16],
+            "parallelism.pp": [1, 2],
+        },
+        "constraints": ["num_layers // pp >= 4", "hidden_size > 0"],
+    },
+    "a device, its fields and its network": {
+        "axes": {
+            "cluster.device": ["h100", "mi355x"],
+            "cluster.device.hbm_gib": [80.0, -1.0],
+            "cluster.network.nic_gbit_per_s": [100.0, 400.0],
+            "cluster.nodes": [1, 2],
+        },
+        "constraints": ["hbm_gib * nodes < 170"],
+    },
+    "fields computed from computed ones": {
+        "axes": {
+            "parallelism.tp": [1, 2, 4],
+            "cluster.nodes": [1, 2],
+            "training.micro_batch_size": {"expression": "8 // tp"},
+            "training.global_batch_size": {"expression": "16 * dp * micro_batch_size // (tp - 2)"},
+        },
+        "constraints": ["microbatches == 16 or tp == 4"],
+    },
+    "fields that change together, and one that changes nothing": {
+        "axes": {
+            "name": ["a", "b"],
+            "parallelism.tp, training.seq_length": [[1, 2048], [2, 4096]],
+            "training.optimizer.moment_dtype": ["fp32", "bf16", "fp7"],
+            "training.recompute": ["none", {"granularity": "selective", "modules": ["mlp"]}],
+        },
+    },
+}
+
+
+@pytest.fixture(params=SPACES)
+def space(request):
+    return load_space({"base": BASE, **SPACES[request.param]})
+
+
+def expected(space):
+    """Return the jobs of all points, and how many are left out for each reason."""
+    jobs, reasons = {}, {}
+    for point in range(space.size):
+        try:
+            overrides = space.overrides(point)
+            broken = space.excluded(overrides)
+            if broken is None:
+                jobs[point] = (load_job(space.base, overrides), overrides)
+                continue
+            reason = f"constraint: {broken}"
+        except ProjectorError as error:
+            reason = reason_of(error)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return jobs, reasons
+
+
+def read(reader, points):
+    found = reader.read(np.array(points))
+    reasons = {}
+    for why, count in found.left_out:
+        reason = why if isinstance(why, str) else reason_of(why)
+        reasons[reason] = reasons.get(reason, 0) + count
+    return found, reasons
+
+
+def sections(job):
+    return job.model, job.parallelism, job.training, job.cluster
+
+
+def test_points_are_jobs(space):
+    jobs, reasons = expected(space)
+    found, left_out = read(PointReader(space), range(space.size))
+    assert found.rows.tolist() == list(jobs)
+    assert left_out == reasons
+    for row, (job, overrides) in enumerate(jobs.values()):
+        assert sections(found.jobs.job(row)) == sections(job)
+        for field, (place, values) in found.columns.items():
+            assert values[place[row]] == overrides[field]
+
+
+def test_a_point_does_not_depend_on_the_others(space):
+    jobs, _ = expected(space)
+    reader, mixed = PointReader(space), np.random.default_rng(1).permutation(space.size)
+    for some in np.array_split(mixed, 5):
+        found, _ = read(reader, some)
+        assert [int(some[row]) for row in found.rows] == [p for p in some.tolist() if p in jobs]
+        for row, place in enumerate(found.rows.tolist()):
+            assert sections(found.jobs.job(row)) == sections(jobs[int(some[place])][0])
+
+
+@pytest.mark.parametrize("limit", ["DENSE_TABLE", "MOST_VALUES"])
+def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
+    jobs, reasons = expected(space)
+    monkeypatch.setattr(points, limit, 1)
+    reader = PointReader(space)
+    for _ in range(2):
+        found, left_out = read(reader, range(space.size))
+        assert found.rows.tolist() == list(jobs)
+        assert left_out == reasons
+        for row, (job, _overrides) in enumerate(jobs.values()):
+            assert sections(found.jobs.job(row)) == sections(job)
+
+
+def test_clusters_of_one_device_share_it():
+    space = load_space({"base": BASE, **SPACES["a device, its fields and its network"]})
+    found, _ = read(PointReader(space), range(space.size))
+    clusters = [found.jobs.job(row).cluster for row in range(len(found.rows))]
+    assert len({id(cluster.device) for cluster in clusters}) < len({*map(id, clusters)})
