@@ -75,6 +75,8 @@ def test_mistakes_are_told():
     assert caught.value.key == "best_of"
     with pytest.raises(ConfigError, match="stands on two axes"):
         load_space({**SPACE, "best_of": {"cluster.nodes": [1, 2]}})
+    with pytest.raises(ConfigError, match=r"best_of\.parallelism\.pp has no values"):
+        load_space({**SPACE, "best_of": {"parallelism.pp": []}})
     with pytest.raises(ConfigError, match="best_of is a mapping"):
         load_space({**SPACE, "best_of": ["parallelism.tp"]})
 

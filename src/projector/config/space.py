@@ -312,9 +312,9 @@ def _read_axes(
     for name, given in _mapping(data, key).items():
         fields = tuple(part.strip() for part in str(name).split(","))
         if isinstance(given, Mapping) and "expression" in given:
-            derived[fields[0]] = _derived(fields, given)
+            derived[fields[0]] = _derived(fields, given, key)
         else:
-            axes.append(Axis(fields, _points(fields, given, flat)))
+            axes.append(Axis(fields, _points(fields, given, flat, key)))
     return axes, derived
 
 
@@ -366,16 +366,18 @@ def _list(value: Any, key: str) -> list[Any]:
     return list(value)
 
 
-def _derived(fields: tuple[str, ...], given: Mapping[str, Any]) -> Expression:
-    key = f"axes.{fields[0]}"
+def _derived(fields: tuple[str, ...], given: Mapping[str, Any], where: str) -> Expression:
+    key = f"{where}.{fields[0]}"
     if len(fields) > 1 or len(given) > 1:
         msg = f"{key}: an expression computes one field and stands alone"
         raise ConfigError(msg, key=key, value=dict(given))
     return Expression(given["expression"], key)
 
 
-def _points(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any]) -> tuple[Any, ...]:
-    key = f"axes.{', '.join(fields)}"
+def _points(
+    fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], where: str
+) -> tuple[Any, ...]:
+    key = f"{where}.{', '.join(fields)}"
     values = _values(fields, given, flat, key)
     if not values:
         msg = f"{key} has no values"
