@@ -135,7 +135,7 @@ def test_files_and_equal_spaces(tmp_path):
     [
         ([], "space", "a file or a mapping"),
         ({"axes": {}}, "base", "needs a base"),
-        ({"base": BASE, "axis": {}}, "axis", "base, axes, constraints"),
+        ({"base": BASE, "axis": {}}, "axis", "base, axes, best_of, constraints"),
         ({"base": BASE}, "axes", "mapping of dotted field"),
         ({"base": BASE, "axes": {"parallelism.tpp": [1]}}, "axes.parallelism.tpp", "'parallelism"),
         ({"base": BASE, "axes": {"parallelism.tp": []}}, "axes.parallelism.tp", "no values"),
