@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,9 @@ from projector.kernels.distinct import (
     segment_maxima,
     segment_sums,
 )
+
+# Without the JIT numpy warns of the wrap that a hash lives on.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
 
 small = st.integers(-2, 2)
 keys = st.integers(1, 3).flatmap(
