@@ -203,3 +203,33 @@ def test_an_expression_that_cannot_be_computed_names_its_values():
     assert expression({"parallelism.tp": 3}) == 2
     with pytest.raises(ConfigError, match=r"parallelism\.tp = 0"):
         expression({"parallelism.tp": 0})
+
+
+@pytest.mark.parametrize(
+    ("axes", "told"),
+    [
+        (
+            {
+                "training.global_batch_size": {"expression": "8 * micro_batch_size"},
+                "training.micro_batch_size": {"expression": "nodes"},
+            },
+            "computed after it",
+        ),
+        ({"cluster.nodes": {"expression": "gpus // 8"}}, "computed after it"),
+        ({"cluster.nodes": {"powers_of_two": [1, float("inf")]}}, "takes numbers"),
+        ({"cluster.nodes": {"range": [1, float("nan")]}}, "takes numbers"),
+        ({"cluster.nodes": {"log": [1, 10**400, 3]}}, "takes numbers"),
+        ({"cluster.nodes": {"scale": [float("inf")]}}, "takes numbers"),
+    ],
+)
+def test_values_that_nothing_can_follow_from(axes, told):
+    base = {
+        "model": "llama3.2_1b",
+        "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 2048},
+        "cluster": {"device": "h100", "nodes": 1},
+    }
+    with pytest.raises(ConfigError, match=told):
+        load_space({"base": base, "axes": axes})
+    twice = {"training.micro_batch_size": {"expression": "nodes"}}
+    with pytest.raises(ConfigError, match="stands on two axes"):
+        load_space({"base": base, "axes": {**twice, "cluster.nodes": [1]}, "best_of": twice})

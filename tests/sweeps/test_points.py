@@ -38,6 +38,22 @@ SPACES = {
         },
         "constraints": ["microbatches == 16 or tp == 4"],
     },
+    "whole sections, and numbers that follow from them": {
+        "axes": {
+            "parallelism": [{"tp": 2}, {"tp": 4, "pp": 2}],
+            "cluster": [{"device": "h100", "nodes": 2}, {"device": "mi300x", "nodes": 4}],
+            "training.global_batch_size": {"expression": "gpus * 4"},
+        },
+        "constraints": ["dp >= 4", "microbatches % 1 == 0"],
+    },
+    "what follows from nothing": {
+        "axes": {"parallelism.tp": [0, 1], "cluster.nodes": ["2", 1], "name": ["a"]},
+        "constraints": ["dp >= 1", "microbatches >= 1"],
+    },
+    "a constraint that nobody can compute": {
+        "axes": {"parallelism.tp": [1, 2]},
+        "constraints": ["etp > 1"],
+    },
     "fields that change together, and one that changes nothing": {
         "axes": {
             "name": ["a", "b"],
@@ -123,3 +139,17 @@ def test_clusters_of_one_device_share_it():
     found, _ = read(PointReader(space), range(space.size))
     clusters = [found.jobs.job(row).cluster for row in range(len(found.rows))]
     assert len({id(cluster.device) for cluster in clusters}) < len({*map(id, clusters)})
+
+
+def test_another_device_brings_its_network_along():
+    mapping = {**BASE, "cluster": {"device": "h100", "nodes": 2}}
+    space = load_space({"base": mapping, "axes": {"cluster.device": ["gb200", "mi300x"]}})
+    found, _ = read(PointReader(space), range(space.size))
+    for row, device in enumerate(("gb200", "mi300x")):
+        alone = load_job(mapping, {"cluster.device": device})
+        assert found.jobs.job(row).cluster == alone.cluster
+        assert load_job(load_job(mapping), {"cluster.device": device}).cluster == alone.cluster
+    # What was stated stays.
+    stated = {**BASE, "cluster": {"device": "h100", "network": {"nic_gbit_per_s": 100.0}}}
+    job = load_job(load_job(stated), {"cluster.device": "mi300x"})
+    assert job.cluster.network.nic_gbit_per_s == 100.0

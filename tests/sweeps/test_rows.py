@@ -202,5 +202,12 @@ def test_missing_is_null_and_never_nan(monkeypatch):
     assert table.column("hfu").null_count == len(table) == 2
 
 
+def test_a_number_beyond_the_models_costs_only_its_point():
+    axes = {"cluster.network.nic_gbit_per_s": [5e-324, 400.0], "cluster.nodes": [2]}
+    result = sweep(grid(axes), workers=1)
+    assert result.rows == 1
+    assert sum(result.infeasible.values()) == 1
+
+
 def test_axes_of_the_default_grid_are_legal_fields():
     assert set(AXES) == set(grid().fields)

@@ -209,6 +209,9 @@ def test_places_that_are_no_sweep(overwrite, tmp_path):
         sweep(grid(), tmp_path / "no" / "where", overwrite=overwrite)
     with pytest.raises(ConfigError, match="cannot be written"):
         sweep(grid(), "/proc/sweep", overwrite=overwrite)
+    for name in ("x" * 300, "a\0b"):
+        with pytest.raises(ConfigError, match="cannot be written"):
+            sweep(grid(), tmp_path / name, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert file.read_text() == "mine"
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.device import merge
+from projector.config.device import load_network, merge
 from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.parallelism import ParallelismConfig
@@ -45,6 +45,7 @@ def load_job(
     overrides = dict(overrides or {})
     if isinstance(source, Job):
         data, notes, origins = _job_data(source), source.notes, dict(source.origins)
+        data["cluster"] = _cluster_data(source, data["cluster"], overrides)
     elif isinstance(source, Mapping):
         data, notes, origins = dict(source), (), {}
     else:
@@ -107,6 +108,8 @@ class Variants:
         if kind is None:
             return getattr(load_job(self._base, overrides), name)
         data: dict[str, Any] = {name: copy.copy(self._data.get(name))}
+        if name == "cluster":
+            data[name] = _cluster_data(self._base, data[name], overrides)
         for dotted, value in overrides.items():
             _override(data, dotted, value)
         if name == "model":
@@ -244,6 +247,21 @@ def _job_data(job: Job) -> dict[str, Any]:
     cluster = job.cluster.model_dump(exclude_unset=True, exclude={"device", "network"})
     data["cluster"] = {**cluster, "device": job.cluster.device, "network": job.cluster.network}
     return data
+
+
+def _cluster_data(job: Job, stated: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a job states of its cluster, where another device brings its own network along.
+
+    The usual network of the device and its devices of a node are not taken for stated.
+    """
+    device, network = job.cluster.device, job.cluster.network
+    kept = dict(stated)
+    other = overrides.get("cluster.device", overrides.get("cluster.gpu", device))
+    if other is not device and network == load_network(device.network):
+        del kept["network"]
+        if job.cluster.gpus_per_node == network.gpus_per_node:
+            kept.pop("gpus_per_node", None)
+    return kept
 
 
 def _override(data: dict[str, Any], dotted: str, value: Any) -> None:

@@ -22,6 +22,9 @@ KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
 MOST_VALUES = 1_000_000
 """Values of one axis."""
 
+LARGEST_NUMBER = 1e300
+"""Numbers from which axes are made are smaller; infinity and what is no number are none."""
+
 MOST_CHOICES = 1 << 17
 """Combinations of which the best is kept; they are evaluated together."""
 
@@ -188,32 +191,38 @@ class Space:
             field = self._names.get(name, name)
             if field in DERIVED:
                 values[name] = self._derive(field, overrides)
-            elif field in overrides:
-                values[name] = overrides[field]
-            elif any(field.startswith(f"{changed}.") for changed in overrides):
-                # Another model or device brings its own fields along.
-                section = field.partition(".")[0]
-                own = {
-                    key: value
-                    for key, value in overrides.items()
-                    if key.partition(".")[0] == section
-                }
-                values[name] = flat_fields(load_job(self.base, own))[field]
             else:
-                values[name] = self._base[field]
+                values[name] = self._value(field, overrides)
         return values
 
-    def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        def of(field: str) -> Any:
-            return overrides.get(field, self._base[field])
+    def _value(self, field: str, overrides: Mapping[str, Any]) -> Any:
+        if field in overrides:
+            return overrides[field]
+        if any(field.startswith(f"{changed}.") for changed in overrides):
+            # Another model or device brings its own fields along.
+            section = field.partition(".")[0]
+            own = {
+                key: value for key, value in overrides.items() if key.partition(".")[0] == section
+            }
+            return flat_fields(load_job(self.base, own))[field]
+        return self._base[field]
 
-        gpus = of("cluster.nodes") * of("cluster.gpus_per_node")
-        dp = gpus / (of("parallelism.tp") * of("parallelism.pp") * of("parallelism.cp"))
-        if name == "gpus":
-            return gpus
-        if name == "dp":
-            return dp
-        return of("training.global_batch_size") / (of("training.micro_batch_size") * dp)
+    def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
+        given = {field: self._value(field, overrides) for field in _DERIVED_FROM[name]}
+        try:
+            gpus = given["cluster.nodes"] * given["cluster.gpus_per_node"]
+            if name == "gpus":
+                return gpus
+            dp = gpus / math.prod(given[field] for field in _DENSE)
+            if name == "dp":
+                return dp
+            training = ("training.global_batch_size", "training.micro_batch_size")
+            whole, micro = (given[field] for field in training)
+            return whole / (micro * dp)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            shown = ", ".join(f"{field} = {value!r}" for field, value in given.items())
+            msg = f"{name} cannot be computed with {shown}: {error}"
+            raise ConfigError(msg, key=name, value=name, allowed="degrees above 0") from None
 
     @cached_property
     def _base(self) -> dict[str, Any]:
@@ -286,6 +295,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     searched: list[Axis] = []
     if data.get("best_of") is not None:
         searched, computed = _read_axes(data["best_of"], "best_of", flat)
+        _check_fields([*derived, *computed], base)
         derived |= computed
         axes += searched
     choices = math.prod(len(axis.points) for axis in searched)
@@ -300,6 +310,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     known = {*readable_names(flat), *flat, *DERIVED}
     for expression in (*derived.values(), *constraints):
         expression.check_names(known)
+    _check_order(derived, readable_names(flat))
     return Space(base, axes, derived, constraints, len(searched))
 
 
@@ -411,9 +422,10 @@ def _values(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], key: s
     if kind == "values":
         return numbers
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int | float):
+        known = isinstance(number, int | float) and not isinstance(number, bool)
+        if not known or not abs(number) < LARGEST_NUMBER:
             msg = f"{key}: {kind} takes numbers, got {number!r}"
-            raise ConfigError(msg, key=key, value=number, allowed="numbers")
+            raise ConfigError(msg, key=key, value=str(number), allowed="finite numbers")
     if kind == "scale":
         value = flat.get(fields[0])
         if len(fields) > 1 or isinstance(value, bool) or not isinstance(value, int | float):
@@ -450,6 +462,21 @@ def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
     # The ends exactly, whatever the rounding between them.
     inner = [first * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
     return [first, *inner, last]
+
+
+def _check_order(derived: Mapping[str, Expression], names: Mapping[str, str]) -> None:
+    """Refuse a computed field that reads one which is computed after it."""
+    done: set[str] = set()
+    for field, expression in derived.items():
+        read = {
+            source
+            for name in expression.names
+            for source in _DERIVED_FROM.get(name, (names.get(name, name),))
+        }
+        for late in sorted(read & derived.keys() - done):
+            msg = f"axes: {field} reads {late}, which is computed after it; put {late} before it"
+            raise ConfigError(msg, key=f"axes.{field}", value=expression.text, allowed="earlier")
+        done.add(field)
 
 
 def _check_fields(fields: list[str], base: Job) -> None:

@@ -1,5 +1,7 @@
 """Seconds of every row of the operation table, and what each workload adds up to."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -76,6 +78,16 @@ class WorkloadCosts:
     """float64[workloads]: matrix FLOP that recomputation repeats."""
 
 
+@contextmanager
+def numbers_in_range() -> Iterator[None]:
+    """Raise `NumericError` where a kernel reports a time that is no number."""
+    try:
+        yield
+    except (ValueError, FloatingPointError) as error:
+        msg = f"a cost model left the range of its numbers: {error}"
+        raise NumericError(msg) from None
+
+
 def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     """Cost the whole table on the devices and fabrics of its workloads.
 
@@ -88,7 +100,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     detail = np.full(len(table), -1, np.int64)
     device = workloads.rows["device"][table.workload]
     fabric = workloads.rows["fabric"][table.workload]
-    try:
+    with numbers_in_range():
         _cost_gemms(table, workloads, device, time_s, detail)
         _cost_attention(table, workloads, device, time_s, detail)
         rows = np.flatnonzero(table.kind == MEMORY)
@@ -109,9 +121,6 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
             table.local_bytes[rows], table.remote_bytes[rows], table.ranks[rows], table.local[rows],
             fabric[rows], workloads.fabrics,
         )  # fmt: skip
-    except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model left the range of its numbers: {error}"
-        raise NumericError(msg) from None
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "an operation's time is not finite; some extent is beyond what the models cover"

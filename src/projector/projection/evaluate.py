@@ -24,6 +24,7 @@ from projector.operations.cost import (
     RowCosts,
     WorkloadCosts,
     cost_rows,
+    numbers_in_range,
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
@@ -281,17 +282,19 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
     pipelines = cost_pipelines(workloads, costs)
     settings = legal.schedules.settings()
     replicas = find_replicas(workloads, settings, legal.schedules.of_job)
-    parallel = cost_data_parallel(replicas, costs)
+    with numbers_in_range():
+        parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
+        tied_s = cost_tied_embeddings(replicas)
     times = stage_times(replicas, pipelines, parallel)
     state = state_memory(replicas, pipelines)
     inputs = step_inputs(
         replicas,
         pipelines,
         times,
-        cost_p2p(replicas),
+        p2p,
         state,
         cost_optimizer(replicas, state.owned_parameters, state.held_parameters),
-        cost_tied_embeddings(replicas),
+        tied_s,
     )
     orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
     return Evaluation(

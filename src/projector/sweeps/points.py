@@ -63,7 +63,7 @@ class Lookup:
             self._clear()
         if not self.axes:
             if not self.values:
-                self.values.append(self._compute({}))
+                self._add(0)
             return np.zeros(len(places), np.int64)
         key = places.combined(self._axes)
         if self._dense is not None:

@@ -213,6 +213,9 @@ class Store:
         except OSError as error:
             self.close()
             raise not_written(path, error) from None
+        except ValueError as error:
+            self.close()
+            raise _refused(path, str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -364,7 +367,11 @@ class Store:
 
 def is_begun(folder: Path) -> bool:
     """Whether there is a sweep, which may be another one."""
-    return (folder / MANIFEST).is_file()
+    try:
+        return (folder / MANIFEST).is_file()
+    except (OSError, ValueError):
+        # No such name can be; `Store` says why.
+        return False
 
 
 def part_path(folder: Path, chunk: int) -> Path:
