@@ -10,6 +10,7 @@ from projector.schedule.programs import MIN_PERIODS
 from projector.schedule.registry import build
 from projector.schedule.replay import METHODS, replay_batch
 from projector.schedule.simulate import simulate_schedule
+from projector.sweeps.engine import sweep
 
 _MODEL = {
     "num_layers": 4,
@@ -42,6 +43,7 @@ _JOBS = (
 def compile_kernels() -> None:
     """Call everything once that runs a kernel; what is compiled stays on disk."""
     project_jobs(_JOBS)
+    sweep({"base": _JOBS[1], "axes": {"training.micro_batch_size": [1, 2]}}, workers=1)
     gemm_time(1024, 1024, 1024, device="mi300x", dtype="bf16")
     collective_time("all_reduce", 1e6, 8, device="mi300x")
     attention_time(1, 16, 2048, head_dim=128, device="mi300x")
