@@ -292,17 +292,17 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     base = _base_job(data["base"], folder)
     flat = flat_fields(base)
     axes, derived = _read_axes(data.get("axes"), "axes", flat)
-    searched: list[Axis] = []
+    fields, searched = list(derived), list[Axis]()
     if data.get("best_of") is not None:
         searched, computed = _read_axes(data["best_of"], "best_of", flat)
-        _check_fields([*derived, *computed], base)
+        fields += computed
         derived |= computed
         axes += searched
     choices = math.prod(len(axis.points) for axis in searched)
     if choices > MOST_CHOICES:
         msg = f"best_of has {choices:,} combinations; at most {MOST_CHOICES:,} are compared"
         raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
-    _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *derived], base)
+    _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *fields], base)
     constraints = [
         Expression(text, f"constraints[{place}]")
         for place, text in enumerate(_list(data.get("constraints") or [], "constraints"))

@@ -23,18 +23,17 @@ _STAND_INS = {
 
 
 def device_records(
-    clusters: Sequence[ClusterConfig], attention_kernels: Sequence[str] | None = None
+    clusters: Sequence[ClusterConfig],
 ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Return one record for each distinct device, clock and attention, and each row's index."""
-    keys: dict[tuple[int, float | None, str], int] = {}
+    """Return one record for each distinct device and clock, and each row's index."""
+    keys: dict[tuple[int, float | None], int] = {}
     records: list[NDArray[np.void]] = []
     index = np.empty(len(clusters), np.int64)
     for row, cluster in enumerate(clusters):
-        kernel = attention_kernels[row] if attention_kernels else "default"
-        key = (id(cluster.device), cluster.gpu_clock_mhz, kernel)
+        key = (id(cluster.device), cluster.gpu_clock_mhz)
         if key not in keys:
             keys[key] = len(records)
-            records.append(device_record(cluster.device, cluster.gpu_clock_mhz, kernel))
+            records.append(device_record(cluster.device, cluster.gpu_clock_mhz))
         index[row] = keys[key]
     return np.concatenate(records), index
 

@@ -36,9 +36,6 @@ MOMENTS = {"adam": 2, "sgd": 1, "muon": 1}
 LOAD_ONE = 1 << 20
 """Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
 
-MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
-"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
-
 
 def uses_narrow(training: TrainingConfig) -> bool:
     """Whether linear layers compute in fewer than 16 bits."""
@@ -99,13 +96,9 @@ def _recompute_unit(training: TrainingConfig) -> int:
     return recompute.num_layers or 1 if recompute.method == "uniform" else 1
 
 
-def _moe_host_s(ms: Callable[[ClusterConfig], float]) -> Callable[[ClusterConfig], float]:
-    return lambda cluster: ms(cluster) * MILLISECOND
-
-
-def _microseconds(name: str) -> Callable[[ClusterConfig], float]:
+def _seconds(name: str, unit: float) -> Callable[[ClusterConfig], float]:
     read = attrgetter(name)
-    return lambda cluster: read(cluster) * MICROSECOND
+    return lambda cluster: read(cluster) * unit
 
 
 def _native_code(name: str) -> Callable[[ClusterConfig], int]:
@@ -229,14 +222,14 @@ CLUSTER: _Readers = {
     "usable_bytes": usable_bytes,
     "host_link_bytes_per_s": lambda cluster: cluster.device.host_link_gb_per_s * GB,
     "slowdown": lambda cluster: float(cluster.device.comm_compute_slowdown),
-    "gap_s": _microseconds("device.kernel_start_us"),
-    "graph_gap_s": _microseconds("device.kernel_start_graph_us"),
-    "launch_s": _microseconds("software.launch_us"),
-    "operator_s": _microseconds("software.operator_us"),
-    "host_sync_s": _microseconds("software.host_sync_us"),
-    "moe_layer_s": _moe_host_s(attrgetter("software.moe_layer_ms")),
-    "moe_layer_sync_free_s": _moe_host_s(attrgetter("software.moe_layer_sync_free_ms")),
-    "step_overhead_s": lambda cluster: cluster.software.step_overhead_ms * MILLISECOND,
+    "gap_s": _seconds("device.kernel_start_us", MICROSECOND),
+    "graph_gap_s": _seconds("device.kernel_start_graph_us", MICROSECOND),
+    "launch_s": _seconds("software.launch_us", MICROSECOND),
+    "operator_s": _seconds("software.operator_us", MICROSECOND),
+    "host_sync_s": _seconds("software.host_sync_us", MICROSECOND),
+    "moe_layer_s": _seconds("software.moe_layer_ms", MILLISECOND),
+    "moe_layer_sync_free_s": _seconds("software.moe_layer_sync_free_ms", MILLISECOND),
+    "step_overhead_s": _seconds("software.step_overhead_ms", MILLISECOND),
     "gemm_share_2e20": lambda cluster: round(cluster.software.gemm_share * LOAD_ONE),
     "peak_tflops": lambda cluster: _peaks(cluster.device),
 }

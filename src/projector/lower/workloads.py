@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
 from projector.config.model import ModelConfig
+from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.device import MATRIX_TYPES
@@ -234,7 +235,6 @@ class Layouts(NamedTuple):
 class LayoutRuns:
     """The stages of one layout as runs of equal layers, in model order."""
 
-    stages: tuple[Stage, ...]
     runs_of_stage: Ints
     """int64[stages]."""
     like: Ints
@@ -266,7 +266,6 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
     runs = [_runs(stage, model) for stage in stages]
     flat = [run for of_stage in runs for run in of_stage]
     return LayoutRuns(
-        stages,
         np.array([len(of_stage) for of_stage in runs], np.int64),
         np.array([runs.index(of_stage) for of_stage in runs], np.int64),
         tuple(kind for kind, _, _ in flat),
@@ -349,7 +348,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]
     found = [each for each in layouts.found if isinstance(each, LayoutRuns)]
     assert len(found) == len(layouts.found), "a job without a layout"
     numbers = [[known.setdefault(kind, len(known)) for kind in each.kinds] for each in found]
-    stages, runs = [len(each.stages) for each in found], [len(each.kinds) for each in found]
+    stages, runs = [len(each.runs_of_stage) for each in found], [len(each.kinds) for each in found]
     kinds = np.zeros(len(known), KIND)
     for kind, number in known.items():
         if isinstance(kind, LayerKind):
@@ -388,7 +387,9 @@ def _joined(records: list[NDArray[np.void]]) -> NDArray[np.void]:
     return np.frombuffer(content, records[0].dtype).copy()
 
 
-def layout_of(model: ModelConfig, split: Any, training: TrainingConfig) -> tuple[Stage, ...]:
+def layout_of(
+    model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
+) -> tuple[Stage, ...]:
     """Return the virtual stages of one job, in model order.
 
     Raises

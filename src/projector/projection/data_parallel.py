@@ -11,7 +11,7 @@ from projector.kernels.collectives import (
     REDUCE_SCATTER,
     collective_time_columns,
 )
-from projector.kernels.distinct import concatenated_ranges, distinct, offsets, segment_sums
+from projector.kernels.distinct import distinct, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.operations.cost import WorkloadCosts
 from projector.projection.pipelines import PipelineCosts
@@ -190,11 +190,9 @@ class _Passes:
         self._count = replicas.workloads.run_count[replicas.run]
         self._slowdown = np.array(replicas.jobs.cluster.slowdown)
         # The first copy stands for all: each gathers on ranks of its own.
-        found, of = replicas.placements
-        ranks = [placement.rank_of[: placement.num_stages] for placement in found]
-        sizes = np.array([len(each) for each in ranks], np.int64)
-        where = concatenated_ranges(offsets(sizes)[of], sizes[of])
-        self._rank_of_stage = np.concatenate(ranks)[where]
+        self._rank_of_stage: Ints = replicas.placements.of_replicas(
+            lambda placement: placement.rank_of[: placement.num_stages]
+        )
 
     def total(self, values: Floats) -> Floats:
         """Sum one value a layer over the layers of each kind of stage."""

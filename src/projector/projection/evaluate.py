@@ -178,7 +178,10 @@ def find_legal(batch: JobBatch) -> Legal:
     if len(rows):
         # Messages name the model, the device and the type, besides numbers.
         first, group = distinct(
-            broken[rows], batch.index[0, rows], batch.index[3, rows], batch.training.dtype[rows]
+            broken[rows],
+            batch.model.index[rows],
+            batch.cluster.index[rows],
+            batch.training.dtype[rows],
         )
         errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
         refused[rows] = group

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from projector.kernels.distinct import segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
-from projector.lower.sections import MOE_HOST_PHASES
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workloads import DENSE, MOE, Workloads
 from projector.operations.cost import WorkloadCosts
@@ -15,6 +14,9 @@ from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
+"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,7 @@ class Replicas:
     @cached_property
     def joins_ends(self) -> NDArray[np.bool_]:
         """bool[ranks]: whether a rank holds the first stage of its model and the last."""
-        found, of = self.placements
-        each = [placement.joins_ends for placement in found]
-        sizes = np.array([len(flags) for flags in each], np.int64)
-        where = concatenated_ranges(offsets(sizes)[of], sizes[of])
-        return np.concatenate(each)[where]
+        return self.placements.of_replicas(lambda placement: placement.joins_ends)
 
     def placement(self, replica: int) -> Placement:
         """Return where the stages of one replica live."""
@@ -135,10 +131,9 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
     stage_kind = (np.cumsum(is_first) - 1)[like]
     runs = np.diff(workloads.run_offset)[stage[kind_stage]]
     run = concatenated_ranges(workloads.run_offset[stage[kind_stage]], runs)
-    held = [each.model_stage.ravel() for each in placements.found]
-    sizes = np.array([len(each) for each in held], np.int64)
+    sizes = np.array([each.stage_of.size for each in placements.found], np.int64)
     chunks = sizes[placements.of]
-    where = concatenated_ranges(offsets(sizes)[placements.of], chunks)
+    held = placements.of_replicas(lambda placement: placement.model_stage.ravel())
     return Replicas(
         workloads=workloads,
         jobs=batch.take(first),
@@ -155,7 +150,7 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
         rank_offset=offsets(columns.pp),
         chunk_first=offsets(chunks),
         chunk_offset=offsets(np.repeat(chunks // columns.pp, columns.pp)),
-        chunk_stage=np.concatenate(held)[where] + np.repeat(stage_offset[:-1], chunks),
+        chunk_stage=held + np.repeat(stage_offset[:-1], chunks),
     )
 
 
@@ -186,12 +181,10 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
             for local in (1, np.minimum(2, columns.domain))
         ]
     )
-    found, of = replicas.placements
-    sizes = np.array([each.stage_of.size for each in found], np.int64)
-    where = concatenated_ranges(offsets(sizes)[of], sizes[of])
-    replica = np.repeat(np.arange(len(replicas)), sizes[of])
-    rank = np.concatenate([each.rank_of for each in found])[where][:, None]
-    other = np.concatenate([each.neighbour for each in found])[where]
+    placements = replicas.placements
+    replica = np.repeat(np.arange(len(replicas)), np.diff(replicas.chunk_first))
+    rank = placements.of_replicas(lambda placement: placement.rank_of)[:, None]
+    other = placements.of_replicas(lambda placement: placement.neighbour)
     width = (columns.gpus // columns.pp)[replica][:, None]
     domain = columns.domain[replica][:, None]
     near = rank * width // domain == other * width // domain

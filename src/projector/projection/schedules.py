@@ -1,12 +1,13 @@
 """Which schedule each job of a batch runs, and where that places the stages."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.errors import ProjectorError
-from projector.kernels.distinct import distinct
+from projector.kernels.distinct import concatenated_ranges, distinct, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.schedule import registry
@@ -79,6 +80,12 @@ class Placements(NamedTuple):
     found: tuple[Placement, ...]
     of: Ints
     """int64[n]: placement of each replica."""
+
+    def of_replicas(self, read: Callable[[Placement], NDArray[Any]]) -> NDArray[Any]:
+        """Return what ``read`` finds in the placement of each replica, one after the other."""
+        each = [read(placement) for placement in self.found]
+        sizes = np.array([len(values) for values in each], np.int64)
+        return np.concatenate(each)[concatenated_ranges(offsets(sizes)[self.of], sizes[self.of])]
 
 
 def place(names: list[str], code: Ints, pp: Ints, vpp: Ints) -> Placements:
