@@ -30,11 +30,28 @@ ROUND = {
     "gemm_overhead_s": 2e-6,
     "gemm_split_k_s": 2e-6,
     "gemm_overlap_loss": 0.1,
-    "gemm_wave_exposed": 0.5,
+    "gemm_epilogue_clk": 300.0,
+    "gemm_epilogue_bytes_per_clk_per_cu": 20.0,
+    "gemm_epilogue_exposed": 0.5,
+    "gemm_clk_per_k": (1.0,) * NUM_TYPES,
+    "gemm_l2_miss_share": 0.03,
+    "gemm_hbm_bytes_per_s": 1.6e12,
+    "gemm_die_stride": 1.0,
+    "gemm_group_m": 0.0,
+    "gemm_max_split": 16.0,
+    "power_cap_w": 0.0,
+    "power_idle_w": 200.0,
+    "power_voltage_floor": 0.4,
+    "power_clock_share": (0.9,) * NUM_TYPES,
+    "joule_per_flop": (0.8e-12,) * NUM_TYPES,
+    "joule_per_hbm_byte": 60e-12,
     "grouped_forward_efficiency": 0.9,
     "grouped_backward_efficiency": 0.8,
-    "l2_multicast": 2.0,
-    "tiles": ((128.0, 256.0, 128.0, 1.0), (256.0, 128.0, 128.0, 1.0), (64.0, 64.0, 128.0, 0.9)),
+    "tiles": (
+        (128.0, 256.0, 128.0, 1.0, 2.0, 1.0, 1.0, 0.5, 128.0),
+        (256.0, 128.0, 128.0, 1.0, 1.0, 2.0, 1.0, 1.0, 120.0),
+        (64.0, 64.0, 128.0, 0.9, 1.0, 1.0, 1.0, 1.0, 128.0),
+    ),
     "attention_forward_rows": 128.0,
     "attention_forward_columns": 64.0,
     "attention_backward_columns": 128.0,
@@ -56,17 +73,38 @@ RATES = (
     "l2_bytes_per_s",
     "mall_bytes_per_s",
     "hbm_bytes_per_s",
+    "gemm_hbm_bytes_per_s",
+    "gemm_epilogue_bytes_per_clk_per_cu",
     "elementwise_bytes_per_s",
     "attention_atomic_bytes_per_s",
 )
 """Fields of which more is never worse; 0 of the last cache or of atomics means there is none."""
 
 _tile_extents = st.sampled_from([16.0, 64.0, 96.0, 128.0, 192.0, 256.0])
+_clusters = st.sampled_from([1.0, 2.0, 4.0])
+_shares = st.sampled_from([0.5, 1.0])
 _tiles = st.lists(
-    st.tuples(_tile_extents, _tile_extents, st.sampled_from([64.0, 128.0]), st.floats(0.3, 1.0)),
+    st.tuples(
+        _tile_extents,
+        _tile_extents,
+        st.sampled_from([64.0, 128.0]),
+        st.floats(0.3, 1.0),
+        _clusters,
+        _clusters,
+        _shares,
+        _shares,
+        st.integers(1, 320).map(float),
+    ),
     min_size=1,
     max_size=4,
 )
+
+
+def _consistent(device):
+    """GEMMs reach a share of what the memory streams, and no cluster fills more than there is."""
+    share, units = device["gemm_hbm_bytes_per_s"], device["compute_units"]
+    tiles = [(*tile[:-1], min(tile[-1], units)) for tile in device["tiles"]]
+    return device | {"gemm_hbm_bytes_per_s": share * device["hbm_bytes_per_s"], "tiles": tiles}
 
 
 device_dicts = st.fixed_dictionaries(
@@ -88,10 +126,23 @@ device_dicts = st.fixed_dictionaries(
         "gemm_overhead_s": st.floats(0.0, 1e-5),
         "gemm_split_k_s": st.floats(0.0, 1e-5),
         "gemm_overlap_loss": st.floats(0.0, 1.0),
-        "gemm_wave_exposed": st.floats(0.0, 1.0),
+        "gemm_epilogue_clk": st.floats(0.0, 5000.0),
+        "gemm_epilogue_bytes_per_clk_per_cu": st.floats(4.0, 256.0),
+        "gemm_epilogue_exposed": st.floats(0.0, 1.0),
+        "gemm_clk_per_k": st.tuples(*[st.floats(0.0, 5.0)] * NUM_TYPES),
+        "gemm_l2_miss_share": st.floats(0.0, 1.0),
+        "gemm_hbm_bytes_per_s": st.floats(0.3, 1.0),
+        "gemm_die_stride": st.sampled_from([1.0, 8.0]),
+        "gemm_group_m": st.sampled_from([0.0, 1.0, 8.0, 4096.0]),
+        "gemm_max_split": st.sampled_from([0.0, 4.0, 16.0]),
+        "power_cap_w": st.one_of(st.just(0.0), st.floats(300.0, 2000.0)),
+        "power_idle_w": st.floats(0.0, 250.0),
+        "power_voltage_floor": st.floats(0.0, 0.9),
+        "power_clock_share": st.tuples(*[st.floats(0.3, 1.0)] * NUM_TYPES),
+        "joule_per_flop": st.tuples(*[st.floats(1e-13, 2e-12)] * NUM_TYPES),
+        "joule_per_hbm_byte": st.floats(0.0, 1e-10),
         "grouped_forward_efficiency": st.floats(0.1, 1.0),
         "grouped_backward_efficiency": st.floats(0.1, 1.0),
-        "l2_multicast": st.sampled_from([1.0, 2.0, 4.0]),
         "tiles": _tiles,
         "attention_forward_rows": st.sampled_from([16.0, 64.0, 128.0, 256.0]),
         "attention_forward_columns": st.sampled_from([16.0, 64.0, 176.0]),
@@ -103,7 +154,7 @@ device_dicts = st.fixed_dictionaries(
         "attention_tile_overhead_s": st.floats(0.0, 1e-5),
         "attention_atomic_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e11, 2e13)),
     }
-)
+).map(_consistent)
 
 
 def record(*devices):

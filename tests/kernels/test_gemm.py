@@ -236,7 +236,9 @@ def test_bound_names_the_longest_part(row, change, bound):
 
 def test_a_partial_wave_lasts_as_long_as_a_full_one():
     free = {"hbm_bytes_per_s": 1e18, "l2_bytes_per_s": 1e18, "l2_fill_bytes_per_clk_per_cu": 1e9}
-    fixed = {"gemm_overhead_s": 0.0, "hbm_latency_s": 0.0, "tiles": [(128, 128, 128, 1.0)]}
+    free |= {"gemm_hbm_bytes_per_s": 1e18, "gemm_epilogue_bytes_per_clk_per_cu": 1e9}
+    fixed = {"gemm_overhead_s": 0.0, "gemm_epilogue_clk": 0.0}
+    fixed |= {"tiles": [(128, 128, 128, 1.0, 1, 1, 1, 1, 128)], "gemm_epilogue_exposed": 0.0}
     rows = [(128 * tiles, 128, 448) for tiles in (1, 128, 129, 256)]
     one, full, over, twice = times(*rows, device=ROUND | free | fixed)
     assert one == pytest.approx(full, rel=1e-3)
@@ -254,7 +256,7 @@ def test_a_deep_narrow_gemm_splits_k():
 
 def test_a_cache_behind_l2_saves_traffic():
     row = (16384, 16384, 512)
-    starved = DEVICES["dies"] | {"hbm_bytes_per_s": 0.3e12}
+    starved = DEVICES["dies"] | {"gemm_hbm_bytes_per_s": 0.3e12}
     without = starved | {"mall_bytes": 0.0, "mall_bytes_per_s": 0.0}
     assert times(row, device=starved) < times(row, device=without)
 
@@ -277,7 +279,7 @@ def test_python_and_compiled_kernels_agree():
     )  # fmt: skip
     compiled = gemm_time_columns(*columns)
     python = getattr(gemm.gemm_times, "py_func", gemm.gemm_times)
-    scratch = np.empty((5, gemm.MAX_CANDIDATES)), np.empty(gemm.MAX_CANDIDATES)
+    scratch = np.empty((gemm.NUM_FIELDS, gemm.MAX_CANDIDATES)), np.empty(gemm.MAX_CANDIDATES)
     outputs = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
     assert python(*columns, *scratch, *outputs) == gemm.OK
     for one, other in zip(compiled, outputs, strict=True):

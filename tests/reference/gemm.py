@@ -20,90 +20,132 @@ def sol_time(m, n, k, batch, code, out_bytes, device):
     return max(flop / device["matrix_flop_per_s"][code], traffic / device["hbm_bytes_per_s"])
 
 
-def rectangle(tiles_m, tiles_n, tile_m, tile_n, units):
+def grid(m, n, tile):
+    """Tiles along M and along N, rounded up to whole clusters."""
+    tile_m, tile_n, cluster_m, cluster_n = tile[0], tile[1], tile[4], tile[5]
+    down = cluster_m * math.ceil(m / (tile_m * cluster_m))
+    return down, cluster_n * math.ceil(n / (tile_n * cluster_n))
+
+
+def rectangle(down, across, tile, units, group):
     """Rows and columns of the tiles that run together: a square of elements, if the grid allows."""
-    side = math.sqrt(units * tile_m * tile_n)
-    high = min(tiles_m, max(1, side / tile_m))
-    wide = min(tiles_n, max(1, units / high))
-    return min(tiles_m, max(1, units / wide)), wide
+    side = group or math.sqrt(units * tile[0] * tile[1]) / tile[0]
+    high = min(down, max(1, side))
+    wide = min(across, max(1, units / high))
+    return min(down, max(1, units / wide)), wide
 
 
-def rereads(m, n, k, tile, code, units, cache_bytes):
+def rereads(m, n, k, tile, code, units, cache_bytes, device, stride):
     """Bytes that the rectangles of one problem read beyond the first time, out of a cache."""
-    tiles_m, tiles_n = math.ceil(m / tile[0]), math.ceil(n / tile[1])
-    high, wide = rectangle(tiles_m, tiles_n, tile[0], tile[1], units)
+    down, across = grid(m, n, tile)
+    high, wide = rectangle(down, across, tile, units, device["gemm_group_m"])
+    high = max(1, high / stride)
     a, b = m * k * operand_bytes(code), k * n * operand_bytes(code)
-    rectangles_down, rectangles_across = tiles_m / high, tiles_n / wide
-    read = a * rectangles_across + b * rectangles_down
+    read = a * (across / wide) + b * (down / high)
     missing = max(0.0, (a + b - cache_bytes) / (a + b))
     return (read - a - b) * missing
 
 
-def memory_s(m, n, k, batch, tile, code, out_bytes, device):
-    tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
-    units, dies = device["compute_units"], device["dies"]
-    l2 = rereads(m, n, k, tile, code, max(1, min(units, tiles) / dies), device["l2_bytes"] / dies)
+def l2_loads(m, n, k, tile, code):
+    """Bytes that L2 hands out for one problem."""
+    down, across = grid(m, n, tile)
+    a, b = m * k * operand_bytes(code), k * n * operand_bytes(code)
+    return a * (across / tile[5]) + b * (down / tile[4])
+
+
+def traffic(m, n, k, batch, tile, code, out_bytes, device):
+    """Bytes out of memory, and through the last cache in front of it."""
+    down, across = grid(m, n, tile)
+    units, dies, stride = device["compute_units"], device["dies"], device["gemm_die_stride"]
+    of_die = max(1, min(tile[8], down * across) * stride / dies)
+    l2_of_die = device["l2_bytes"] / dies
+    l2 = rereads(m, n, k, tile, code, of_die, l2_of_die, device, stride)
     if device["mall_bytes"]:
-        behind = min(l2, rereads(m, n, k, tile, code, units, device["mall_bytes"]))
+        behind = min(l2, rereads(m, n, k, tile, code, units, device["mall_bytes"], device, 1))
     else:
         # The device has no further cache: the same dies, but of waves that are full.
-        behind = min(l2, rereads(m, n, k, tile, code, units / dies, device["l2_bytes"] / dies))
+        behind = min(l2, rereads(m, n, k, tile, code, units / dies, l2_of_die, device, 1))
     operands = (m * k + k * n) * operand_bytes(code)
-    stored = m * n * batch * out_bytes - last_stores(m, n, batch, tile, out_bytes, device)
-    cache_rate = max(device["mall_bytes_per_s"], device["hbm_bytes_per_s"])
-    from_memory = (operands + behind) * batch + stored
-    from_cache = (operands + l2) * batch + stored
-    return max(from_memory / device["hbm_bytes_per_s"], from_cache / cache_rate)
+    again = l2_loads(m, n, k, tile, code) - operands - l2
+    missed = max(0.0, again) * device["gemm_l2_miss_share"]
+    stored = m * n * out_bytes
+    return (operands + behind + missed + stored) * batch, (operands + l2 + missed + stored) * batch
 
 
-def last_stores(m, n, batch, tile, out_bytes, device):
-    return min(m * n * batch, device["compute_units"] * tile[0] * tile[1]) * out_bytes
+def memory_s(m, n, k, batch, tile, code, out_bytes, device):
+    from_memory, from_cache = traffic(m, n, k, batch, tile, code, out_bytes, device)
+    rate = device["gemm_hbm_bytes_per_s"]
+    return max(from_memory / rate, from_cache / max(device["mall_bytes_per_s"], rate))
 
 
-def candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split):
-    tile_m, tile_n, k_bytes, efficiency = tile
+def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split):
+    tile_m, tile_n, k_bytes, efficiency, _, _, share_m, share_n, units = tile
+    clock = device["clock_hz"][code]
     step = k_bytes / 2
-    steps_of_part = math.ceil(math.ceil(k / step) / split)
-    work_groups = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split
-    waves = math.ceil(work_groups / device["compute_units"])
+    depth = step * math.ceil(math.ceil(k / step) / split)
+    down, across = grid(m, n, tile)
+    waves = math.ceil(down * across * batch * split / units)
 
     unit_rate = device["matrix_flop_per_s"][code] * share * efficiency / device["compute_units"]
-    math_s = waves * steps_of_part * (2 * tile_m * tile_n * step / unit_rate)
-    step_bytes = (min(m, tile_m) + min(n, tile_n)) * step * operand_bytes(code)
-    fill_s = step_bytes / (device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][code])
-    a_loads = math.ceil(n / tile_n) * m * k * batch * operand_bytes(code)
-    b_loads = math.ceil(m / tile_m) * n * k * batch * operand_bytes(code)
-    if tile_m >= tile_n:
-        a_loads /= device["l2_multicast"]
-    else:
-        b_loads /= device["l2_multicast"]
-    core = max(
-        math_s, waves * steps_of_part * fill_s, (a_loads + b_loads) / device["l2_bytes_per_s"]
-    )
-    memory = memory_s(m, n, k, batch, tile, code, out_bytes, device)
+    math_s = depth * 2 * tile_m * tile_n / unit_rate
+    rows = min(m, tile_m) * share_m + min(n, tile_n) * share_n
+    taken_in = depth * rows * operand_bytes(code)
+    fill_s = taken_in / (device["l2_fill_bytes_per_clk_per_cu"] * clock)
+    issue_s = depth * device["gemm_clk_per_k"][code] / clock
+    loop_s = max(math_s, fill_s, issue_s)
 
-    store_rate = min(device["hbm_bytes_per_s"], device["l2_bytes_per_s"])
-    time = device["gemm_overhead_s"] + device["hbm_latency_s"] + fill_s
-    time += max(core, memory) + device["gemm_overlap_loss"] * min(core, memory)
-    store_clock = device["clock_hz"][3]
-    store_s = tile_m * tile_n * out_bytes / (device["l2_fill_bytes_per_clk_per_cu"] * store_clock)
-    between_waves = device["hbm_latency_s"] + fill_s + store_s
-    time += (waves - 1) * device["gemm_wave_exposed"] * between_waves
-    time += last_stores(m, n, batch, tile, out_bytes, device) / store_rate
-    if split > 1:
-        partial = 4 * split * m * n * batch
-        rate = device["l2_bytes_per_s"] if partial <= device["l2_bytes"] else store_rate
-        time += device["gemm_split_k_s"] + 2 * partial / rate
-    return time
+    out_clk = tile_m * tile_n * out_bytes / device["gemm_epilogue_bytes_per_clk_per_cu"]
+    epilogue_s = (device["gemm_epilogue_clk"] + out_clk) / clock
+    between_s = device["gemm_epilogue_exposed"] * epilogue_s
+    one_after_another_s = waves * loop_s + (waves - 1) * between_s + epilogue_s
+    l2_s = batch * l2_loads(m, n, k, tile, code) / device["l2_bytes_per_s"]
+    return max(one_after_another_s, waves * epilogue_s, l2_s)
+
+
+def reduce_s(m, n, batch, split, device):
+    if split == 1:
+        return 0.0
+    partial = 4 * split * m * n * batch
+    fits = partial <= device["l2_bytes"]
+    rate = device["l2_bytes_per_s"] if fits else device["gemm_hbm_bytes_per_s"]
+    return device["gemm_split_k_s"] + 2 * partial / rate
+
+
+def candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share=1.0):
+    core = core_s(m, n, k, batch, code, out_bytes, share, device, tile, split) / clock_share
+    memory = memory_s(m, n, k, batch, tile, code, out_bytes, device)
+    time = device["gemm_overhead_s"] + reduce_s(m, n, batch, split, device)
+    return time + max(core, memory) + device["gemm_overlap_loss"] * min(core, memory)
+
+
+def watts(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share):
+    time = candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share)
+    hbm_bytes, _ = traffic(m, n, k, batch, tile, code, out_bytes, device)
+    joules = 2 * m * n * k * batch * device["joule_per_flop"][code]
+    joules += hbm_bytes * device["joule_per_hbm_byte"]
+    floor = device["power_voltage_floor"]
+    volts = floor + (1 - floor) * device["power_clock_share"][code] * clock_share
+    return device["power_idle_w"] + joules * volts**2 / time
 
 
 def gemm_time(m, n, k, batch, code, out_bytes, share, device):
-    """Return the best time."""
+    """Return the best time, at the highest clock that the power cap allows the best candidate."""
     if 0 in (m, n, k, batch):
         return 0.0
-    return min(
-        candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split)
+    candidates = [
+        (tile, split)
         for tile in device["tiles"]
         for split in SPLITS
-        if split == 1 or k >= 256 * split
-    )
+        if split == 1 or (k >= 256 * split and split <= device["gemm_max_split"])
+    ]
+    problem = m, n, k, batch, code, out_bytes, share, device
+    best = min(candidates, key=lambda candidate: candidate_time(*problem, *candidate))
+    clock_share = 1.0
+    if device["power_cap_w"] and watts(*problem, *best, 1.0) > device["power_cap_w"]:
+        low, high = 0.05, 1.0
+        while high - low > 1e-11:
+            middle = (low + high) / 2
+            within = watts(*problem, *best, middle) <= device["power_cap_w"]
+            low, high = (middle, high) if within else (low, middle)
+        clock_share = low
+    return candidate_time(*problem, *best, clock_share)

@@ -28,7 +28,7 @@ def project(**changes):
 
 def test_a_plain_row_is_the_kernel_in_microseconds():
     outcome = project()
-    expected_us = gemm_time(4096, 7168, 2048, device="b200") * 1e6
+    expected_us = gemm_time(4096, 7168, 2048, device="b200", run="loaded") * 1e6
     assert outcome.status == OK
     assert outcome.mark == FROM_ROW
     assert outcome.predicted == pytest.approx(expected_us)
@@ -53,7 +53,7 @@ def test_the_groups_count_in_a_rate():
 )
 def test_the_output_has_its_own_width(out_dtype, config, out_bytes):
     outcome = project(out_dtype=out_dtype, kernel_config=config)
-    expected = gemm_time(4096, 7168, 2048, device="b200", out_bytes=out_bytes)
+    expected = gemm_time(4096, 7168, 2048, device="b200", out_bytes=out_bytes, run="loaded")
     assert outcome.predicted == pytest.approx(expected * 1e6)
 
 
@@ -65,21 +65,46 @@ def test_an_unstated_output_follows_a_rule():
 
 
 @pytest.mark.parametrize(
-    ("kind", "per_element", "launches"),
-    [
-        # Read in 16 bits and written; a scale of the whole tensor reads once more.
-        ("fp8", 2.0 + 1.0 + 2.0, 2.0),
-        ("fp8 (128-block scales)", 2.0 + 1.0, 1.0),
-        ("nvfp4", 2.0 + 0.5625, 1.0),
-    ],
+    ("kind", "kernel"),
+    [("fp8", "fp8"), ("fp8 (128-block scales)", "fp8_block"), ("nvfp4", "nvfp4")],
 )
-def test_a_linear_row_quantises_its_activation(kind, per_element, launches):
-    device = load_device("b200")
+def test_a_linear_row_quantises_its_activation(kind, kernel):
+    quantising = load_device("b200").quantising[kernel]
     linear = project(op="linear (time includes quantising A from bf16)", in_dtype=kind)
     plain = project(in_dtype=kind)
-    bandwidth = device.hbm_peak_tb_per_s * device.elementwise_efficiency * 1e12
-    expected_us = 4096 * 2048 * per_element / bandwidth * 1e6 + launches * device.kernel_start_us
+    moved = 4096 * 2048 * quantising.bytes_per_element
+    expected_us = quantising.start_us + moved / quantising.tb_per_s * 1e-6
     assert linear.predicted - plain.predicted == pytest.approx(expected_us)
+
+
+def test_a_device_without_quantising_kernels_passes_over_the_activation():
+    device = load_device("mi300x")
+    row = {"gpu": "MI300X", "in_dtype": "fp8"}
+    linear = project(op="linear", **row)
+    moved_us = 4096 * 2048 * 3.0 / (device.hbm_peak_tb_per_s * device.hbm_efficiency) * 1e-6
+    expected_us = moved_us + device.kernel_start_us
+    assert linear.predicted - project(**row).predicted == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize(
+    ("changes", "run"),
+    [
+        ({}, "loaded"),
+        ({"clock_note": "short run, clocks at maximum"}, "short"),
+        ({"library": "TransformerEngine/cuBLAS"}, "training"),
+    ],
+)
+def test_how_long_a_row_ran_decides_its_clock(changes, run):
+    expected_us = gemm_time(4096, 7168, 2048, device="b200", run=run) * 1e6
+    assert project(**changes).predicted == pytest.approx(expected_us)
+
+
+def test_a_library_brings_its_menu():
+    row = {"gpu": "H100", "in_dtype": "fp8 (128-block scales)", "library": "DeepGEMM"}
+    shape = 4096, 7168, 2048
+    expected = gemm_time(*shape, device="h100", dtype="fp8", run="loaded", library="deepgemm")
+    assert project(**row).predicted == pytest.approx(expected * 1e6)
+    assert expected > gemm_time(*shape, device="h100", dtype="fp8", run="loaded")
 
 
 def test_grouped_passes_transpose_the_extents_of_the_forward():
@@ -90,9 +115,10 @@ def test_grouped_passes_transpose_the_extents_of_the_forward():
         swapped.predicted
     )
     weight = project(op="grouped gemm (bwd_grad_w)", **fields)
-    dense = gemm_time(7168, 2048, 512, batch=8, device="b200")
+    dense = gemm_time(7168, 2048, 512, batch=8, device="b200", run="loaded")
     assert weight.predicted > dense * 1e6
-    assert forward.predicted > gemm_time(512, 7168, 2048, batch=8, device="b200") * 1e6
+    dense = gemm_time(512, 7168, 2048, batch=8, device="b200", run="loaded")
+    assert forward.predicted > dense * 1e6
 
 
 LOCKED = {"clock_note": "locked 1300 MHz", "in_dtype": "fp16", "out_dtype": "fp16"}

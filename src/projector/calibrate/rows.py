@@ -139,10 +139,10 @@ def _gemm_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
     return (
         *(f"sustained_clock_mhz.{kind}" for kind in kinds),
         "gemm_overhead_us",
-        "hbm_efficiency",
+        "gemm_hbm_efficiency" if device.gemm_hbm_efficiency else "hbm_efficiency",
         "l2_fill_bytes_per_clk_per_cu",
         "gemm_overlap_loss",
-        "gemm_wave_exposed",
+        "gemm_epilogue_exposed",
     )
 
 

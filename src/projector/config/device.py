@@ -21,30 +21,12 @@ from pydantic import (
 
 from projector.config import resources
 from projector.config._base import Config
+from projector.config.gemm import GemmLibrary, GemmTile, MatrixType, Power, Quantising, WsPersistent
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
-MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
-MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
-
 STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
-
-
-class GemmTile(Config):
-    """One output tile that the device's GEMM library offers."""
-
-    m: PositiveInt
-    """Rows of the output tile."""
-
-    n: PositiveInt
-    """Columns of the output tile."""
-
-    k_bytes: PositiveInt
-    """Bytes of the K dimension that one step of the main loop takes of each operand row."""
-
-    efficiency: float = Field(default=1.0, gt=0, le=1)
-    """Share of the matrix pipe that the main loop keeps busy at a given clock."""
 
 
 class AttentionKernel(Config):
@@ -183,7 +165,7 @@ class Device(Sourced):
     """The same inside a CUDA or HIP graph."""
 
     gemm_overhead_us: NonNegativeFloat
-    """Fixed cost of one GEMM kernel: prologue, first loads and last store."""
+    """Fixed cost of one GEMM kernel: launch within a full queue, prologue, first loads."""
 
     gemm_split_k_us: NonNegativeFloat
     """Cost of reducing the partial results of one split-K GEMM."""
@@ -192,9 +174,31 @@ class Device(Sourced):
     """Share of the shorter of compute and memory time that a GEMM does not hide. Fits over
     GEMM tables barely see it (0.0 to 0.3 do equally well)."""
 
-    gemm_wave_exposed: float = Field(default=0.0, ge=0, le=1)
-    """Share of a tile's first loads and last store that the next tile of a compute unit waits
-    for: 0 in persistent kernels that overlap them, 1 where work-groups follow one another."""
+    gemm_epilogue_clk: NonNegativeFloat = 0.0
+    """Clocks that a tile's epilogue takes whatever its size."""
+
+    gemm_epilogue_bytes_per_clk_per_cu: PositiveFloat = 64.0
+    """Bytes of output that a compute unit drains, converts and stores per clock."""
+
+    gemm_epilogue_exposed: float = Field(default=1.0, ge=0, le=1)
+    """Share of a tile's epilogue that the next tile of a compute unit waits for: 1 where
+    work-groups follow one another, less in persistent kernels that overlap them."""
+
+    gemm_clk_per_k: dict[MatrixType, NonNegativeFloat] = Field(default_factory=dict)
+    """Least clocks that a tile needs for one element of K, however small it is."""
+
+    gemm_l2_miss_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of the loads beyond the first of each element that miss L2 although it would fit."""
+
+    gemm_hbm_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the peak bandwidth that GEMMs reach; none given means hbm_efficiency."""
+
+    gemm_die_aware: bool = True
+    """Whether neighbouring tiles run on one die, rather than in turn on all of them."""
+
+    gpc_units: tuple[PositiveInt, ...] = ()
+    """Compute units of each graphics cluster, which a thread-block cluster cannot cross; none
+    given means that only the whole device bounds it."""
 
     grouped_gemm_efficiency_forward: float = Field(default=1.0, gt=0, le=1)
     """Rate of a grouped GEMM (experts) over that of one dense GEMM of the same size, forward."""
@@ -202,11 +206,21 @@ class Device(Sourced):
     grouped_gemm_efficiency_backward: float = Field(default=1.0, gt=0, le=1)
     """The same for input and weight gradients."""
 
-    l2_multicast: PositiveFloat = 1.0
-    """Compute units that share one load of the longer operand from L2 (thread-block clusters)."""
-
     gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1)
-    """Tile menu of the GEMM library."""
+    """Tile menu of the GEMM library that training uses by default."""
+
+    gemm_libraries: dict[str, GemmLibrary] = Field(default_factory=dict)
+    """Other GEMM libraries on this device, by name."""
+
+    quantising: dict[str, Quantising] = Field(default_factory=dict)
+    """Quantising kernels by the scaling they serve: ``fp8``, ``fp8_block``, ``nvfp4``."""
+
+    ws_persistent: WsPersistent = Field(default_factory=WsPersistent)
+    """Constants of the documented GEMM model; the defaults are those of its author for B200."""
+
+    power: Power | None = None
+    """Where it is known, the clock of a single kernel follows from it; training runs at
+    ``sustained_clock_mhz`` all the same."""
 
     attention: AttentionKernel
     """The fused attention that training uses by default."""
@@ -267,6 +281,10 @@ class Device(Sourced):
                 peak = self.peak_clock_mhz
                 msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({peak})"
                 raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
+        if self.gpc_units and sum(self.gpc_units) != self.compute_units:
+            total = sum(self.gpc_units)
+            msg = f"gpc_units add up to {total}, compute_units are {self.compute_units}"
+            raise ConfigError(msg, key="gpc_units", value=list(self.gpc_units))
         if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
             msg = (
                 f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "

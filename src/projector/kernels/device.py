@@ -9,11 +9,16 @@ OPERAND_BYTES = np.array([4.0, 4.0, 2.0, 2.0, 1.0, 1.0 + 1.0 / 32.0, 0.5 + 1.0 /
 """Bytes of one operand element with its share of the block scales: MXFP8 has an 8-bit scale
 for every 32 elements (OCP MX v1.0), NVFP4 one for every 16."""
 
-MAX_TILES = 24
+MAX_TILES = 40
 """Longest tile menu a device may have."""
 
-TILE_M, TILE_N, TILE_K_BYTES, TILE_EFFICIENCY = 0, 1, 2, 3
-"""Columns of a row of ``tiles``."""
+(
+    TILE_M, TILE_N, TILE_K_BYTES, TILE_EFFICIENCY, TILE_CLUSTER_M, TILE_CLUSTER_N,
+    TILE_SHARE_M, TILE_SHARE_N, TILE_UNITS,
+) = range(9)  # fmt: skip
+"""Columns of a row of ``tiles``: its extents, step and efficiency; units of its cluster along M
+and N; share of a tile's rows of A and columns of B that each unit takes in itself; and compute
+units that such clusters can fill."""
 
 DEVICE = np.dtype(
     [
@@ -40,16 +45,35 @@ DEVICE = np.dtype(
         ("gemm_overhead_s", np.float64),
         ("gemm_split_k_s", np.float64),
         ("gemm_overlap_loss", np.float64),
-        # Share of a tile's first loads and last store that the next wave waits for.
-        ("gemm_wave_exposed", np.float64),
+        # Clocks of an epilogue whatever its size, the rate of its output, and the share of it that
+        # the next wave waits for.
+        ("gemm_epilogue_clk", np.float64),
+        ("gemm_epilogue_bytes_per_clk_per_cu", np.float64),
+        ("gemm_epilogue_exposed", np.float64),
+        # Least clocks of a tile for one element of K, by matrix type.
+        ("gemm_clk_per_k", np.float64, (len(MATRIX_TYPES),)),
+        ("gemm_l2_miss_share", np.float64),
+        ("gemm_hbm_bytes_per_s", np.float64),
+        # Dies that take the tiles of a wave in turn; 1 where neighbours stay together.
+        ("gemm_die_stride", np.float64),
+        # Rows of tiles that are worked off together; 0 for near-square groups.
+        ("gemm_group_m", np.float64),
+        # 0 where K is never split.
+        ("gemm_max_split", np.float64),
+        # Cap and constants of the power of a single kernel; a cap of 0 sets no bound.
+        ("power_cap_w", np.float64),
+        ("power_idle_w", np.float64),
+        ("power_voltage_floor", np.float64),
+        # Clock that the rates hold at, over the highest one, by matrix type.
+        ("power_clock_share", np.float64, (len(MATRIX_TYPES),)),
+        ("joule_per_flop", np.float64, (len(MATRIX_TYPES),)),
+        ("joule_per_hbm_byte", np.float64),
         # Rate of grouped GEMMs over dense ones: forward, and both gradients.
         ("grouped_forward_efficiency", np.float64),
         ("grouped_backward_efficiency", np.float64),
-        # Compute units that share one load of the longer operand from L2.
-        ("l2_multicast", np.float64),
         ("num_tiles", np.int64),
-        # tile_m, tile_n, k_bytes, efficiency; rows past num_tiles are unused.
-        ("tiles", np.float64, (MAX_TILES, 4)),
+        # Columns TILE_M to TILE_UNITS; rows past num_tiles are unused.
+        ("tiles", np.float64, (MAX_TILES, 9)),
         ("attention_forward_rows", np.float64),
         ("attention_forward_columns", np.float64),
         ("attention_backward_columns", np.float64),

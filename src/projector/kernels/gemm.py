@@ -5,7 +5,8 @@ Shape suffixes
     4   extents (m, n, k, batch) of one of them
     D   devices
     C   candidates, i.e. pairs of a tile and a K split
-    5   what describes a candidate
+    F   what describes a candidate
+    T   terms of a time
 Units
     time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
 """
@@ -21,16 +22,27 @@ from .device import (
     MATRIX_TYPES,
     MAX_TILES,
     OPERAND_BYTES,
+    TILE_CLUSTER_M,
+    TILE_CLUSTER_N,
     TILE_EFFICIENCY,
     TILE_K_BYTES,
     TILE_M,
     TILE_N,
+    TILE_SHARE_M,
+    TILE_SHARE_N,
+    TILE_UNITS,
 )
 
-BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead")
+BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead", "issue", "epilogue")
 """What sets the time of a GEMM, by code."""
 
-COMPUTE, L2_FILL, L2, MEMORY, OVERHEAD = range(5)
+COMPUTE, L2_FILL, L2, MEMORY, OVERHEAD, ISSUE, EPILOGUE = range(7)
+
+TERMS = (
+    "start_s", "matrix_s", "l2_fill_s", "issue_s", "epilogue_s", "l2_s", "memory_s", "loss_s",
+    "reduce_s", "tiles", "waves", "units", "hbm_bytes", "l2_bytes", "clock_share", "power_w",
+)  # fmt: skip
+"""Columns of `gemm_terms`."""
 
 MAX_SPLIT_K = 16
 """K is cut into 1, 2, 4, 8 or 16 parts."""
@@ -45,13 +57,20 @@ type, so that what K is padded to does not depend on the type."""
 PARTIAL_BYTES = 8.0
 """A split-K partial result is written and read once, in FP32."""
 
-OK, INVALID = 0, 1
+LOWEST_CLOCK = 0.05
+"""Share of the highest clock below which no power cap pushes a device."""
 
-STORE_CLOCK = MATRIX_TYPES.index("bf16")
-"""Stores are no matrix load, so one clock serves all types."""
+HALVINGS = 40
+"""Steps of the search for the clock; they leave an error of 1e-12."""
+
+OK, INVALID = 0, 1
 
 NUM_SPLITS = 5
 MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
+NUM_FIELDS = 10
+"""Numbers that describe a candidate: a row of ``tiles``, and the split."""
+
+_SPLIT = NUM_FIELDS - 1
 
 
 class _Problem(NamedTuple):
@@ -65,8 +84,6 @@ class _Problem(NamedTuple):
     b_bytes: float
     output: float
     """Bytes of all of C."""
-    out_bytes: float
-    """Bytes of an element of C."""
     partial_bytes: float
     """Traffic of one split's partial results."""
     units: float
@@ -74,11 +91,13 @@ class _Problem(NamedTuple):
     unit_flop_per_s: float
     fill_s: float
     """One element of A or B from L2 into a compute unit."""
+    issue_s: float
+    """Least time of one element of K in a tile."""
     l2_bytes: float
     l2_bytes_per_s: float
-    multicast: float
-    die_share: float
-    """Share of the compute units that sit in front of one L2."""
+    l2_miss_share: float
+    dies: float
+    die_stride: float
     die_reread_share: float
     """Share of the operands that one L2 does not keep from one wave to the next."""
     shared_units: float
@@ -87,15 +106,16 @@ class _Problem(NamedTuple):
     fabric_bytes_per_s: float
     """Rate of the last cache, the memory's where that is higher or the only one."""
     hbm_bytes_per_s: float
-    store_bytes_per_s: float
+    group_m: float
+    max_split: float
     start_s: float
     split_k_s: float
     overlap_loss: float
-    wave_exposed: float
-    """Share of a tile's first loads and last store that the next wave waits for."""
-    latency_s: float
+    epilogue_s: float
+    """Fixed time of an epilogue."""
     store_s: float
-    """One element of C from a compute unit."""
+    """One element of C out of a compute unit."""
+    epilogue_exposed: float
 
 
 class _Tile(NamedTuple):
@@ -106,109 +126,178 @@ class _Tile(NamedTuple):
     step: float
     """Elements of K that one step of the main loop takes."""
     efficiency: float
+    cluster_m: float
+    cluster_n: float
+    share_m: float
+    share_n: float
+    units: float
+    """Compute units that its clusters can fill."""
     split: float
 
 
+class _Core(NamedTuple):
+    """Seconds on the compute units, and of L2 as a whole."""
+
+    matrix: float
+    fill: float
+    issue: float
+    epilogue: float
+    """What the main loop does not hide of the epilogues."""
+    epilogues: float
+    """All of a unit's epilogues, one after the other."""
+    l2: float
+
+
 @helper
-def _core(problem: _Problem, tile: _Tile) -> tuple[float, float, float]:
-    """Seconds of the matrix pipe, of L2 into the compute units, and of L2 as a whole."""
-    tiles_m, tiles_n = np.ceil(problem.m / tile.m), np.ceil(problem.n / tile.n)
-    waves = np.ceil(tiles_m * tiles_n * problem.batch * tile.split / problem.units)
+def _grid(problem: _Problem, tile: _Tile) -> tuple[float, float]:
+    """Tiles along M and N, in whole clusters."""
+    down = np.ceil(problem.m / (tile.m * tile.cluster_m)) * tile.cluster_m
+    return down, np.ceil(problem.n / (tile.n * tile.cluster_n)) * tile.cluster_n
+
+
+@helper
+def _loads(problem: _Problem, tile: _Tile) -> float:
+    """Bytes that L2 hands out; the units of a cluster share a load."""
+    down, across = _grid(problem, tile)
+    of_a: float = across / tile.cluster_n * problem.a_bytes
+    return of_a + down / tile.cluster_m * problem.b_bytes
+
+
+@helper
+def _waves(problem: _Problem, tile: _Tile) -> float:
+    down, across = _grid(problem, tile)
+    waves: float = np.ceil(down * across * problem.batch * tile.split / tile.units)
+    return waves
+
+
+@helper
+def _core(problem: _Problem, tile: _Tile) -> _Core:
+    waves = _waves(problem, tile)
     depth = np.ceil(np.ceil(problem.k / tile.step) / tile.split) * tile.step
-    step_s = 2.0 * tile.m * tile.n / (problem.unit_flop_per_s * tile.efficiency)
-    fill_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
-    of_a = problem.multicast if tile.m >= tile.n else 1.0
-    of_b = 1.0 if tile.m >= tile.n else problem.multicast
-    loads = tiles_n / of_a * problem.a_bytes + tiles_m / of_b * problem.b_bytes
-    return waves * depth * step_s, waves * depth * fill_s, loads / problem.l2_bytes_per_s
-
-
-@helper
-def _sweeps(problem: _Problem, tile: _Tile, units: float) -> float:
-    """Bytes of A and B that ``units`` compute units read again, wave after wave.
-
-    The tiles of a wave form a rectangle of the output that is as near to a square as the grid of
-    tiles allows. Its rows of A and columns of B are read once, by CTAs that advance in step.
-    """
-    tiles_m, tiles_n = np.ceil(problem.m / tile.m), np.ceil(problem.n / tile.n)
-    high = min(tiles_m, max(1.0, np.sqrt(units * tile.n / tile.m)))
-    wide = min(tiles_n, max(1.0, units / high))
-    high = min(tiles_m, max(1.0, units / wide))
-    again: float = (tiles_n / wide - 1.0) * problem.a_bytes
-    again += (tiles_m / high - 1.0) * problem.b_bytes
-    return again
-
-
-@helper
-def _memory(problem: _Problem, tile: _Tile) -> float:
-    """Seconds of the traffic behind L2, all but the store of the last wave."""
-    tiles = np.ceil(problem.m / tile.m) * np.ceil(problem.n / tile.n)
-    on_die = max(1.0, min(problem.units, tiles) * problem.die_share)
-    from_fabric = _sweeps(problem, tile, on_die) * problem.die_reread_share
-    from_memory = _sweeps(problem, tile, problem.shared_units) * problem.shared_reread_share
-    once = problem.a_bytes + problem.b_bytes + problem.output - _last_output(problem, tile)
-    return max(
-        (once + min(from_fabric, from_memory)) / problem.hbm_bytes_per_s,
-        (once + from_fabric) / problem.fabric_bytes_per_s,
+    matrix_s = 2.0 * tile.m * tile.n / (problem.unit_flop_per_s * tile.efficiency)
+    rows = min(tile.m, problem.m) * tile.share_m + min(tile.n, problem.n) * tile.share_n
+    epilogue_s = problem.epilogue_s + tile.m * tile.n * problem.store_s
+    return _Core(
+        waves * depth * matrix_s,
+        waves * depth * rows * problem.fill_s,
+        waves * depth * problem.issue_s,
+        epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
+        epilogue_s * waves,
+        _loads(problem, tile) / problem.l2_bytes_per_s,
     )
 
 
 @helper
-def _last_output(problem: _Problem, tile: _Tile) -> float:
-    """Bytes that the last wave stores."""
-    return min(problem.output, problem.units * tile.m * tile.n * problem.out_bytes)
+def _busy(core: _Core) -> float:
+    """Seconds of the compute units: the main loops and what they do not hide, or L2."""
+    loops = max(core.matrix, core.fill, core.issue) + core.epilogue
+    return float(max(loops, core.epilogues, core.l2))
 
 
 @helper
-def _around(problem: _Problem, tile: _Tile) -> float:
-    """Seconds outside the main loop: start, first loads, last stores, and both between waves."""
-    ingest_s = (min(tile.m, problem.m) + min(tile.n, problem.n)) * problem.fill_s
-    store_s = _last_output(problem, tile) / problem.store_bytes_per_s
+def _sweeps(problem: _Problem, tile: _Tile, units: float, stride: float) -> float:
+    """Bytes of A and B that ``units`` compute units read again, wave after wave.
+
+    The tiles of a wave form a rectangle of the output, as near to a square as the grid of tiles
+    allows, or as high as the library groups them. Its rows of A and columns of B are read once, by
+    units that advance in step. Where ``stride`` dies take tiles in turn, each has the columns of
+    the whole wave and its part of the rows.
+    """
+    down, across = _grid(problem, tile)
+    square = np.sqrt(units * tile.n / tile.m)
+    side = problem.group_m if problem.group_m > 0.0 else square
+    high = min(down, max(1.0, side))
+    wide = min(across, max(1.0, units / high))
+    high = max(1.0, min(down, max(1.0, units / wide)) / stride)
+    again: float = (across / wide - 1.0) * problem.a_bytes
+    again += (down / high - 1.0) * problem.b_bytes
+    return again
+
+
+@helper
+def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
+    """Bytes out of memory, and through the last cache before it."""
+    down, across = _grid(problem, tile)
+    wave = min(tile.units, down * across)
+    on_die = max(1.0, wave * problem.die_stride / problem.dies)
+    from_fabric = _sweeps(problem, tile, on_die, problem.die_stride) * problem.die_reread_share
+    from_memory = _sweeps(problem, tile, problem.shared_units, 1.0) * problem.shared_reread_share
+    once = problem.a_bytes + problem.b_bytes + problem.output
+    beyond = _loads(problem, tile) - problem.a_bytes - problem.b_bytes - from_fabric
+    missed = problem.l2_miss_share * max(0.0, beyond)
+    return once + min(from_fabric, from_memory) + missed, once + from_fabric + missed
+
+
+@helper
+def _memory(problem: _Problem, tile: _Tile) -> float:
+    """Seconds of the traffic behind L2."""
+    hbm_bytes, fabric_bytes = _traffic(problem, tile)
+    seconds: float = hbm_bytes / problem.hbm_bytes_per_s
+    return max(seconds, fabric_bytes / problem.fabric_bytes_per_s)
+
+
+@helper
+def _reduce(problem: _Problem, tile: _Tile) -> float:
+    """Seconds of adding up the parts of a split K."""
     # Half of the traffic is the size; what L2 does not hold goes to memory and back.
     partial = problem.partial_bytes * tile.split
     fits = partial <= 2.0 * problem.l2_bytes
-    rate = problem.l2_bytes_per_s if fits else problem.store_bytes_per_s
-    reduce_s = problem.split_k_s + partial / rate
-    around_s: float = problem.start_s + ingest_s * tile.step + store_s
-    tiles = np.ceil(problem.m / tile.m) * np.ceil(problem.n / tile.n)
-    waves: float = np.ceil(tiles * problem.batch * tile.split / problem.units)
-    between_s = problem.latency_s + ingest_s * tile.step + tile.m * tile.n * problem.store_s
-    around_s += (waves - 1.0) * problem.wave_exposed * between_s
-    return around_s + (reduce_s if tile.split > 1.0 else 0.0)
+    rate = problem.l2_bytes_per_s if fits else problem.hbm_bytes_per_s
+    seconds: float = problem.split_k_s + partial / rate
+    return seconds if tile.split > 1.0 else 0.0
+
+
+@helper
+def _joined(problem: _Problem, core_s: float, memory_s: float) -> float:
+    """Seconds of work that runs side by side, with what of it does not hide."""
+    return max(core_s, memory_s) + problem.overlap_loss * min(core_s, memory_s)
 
 
 @helper
 def _evaluate(
-    problem: _Problem, menu_5C: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
+    problem: _Problem, menu_FC: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
 ) -> None:
     """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
-    rows, columns, steps = menu_5C[0], menu_5C[1], menu_5C[2]
-    efficiencies, splits = menu_5C[3], menu_5C[4]
     for c in range(count):
-        tile = _Tile(rows[c], columns[c], steps[c], efficiencies[c], splits[c])
-        compute_s, fill_s, l2_s = _core(problem, tile)
-        core_s, memory_s = max(compute_s, fill_s, l2_s), _memory(problem, tile)
-        loss_s = problem.overlap_loss * min(core_s, memory_s)
-        time = _around(problem, tile) + max(core_s, memory_s) + loss_s
-        deep = tile.split == 1.0 or problem.k >= MIN_SPLIT_DEPTH * tile.split
-        time_s_C[c] = time if deep else math.inf
+        tile = _Tile(
+            menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c],
+            menu_FC[5, c], menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c],
+        )  # fmt: skip
+        joined = _joined(problem, _busy(_core(problem, tile)), _memory(problem, tile))
+        time = problem.start_s + joined + _reduce(problem, tile)
+        deep = problem.k >= MIN_SPLIT_DEPTH * tile.split and tile.split <= problem.max_split
+        time_s_C[c] = time if deep or tile.split == 1.0 else math.inf
 
 
 @helper
-def _load_menu(device: np.void, menu_5C: NDArray[np.float64]) -> int:
+def _load_menu(device: np.void, menu_FC: NDArray[np.float64]) -> int:
     """Lay a device's tiles times K splits out in columns; return how many there are."""
     count = 0
+    tiles = device["tiles"]
     for tile in range(device["num_tiles"]):
         split = 1
         while split <= MAX_SPLIT_K:
-            menu_5C[0, count] = device["tiles"][tile, TILE_M]
-            menu_5C[1, count] = device["tiles"][tile, TILE_N]
-            menu_5C[2, count] = device["tiles"][tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
-            menu_5C[3, count] = device["tiles"][tile, TILE_EFFICIENCY]
-            menu_5C[4, count] = split
+            menu_FC[0, count] = tiles[tile, TILE_M]
+            menu_FC[1, count] = tiles[tile, TILE_N]
+            menu_FC[2, count] = tiles[tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
+            menu_FC[3, count] = tiles[tile, TILE_EFFICIENCY]
+            menu_FC[4, count] = tiles[tile, TILE_CLUSTER_M]
+            menu_FC[5, count] = tiles[tile, TILE_CLUSTER_N]
+            menu_FC[6, count] = tiles[tile, TILE_SHARE_M]
+            menu_FC[7, count] = tiles[tile, TILE_SHARE_N]
+            menu_FC[8, count] = tiles[tile, TILE_UNITS]
+            menu_FC[_SPLIT, count] = split
             split *= 2
             count += 1
     return count
+
+
+@helper
+def _candidate(menu_FC: NDArray[np.float64], c: int) -> _Tile:
+    return _Tile(
+        menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c],
+        menu_FC[5, c], menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c],
+    )  # fmt: skip
 
 
 @helper
@@ -217,13 +306,13 @@ def _meet(
     out_bytes: float, efficiency: float,
 ) -> _Problem:  # fmt: skip
     """Gather what one GEMM needs of a device."""
-    units, dies = device["compute_units"], device["dies"]
+    units, dies, clock = device["compute_units"], device["dies"], device["clock_hz"][code]
     behind_l2 = device["mall_bytes"] > 0.0
     l2_of_die = device["l2_bytes"] / dies
     shared_cache = device["mall_bytes"] if behind_l2 else l2_of_die
     a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
     inputs = a_bytes + b_bytes
-    fill_rate = device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][code]
+    hbm_rate = device["gemm_hbm_bytes_per_s"]
     return _Problem(
         m,
         n,
@@ -232,43 +321,80 @@ def _meet(
         a_bytes * batch,
         b_bytes * batch,
         m * n * batch * out_bytes,
-        out_bytes,
         m * n * batch * PARTIAL_BYTES,
         units,
         device["matrix_flop_per_s"][code] / units * efficiency,
-        OPERAND_BYTES[code] / fill_rate,
+        OPERAND_BYTES[code] / (device["l2_fill_bytes_per_clk_per_cu"] * clock),
+        device["gemm_clk_per_k"][code] / clock,
         device["l2_bytes"],
         device["l2_bytes_per_s"],
-        device["l2_multicast"],
-        1.0 / dies,
+        device["gemm_l2_miss_share"],
+        dies,
+        device["gemm_die_stride"],
         max(0.0, 1.0 - l2_of_die / inputs),
         units if behind_l2 else units / dies,
         max(0.0, 1.0 - shared_cache / inputs),
-        max(device["mall_bytes_per_s"], device["hbm_bytes_per_s"]),
-        device["hbm_bytes_per_s"],
-        min(device["hbm_bytes_per_s"], device["l2_bytes_per_s"]),
-        device["gemm_overhead_s"] + device["hbm_latency_s"],
+        max(device["mall_bytes_per_s"], hbm_rate),
+        hbm_rate,
+        device["gemm_group_m"],
+        device["gemm_max_split"],
+        device["gemm_overhead_s"],
         device["gemm_split_k_s"],
         device["gemm_overlap_loss"],
-        device["gemm_wave_exposed"],
-        device["hbm_latency_s"],
-        out_bytes / (device["l2_fill_bytes_per_clk_per_cu"] * device["clock_hz"][STORE_CLOCK]),
+        device["gemm_epilogue_clk"] / clock,
+        out_bytes / (device["gemm_epilogue_bytes_per_clk_per_cu"] * clock),
+        device["gemm_epilogue_exposed"],
     )
 
 
 @helper
 def _bound(problem: _Problem, tile: _Tile, time_s: float) -> int:
     """Name the longest part; overhead where what no part explains is longer than any."""
-    compute_s, fill_s, l2_s = _core(problem, tile)
-    memory_s = _memory(problem, tile)
-    longest_s = max(compute_s, fill_s, l2_s, memory_s)
-    if time_s > 2.0 * longest_s:
+    core, memory_s = _core(problem, tile), _memory(problem, tile)
+    loop_s = max(core.matrix, core.fill, core.issue)
+    if time_s > 2.0 * max(loop_s, core.epilogue, core.l2, memory_s):
         return OVERHEAD
-    if compute_s == longest_s:
+    if memory_s >= _busy(core):
+        return MEMORY
+    if core.l2 >= _busy(core):
+        return L2
+    if core.epilogue > loop_s:
+        return EPILOGUE
+    if core.matrix == loop_s:
         return COMPUTE
-    if fill_s == longest_s:
-        return L2_FILL
-    return L2 if l2_s == longest_s else MEMORY
+    return L2_FILL if core.fill == loop_s else ISSUE
+
+
+@helper
+def _power(
+    device: np.void, code: int, problem: _Problem, tile: _Tile, clock_share: float
+) -> tuple[float, float]:
+    """Watts and seconds where the clock is this share of the one that the rates hold at."""
+    core_s, memory_s = _busy(_core(problem, tile)), _memory(problem, tile)
+    time_s = problem.start_s + _joined(problem, core_s / clock_share, memory_s)
+    time_s += _reduce(problem, tile)
+    flop = 2.0 * problem.m * problem.n * problem.k * problem.batch
+    hbm_bytes, _ = _traffic(problem, tile)
+    joules = flop * device["joule_per_flop"][code] + hbm_bytes * device["joule_per_hbm_byte"]
+    floor = device["power_voltage_floor"]
+    volts = floor + (1.0 - floor) * clock_share * device["power_clock_share"][code]
+    return device["power_idle_w"] + joules * volts * volts / time_s, time_s
+
+
+@helper
+def _clock_share(device: np.void, code: int, problem: _Problem, tile: _Tile) -> float:
+    """Highest share of the clock at which the kernel stays within the power cap."""
+    cap_w = device["power_cap_w"]
+    if cap_w <= 0.0 or _power(device, code, problem, tile, 1.0)[0] <= cap_w:
+        return 1.0
+    low, high = LOWEST_CLOCK, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        if _power(device, code, problem, tile, middle)[0] <= cap_w:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @kernel
@@ -279,7 +405,7 @@ def gemm_times(
     efficiency_G: NDArray[np.float64],
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
-    menu_5C: NDArray[np.float64],
+    menu_FC: NDArray[np.float64],
     candidate_s_C: NDArray[np.float64],
     time_s_G: NDArray[np.float64],
     bound_G: NDArray[np.int64],
@@ -300,7 +426,7 @@ def gemm_times(
     device_G : int64[G]
         Row of ``devices_D``.
     devices_D : DEVICE[D]
-    menu_5C, candidate_s_C : float64[5, MAX_CANDIDATES], float64[MAX_CANDIDATES]
+    menu_FC, candidate_s_C : float64[NUM_FIELDS, MAX_CANDIDATES], float64[MAX_CANDIDATES]
         Scratch, overwritten; one for each thread.
     time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
         Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
@@ -313,17 +439,19 @@ def gemm_times(
 
     Notes
     -----
-    For a tile and a split the compute units work through ``ceil(tiles / units)`` waves; a wave
-    lasts as long as its K loop, ``max(matrix pipe, L2 fill of the unit)``, also when it is only
-    partly full. Beside it run the traffic of the whole device out of L2 and out of memory. Each
-    wave reads the rows and columns of its rectangle of tiles once (`_sweeps`) and what an
-    earlier wave read comes from a cache as far as the operands fit there: an L2 for each die,
-    the memory-side cache for all of them. ``time = overhead + first load + max(core, memory) +
-    loss * min(core, memory) + store of the last wave``, plus the reduction of a split K, where
-    the core is the longest of matrix pipe, fill and L2: on-chip loads run ahead in the same
-    pipeline and cost nothing beside it, memory does. The smallest wins, the first of equals.
+    For a tile and a split the compute units that whole clusters can fill work through
+    ``ceil(tiles / units)`` waves; a wave lasts as long as its K loop, the longest of the matrix
+    pipe, the loads of the unit out of L2 and the least time of a step, also when it is only partly
+    full. Of a tile's epilogue (drain, convert, store) a share waits between waves, and the last
+    one wholly. Beside it run the traffic of the whole device out of L2 and out of memory. Each
+    wave reads the rows and columns of its rectangle of tiles once (`_sweeps`), what an earlier wave
+    read comes from a cache as far as the operands fit there (an L2 for each die, the memory-side
+    cache for all of them), and a share of the loads misses all the same. ``time = overhead +
+    max(core, memory) + loss * min(core, memory)``, plus the reduction of a split K. The smallest
+    wins, the first of equals. Under a power cap the clock of the winner is the highest at which
+    ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays below it.
 
-    Left out: clusters that do not divide the units, drift of CTAs in a very deep K, stream-K.
+    Left out: drift of units in a very deep K, stream-K.
     """
     status = OK
     menu_of = np.int64(-1)
@@ -346,10 +474,10 @@ def gemm_times(
             status = INVALID
             continue
         if d != menu_of:
-            candidates = _load_menu(devices_D[d], menu_5C)
+            candidates = _load_menu(devices_D[d], menu_FC)
             menu_of = d
         problem = _meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
-        _evaluate(problem, menu_5C, candidates, candidate_s_C)
+        _evaluate(problem, menu_FC, candidates, candidate_s_C)
         best, best_s = -1, math.inf
         for c in range(candidates):
             if candidate_s_C[c] < best_s:
@@ -358,9 +486,10 @@ def gemm_times(
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        tile = _Tile(
-            menu_5C[0, best], menu_5C[1, best], menu_5C[2, best], menu_5C[3, best], menu_5C[4, best]
-        )
+        tile = _candidate(menu_FC, best)
+        share = _clock_share(devices_D[d], code, problem, tile)
+        if share < 1.0:
+            best_s = _power(devices_D[d], code, problem, tile, share)[1]
         # The padded work never falls below the exact one but by rounding.
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
@@ -369,6 +498,62 @@ def gemm_times(
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
     return status
+
+
+@kernel
+def gemm_terms(
+    extent_G4: NDArray[np.int64],
+    dtype_G: NDArray[np.int64],
+    out_bytes_G: NDArray[np.float64],
+    efficiency_G: NDArray[np.float64],
+    device_G: NDArray[np.int64],
+    devices_D: NDArray[np.void],
+    choice_G: NDArray[np.int64],
+    menu_FC: NDArray[np.float64],
+    term_GT: NDArray[np.float64],
+) -> None:
+    """Write out what the times of `gemm_times` are made of.
+
+    Parameters
+    ----------
+    choice_G : int64[G]
+        Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms (zeros).
+    term_GT : float64[G, len(TERMS)]
+        Output. Seconds at the clock that the rates hold at: start, main loops of the matrix pipe,
+        of the loads and of the least step, epilogues that wait, L2, memory, what the shorter of
+        both adds, reduction. Then tiles, waves, units that run, bytes out of memory and L2, the
+        clock over that one, and watts (0 where the device has no power model).
+
+    The other parameters are those of `gemm_times`.
+    """
+    for g in range(extent_G4.shape[0]):
+        term_GT[g] = 0.0
+        if choice_G[g] < 0:
+            continue
+        device, code = devices_D[device_G[g]], dtype_G[g]
+        _load_menu(device, menu_FC)
+        split, place = choice_G[g] % MAX_SPLIT_K + 1, 0
+        while 1 << place < split:
+            place += 1
+        tile = _candidate(menu_FC, choice_G[g] // MAX_SPLIT_K * NUM_SPLITS + place)
+        problem = _meet(
+            device, code, float(extent_G4[g, 0]), float(extent_G4[g, 1]), float(extent_G4[g, 2]),
+            float(extent_G4[g, 3]), out_bytes_G[g], efficiency_G[g],
+        )  # fmt: skip
+        core, memory_s = _core(problem, tile), _memory(problem, tile)
+        down, across = _grid(problem, tile)
+        tiles = down * across * problem.batch * tile.split
+        share = _clock_share(device, code, problem, tile)
+        terms = (
+            problem.start_s, core.matrix, core.fill, core.issue, core.epilogue, core.l2, memory_s,
+            problem.overlap_loss * min(_busy(core), memory_s), _reduce(problem, tile),
+            tiles, _waves(problem, tile), min(tiles, tile.units), _traffic(problem, tile)[0],
+            _loads(problem, tile), share, 0.0,
+        )  # fmt: skip
+        for place, value in enumerate(terms):
+            term_GT[g, place] = value
+        if device["power_idle_w"] > 0.0:
+            term_GT[g, -1] = _power(device, code, problem, tile, share)[0]
 
 
 @kernel
@@ -431,12 +616,33 @@ def gemm_time_columns(
         np.ascontiguousarray(out_bytes_G, np.float64),
         np.ascontiguousarray(efficiency_G, np.float64),
         np.ascontiguousarray(device_G, np.int64), devices_D,
-        np.empty((5, MAX_CANDIDATES)), np.empty(MAX_CANDIDATES),
+        np.empty((NUM_FIELDS, MAX_CANDIDATES)), np.empty(MAX_CANDIDATES),
         time_s_G, bound_G, choice_G,
     )  # fmt: skip
     if status != OK:
         raise ValueError(_explain(time_s_G, extent_G4))
     return time_s_G, bound_G, choice_G
+
+
+def gemm_term_columns(
+    extent_G4: NDArray[np.int64],
+    dtype_G: NDArray[np.int64],
+    out_bytes_G: NDArray[np.float64],
+    efficiency_G: NDArray[np.float64],
+    device_G: NDArray[np.int64],
+    devices_D: NDArray[np.void],
+    choice_G: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the terms (float64[G, len(TERMS)]) of `gemm_terms`."""
+    term_GT = np.empty((len(extent_G4), len(TERMS)))
+    gemm_terms(
+        np.ascontiguousarray(extent_G4, np.int64), np.ascontiguousarray(dtype_G, np.int64),
+        np.ascontiguousarray(out_bytes_G, np.float64),
+        np.ascontiguousarray(efficiency_G, np.float64),
+        np.ascontiguousarray(device_G, np.int64), devices_D,
+        np.ascontiguousarray(choice_G, np.int64), np.empty((NUM_FIELDS, MAX_CANDIDATES)), term_GT,
+    )  # fmt: skip
+    return term_GT
 
 
 def sol_time_columns(

@@ -1,15 +1,22 @@
 """Devices and networks as the records kernels read, in SI units."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
+from projector.config.gemm import GemmLibrary, GemmTile
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
-from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, TB, TERA
+from projector.kernels.gemm import MAX_SPLIT_K
+from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, PICO, TB, TERA
+
+Run = Literal["training", "loaded", "short"]
+RUNS: tuple[Run, ...] = ("training", "loaded", "short")
+"""Clocks that single kernels may run at."""
 
 _STAND_INS = {
     "mxfp8": "fp8",
@@ -39,9 +46,25 @@ def device_records(
 
 
 def device_record(
-    device: Device, clock_mhz: float | None = None, attention_kernel: str = "default"
+    device: Device,
+    clock_mhz: float | None = None,
+    attention_kernel: str = "default",
+    *,
+    gemm_library: str = "default",
+    run: Run = "training",
 ) -> NDArray[np.void]:
-    """Convert one device; ``clock_mhz`` replaces the sustained clock of every type.
+    """Convert one device.
+
+    Parameters
+    ----------
+    clock_mhz : float, optional
+        Locks the clock of every type.
+    attention_kernel, gemm_library : str
+        Implementations that the device describes; its default ones for any other name.
+    run : str
+        At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
+        of the same kernel) and ``short`` (a few launches) at the highest that the power cap
+        allows, where the device has a power model.
 
     Returns
     -------
@@ -53,7 +76,7 @@ def device_record(
     row["dies"] = device.dies
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
-        clock = (clock_mhz or device.sustained_clock_mhz[native]) * MEGA  # type: ignore[index]
+        clock = (clock_mhz or _clock_mhz(device, native, run)) * MEGA
         rate = device.matrix_flop_per_clk_per_cu[native] * device.gemm_efficiency[native]  # type: ignore[index]
         row["matrix_flop_per_s"][code] = rate * device.compute_units * clock
         row["clock_hz"][code] = clock
@@ -71,16 +94,11 @@ def device_record(
     elementwise = device.elementwise_efficiency or device.hbm_efficiency
     row["elementwise_bytes_per_s"] = device.hbm_peak_tb_per_s * elementwise * TB
     row["hbm_latency_s"] = device.hbm_latency_us * MICROSECOND
-    row["gemm_overhead_s"] = device.gemm_overhead_us * MICROSECOND
-    row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
-    row["gemm_overlap_loss"] = device.gemm_overlap_loss
-    row["gemm_wave_exposed"] = device.gemm_wave_exposed
     row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
     row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
-    row["l2_multicast"] = device.l2_multicast
-    row["num_tiles"] = len(device.gemm_tiles[:MAX_TILES])
-    for position, tile in enumerate(device.gemm_tiles[:MAX_TILES]):
-        row["tiles"][position] = (tile.m, tile.n, tile.k_bytes, tile.efficiency)
+    _add_gemm(row, device, gemm_library)
+    if run != "training" and clock_mhz is None:
+        _add_power(row, device, run)
     attention = device.attention_kernels.get(attention_kernel, device.attention)
     row["attention_forward_rows"] = attention.forward_rows
     row["attention_forward_columns"] = attention.forward_columns
@@ -92,6 +110,69 @@ def device_record(
     row["attention_tile_overhead_s"] = attention.tile_overhead_us * MICROSECOND
     row["attention_atomic_bytes_per_s"] = (attention.atomic_gb_per_s or 0.0) * GB
     return record
+
+
+def _clock_mhz(device: Device, kind: str, run: Run) -> float:
+    if run == "training" or device.power is None:
+        return device.sustained_clock_mhz[kind]  # type: ignore[index]
+    return device.power.max_clock_mhz
+
+
+def _add_gemm(row: np.void, device: Device, library: str) -> None:
+    """Fill in the GEMM library's numbers."""
+    chosen = device.gemm_libraries.get(library, GemmLibrary())
+    start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
+    row["gemm_overhead_s"] = start_us * MICROSECOND
+    row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
+    row["gemm_max_split"] = MAX_SPLIT_K if chosen.split_k else 0
+    row["gemm_overlap_loss"] = device.gemm_overlap_loss
+    row["gemm_epilogue_clk"] = device.gemm_epilogue_clk
+    row["gemm_epilogue_bytes_per_clk_per_cu"] = device.gemm_epilogue_bytes_per_clk_per_cu
+    row["gemm_epilogue_exposed"] = device.gemm_epilogue_exposed
+    row["gemm_l2_miss_share"] = device.gemm_l2_miss_share
+    efficiency = device.gemm_hbm_efficiency or device.hbm_efficiency
+    row["gemm_hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * efficiency * TB
+    row["gemm_die_stride"] = 1 if device.gemm_die_aware else device.dies
+    row["gemm_group_m"] = chosen.group_m or 0
+    clocks = device.gemm_clk_per_k | chosen.clk_per_k
+    for code, name in enumerate(MATRIX_TYPES):
+        native = native_type(device, name)
+        row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
+        if native in chosen.efficiency:
+            share = chosen.efficiency[native] / device.gemm_efficiency[native]
+            row["matrix_flop_per_s"][code] *= share
+    tiles = (chosen.tiles or device.gemm_tiles)[:MAX_TILES]
+    row["num_tiles"] = len(tiles)
+    for position, tile in enumerate(tiles):
+        row["tiles"][position] = tile_row(device, tile)
+
+
+def tile_row(device: Device, tile: GemmTile) -> tuple[float, ...]:
+    """Return one row of a device record's ``tiles``."""
+    cluster = tile.cluster_m * tile.cluster_n
+    parts = device.gpc_units if cluster > 1 and device.gpc_units else (device.compute_units,)
+    # A device smaller than one cluster runs it all the same, unit after unit.
+    units = max(sum(part // cluster for part in parts) * cluster, 1)
+    return (
+        tile.m, tile.n, tile.k_bytes, tile.efficiency, tile.cluster_m, tile.cluster_n,
+        0.5 if tile.pair == "n" else 1.0, 0.5 if tile.pair == "m" else 1.0, units,
+    )  # fmt: skip
+
+
+def _add_power(row: np.void, device: Device, run: Run) -> None:
+    """Let the power cap decide the clock of each kernel."""
+    power = device.power
+    if power is None:
+        return
+    share = power.short_share if run == "short" else power.loaded_share
+    row["power_cap_w"] = device.tdp_w * share
+    row["power_idle_w"] = power.idle_w
+    row["power_voltage_floor"] = power.voltage_floor
+    row["joule_per_hbm_byte"] = power.pj_per_hbm_byte * PICO
+    for code, name in enumerate(MATRIX_TYPES):
+        native = native_type(device, name)
+        row["power_clock_share"][code] = row["clock_hz"][code] / (power.max_clock_mhz * MEGA)
+        row["joule_per_flop"][code] = power.pj_per_flop.get(native, 0.0) * PICO  # type: ignore[call-overload]  # any name may be asked
 
 
 def native_type(device: Device, name: str) -> str:

@@ -1,25 +1,26 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
 from collections.abc import Mapping
-from numbers import Integral, Real
-from pathlib import Path
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import MATRIX_TYPES as TYPE_NAMES
-from projector.config.device import Device, load_device
 from projector.errors import ConfigError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import OPERATIONS, collective_time_columns
-from projector.kernels.device import MATRIX_TYPES
-from projector.kernels.gemm import gemm_time_columns
-from projector.lower.hardware import device_record, domain_gpus, fabric_record, native_type
+from projector.lower.hardware import device_record, domain_gpus, fabric_record
 from projector.lower.jobs import local_members
-
-DeviceLike = str | Path | Mapping[str, Any] | Device
+from projector.projection.gemm import gemm_case
+from projector.projection.kernel_inputs import (
+    NO_NUMBERS,
+    DeviceLike,
+    clock_within,
+    device_from,
+    type_code,
+)
 
 MAX_EXTENT = 1 << 40
 """Extents beyond this are no matrix, and their products leave exact numbers."""
@@ -41,6 +42,11 @@ def gemm_time(
     batch: ArrayLike = 1,
     out_bytes: ArrayLike = 2.0,
     clock_mhz: float | None = None,
+    model: str = "tile",
+    library: str = "default",
+    run: str = "training",
+    tile: str | None = None,
+    l2_hit_rate: float = 0.0,
 ) -> float | NDArray[np.float64]:
     """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
 
@@ -55,7 +61,18 @@ def gemm_time(
     out_bytes : float or float array
         Bytes of an output element (8 for FP32 read and written in place).
     clock_mhz : float, optional
-        Instead of the sustained clock.
+        Instead of the clock that ``run`` implies.
+    model : str
+        ``tile``, ``ws_persistent`` or ``sol`` (`projector.projection.gemm`).
+    library : str
+        ``default``, or a GEMM library that the device describes.
+    run : str
+        ``training``: the sustained clock. ``loaded`` (a second of the same kernel) or ``short``
+        (a few launches): the highest clock that the power cap allows.
+    tile : str, optional
+        The only tile, ``128x256`` or with its cluster ``128x256:2x1``; else the fastest.
+    l2_hit_rate : float
+        Share of the loads that ``ws_persistent`` takes from L2; no other model has it.
 
     Returns
     -------
@@ -67,18 +84,14 @@ def gemm_time(
     ConfigError
         For an unknown device or type, an extent that is no extent, or a clock beyond the peak.
     """
-    profile = _device(device)
-    code = _type_code(profile, dtype)
-    clock = _clock(profile, clock_mhz)
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
-    rows = len(extents)
     _within(columns, "out_bytes", MAX_OUT_BYTES)
-    seconds, _, _ = gemm_time_columns(
-        extents, np.full(rows, code), columns["out_bytes"], np.ones(rows), np.zeros(rows, np.int64),
-        device_record(profile, clock),
+    case = gemm_case(
+        device, dtype, clock_mhz=clock_mhz, model=model, library=library, run=run, tile=tile,
+        l2_hit_rate=l2_hit_rate,
     )  # fmt: skip
-    return _shaped(seconds, shape)
+    return _shaped(case.times_s(extents, columns["out_bytes"]), shape)
 
 
 def attention_time(
@@ -126,9 +139,9 @@ def attention_time(
         For an unknown device or type, an extent that is no extent, key heads that do not divide
         the query heads, or a clock beyond the peak.
     """
-    profile = _device(device)
-    code = _type_code(profile, dtype)
-    clock = _clock(profile, clock_mhz)
+    profile = device_from(device)
+    code = type_code(profile, dtype)
+    clock = clock_within(profile, clock_mhz)
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} is True or False, got {switch!r}"
@@ -199,7 +212,7 @@ def collective_time(
     if not (_is_integer(stride) and 1 <= stride <= MAX_EXTENT):
         msg = f"stride is an integer from 1 to 2**40, got {stride!r}"
         raise ConfigError(msg, key="stride", value=stride, allowed="1 <= integer <= 2**40")
-    profile = _device(device)
+    profile = device_from(device)
     cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
     columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
     sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
@@ -218,43 +231,12 @@ def collective_time(
     return _shaped(seconds, shape)
 
 
-def _device(device: DeviceLike) -> Device:
-    return device if isinstance(device, Device) else load_device(device, key="device")
-
-
-def _type_code(device: Device, dtype: str) -> int:
-    if not _is_text(dtype) or dtype not in TYPE_NAMES or native_type(device, dtype) != dtype:
-        legal = list(device.matrix_flop_per_clk_per_cu)
-        msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
-        raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
-    return MATRIX_TYPES.index(dtype)
-
-
-def _clock(device: Device, clock_mhz: float | None) -> float | None:
-    """Return a clock that the device can have; a job refuses others in the same words."""
-    if clock_mhz is None:
-        return None
-    peak = device.peak_clock_mhz
-    is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, _NO_NUMBERS)
-    if not (is_number and 1 <= clock_mhz <= peak):
-        msg = (
-            f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
-            f"got {clock_mhz!r}"
-        )
-        raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
-    return float(clock_mhz)
-
-
-_NO_NUMBERS = (bool, np.bool_, np.timedelta64)
-"""Types that call themselves integers."""
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
+    return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
 
 
 def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:

@@ -43,6 +43,8 @@ CLASS_OF_GEMM = {
     "l2": MEMORY,
     "memory": MEMORY,
     "overhead": LATENCY,
+    "issue": COMPUTE,
+    "epilogue": COMPUTE,
 }
 """Class of a GEMM by its limiter."""
 

@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat, PositiveInt, field_validator, model_valid
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.device import MatrixType
+from projector.config.gemm import MatrixType
 from projector.config.load import load_model
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError

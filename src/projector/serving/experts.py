@@ -199,7 +199,7 @@ def _grouped_gemms(
     tiles = devices["tiles"][table[:, 0], tile]
     for plan in plans:
         device = devices[device_of[plan.row]]
-        start_s = device["gemm_overhead_s"] + device["hbm_latency_s"]
+        start_s = device["gemm_overhead_s"]
         work_s = np.maximum(seconds[plan.groups] - start_s, 0.0)
         mean_s = max(seconds[plan.typical] - start_s, _SHORTEST_S)
         uneven = float((work_s * plan.share).sum()) / (plan.share.sum() * mean_s)

@@ -1,24 +1,27 @@
 """Rows that time one matrix multiplication, dense or grouped, some with a quantising pass.
 
-What a row says is taken as it stands: a locked clock replaces the sustained one, and the tile of
-a named kernel is the only one it may choose. Grouped rows name the extents of the forward in
-every pass. Times are in microseconds.
+What a row says is taken as it stands: a locked clock is the clock, short runs meet the highest
+clock and longer ones the power cap, except the operators of a training framework, which meet the
+clock of training; the tile of a named kernel is the only one it may choose, and a library that the
+device describes brings its menu. Grouped rows name the extents of the forward in every pass. Times
+are in microseconds.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.config.device import load_device
-from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES, TILE_K_BYTES
-from projector.kernels.elementwise import elementwise_time_column
+from projector.config.device import Device, load_device
+from projector.config.gemm import GemmTile
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns
-from projector.lower.hardware import device_record, native_type
-from projector.units import MICROSECOND, TERA
+from projector.lower.hardware import Run, device_record, native_type, tile_row
+from projector.units import MICROSECOND, TB, TERA
 from projector.validate.kind import (
     DeviceFor,
     Kind,
@@ -40,12 +43,33 @@ MIN_VALUE, MAX_VALUE = 1e-9, 1e15
 """Times and rates beyond these are no measurement."""
 
 ACTIVATION_BYTES = 2.0
-"""A quantising pass starts from 16-bit activations."""
+"""A quantising pass reads 16-bit activations."""
 
 _OUT_BYTES = {"": 2.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
-_Setup = tuple[str, float | None, tuple[float, ...]]
-"""Device, locked clock [MHz], and the tile (m, n, cluster) of a named kernel."""
+_LIBRARIES = (
+    ("CUTLASS CuTeDSL", "cutedsl"),
+    ("DeepGEMM", "deepgemm"),
+    ("hipBLASLt", "hipblaslt"),
+    ("HipKittens", "hipkittens"),
+    ("PyTorch", "pytorch"),
+)
+"""Beginning of a library's name -> name of a GEMM library in device files."""
+
+_INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
+"""What TensorRT-LLM runs a type with, where a device describes it."""
+
+
+class _Setup(NamedTuple):
+    """What decides the device record of a row."""
+
+    device: str
+    clock_mhz: float | None
+    """Locked."""
+    run: Run
+    library: str
+    tile: tuple[int, ...]
+    """(m, n, cluster_m, cluster_n, whether two units make a pair) of a named kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +82,8 @@ class _Case:
     grouped_pass: str
     """Field of the device record with the efficiency of this grouped pass, if it is one."""
     setup: _Setup
-    quantise_bytes: float
-    quantise_launches: float
+    quantise: str
+    """Quantising kernel of the device, if the row has one."""
     measured: float
     """In us."""
     note: str
@@ -71,13 +95,16 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
 
 
 def read(rows: Sequence[Row]) -> Readings:
-    """Read rows, to be timed on any devices."""
-    return readings(read_each(rows, _read), _times_s, MICROSECOND)
+    """Read rows, to be timed on any devices.
+
+    A profile is made for training, so longer runs are taken to show its sustained clock.
+    """
+    return readings(read_each(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
     setups = list(dict.fromkeys(case.setup for case in cases))
-    records = np.concatenate([_record(device_for, *setup) for setup in setups])
+    records = np.concatenate([_record(device_for(setup.device), setup) for setup in setups])
     device = np.array([setups.index(case.setup) for case in cases])
     efficiency = np.array(
         [
@@ -89,34 +116,41 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
         np.array([case.extents for case in cases]), np.array([case.code for case in cases]),
         np.array([case.out_bytes for case in cases]), efficiency, device, records,
     )  # fmt: skip
-    nothing = np.zeros(len(cases))
-    quantise_s = elementwise_time_column(
-        np.array([case.quantise_bytes for case in cases]), nothing, nothing, device, records
-    )
-    start_s = np.array([device_for(name).kernel_start_us for name, _, _ in setups]) * MICROSECOND
-    launches = np.array([case.quantise_launches for case in cases])
-    time_s: NDArray[np.float64] = gemm_s + quantise_s + launches * start_s[device]
+    quantise_s = [_quantise_s(device_for(case.setup.device), case) for case in cases]
+    time_s: NDArray[np.float64] = gemm_s + np.array(quantise_s)
     return time_s
 
 
-def _record(
-    device_for: DeviceFor, name: str, clock_mhz: float | None, kernel: tuple[float, ...]
-) -> NDArray[np.void]:
+def _quantise_s(device: Device, case: _Case) -> float:
+    if not case.quantise:
+        return 0.0
+    kernel = device.quantising.get(case.quantise)
+    m, _, k, _ = case.extents
+    if kernel is None:
+        # No kernel of its own is described: one pass over the activation.
+        passes = ACTIVATION_BYTES + float(OPERAND_BYTES[case.code])
+        rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
+        return float(m) * k * passes / rate + device.kernel_start_us * MICROSECOND
+    moved = float(m) * k * kernel.bytes_per_element
+    return kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
+
+
+def _record(device: Device, setup: _Setup) -> NDArray[np.void]:
     """Return the device; a named kernel leaves it one tile, and does not split K."""
-    records = device_record(device_for(name), clock_mhz)
-    if kernel:
-        rows, columns, cluster = kernel
-        record = records[0]
-        step = record["tiles"][0, TILE_K_BYTES]
-        record["tiles"] = np.zeros((MAX_TILES, record["tiles"].shape[1]))
-        record["tiles"][0] = (rows, columns, step, 1.0)
-        record["num_tiles"] = 1
-        record["l2_multicast"] = cluster
-        record["gemm_split_k_s"] = math.inf
+    records = device_record(device, setup.clock_mhz, gemm_library=setup.library, run=setup.run)
+    if setup.tile:
+        rows, columns, high, wide, pair = setup.tile
+        tile = GemmTile(
+            m=rows, n=columns, k_bytes=device.gemm_tiles[0].k_bytes, cluster_m=high,
+            cluster_n=wide, pair="m" if pair else None,
+        )  # fmt: skip
+        records[0]["tiles"][0] = tile_row(device, tile)
+        records[0]["num_tiles"] = 1
+        records[0]["gemm_max_split"] = 0
     return records
 
 
-def _read(row: Row) -> _Case:
+def _read(row: Row, longer: Run = "loaded") -> _Case:
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("in_dtype") or "")
     code = MATRIX_TYPES.index(kind)
@@ -141,22 +175,22 @@ def _read(row: Row) -> _Case:
         grouped_pass = "grouped_backward_efficiency" if backward else "grouped_forward_efficiency"
         if backward:
             m, n, k = (n, k, m) if "grad_w" in op else (m, k, n)
-    quantise_bytes, launches = 0.0, 0.0
-    if op.startswith("linear"):
-        twice = kind == "fp8" and not re.search(r"block|\dx\d", row.get("in_dtype") or "")
-        if twice:
-            rules.append("one FP8 scale for the whole activation")
-        # As a training step quantises, less the transposed copy for the weight gradient.
-        per_element = ACTIVATION_BYTES * (1.0 + twice) + float(OPERAND_BYTES[code])
-        quantise_bytes, launches = float(m) * float(k) * per_element, 1.0 + twice
+    in_dtype = (row.get("in_dtype") or "").lower()
+    block_scaled = kind == "fp8" and re.search(r"block|\dx\d", in_dtype) is not None
+    scaling = "fp8_block" if block_scaled else kind
     return _Case(
         extents=(m, n, k, max(1, groups)),
         code=code,
         out_bytes=_OUT_BYTES[out] * (1.0 + accumulates),
         grouped_pass=grouped_pass,
-        setup=(device, _locked_clock(row), _named_tile(row)),
-        quantise_bytes=quantise_bytes,
-        quantise_launches=launches,
+        setup=_Setup(
+            device,
+            _locked_clock(row),
+            _run(row, longer),
+            _library(row, scaling),
+            _named_tile(row),
+        ),
+        quantise=scaling if op.startswith("linear") else "",
         measured=_measured_us(row, 2.0 * m * n * k * max(1, groups)),
         note="; ".join(rules),
     )
@@ -181,20 +215,35 @@ def _locked_clock(row: Row) -> float | None:
     return clock_mhz
 
 
-def _named_tile(row: Row) -> tuple[float, ...]:
-    """Return (m, n, cluster) of ``cta 128x256 cluster 2x1``, or nothing.
+def _run(row: Row, longer: Run) -> Run:
+    if (row.get("library") or "").startswith("TransformerEngine"):
+        return "training"
+    return "short" if "short run" in (row.get("clock_note") or "") else longer
 
-    A cluster of a x b units shares a load of each operand among b or a of them; the model
-    multicasts one operand, among the larger number.
+
+def _library(row: Row, scaling: str) -> str:
+    name = row.get("library") or ""
+    if name.startswith("TensorRT-LLM"):
+        return _INFERENCE_LIBRARIES.get(scaling, "default")
+    return next((known for start, known in _LIBRARIES if name.startswith(start)), "default")
+
+
+def _named_tile(row: Row) -> tuple[int, ...]:
+    """Return (m, n, cluster_m, cluster_n, pair) of ``mma 256x128 cta 128x128 cluster 2x1``.
+
+    An instruction of twice the rows of its unit's tile is one of two units.
     """
-    match = re.search(r"cta (\d+)x(\d+)(?: cluster (\d+)x(\d+))?", row.get("kernel_config") or "")
+    config = row.get("kernel_config") or ""
+    match = re.search(r"cta (\d+)x(\d+)(?: cluster (\d+)x(\d+))?", config)
     if match is None:
         return ()
     rows, columns, high, wide = (int(text or 1) for text in match.groups())
     if min(rows, columns, high, wide) < 1 or max(rows, columns) > MAX_EXTENT:
         msg = f"{match[0]!r} is no tile"
         raise ValueError(msg)
-    return float(rows), float(columns), float(max(high, wide))
+    instruction = re.search(r"mma (\d+)x", config)
+    pair = instruction is not None and int(instruction[1]) == 2 * rows
+    return rows, columns, high, wide, int(pair)
 
 
 def _measured_us(row: Row, flop: float) -> float:

@@ -1,0 +1,114 @@
+"""How a device multiplies matrices: the tiles its libraries offer, and the power it takes."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from projector.config._base import Config
+
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+
+
+class GemmTile(Config):
+    """One output tile of a compute unit that a GEMM library offers."""
+
+    m: PositiveInt
+    """Rows of the output tile."""
+
+    n: PositiveInt
+    """Columns of the output tile."""
+
+    k_bytes: PositiveInt
+    """Bytes of the K dimension that one step of the main loop takes of each operand row."""
+
+    efficiency: float = Field(default=1.0, gt=0, le=1)
+    """Share of the matrix pipe that the main loop keeps busy at a given clock."""
+
+    cluster_m: PositiveInt = 1
+    """Units of a thread-block cluster along M; they share one load of B from L2."""
+
+    cluster_n: PositiveInt = 1
+    """Units of a thread-block cluster along N; they share one load of A from L2."""
+
+    pair: Literal["m", "n"] | None = None
+    """Whether two units along M (or N) run one instruction, so that each takes in only half of
+    B (or A)."""
+
+
+class GemmLibrary(Config):
+    """What one GEMM library does otherwise than the device's default one."""
+
+    tiles: tuple[GemmTile, ...] = ()
+    """Its tile menu; none given means the device's ``gemm_tiles``."""
+
+    overhead_us: NonNegativeFloat | None = None
+    """Its fixed cost, instead of ``gemm_overhead_us``."""
+
+    split_k: bool = True
+    """Whether it splits K."""
+
+    group_m: PositiveInt | None = None
+    """Rows of tiles that are worked off together before the next columns; none given means the
+    near-square groups of tiles that libraries swizzle to."""
+
+    efficiency: dict[MatrixType, float] = Field(default_factory=dict)
+    """Instead of ``gemm_efficiency``."""
+
+    clk_per_k: dict[MatrixType, NonNegativeFloat] = Field(default_factory=dict)
+    """Instead of ``gemm_clk_per_k``."""
+
+
+class Quantising(Config):
+    """The kernels with which an inference library quantises a 16-bit activation."""
+
+    start_us: NonNegativeFloat
+    """What they cost whatever the size."""
+
+    bytes_per_element: PositiveFloat
+    """Traffic of one element of the activation."""
+
+    tb_per_s: PositiveFloat
+    """Rate of that traffic."""
+
+
+class Power(Config):
+    """What a kernel takes at the clock it runs at; CMOS, voltage linear in the clock.
+
+    ``watts = idle_w + (joules of its FLOP and bytes) * V^2 / time`` with
+    ``V = voltage_floor + (1 - voltage_floor) * clock / max_clock_mhz``.
+    """
+
+    max_clock_mhz: PositiveFloat
+    """Highest clock, of a short kernel on a cool device."""
+
+    idle_w: NonNegativeFloat
+    """Power whatever the kernel does."""
+
+    voltage_floor: float = Field(ge=0, lt=1)
+    """Voltage at the lowest clock over that at the highest."""
+
+    pj_per_flop: dict[MatrixType, PositiveFloat]
+    """Energy of one FLOP at the highest clock, random data."""
+
+    pj_per_hbm_byte: NonNegativeFloat
+    """Energy of one byte from memory."""
+
+    loaded_share: float = Field(default=0.97, gt=0)
+    """Share of the cap that a device holds under a load of a second."""
+
+    short_share: float = Field(default=1.0, gt=0)
+    """The same for a few launches, before the controller reacts."""
+
+
+class WsPersistent(Config):
+    """Constants of the documented model of warp-specialised persistent GEMMs."""
+
+    setup_clk: NonNegativeFloat = 8000.0
+    """Clocks before the first load."""
+
+    epilogue_clk: NonNegativeFloat = 1000.0
+    """Clocks of an epilogue whatever its size."""
+
+    first_load_bytes: NonNegativeFloat = 32.0
+    """Bytes of K of each operand row that the first load brings."""

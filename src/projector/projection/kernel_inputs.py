@@ -1,0 +1,49 @@
+"""What the functions of single kernels take: a device, a type, a clock."""
+
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from projector.config.device import Device, load_device
+from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
+from projector.errors import ConfigError
+from projector.kernels.device import MATRIX_TYPES
+from projector.lower.hardware import native_type
+
+DeviceLike = str | Path | Mapping[str, Any] | Device
+
+
+def device_from(device: DeviceLike) -> Device:
+    """Return a device as a job names it."""
+    return device if isinstance(device, Device) else load_device(device, key="device")
+
+
+def type_code(device: Device, dtype: str) -> int:
+    """Return the code of a matrix type that the device has natively."""
+    if str(dtype) not in TYPE_NAMES or native_type(device, dtype) != dtype:
+        legal = list(device.matrix_flop_per_clk_per_cu)
+        msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
+    return MATRIX_TYPES.index(dtype)
+
+
+def clock_within(device: Device, clock_mhz: float | None) -> float | None:
+    """Return a clock that the device can have; a job refuses others in the same words."""
+    if clock_mhz is None:
+        return None
+    peak = device.peak_clock_mhz
+    is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
+    if not (is_number and 1 <= clock_mhz <= peak):
+        msg = (
+            f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
+            f"got {clock_mhz!r}"
+        )
+        raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
+    return float(clock_mhz)
+
+
+NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""Types that call themselves integers."""
