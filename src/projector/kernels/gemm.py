@@ -348,13 +348,13 @@ def _meet(
 
 
 @helper
-def _bound(problem: _Problem, tile: _Tile, time_s: float) -> int:
+def _bound(problem: _Problem, tile: _Tile, time_s: float, clock_share: float) -> int:
     """Name the longest part; overhead where what no part explains is longer than any."""
     core, memory_s = _core(problem, tile), _memory(problem, tile)
     loop_s = max(core.matrix, core.fill, core.issue)
-    if time_s > 2.0 * max(loop_s, core.epilogue, core.l2, memory_s):
+    if time_s > 2.0 * max(max(loop_s, core.epilogue, core.l2) / clock_share, memory_s):
         return OVERHEAD
-    if memory_s >= _busy(core):
+    if memory_s >= _busy(core) / clock_share:
         return MEMORY
     if core.l2 >= _busy(core):
         return L2
@@ -493,7 +493,7 @@ def gemm_times(
         # The padded work never falls below the exact one but by rounding.
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
-        bound_G[g] = _bound(problem, tile, best_s)
+        bound_G[g] = _bound(problem, tile, best_s, share)
         choice_G[g] = best // NUM_SPLITS * MAX_SPLIT_K + np.int64(tile.split) - 1
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID

@@ -53,7 +53,7 @@ class GemmReport:
     bound: str
     """What sets the time."""
     kernel: str
-    """Tile, cluster and split of K; empty where the model knows none."""
+    """Tile with its cluster, whether units run in pairs, and split of K; empty without one."""
     clock_mhz: float
     """Clock that the kernel runs at."""
     power_w: float | None
@@ -177,14 +177,12 @@ class GemmCase:
         library = self.device.gemm_libraries.get(self.library)
         menu = (library.tiles if library else ()) or self.device.gemm_tiles
         tile = self.tile or menu[position]
-        parts = [f"{tile.m}x{tile.n}"]
+        text = f"{tile.m}x{tile.n}"
         if tile.cluster_m * tile.cluster_n > 1:
-            parts.append(f"cluster {tile.cluster_m}x{tile.cluster_n}")
+            text += f":{tile.cluster_m}x{tile.cluster_n}"
         if tile.pair:
-            parts.append("pair")
-        if split > 1:
-            parts.append(f"split {split}")
-        return ", ".join(parts)
+            text += " pair"
+        return f"{text} split {split}" if split > 1 else text
 
     def _explain_sol(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
         rows, record = len(extents), self._record

@@ -78,9 +78,10 @@ def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
         color=[_COLOURS[name] for name in bounds[order]],
     )  # fmt: skip
     axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
-    axes.set_title("Share of the speed of light, from the slowest to the fastest")
-    axes.set_ylabel("% of the longer of FLOP and compulsory traffic at their peaks")
-    axes.set_xlabel("shape")
+    axes.set_title("Share of the roofline")
+    axes.set_ylabel("%")
+    axes.set_xlabel("shapes, from the furthest below the roof to the nearest")
+    axes.set_xticks([])
     axes.grid(axis="y", color=FAINT, lw=0.6)
 
 

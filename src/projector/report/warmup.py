@@ -3,7 +3,9 @@
 import numpy as np
 
 from projector.projection.api import project_jobs
-from projector.projection.kernel_api import attention_time, collective_time, gemm_time
+from projector.projection.gemm import MODELS
+from projector.projection.gemm_list import list_gemms
+from projector.projection.kernel_api import attention_time, collective_time
 from projector.schedule.anneal import improve
 from projector.schedule.costs import uniform_costs
 from projector.schedule.programs import MIN_PERIODS
@@ -44,7 +46,8 @@ def compile_kernels() -> None:
     """Call everything once that runs a kernel; what is compiled stays on disk."""
     project_jobs(_JOBS)
     sweep({"base": _JOBS[1], "axes": {"training.micro_batch_size": [1, 2]}}, workers=1)
-    gemm_time(1024, 1024, 1024, device="mi300x", dtype="bf16")
+    for model in MODELS:
+        list_gemms(("1024", "1024", "1024"), None, gpu="mi300x", model=model)
     collective_time("all_reduce", 1e6, 8, device="mi300x")
     attention_time(1, 16, 2048, head_dim=128, device="mi300x")
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)

@@ -1,0 +1,86 @@
+"""``projector gemm``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import projector
+from projector.cli.main import run
+
+SHAPES = str(Path(__file__).parents[2] / "examples" / "gemms_deepseek_v3.csv")
+
+
+@pytest.fixture
+def gemm(capsys):
+    def call(*arguments):
+        code = run(["gemm", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_table_with_what_bounds_each(gemm):
+    code, out, err = gemm(8192, 8192, 8192, "--gpu", "h100")
+    assert (code, err) == (0, "")
+    time_us = projector.gemm_time(8192, 8192, 8192, device="h100") * 1e6
+    assert f"{time_us:,.1f}" in out
+    assert "compute" in out
+
+
+def test_an_explanation_names_every_term_and_factor(gemm):
+    code, out, _ = gemm("8,192", 8192, 8192, "--gpu", "b200", "--run", "loaded", "--explain")
+    assert code == 0
+    for text in ("matrix pipe", "epilogues", "memory", "clock below the peak", "padding", "waves"):
+        assert text in out
+    code, out, _ = gemm(256, 256, 256, "--gpu", "b200", "--model", "ws_persistent", "--explain")
+    assert code == 0
+    assert "epilogue of the last wave" in out
+
+
+def test_json_is_one_object(gemm):
+    code, out, err = gemm("--csv", SHAPES, "--gpu", "b200", "--dtype", "fp8", "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert {"schema_version", "version", "warnings", "device", "gemms"} <= found.keys()
+    assert len(found["gemms"]) == 21
+    first = found["gemms"][0]
+    assert {"m", "n", "k", "batch", "time_us", "tflops", "bound", "kernel", "clock_mhz", "power_w",
+            "terms", "factors"} <= first.keys()  # fmt: skip
+
+
+def test_layouts_of_narrow_types_pay_for_copies(gemm):
+    _, out, _ = gemm(4096, 4096, 4096, "--dtype", "fp8", "--layout", "nn", "--explain")
+    assert "transposed copies" in out
+    _, out, _ = gemm(4096, 4096, 4096, "--layout", "nn", "--explain")
+    assert "transposed copies" not in out
+
+
+def test_a_picture_appears_whole(gemm, tmp_path):
+    target = tmp_path / "gemm.svg"
+    code, _, _ = gemm("--csv", SHAPES, "--gpu", "h100", "--plot", target)
+    assert code == 0
+    assert target.read_text().rstrip().endswith("</svg>")
+    code, _, _ = gemm(0, 4, 4, "--plot", tmp_path / "nothing.png")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((1, 2), "three extents"),
+        ((), "M N K, or many by --csv"),
+        ((1, 2, "three"), "k is an integer"),
+        ((1, 2, 3, "--gpu", "h1000"), "h1000"),
+        ((1, 2, 3, "--dtype", "int4"), "int4"),
+        ((1, 2, 3, "--run", "long"), "training, loaded, short"),
+        ((1, 2, 3, "--clock-mhz", 9000), "clock_mhz"),
+        ((1, 2, 3, "--plot", "picture.bmp"), "no figure"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(gemm, arguments, text):
+    code, out, err = gemm(*arguments)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert len(err.strip().splitlines()) == 1
