@@ -67,10 +67,8 @@ OK, INVALID = 0, 1
 
 NUM_SPLITS = 5
 MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
-NUM_FIELDS = 10
-"""Numbers that describe a candidate: a row of ``tiles``, and the split."""
-
-_SPLIT = NUM_FIELDS - 1
+NUM_FIELDS = 13
+"""Numbers that describe a candidate."""
 
 
 class _Problem(NamedTuple):
@@ -88,24 +86,29 @@ class _Problem(NamedTuple):
     """Traffic of one split's partial results."""
     units: float
     """Compute units; each holds one tile at a time."""
-    unit_flop_per_s: float
+    flop_s: float
+    """One FLOP on a compute unit."""
     fill_s: float
     """One element of A or B from L2 into a compute unit."""
     issue_s: float
     """Least time of one element of K in a tile."""
     l2_bytes: float
-    l2_bytes_per_s: float
+    l2_byte_s: float
+    """One byte out of L2."""
     l2_miss_share: float
-    dies: float
-    die_stride: float
+    of_die: float
+    """Share of a wave whose rectangle one die sees."""
+    die_rows: float
+    """Share of the rows of that rectangle that one die has."""
     die_reread_share: float
     """Share of the operands that one L2 does not keep from one wave to the next."""
     shared_units: float
-    """Compute units in front of the last cache before memory."""
+    """Compute units in front of the last cache before memory, and their root."""
+    shared_side: float
     shared_reread_share: float
-    fabric_bytes_per_s: float
-    """Rate of the last cache, the memory's where that is higher or the only one."""
-    hbm_bytes_per_s: float
+    fabric_byte_s: float
+    """One byte out of the last cache, out of the memory where that is faster or the only one."""
+    hbm_byte_s: float
     group_m: float
     max_split: float
     start_s: float
@@ -119,19 +122,25 @@ class _Problem(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """One candidate."""
+    """One candidate, with what it would otherwise divide by anew for every GEMM."""
 
     m: float
     n: float
-    step: float
-    """Elements of K that one step of the main loop takes."""
-    efficiency: float
+    block_m: float
+    """Rows of a cluster."""
+    block_n: float
     cluster_m: float
     cluster_n: float
+    step: float
+    """Elements of K that one step of the main loop takes."""
+    flop: float
+    """FLOP of one element of K, over the share of the pipe that is kept busy."""
     share_m: float
     share_n: float
     units: float
     """Compute units that its clusters can fill."""
+    narrow: float
+    """Root of its columns over its rows."""
     split: float
 
 
@@ -149,18 +158,24 @@ class _Core(NamedTuple):
 
 
 @helper
+def _blocks(problem: _Problem, tile: _Tile) -> tuple[float, float]:
+    """Clusters along M and N."""
+    return np.ceil(problem.m / tile.block_m), np.ceil(problem.n / tile.block_n)
+
+
+@helper
 def _grid(problem: _Problem, tile: _Tile) -> tuple[float, float]:
     """Tiles along M and N, in whole clusters."""
-    down = np.ceil(problem.m / (tile.m * tile.cluster_m)) * tile.cluster_m
-    return down, np.ceil(problem.n / (tile.n * tile.cluster_n)) * tile.cluster_n
+    down, across = _blocks(problem, tile)
+    return down * tile.cluster_m, across * tile.cluster_n
 
 
 @helper
 def _loads(problem: _Problem, tile: _Tile) -> float:
     """Bytes that L2 hands out; the units of a cluster share a load."""
-    down, across = _grid(problem, tile)
-    of_a: float = across / tile.cluster_n * problem.a_bytes
-    return of_a + down / tile.cluster_m * problem.b_bytes
+    down, across = _blocks(problem, tile)
+    loads: float = across * problem.a_bytes + down * problem.b_bytes
+    return loads
 
 
 @helper
@@ -174,7 +189,7 @@ def _waves(problem: _Problem, tile: _Tile) -> float:
 def _core(problem: _Problem, tile: _Tile) -> _Core:
     waves = _waves(problem, tile)
     depth = np.ceil(np.ceil(problem.k / tile.step) / tile.split) * tile.step
-    matrix_s = 2.0 * tile.m * tile.n / (problem.unit_flop_per_s * tile.efficiency)
+    matrix_s = tile.flop * problem.flop_s
     rows = min(tile.m, problem.m) * tile.share_m + min(tile.n, problem.n) * tile.share_n
     epilogue_s = problem.epilogue_s + tile.m * tile.n * problem.store_s
     return _Core(
@@ -183,7 +198,7 @@ def _core(problem: _Problem, tile: _Tile) -> _Core:
         waves * depth * problem.issue_s,
         epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
         epilogue_s * waves,
-        _loads(problem, tile) / problem.l2_bytes_per_s,
+        _loads(problem, tile) * problem.l2_byte_s,
     )
 
 
@@ -195,20 +210,19 @@ def _busy(core: _Core) -> float:
 
 
 @helper
-def _sweeps(problem: _Problem, tile: _Tile, units: float, stride: float) -> float:
+def _sweeps(problem: _Problem, tile: _Tile, units: float, side: float, rows: float) -> float:
     """Bytes of A and B that ``units`` compute units read again, wave after wave.
 
     The tiles of a wave form a rectangle of the output, as near to a square as the grid of tiles
-    allows, or as high as the library groups them. Its rows of A and columns of B are read once, by
-    units that advance in step. Where ``stride`` dies take tiles in turn, each has the columns of
-    the whole wave and its part of the rows.
+    allows, or as high as the library groups them; ``side`` is the root of the units. Its rows of A
+    and columns of B are read once, by units that advance in step. Where dies take tiles in turn,
+    each has the columns of the whole wave and the share ``rows`` of its rows.
     """
     down, across = _grid(problem, tile)
-    square = np.sqrt(units * tile.n / tile.m)
-    side = problem.group_m if problem.group_m > 0.0 else square
-    high = min(down, max(1.0, side))
+    tall = problem.group_m if problem.group_m > 0.0 else side * tile.narrow
+    high = min(down, max(1.0, tall))
     wide = min(across, max(1.0, units / high))
-    high = max(1.0, min(down, max(1.0, units / wide)) / stride)
+    high = max(1.0, min(down, max(1.0, units / wide)) * rows)
     again: float = (across / wide - 1.0) * problem.a_bytes
     again += (down / high - 1.0) * problem.b_bytes
     return again
@@ -218,10 +232,11 @@ def _sweeps(problem: _Problem, tile: _Tile, units: float, stride: float) -> floa
 def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
     """Bytes out of memory, and through the last cache before it."""
     down, across = _grid(problem, tile)
-    wave = min(tile.units, down * across)
-    on_die = max(1.0, wave * problem.die_stride / problem.dies)
-    from_fabric = _sweeps(problem, tile, on_die, problem.die_stride) * problem.die_reread_share
-    from_memory = _sweeps(problem, tile, problem.shared_units, 1.0) * problem.shared_reread_share
+    on_die = max(1.0, min(tile.units, down * across) * problem.of_die)
+    from_fabric = _sweeps(problem, tile, on_die, np.sqrt(on_die), problem.die_rows)
+    from_fabric *= problem.die_reread_share
+    from_memory = _sweeps(problem, tile, problem.shared_units, problem.shared_side, 1.0)
+    from_memory *= problem.shared_reread_share
     once = problem.a_bytes + problem.b_bytes + problem.output
     beyond = _loads(problem, tile) - problem.a_bytes - problem.b_bytes - from_fabric
     missed = problem.l2_miss_share * max(0.0, beyond)
@@ -232,8 +247,8 @@ def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
 def _memory(problem: _Problem, tile: _Tile) -> float:
     """Seconds of the traffic behind L2."""
     hbm_bytes, fabric_bytes = _traffic(problem, tile)
-    seconds: float = hbm_bytes / problem.hbm_bytes_per_s
-    return max(seconds, fabric_bytes / problem.fabric_bytes_per_s)
+    seconds: float = hbm_bytes * problem.hbm_byte_s
+    return max(seconds, fabric_bytes * problem.fabric_byte_s)
 
 
 @helper
@@ -242,8 +257,8 @@ def _reduce(problem: _Problem, tile: _Tile) -> float:
     # Half of the traffic is the size; what L2 does not hold goes to memory and back.
     partial = problem.partial_bytes * tile.split
     fits = partial <= 2.0 * problem.l2_bytes
-    rate = problem.l2_bytes_per_s if fits else problem.hbm_bytes_per_s
-    seconds: float = problem.split_k_s + partial / rate
+    byte_s = problem.l2_byte_s if fits else problem.hbm_byte_s
+    seconds: float = problem.split_k_s + partial * byte_s
     return seconds if tile.split > 1.0 else 0.0
 
 
@@ -254,40 +269,27 @@ def _joined(problem: _Problem, core_s: float, memory_s: float) -> float:
 
 
 @helper
-def _evaluate(
-    problem: _Problem, menu_FC: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
-) -> None:
-    """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
-    for c in range(count):
-        tile = _Tile(
-            menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c],
-            menu_FC[5, c], menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c],
-        )  # fmt: skip
-        joined = _joined(problem, _busy(_core(problem, tile)), _memory(problem, tile))
-        time = problem.start_s + joined + _reduce(problem, tile)
-        deep = problem.k >= MIN_SPLIT_DEPTH * tile.split and tile.split <= problem.max_split
-        time_s_C[c] = time if deep or tile.split == 1.0 else math.inf
-
-
-@helper
 def _load_menu(device: np.void, menu_FC: NDArray[np.float64]) -> int:
     """Lay a device's tiles times K splits out in columns; return how many there are."""
     count = 0
-    tiles = device["tiles"]
-    for tile in range(device["num_tiles"]):
-        split = 1
+    for row in range(device["num_tiles"]):
+        tile = device["tiles"][row]
+        m, n = tile[TILE_M], tile[TILE_N]
+        split = 1.0
         while split <= MAX_SPLIT_K:
-            menu_FC[0, count] = tiles[tile, TILE_M]
-            menu_FC[1, count] = tiles[tile, TILE_N]
-            menu_FC[2, count] = tiles[tile, TILE_K_BYTES] / STEP_ELEMENT_BYTES
-            menu_FC[3, count] = tiles[tile, TILE_EFFICIENCY]
-            menu_FC[4, count] = tiles[tile, TILE_CLUSTER_M]
-            menu_FC[5, count] = tiles[tile, TILE_CLUSTER_N]
-            menu_FC[6, count] = tiles[tile, TILE_SHARE_M]
-            menu_FC[7, count] = tiles[tile, TILE_SHARE_N]
-            menu_FC[8, count] = tiles[tile, TILE_UNITS]
-            menu_FC[_SPLIT, count] = split
-            split *= 2
+            menu_FC[0, count], menu_FC[1, count] = m, n
+            menu_FC[2, count] = m * tile[TILE_CLUSTER_M]
+            menu_FC[3, count] = n * tile[TILE_CLUSTER_N]
+            menu_FC[4, count] = tile[TILE_CLUSTER_M]
+            menu_FC[5, count] = tile[TILE_CLUSTER_N]
+            menu_FC[6, count] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
+            menu_FC[7, count] = 2.0 * m * n / tile[TILE_EFFICIENCY]
+            menu_FC[8, count] = tile[TILE_SHARE_M]
+            menu_FC[9, count] = tile[TILE_SHARE_N]
+            menu_FC[10, count] = tile[TILE_UNITS]
+            menu_FC[11, count] = np.sqrt(n / m)
+            menu_FC[12, count] = split
+            split *= 2.0
             count += 1
     return count
 
@@ -295,9 +297,23 @@ def _load_menu(device: np.void, menu_FC: NDArray[np.float64]) -> int:
 @helper
 def _candidate(menu_FC: NDArray[np.float64], c: int) -> _Tile:
     return _Tile(
-        menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c],
-        menu_FC[5, c], menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c],
+        menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c], menu_FC[5, c],
+        menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c], menu_FC[10, c],
+        menu_FC[11, c], menu_FC[12, c],
     )  # fmt: skip
+
+
+@helper
+def _evaluate(
+    problem: _Problem, menu_FC: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
+) -> None:
+    """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
+    for c in range(count):
+        tile = _candidate(menu_FC, c)
+        joined = _joined(problem, _busy(_core(problem, tile)), _memory(problem, tile))
+        time = problem.start_s + joined + _reduce(problem, tile)
+        deep = problem.k >= MIN_SPLIT_DEPTH * tile.split and tile.split <= problem.max_split
+        time_s_C[c] = time if deep or tile.split == 1.0 else math.inf
 
 
 @helper
@@ -312,6 +328,7 @@ def _meet(
     shared_cache = device["mall_bytes"] if behind_l2 else l2_of_die
     a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
     inputs = a_bytes + b_bytes
+    shared_units = units if behind_l2 else units / dies
     hbm_rate = device["gemm_hbm_bytes_per_s"]
     return _Problem(
         m,
@@ -323,19 +340,20 @@ def _meet(
         m * n * batch * out_bytes,
         m * n * batch * PARTIAL_BYTES,
         units,
-        device["matrix_flop_per_s"][code] / units * efficiency,
+        units / (device["matrix_flop_per_s"][code] * efficiency),
         OPERAND_BYTES[code] / (device["l2_fill_bytes_per_clk_per_cu"] * clock),
         device["gemm_clk_per_k"][code] / clock,
         device["l2_bytes"],
-        device["l2_bytes_per_s"],
+        1.0 / device["l2_bytes_per_s"],
         device["gemm_l2_miss_share"],
-        dies,
-        device["gemm_die_stride"],
+        device["gemm_die_stride"] / dies,
+        1.0 / device["gemm_die_stride"],
         max(0.0, 1.0 - l2_of_die / inputs),
-        units if behind_l2 else units / dies,
+        shared_units,
+        np.sqrt(shared_units),
         max(0.0, 1.0 - shared_cache / inputs),
-        max(device["mall_bytes_per_s"], hbm_rate),
-        hbm_rate,
+        1.0 / max(device["mall_bytes_per_s"], hbm_rate),
+        1.0 / hbm_rate,
         device["gemm_group_m"],
         device["gemm_max_split"],
         device["gemm_overhead_s"],
