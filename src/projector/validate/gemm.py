@@ -56,6 +56,19 @@ _LIBRARIES = (
 )
 """Beginning of a library's name -> name of a GEMM library in device files."""
 
+_LAUNCH_US = {
+    ("nvidia", "cuBLASLt"): 3.0,
+    ("nvidia", "CUTLASS"): 3.0,
+    ("nvidia", "PyTorch"): 11.0,
+    ("amd", "hipBLASLt"): 4.0,
+    ("amd", "HipKittens"): 4.0,
+    ("amd", "PyTorch"): 25.0,
+    ("amd", "AITER"): 25.0,
+    ("amd", "Triton"): 25.0,
+}
+"""What benchmarks that launch every call themselves, rather than in a graph, add to a kernel: a
+reading of several of their tables, and no property of a device."""
+
 _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
 """What TensorRT-LLM runs a type with, where a device describes it."""
 
@@ -84,6 +97,8 @@ class _Case:
     setup: _Setup
     quantise: str
     """Quantising kernel of the device, if the row has one."""
+    launched_by: str
+    """Library whose benchmark launches every call itself."""
     measured: float
     """In us."""
     note: str
@@ -116,9 +131,15 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
         np.array([case.extents for case in cases]), np.array([case.code for case in cases]),
         np.array([case.out_bytes for case in cases]), efficiency, device, records,
     )  # fmt: skip
-    quantise_s = [_quantise_s(device_for(case.setup.device), case) for case in cases]
-    time_s: NDArray[np.float64] = gemm_s + np.array(quantise_s)
+    around_s = [_around_s(device_for(case.setup.device), case) for case in cases]
+    time_s: NDArray[np.float64] = gemm_s + np.array(around_s)
     return time_s
+
+
+def _around_s(device: Device, case: _Case) -> float:
+    """Seconds of what is timed beside the GEMM."""
+    launch_us = _LAUNCH_US.get((device.vendor, case.launched_by), 0.0)
+    return _quantise_s(device, case) + launch_us * MICROSECOND
 
 
 def _quantise_s(device: Device, case: _Case) -> float:
@@ -190,6 +211,7 @@ def _read(row: Row, longer: Run = "loaded") -> _Case:
             _library(row, scaling),
             _named_tile(row),
         ),
+        launched_by=(row.get("library") or "").strip(),
         quantise=scaling if op.startswith("linear") else "",
         measured=_measured_us(row, 2.0 * m * n * k * max(1, groups)),
         note="; ".join(rules),
