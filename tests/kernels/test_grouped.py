@@ -45,6 +45,7 @@ devices = st.fixed_dictionaries(
     }
 )
 loads = st.lists(st.one_of(st.just(0), st.integers(1, 600)), min_size=0, max_size=12)
+tuned_rows = st.one_of(st.just(0), st.integers(1, 600))
 extents = st.tuples(st.integers(0, 2000), st.integers(0, 8192))
 
 
@@ -60,7 +61,7 @@ def record(*dicts):
     return rows
 
 
-def launch(sets, extent, classes, set_of=None, class_of=None):
+def launch(sets, extent, classes, set_of=None, class_of=None, tuned=0):
     """Time every set once, or the launches that ``set_of`` names."""
     offsets = np.concatenate([[0], np.cumsum([len(item) for item in sets])]).astype(np.int64)
     flat = np.array([load for item in sets for load in item], np.int64)
@@ -68,18 +69,19 @@ def launch(sets, extent, classes, set_of=None, class_of=None):
     extent = extent if isinstance(extent, list) else [extent] * len(set_of)
     class_of = [0] * len(set_of) if class_of is None else class_of
     return grouped_gemm_time_columns(
-        offsets, flat, np.array(set_of), np.array(extent), np.array(class_of), record(*classes)
-    )
+        offsets, flat, np.array(set_of), np.array(extent), np.full(len(set_of), tuned),
+        np.array(class_of), record(*classes),
+    )  # fmt: skip
 
 
-def time_s(load, extent=(1024, 2048), device=ROUND):
-    return launch([load], extent, [device])[0][0]
+def time_s(load, extent=(1024, 2048), device=ROUND, tuned=0):
+    return launch([load], extent, [device], tuned=tuned)[0][0]
 
 
-@given(load=loads, extent=extents, device=devices)
-def test_matches_reference(load, extent, device):
-    seconds, tile = launch([load], extent, [device])
-    expected_s, expected_tile = reference.grouped_gemm_time(load, *extent, device)
+@given(load=loads, extent=extents, device=devices, tuned=tuned_rows)
+def test_matches_reference(load, extent, device, tuned):
+    seconds, tile = launch([load], extent, [device], tuned=tuned)
+    expected_s, expected_tile = reference.grouped_gemm_time(load, *extent, device, tuned)
     assert seconds[0] == pytest.approx(expected_s, rel=1e-9, abs=0)
     if expected_tile is None:
         assert tile[0] == -1
@@ -97,11 +99,23 @@ def test_empty_experts_are_free(load, extent, device, places):
     assert time_s(padded, extent, device) == time_s(load, extent, device)
 
 
-@given(load=loads, more=st.integers(1, 600), extent=extents, device=devices)
-def test_more_tokens_are_never_faster(load, more, extent, device):
+@given(load=loads, extent=extents, device=devices, tuned=st.integers(1, 600))
+def test_a_tile_for_other_loads_is_never_faster(load, extent, device, tuned):
+    assert time_s(load, extent, device, tuned) >= time_s(load, extent, device)
+
+
+@given(load=st.integers(1, 600), groups=st.integers(1, 12), extent=extents, device=devices)
+def test_a_tile_for_these_loads_is_the_best(load, groups, extent, device):
+    equal = [load] * groups
+    assert time_s(equal, extent, device, load) == time_s(equal, extent, device)
+
+
+@given(load=loads, more=st.integers(1, 600), extent=extents, device=devices, tuned=tuned_rows)
+def test_more_tokens_are_never_faster(load, more, extent, device, tuned):
     for expert in range(len(load)):
         fuller = [*load[:expert], load[expert] + more, *load[expert + 1 :]]
-        assert time_s(fuller, extent, device) >= time_s(load, extent, device)
+        before_s = time_s(load, extent, device, tuned)
+        assert time_s(fuller, extent, device, tuned) >= before_s
 
 
 @given(
@@ -150,7 +164,8 @@ def test_padding_and_waves_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("change", "value"), [("load", -1), ("set", 5), ("class", 3), ("extent", -2)]
+    ("change", "value"),
+    [("load", -1), ("set", 5), ("class", 3), ("extent", -2), ("tuned", -1)],
 )
 def test_nonsense_is_refused(change, value):
     load = [3, value if change == "load" else 4]
@@ -159,6 +174,7 @@ def test_nonsense_is_refused(change, value):
         launch(
             [load], [extent], [ROUND],
             [value if change == "set" else 0], [value if change == "class" else 0],
+            value if change == "tuned" else 0,
         )  # fmt: skip
 
 
@@ -167,7 +183,7 @@ def test_runs_without_the_compiler():
     seconds, tile = np.empty(2), np.empty(2, np.int64)
     args = (
         np.array([0, 3]), np.array([5, 0, 700]), np.array([0, 0]),
-        np.array([[256, 512], [512, 256]]), np.array([0, 0]), record(ROUND),
+        np.array([[256, 512], [512, 256]]), np.array([0, 40]), np.array([0, 0]), record(ROUND),
     )  # fmt: skip
     assert python(*args, seconds, tile) != INVALID
     np.testing.assert_array_equal(seconds, grouped_gemm_time_columns(*args)[0])
@@ -181,7 +197,7 @@ def test_every_shipped_device_has_grouped_gemms(name):
         one = grouped_record(device, dtype, kernels)
         seconds, _ = grouped_gemm_time_columns(
             np.array([0, 64]), np.full(64, 128), np.array([0]), np.array([[2048, 4096]]),
-            np.array([0]), one,
+            np.array([0]), np.array([0]), one,
         )  # fmt: skip
         assert 1e-6 < seconds[0] < 0.1
 

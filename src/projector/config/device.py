@@ -97,6 +97,10 @@ class ExpertKernels(Config):
     """What a compute unit moves per clock in passes over rows (permuting, activation, quantising,
     finalising). They gather rows and convert types, and are bound by this and by the memory."""
 
+    tuned: bool = True
+    """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
+    it is picked for the loads."""
+
     quantises_apart: bool = True
     """Block scales: the activation is quantised in a pass of its own."""
 
@@ -112,12 +116,16 @@ class ExpertLayerCosts(Config):
     """What one rank's mixture-of-experts layer costs beside rates of the device."""
 
     row_tiles: tuple[PositiveInt, ...] = Field(
-        default=(8, 16, 32, 64, 128, 256), min_length=1, max_length=8
+        default=(16, 32, 64, 128, 256), min_length=1, max_length=8
     )
     """Tile heights (tokens of one expert) that the grouped GEMM chooses from."""
 
-    column_tiles: tuple[PositiveInt, ...] = Field(default=(128, 256), min_length=1, max_length=4)
+    column_tiles: tuple[PositiveInt, ...] = Field(default=(64, 128), min_length=1, max_length=4)
     """Tile widths that the grouped GEMM chooses from."""
+
+    tuned_tokens: PositiveInt = 8192
+    """Most tokens that the library tunes its grouped GEMMs for; fewer are tuned for by the next
+    power of two below."""
 
     overlap_loss: float = Field(default=0.2, ge=0, le=1)
     """Share of the shorter of compute and memory time that a grouped GEMM does not hide."""

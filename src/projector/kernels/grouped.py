@@ -53,6 +53,15 @@ GROUPED = np.dtype(
 
 
 @helper
+def _row_tiles(load_R: NDArray[np.int64], tile_m: float) -> float:
+    """Tiles along the rows of all groups, each padded by itself."""
+    tiles = 0.0
+    for load in load_R:
+        tiles += np.ceil(load / tile_m)
+    return tiles
+
+
+@helper
 def _core_s(
     device: np.void, row_tiles: float, high: float, wide: float, n: float, k: float
 ) -> float:
@@ -70,6 +79,7 @@ def grouped_gemm_times(
     load_R: NDArray[np.int64],
     set_L: NDArray[np.int64],
     extent_L2: NDArray[np.int64],
+    tuned_L: NDArray[np.int64],
     class_L: NDArray[np.int64],
     classes_K: NDArray[np.void],
     time_s_L: NDArray[np.float64],
@@ -87,6 +97,8 @@ def grouped_gemm_times(
         The set of loads that a launch works on; several launches may share one.
     extent_L2 : int64[L, 2]
         (n, k), the same for all groups.
+    tuned_L : int64[L]
+        Rows of every group that the tile was tuned for; 0 where it is picked for the loads.
     class_L : int64[L]
         Row of ``classes_K``.
     classes_K : GROUPED[K]
@@ -107,8 +119,8 @@ def grouped_gemm_times(
     ``max(matrix pipe, L2 into the unit)`` and its start and end. Beside it run, from memory, the
     weights of the groups that have rows, and the activations once. ``time = max(core, memory) +
     loss * min(core, memory) + groups with rows * group time``. One tile shape serves the launch:
-    the one with the shortest core, the first of equals. It is picked knowing the loads, where a
-    tuner knows the mean one.
+    the one with the shortest core, the first of equals, for the loads or for the equal ones that
+    a tuner saw.
     """
     status = OK
     for i in range(set_L.shape[0]):
@@ -121,6 +133,7 @@ def grouped_gemm_times(
             and 0 <= c < classes_K.shape[0]
             and 0 <= offset_B1[s] <= offset_B1[s + 1] <= load_R.shape[0]
             and min(n, k) >= 0.0
+            and tuned_L[i] >= 0
         ):
             time_s_L[i] = math.nan
             status = INVALID
@@ -140,15 +153,21 @@ def grouped_gemm_times(
         best_s = math.inf
         for high in range(device["num_row_tiles"]):
             tile_m = device["row_tiles"][high]
-            row_tiles = 0.0
-            for r in range(offset_B1[s], offset_B1[s + 1]):
-                row_tiles += np.ceil(load_R[r] / tile_m)
+            if tuned_L[i] > 0:
+                row_tiles = (offset_B1[s + 1] - offset_B1[s]) * np.ceil(tuned_L[i] / tile_m)
+            else:
+                row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
             for wide in range(device["num_column_tiles"]):
                 tile_n = device["column_tiles"][wide]
                 core_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
                 if core_s < best_s:
                     best_s = core_s
                     tile_L[i] = high * MAX_COLUMN_TILES + wide
+        if tile_L[i] >= 0 and tuned_L[i] > 0:
+            tile_m = device["row_tiles"][tile_L[i] // MAX_COLUMN_TILES]
+            tile_n = device["column_tiles"][tile_L[i] % MAX_COLUMN_TILES]
+            row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
+            best_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
         operand = device["operand_bytes"]
         moved = groups * n * k * operand + rows * (k * operand + n * OUTPUT_BYTES)
         memory_s = moved / device["hbm_bytes_per_s"]
@@ -164,6 +183,7 @@ def grouped_gemm_time_columns(
     load_R: NDArray[np.int64],
     set_L: NDArray[np.int64],
     extent_L2: NDArray[np.int64],
+    tuned_L: NDArray[np.int64],
     class_L: NDArray[np.int64],
     classes_K: NDArray[np.void],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -179,7 +199,8 @@ def grouped_gemm_time_columns(
         np.ascontiguousarray(offset_B1, np.int64), np.ascontiguousarray(load_R, np.int64),
         np.ascontiguousarray(set_L, np.int64),
         np.ascontiguousarray(extent_L2, np.int64).reshape(-1, 2),
-        np.ascontiguousarray(class_L, np.int64), classes_K, time_s_L, tile_L,
+        np.ascontiguousarray(tuned_L, np.int64), np.ascontiguousarray(class_L, np.int64),
+        classes_K, time_s_L, tile_L,
     )  # fmt: skip
     if status != OK:
         msg = "a grouped GEMM has no finite, non-negative time"

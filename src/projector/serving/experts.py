@@ -71,7 +71,7 @@ def expert_layer_times(
     -------
     float64[layers]
     """
-    gemm_s = _grouped_gemms(layers, loads)
+    gemm_s = _grouped_gemms(layers, tokens, loads)
     out = np.empty(len(layers))
     for row, layer in enumerate(layers):
         fixed_s = layer.kernels.start_us * MICROSECOND + _routing_s(layer, tokens[row])
@@ -132,7 +132,18 @@ def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
     return passes_s
 
 
-def _grouped_gemms(layers: Sequence[ExpertLayer], loads: Sequence[Ints]) -> list[Floats]:
+def _tuned_rows(layer: ExpertLayer, tokens: int) -> int:
+    """Rows of an expert that the tile was tuned for, 0 where it is picked for the loads."""
+    if not layer.kernels.tuned or tokens == 0:
+        return 0
+    most = min(tokens, layer.device.expert_layer.tuned_tokens)
+    below = 1 << (most.bit_length() - 1)
+    return -(-below * layer.topk // layer.experts)
+
+
+def _grouped_gemms(
+    layers: Sequence[ExpertLayer], tokens: Sequence[int], loads: Sequence[Ints]
+) -> list[Floats]:
     """Return for each layer float64[draws], both grouped GEMMs."""
     if not layers:
         return []
@@ -148,11 +159,12 @@ def _grouped_gemms(layers: Sequence[ExpertLayer], loads: Sequence[Ints]) -> list
     classes = np.concatenate(
         [grouped_record(item.device, item.dtype, item.kernels) for item in layers]
     )
+    tuned = np.array([_tuned_rows(*item) for item in zip(layers, tokens, strict=True)])
     row = np.repeat(np.arange(len(layers)), draws)
     sets = np.arange(len(row))
     seconds, _ = grouped_gemm_time_columns(
         offsets, np.concatenate([item.reshape(-1) for item in loads]), np.repeat(sets, GEMMS),
-        extents[row].reshape(-1, 2), np.repeat(row, GEMMS), classes,
+        extents[row].reshape(-1, 2), np.repeat(tuned[row], GEMMS), np.repeat(row, GEMMS), classes,
     )  # fmt: skip
     both = seconds.reshape(-1, GEMMS).sum(axis=1)
     return np.split(both, np.cumsum(draws)[:-1])
