@@ -104,10 +104,12 @@ def expert_kernels(device: Device, name: str, release: str = "") -> ExpertKernel
     return next(iter(table.values()))
 
 
-def grouped_record(device: Device, dtype: str, kernels: ExpertKernels) -> NDArray[np.void]:
+def grouped_record(
+    device: Device, dtype: str, kernels: ExpertKernels, clock_mhz: float | None = None
+) -> NDArray[np.void]:
     """Convert what grouped GEMMs of one kind need of a device; ``dtype`` is native to it.
 
-    The matrix pipe runs at the peak clock: few launches are long enough to meet the power cap.
+    Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
 
     Returns
     -------
@@ -115,7 +117,7 @@ def grouped_record(device: Device, dtype: str, kernels: ExpertKernels) -> NDArra
     """
     record = np.zeros(1, GROUPED)
     row, layer = record[0], device.expert_layer
-    clock_hz = device.peak_clock_mhz * MEGA
+    clock_hz = (clock_mhz or device.peak_clock_mhz) * MEGA
     rate = device.matrix_flop_per_clk_per_cu[dtype]  # type: ignore[index]
     row["compute_units"] = device.compute_units
     row["unit_flop_per_s"] = rate * clock_hz * kernels.matrix_efficiency
