@@ -25,6 +25,8 @@ PICO = 1e-12
 
 MICROSECOND = 1e-6
 MILLISECOND = 1e-3
+NANOSECOND = 1e-9
+PICOSECOND = 1e-12
 
 GBIT = 1e9 / 8
 """Bytes in a gigabit."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from projector.config.device import load_device
-from projector.serving.experts import ExpertLayer, bin_loads, expert_layer_times
+from projector.serving.experts import ExpertLayer, expert_layer_times
 from projector.serving.routing import (
     balanced_loads,
     balanced_picks,
@@ -70,14 +70,6 @@ def test_group_limited_routing_fills_up_with_the_lowest_experts():
     assert loads[:32].sum() == 81920
     of_eight = group_limited_loads(balanced_picks(1000, 8, 2), 8)
     assert of_eight.sum() == of_eight[:4].sum() == 2000
-
-
-def test_bins_keep_small_loads_and_stay_near_large_ones():
-    loads = np.arange(1, 5000)
-    binned = bin_loads(loads)
-    assert list(binned[:16]) == list(loads[:16])
-    assert np.all(np.abs(binned / loads - 1.0) < 0.1)
-    assert np.all(np.diff(binned) >= 0)
 
 
 def test_decode_sized_experts_stream_their_weights():

@@ -60,6 +60,79 @@ class AttentionKernel(Config):
     """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
 
 
+class ExpertKernels(Config):
+    """One kind of grouped GEMM and the passes around it in a mixture-of-experts layer."""
+
+    start_us: NonNegativeFloat = 25.0
+    """Fixed time of a layer on one rank: all its kernels start and end, in a graph."""
+
+    expert_us: NonNegativeFloat = 0.13
+    """What an expert with tokens adds to each of the two GEMMs."""
+
+    wave_us: NonNegativeFloat = 1.7
+    """Start and end of each wave of tiles."""
+
+    matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
+    """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
+
+    pass_bytes_per_clk_per_cu: PositiveFloat = 17.0
+    """What a compute unit moves per clock in passes over rows (permuting, activation, quantising,
+    finalising). They gather rows and convert types, and are bound by this and by the memory."""
+
+    tuned: bool = True
+    """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
+    it is picked for the loads."""
+
+    quantises_apart: bool = True
+    """Block scales: the activation is quantised in a pass of its own."""
+
+    gathers: bool = False
+    """A pass copies the rows together before finalising."""
+
+    fullest_expert_ns: NonNegativeFloat = 0.0
+    """What a row of the fullest expert costs in an activation that gives every expert the same few
+    work-groups; 0 where rows are shared out evenly."""
+
+
+class ExpertLayerCosts(Config):
+    """What one rank's mixture-of-experts layer costs beside rates of the device."""
+
+    row_tiles: tuple[PositiveInt, ...] = Field(
+        default=(16, 32, 64, 128, 256), min_length=1, max_length=8
+    )
+    """Tile heights (tokens of one expert) that the grouped GEMM chooses from."""
+
+    column_tiles: tuple[PositiveInt, ...] = Field(default=(64, 128), min_length=1, max_length=4)
+    """Tile widths that the grouped GEMM chooses from."""
+
+    tuned_tokens: PositiveInt = 8192
+    """Most tokens that the library tunes its grouped GEMMs for; fewer are tuned for by the next
+    power of two below."""
+
+    overlap_loss: float = Field(default=0.2, ge=0, le=1)
+    """Share of the shorter of compute and memory time that a grouped GEMM does not hide."""
+
+    sort_unit_ns: NonNegativeFloat = 10.0
+    """Time of one compute unit to sort one pick of a token by its expert."""
+
+    fused_router_topk: PositiveInt = 16
+    """Most picks for which routing is one fused kernel."""
+
+    fused_router_experts: PositiveInt = 512
+    """Most experts for which routing is one fused kernel."""
+
+    unfused_router_us: NonNegativeFloat = 30.0
+    """Fixed cost of routing that is not fused."""
+
+    unfused_router_ps: NonNegativeFloat = 25.0
+    """What it adds for each score (token and expert)."""
+
+    kernels: dict[str, ExpertKernels] = Field(default_factory=lambda: {"bf16": ExpertKernels()})
+    """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
+    activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
+    library ran. A type without an entry runs as ``bf16``, or as the first."""
+
+
 class Sourced(Config):
     """Configuration whose numbers may stand beside their source: ``{value, source, note}``."""
 
@@ -205,6 +278,9 @@ class Device(Sourced):
 
     grouped_gemm_efficiency_backward: float = Field(default=1.0, gt=0, le=1)
     """The same for input and weight gradients."""
+
+    expert_layer: ExpertLayerCosts = ExpertLayerCosts()
+    """Grouped GEMMs over unequal loads, and the kernels around them (inference)."""
 
     gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1)
     """Tile menu of the GEMM library that training uses by default."""

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device
+from projector.config.device import Device, ExpertKernels
 from projector.config.gemm import GemmLibrary, GemmTile
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
+from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
+from projector.kernels.grouped import GROUPED
 from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, PICO, TB, TERA
 
 Run = Literal["training", "loaded", "short"]
@@ -173,6 +174,45 @@ def _add_power(row: np.void, device: Device, run: Run) -> None:
         native = native_type(device, name)
         row["power_clock_share"][code] = row["clock_hz"][code] / (power.max_clock_mhz * MEGA)
         row["joule_per_flop"][code] = power.pj_per_flop.get(native, 0.0) * PICO  # type: ignore[call-overload]  # any name may be asked
+
+
+def expert_kernels(device: Device, name: str, release: str = "") -> ExpertKernels:
+    """Return the entry of ``expert_layer.kernels`` for a kind, its release's if there is one."""
+    table = device.expert_layer.kernels
+    for key in (f"{name}@{release}", name, name.split("_", maxsplit=1)[0], "bf16"):
+        if key in table:
+            return table[key]
+    return next(iter(table.values()))
+
+
+def grouped_record(
+    device: Device, dtype: str, kernels: ExpertKernels, clock_mhz: float | None = None
+) -> NDArray[np.void]:
+    """Convert what grouped GEMMs of one kind need of a device; ``dtype`` is native to it.
+
+    Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
+
+    Returns
+    -------
+    GROUPED[1]
+    """
+    record = np.zeros(1, GROUPED)
+    row, layer = record[0], device.expert_layer
+    clock_hz = (clock_mhz or device.peak_clock_mhz) * MEGA
+    rate = device.matrix_flop_per_clk_per_cu[dtype]  # type: ignore[index]
+    row["compute_units"] = device.compute_units
+    row["unit_flop_per_s"] = rate * clock_hz * kernels.matrix_efficiency
+    row["operand_bytes"] = OPERAND_BYTES[MATRIX_TYPES.index(dtype)]
+    row["fill_bytes_per_s"] = device.l2_fill_bytes_per_clk_per_cu * clock_hz
+    row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
+    row["group_s"] = kernels.expert_us * MICROSECOND
+    row["wave_s"] = kernels.wave_us * MICROSECOND
+    row["overlap_loss"] = layer.overlap_loss
+    row["num_row_tiles"] = len(layer.row_tiles)
+    row["row_tiles"][: len(layer.row_tiles)] = layer.row_tiles
+    row["num_column_tiles"] = len(layer.column_tiles)
+    row["column_tiles"][: len(layer.column_tiles)] = layer.column_tiles
+    return record
 
 
 def native_type(device: Device, name: str) -> str:

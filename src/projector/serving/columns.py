@@ -11,7 +11,15 @@ from projector.config.cluster import ClusterConfig
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.hardware import device_records, domain_gpus, fabric_record, native_type
+from projector.kernels.grouped import GROUPED
+from projector.lower.hardware import (
+    device_records,
+    domain_gpus,
+    expert_kernels,
+    fabric_record,
+    grouped_record,
+    native_type,
+)
 from projector.lower.jobs import local_members
 from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
@@ -51,6 +59,8 @@ class StepColumns:
     """Bytes that one layer reads for each cached token of a sequence."""
     devices: NDArray[np.void]
     fabrics: NDArray[np.void]
+    grouped: NDArray[np.void]
+    """Grouped GEMMs, by the column ``grouped_class``."""
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -93,6 +103,7 @@ def lower_steps(steps: Sequence[Step]) -> StepColumns:
     clusters = [step.deployment.cluster for step in steps]
     devices, columns["device"] = device_records(clusters)
     fabrics, columns["fabric"] = _fabrics(clusters)
+    grouped, columns["grouped_class"] = _grouped(clusters, columns["dtype"])
     operand = OPERAND_BYTES[columns["dtype"]]
     bits = np.array([step.deployment.weight_bits or 0 for step in steps], np.float64)
     share = np.where(bits > 0, bits / 8.0 / operand, 1.0)
@@ -105,6 +116,7 @@ def lower_steps(steps: Sequence[Step]) -> StepColumns:
         cache_bytes=element * columns["cached"],
         devices=devices,
         fabrics=fabrics,
+        grouped=grouped,
     )
 
 
@@ -163,3 +175,18 @@ def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[NDArray[np.void], Ints]
             records.append(record)
     fabrics = np.concatenate(records) if records else np.zeros(0, FABRIC)
     return fabrics, np.array([index[id(cluster)] for cluster in clusters], np.int64)
+
+
+def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[NDArray[np.void], Ints]:
+    """Return one record for each distinct cluster and matrix type, at the sustained clock."""
+    index: dict[tuple[int, int], int] = {}
+    records: list[NDArray[np.void]] = []
+    keys = [(id(cluster), int(code)) for cluster, code in zip(clusters, dtype, strict=True)]
+    for cluster, key in zip(clusters, keys, strict=True):
+        if key not in index:
+            index[key] = len(records)
+            device, name = cluster.device, MATRIX_TYPES[key[1]]
+            clock = cluster.gpu_clock_mhz or device.sustained_clock_mhz[name]  # type: ignore[index]
+            records.append(grouped_record(device, name, expert_kernels(device, name), clock))
+    grouped = np.concatenate(records) if records else np.zeros(0, GROUPED)
+    return grouped, np.array([index[key] for key in keys], np.int64)

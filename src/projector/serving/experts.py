@@ -9,27 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.config.device import Device
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_M, TILE_N
-from projector.kernels.elementwise import elementwise_time_column
-from projector.kernels.gemm import MAX_SPLIT_K, gemm_time_columns
-from projector.lower.hardware import device_record
-from projector.units import MICROSECOND
+from projector.config.device import Device, ExpertKernels
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.grouped import grouped_gemm_time_columns
+from projector.lower.hardware import expert_kernels, grouped_record
+from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-EXACT_LOADS = 16
-"""Loads up to here are timed as they are, larger ones rounded to a quarter of an octave."""
-
-STEPS_PER_OCTAVE = 4
-
 GEMMS = 2
 
-FUSED_TOPK = 8
-"""Most experts a token may pick for routing to be one fused kernel."""
-
 FIRST_NARROW = MATRIX_TYPES.index("fp8")
+
+FEW_EXPERTS = 4
+"""Fewer experts on a rank get half of the work-groups each where their number is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +39,19 @@ class ExpertLayer:
     """Routed experts of all ranks."""
     topk: int
     dtype: str
-    """Matrix type of the grouped GEMMs."""
+    """Matrix type of the grouped GEMMs, native to the device."""
     block_scaled: bool = False
     """FP8 with a scale for every 128 elements, quantised in passes of its own."""
     fused: bool = False
     """Low-latency kernels: activation and finalising are fused into the GEMMs."""
+    release: str = ""
+    """Release of the library, where an older one ran other kernels."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """Bytes and launches of the memory-bound kernels of one layer."""
-
-    passes: tuple[float, ...]
-    kernels: int
-    """All kernels, GEMMs included."""
+    @property
+    def kernels(self) -> ExpertKernels:
+        """Constants of the kernels that run."""
+        suffix = "_block" if self.block_scaled else "_low_latency" if self.fused else ""
+        return expert_kernels(self.device, self.dtype + suffix, self.release)
 
 
 def expert_layer_times(
@@ -78,153 +71,100 @@ def expert_layer_times(
     -------
     float64[layers]
     """
-    devices, device_of = _records(layers)
-    gemm_s = _grouped_gemms(layers, loads, devices, device_of)
+    gemm_s = _grouped_gemms(layers, tokens, loads)
     out = np.empty(len(layers))
     for row, layer in enumerate(layers):
-        pairs = loads[row].sum(axis=1).astype(np.float64)
-        traffic = [_traffic(layer, tokens[row], count) for count in pairs]
-        sizes = np.array([item.passes for item in traffic])
-        seconds = elementwise_time_column(
-            sizes.reshape(-1), np.zeros(sizes.size), np.zeros(sizes.size),
-            np.full(sizes.size, device_of[row]), devices,
-        )  # fmt: skip
-        gap_s = layer.device.kernel_start_graph_us * MICROSECOND
-        # A pass reads its indices and then its rows: two loads, one after the other.
-        latency_s = 2.0 * layer.device.hbm_latency_us * MICROSECOND
-        kernels = traffic[0].kernels
-        fixed_s = kernels * gap_s + (kernels - GEMMS) * latency_s
-        out[row] = fixed_s + (seconds.reshape(sizes.shape).sum(axis=1) + gemm_s[row]).mean()
+        fixed_s = layer.kernels.start_us * MICROSECOND + _routing_s(layer, tokens[row])
+        passes_s = _passes_s(layer, tokens[row], loads[row])
+        out[row] = fixed_s + (passes_s + gemm_s[row]).mean()
     return out
 
 
-def bin_loads(loads: Ints) -> Ints:
-    """Round loads above `EXACT_LOADS` to the nearest of `STEPS_PER_OCTAVE` in each octave."""
-    large = loads > EXACT_LOADS
-    steps = np.rint(np.log2(np.maximum(loads, 1)) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE
-    return np.where(large, np.rint(np.exp2(steps)), loads).astype(np.int64)
+def _pass_rate(layer: ExpertLayer) -> float:
+    """Bytes/s of a pass over rows: the compute units and the memory, one after the other."""
+    device = layer.device
+    units = device.compute_units * device.peak_clock_mhz * MEGA
+    memory = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
+    return 1.0 / (1.0 / memory + 1.0 / (layer.kernels.pass_bytes_per_clk_per_cu * units))
 
 
-def _records(layers: Sequence[ExpertLayer]) -> tuple[NDArray[np.void], Ints]:
-    index: dict[int, int] = {}
-    records: list[NDArray[np.void]] = []
-    for layer in layers:
-        if id(layer.device) not in index:
-            index[id(layer.device)] = len(records)
-            records.append(device_record(layer.device))
-    return np.concatenate(records), np.array([index[id(layer.device)] for layer in layers])
+def _routing_s(layer: ExpertLayer, tokens: int) -> float:
+    """Seconds to pick experts for all tokens of the group and to sort the picks."""
+    costs = layer.device.expert_layer
+    scores, picks = float(tokens * layer.experts), float(tokens * layer.topk)
+    sort_s = costs.sort_unit_ns * NANOSECOND * picks / layer.device.compute_units
+    fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
+    if fused:
+        # Scores in; picks and their weights are small beside them.
+        return sort_s + 4.0 * scores / _pass_rate(layer)
+    unfused_s = costs.unfused_router_us * MICROSECOND
+    return sort_s + unfused_s + costs.unfused_router_ps * PICOSECOND * scores
 
 
-def _traffic(layer: ExpertLayer, tokens: int, pairs: float) -> _Traffic:
-    """List the memory-bound kernels of a layer; 16-bit activations come in and go out."""
+def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
+    """Return float64[draws], the passes over rows; 16-bit activations come in and go out."""
     code = MATRIX_TYPES.index(layer.dtype)
-    narrow = code >= FIRST_NARROW
+    kernels, narrow = layer.kernels, code >= FIRST_NARROW
     operand = float(OPERAND_BYTES[code])
-    scores, rows = float(tokens * layer.experts), float(tokens * layer.hidden)
+    rows = float(tokens * layer.hidden)
+    pairs = loads.sum(axis=1).astype(np.float64)
     arriving, inner = pairs * layer.hidden, pairs * layer.inner
     inputs = 2.0 * (1 + layer.gated)
-    fused_router = layer.topk <= FUSED_TOPK
-    # Scores in, picks and weights out; unfused softmax, top-k and masks pass over FP32 scores.
-    routing = (4.0 if fused_router else 20.0) * scores + 8.0 * tokens * layer.topk
-    # Histogram, scan and scatter of the picks.
-    sorting = 16.0 * tokens * layer.topk
-    passes, kernels = [routing, sorting], (1 if fused_router else 5) + (1 if layer.fused else 3)
-    moved = 2.0 if layer.block_scaled or not narrow else operand
-    if narrow and not layer.block_scaled:
-        passes.append((2.0 + operand) * rows)
-        kernels += 1
+    wide = layer.block_scaled or not narrow
+    quantise = 0.0 if wide else (2.0 + operand) * rows
     if layer.fused:
         # The GEMMs gather their rows themselves, apply the activation and finalise.
-        return _Traffic(tuple(passes), kernels + 2)
-    passes.append(2.0 * moved * arriving)
-    passes.append((inputs + (2.0 if layer.block_scaled else operand)) * inner)
-    kernels += 2
+        return np.full(len(pairs), quantise / _pass_rate(layer))
+    permute = 2.0 * (2.0 if wide else operand) * arriving
+    activate = (inputs + (2.0 if layer.block_scaled else operand)) * inner
     if layer.block_scaled:
-        passes += [(2.0 + operand) * arriving, (2.0 + operand) * inner]
-        kernels += 2
-    passes.append(2.0 * arriving + 2.0 * rows)
-    return _Traffic(tuple(passes), kernels + 3)
+        permute = permute + (2.0 + operand) * arriving
+        if kernels.quantises_apart:
+            activate = activate + (2.0 + operand) * inner
+        else:
+            activate = (inputs + operand) * inner
+    finalise = 2.0 * arriving + 2.0 * rows + (4.0 * arriving if kernels.gathers else 0.0)
+    rate = _pass_rate(layer)
+    longest = loads.max(axis=1, initial=0) * (2.0 if loads.shape[1] < FEW_EXPERTS else 1.0)
+    uneven_s = kernels.fullest_expert_ns * NANOSECOND * longest
+    passes_s: Floats = (quantise + permute + finalise) / rate
+    passes_s += np.maximum(activate / rate, uneven_s)
+    return passes_s
+
+
+def _tuned_rows(layer: ExpertLayer, tokens: int) -> int:
+    """Rows of an expert that the tile was tuned for, 0 where it is picked for the loads."""
+    if not layer.kernels.tuned or tokens == 0:
+        return 0
+    most = min(tokens, layer.device.expert_layer.tuned_tokens)
+    below = 1 << (most.bit_length() - 1)
+    return -(-below * layer.topk // layer.experts)
 
 
 def _grouped_gemms(
-    layers: Sequence[ExpertLayer], loads: Sequence[Ints], devices: NDArray[np.void], device_of: Ints
+    layers: Sequence[ExpertLayer], tokens: Sequence[int], loads: Sequence[Ints]
 ) -> list[Floats]:
-    """Return for each layer float64[draws], both grouped GEMMs.
-
-    The kernel times equal groups. A launch of A active experts with unequal loads is taken as
-    the launch of A equal ones with the mean load, times ``sum t(load) / (A * t(mean))``, where
-    t is what one more group adds to a full device (a launch with a group for each compute unit).
-    So weights are read for active experts only, a few experts leave compute units idle, and
-    full and nearly empty experts cost what their own tiles cost. Each wave of tiles after the
-    first waits one memory latency: it belongs to other experts, whose operands are found through
-    pointers that nothing prefetches.
-    """
-    columns: list[tuple[int, ...]] = []
-    position: dict[tuple[int, ...], int] = {}
-
-    def ask(*key: int) -> int:
-        if key not in position:
-            position[key] = len(columns)
-            columns.append(key)
-        return position[key]
-
-    plans = []
-    for row, layer in enumerate(layers):
-        device, code = int(device_of[row]), MATRIX_TYPES.index(layer.dtype)
-        units = int(devices[device]["compute_units"])
-        widths = (
-            (layer.inner * (1 + layer.gated), layer.hidden),
-            (layer.hidden, layer.inner),
-        )
-        for draw, counts in enumerate(loads[row]):
-            active = counts[counts > 0]
-            if len(active) == 0:
-                continue
-            mean = -(-int(active.sum()) // len(active))
-            bins, share = np.unique(bin_loads(active), return_counts=True)
-            for n, k in widths:
-                launch = ask(device, code, mean, n, k, len(active))
-                typical = ask(device, code, mean, n, k, units)
-                groups = [ask(device, code, int(m), n, k, units) for m in bins]
-                plans.append(_Plan(row, draw, launch, typical, groups, bins, share))
-    out = [np.zeros(len(draws)) for draws in loads]
-    if not columns:
-        return out
-    table = np.array(columns, np.int64)
-    efficiency = devices["grouped_forward_efficiency"][table[:, 0]]
-    seconds, _, choice = gemm_time_columns(
-        table[:, 2:], table[:, 1], np.full(len(table), 2.0), efficiency, table[:, 0], devices
+    """Return for each layer float64[draws], both grouped GEMMs."""
+    if not layers:
+        return []
+    draws = np.array([len(item) for item in loads])
+    sizes = np.concatenate([np.full(len(item), item.shape[1]) for item in loads])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    extents = np.array(
+        [
+            [(item.inner * (1 + item.gated), item.hidden), (item.hidden, item.inner)]
+            for item in layers
+        ]
     )
-    tile, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
-    tiles = devices["tiles"][table[:, 0], tile]
-    for plan in plans:
-        device = devices[device_of[plan.row]]
-        start_s = device["gemm_overhead_s"]
-        work_s = np.maximum(seconds[plan.groups] - start_s, 0.0)
-        mean_s = max(seconds[plan.typical] - start_s, _SHORTEST_S)
-        uneven = float((work_s * plan.share).sum()) / (plan.share.sum() * mean_s)
-        high, wide = tiles[plan.launch, TILE_M], tiles[plan.launch, TILE_N]
-        blocks = float((np.ceil(plan.bins / high) * plan.share).sum())
-        blocks *= np.ceil(table[plan.launch, 3] / wide) * split[plan.launch]
-        waits = np.ceil(blocks / device["compute_units"]) - 1.0
-        time_s = start_s + max(seconds[plan.launch] - start_s, 0.0) * uneven
-        out[plan.row][plan.draw] += time_s + waits * device["hbm_latency_s"]
-    return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One grouped GEMM of one draw, as rows of the table of distinct equal-group launches."""
-
-    row: int
-    draw: int
-    launch: int
-    typical: int
-    groups: list[int]
-    bins: Ints
-    """Distinct loads."""
-    share: Ints
-    """Experts of each of them."""
-
-
-_SHORTEST_S = 1e-12
+    classes = np.concatenate(
+        [grouped_record(item.device, item.dtype, item.kernels) for item in layers]
+    )
+    tuned = np.array([_tuned_rows(*item) for item in zip(layers, tokens, strict=True)])
+    row = np.repeat(np.arange(len(layers)), draws)
+    sets = np.arange(len(row))
+    seconds, _ = grouped_gemm_time_columns(
+        offsets, np.concatenate([item.reshape(-1) for item in loads]), np.repeat(sets, GEMMS),
+        extents[row].reshape(-1, 2), np.repeat(tuned[row], GEMMS), np.repeat(row, GEMMS), classes,
+    )  # fmt: skip
+    both = seconds.reshape(-1, GEMMS).sum(axis=1)
+    return np.split(both, np.cumsum(draws)[:-1])

@@ -10,6 +10,7 @@ from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
+from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, OperationTable
 from projector.serving.columns import Floats, Ints, Step, StepColumns, lower_steps
 from projector.serving.deployment import Deployment
@@ -195,13 +196,24 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     workload = table.workload[rows]
     device = steps.device[workload]
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
-    grouped = steps.devices["grouped_forward_efficiency"][device]
-    efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
+    expert = table.expert[rows] == 1
+    records = steps.devices[device]
+    start_s = records["gemm_overhead_s"] + records["hbm_latency_s"]
 
     def times(extent: Ints) -> Floats:
-        return gemm_time_columns(
-            extent, table.dtype[rows], table.out_bytes[rows], efficiency, device, steps.devices
-        )[0]
+        out = np.empty(len(rows))
+        out[~expert] = gemm_time_columns(
+            extent[~expert], table.dtype[rows][~expert], table.out_bytes[rows][~expert],
+            np.ones(np.count_nonzero(~expert)), device[~expert], steps.devices,
+        )[0]  # fmt: skip
+        groups = extent[expert, 3]
+        out[expert], _ = grouped_gemm_time_columns(
+            np.concatenate([[0], np.cumsum(groups)]), np.repeat(extent[expert, 0], groups),
+            np.arange(len(groups)), extent[expert, 1:3], np.zeros(len(groups), np.int64),
+            steps.grouped_class[workload[expert]], steps.grouped,
+        )  # fmt: skip
+        out[expert] += start_s[expert]
+        return out
 
     wide_s = times(extents)
     head = table.label[rows] == table.labels.index(HEAD)

@@ -35,7 +35,7 @@ from projector.validate.kind import (
 )
 from projector.validate.names import device_of, precision_of
 
-DRAWS = 8
+DRAWS = 32
 """Power-law draws of one row."""
 
 SEED = 0
@@ -112,6 +112,8 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
     if gated not in {"true", "false"}:
         msg = f"gated is {row.get('gated')!r}, not True or False"
         raise ValueError(msg)
+    library = row.get("library") or ""
+    release = re.search(r"\b(\d+\.\d+\.\d+\w*)", library)
     layer = ExpertLayer(
         device=device,
         hidden=counts["hidden"],
@@ -121,7 +123,8 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
         topk=counts["topk"],
         dtype=dtype,
         block_scaled=dtype == "fp8" and "block" in (row.get("dtype") or "").lower(),
-        fused="min_latency" in (row.get("library") or ""),
+        fused="min_latency" in library,
+        release=release[1] if release else "",
     )
     return layer, note
 

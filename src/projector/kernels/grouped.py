@@ -1,0 +1,208 @@
+"""Time of grouped matrix multiplications: one launch, one weight matrix for each group of rows.
+
+Shape suffixes
+    R   loads, the groups of all sets one after the other
+    B   sets of loads
+    B1  one more than the sets (CSR offsets)
+    L   launches
+    K   kernel classes of devices
+Units
+    time s, rates FLOP/s and bytes/s. Floats are float64, loads and extents int64.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jit import helper, kernel
+
+MAX_ROW_TILES = 8
+"""Longest menu of tile heights."""
+
+MAX_COLUMN_TILES = 4
+"""Longest menu of tile widths."""
+
+OUTPUT_BYTES = 2.0
+"""An output element is stored in 16 bits, whatever the operands are."""
+
+OK, INVALID = 0, 1
+
+GROUPED = np.dtype(
+    [
+        ("compute_units", np.float64),
+        # What one compute unit reaches in its main loop.
+        ("unit_flop_per_s", np.float64),
+        ("operand_bytes", np.float64),
+        # From L2 into one compute unit.
+        ("fill_bytes_per_s", np.float64),
+        ("hbm_bytes_per_s", np.float64),
+        # What a group with rows adds to a launch.
+        ("group_s", np.float64),
+        # Start and end of a wave of tiles.
+        ("wave_s", np.float64),
+        # Share of the shorter of compute and memory time that is not hidden.
+        ("overlap_loss", np.float64),
+        ("num_row_tiles", np.int64),
+        ("row_tiles", np.float64, (MAX_ROW_TILES,)),
+        ("num_column_tiles", np.int64),
+        ("column_tiles", np.float64, (MAX_COLUMN_TILES,)),
+    ]
+)
+"""One kernel class of one device."""
+
+
+@helper
+def _row_tiles(load_R: NDArray[np.int64], tile_m: float) -> float:
+    """Tiles along the rows of all groups, each padded by itself."""
+    tiles = 0.0
+    for load in load_R:
+        tiles += np.ceil(load / tile_m)
+    return tiles
+
+
+@helper
+def _core_s(
+    device: np.void, row_tiles: float, high: float, wide: float, n: float, k: float
+) -> float:
+    """Seconds of all waves of tiles of one shape, memory aside."""
+    waves = np.ceil(row_tiles * np.ceil(n / wide) / device["compute_units"])
+    pipe_s = 2.0 * high * wide * k / device["unit_flop_per_s"]
+    fill_s = (high + wide) * k * device["operand_bytes"] / device["fill_bytes_per_s"]
+    core_s: float = waves * (max(pipe_s, fill_s) + device["wave_s"])
+    return core_s
+
+
+@kernel
+def grouped_gemm_times(
+    offset_B1: NDArray[np.int64],
+    load_R: NDArray[np.int64],
+    set_L: NDArray[np.int64],
+    extent_L2: NDArray[np.int64],
+    tuned_L: NDArray[np.int64],
+    class_L: NDArray[np.int64],
+    classes_K: NDArray[np.void],
+    time_s_L: NDArray[np.float64],
+    tile_L: NDArray[np.int64],
+) -> int:
+    """Time of each launch ``C_g[load_g, n] = A_g[load_g, k] @ W_g[k, n]`` over all its groups g.
+
+    Parameters
+    ----------
+    offset_B1 : int64[B + 1]
+        Where each set of loads begins in ``load_R``; a group is an expert.
+    load_R : int64[R]
+        Rows of each group. A group without rows costs nothing.
+    set_L : int64[L]
+        The set of loads that a launch works on; several launches may share one.
+    extent_L2 : int64[L, 2]
+        (n, k), the same for all groups.
+    tuned_L : int64[L]
+        Rows of every group that the tile was tuned for; 0 where it is picked for the loads.
+    class_L : int64[L]
+        Row of ``classes_K``.
+    classes_K : GROUPED[K]
+    time_s_L, tile_L : float64[L], int64[L]
+        Outputs: seconds without the start of the kernel, and ``row tile * MAX_COLUMN_TILES +
+        column tile`` of the choice, -1 where no group has rows.
+
+    Returns
+    -------
+    int
+        ``OK``, or ``INVALID`` where an index is out of range or a launch has no finite,
+        non-negative time.
+
+    Notes
+    -----
+    Every group is padded to whole tiles by itself; the tiles of all groups then go through the
+    compute units together, in ``ceil(tiles / units)`` waves. A wave lasts as long as one tile's
+    ``max(matrix pipe, L2 into the unit)`` and its start and end. Beside it run, from memory, the
+    weights of the groups that have rows, and the activations once. ``time = max(core, memory) +
+    loss * min(core, memory) + groups with rows * group time``. One tile shape serves the launch:
+    the one with the shortest core, the first of equals, for the loads or for the equal ones that
+    a tuner saw.
+    """
+    status = OK
+    for i in range(set_L.shape[0]):
+        time_s_L[i] = 0.0
+        tile_L[i] = -1
+        s, c = set_L[i], class_L[i]
+        n, k = float(extent_L2[i, 0]), float(extent_L2[i, 1])
+        if not (
+            0 <= s < offset_B1.shape[0] - 1
+            and 0 <= c < classes_K.shape[0]
+            and 0 <= offset_B1[s] <= offset_B1[s + 1] <= load_R.shape[0]
+            and min(n, k) >= 0.0
+            and tuned_L[i] >= 0
+        ):
+            time_s_L[i] = math.nan
+            status = INVALID
+            continue
+        device = classes_K[c]
+        groups, rows, least = 0, 0.0, np.int64(0)
+        for r in range(offset_B1[s], offset_B1[s + 1]):
+            least = min(least, load_R[r])
+            rows += float(load_R[r])
+            groups += load_R[r] > 0
+        if least < 0:
+            time_s_L[i] = math.nan
+            status = INVALID
+            continue
+        if groups == 0 or min(n, k) == 0.0:
+            continue
+        best_s = math.inf
+        for high in range(device["num_row_tiles"]):
+            tile_m = device["row_tiles"][high]
+            if tuned_L[i] > 0:
+                row_tiles = (offset_B1[s + 1] - offset_B1[s]) * np.ceil(tuned_L[i] / tile_m)
+            else:
+                row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
+            for wide in range(device["num_column_tiles"]):
+                tile_n = device["column_tiles"][wide]
+                core_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
+                if core_s < best_s:
+                    best_s = core_s
+                    tile_L[i] = high * MAX_COLUMN_TILES + wide
+        if tile_L[i] >= 0 and tuned_L[i] > 0:
+            tile_m = device["row_tiles"][tile_L[i] // MAX_COLUMN_TILES]
+            tile_n = device["column_tiles"][tile_L[i] % MAX_COLUMN_TILES]
+            row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
+            best_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
+        operand = device["operand_bytes"]
+        moved = groups * n * k * operand + rows * (k * operand + n * OUTPUT_BYTES)
+        memory_s = moved / device["hbm_bytes_per_s"]
+        loss_s = device["overlap_loss"] * min(best_s, memory_s)
+        time_s_L[i] = max(best_s, memory_s) + loss_s + groups * device["group_s"]
+        if not 0.0 <= time_s_L[i] < math.inf:
+            status = INVALID
+    return status
+
+
+def grouped_gemm_time_columns(
+    offset_B1: NDArray[np.int64],
+    load_R: NDArray[np.int64],
+    set_L: NDArray[np.int64],
+    extent_L2: NDArray[np.int64],
+    tuned_L: NDArray[np.int64],
+    class_L: NDArray[np.int64],
+    classes_K: NDArray[np.void],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the columns ``(time_s, tile)`` of `grouped_gemm_times`.
+
+    Raises
+    ------
+    ValueError
+        If a launch has no finite, non-negative time.
+    """
+    time_s_L, tile_L = np.empty(len(set_L)), np.empty(len(set_L), np.int64)
+    status = grouped_gemm_times(
+        np.ascontiguousarray(offset_B1, np.int64), np.ascontiguousarray(load_R, np.int64),
+        np.ascontiguousarray(set_L, np.int64),
+        np.ascontiguousarray(extent_L2, np.int64).reshape(-1, 2),
+        np.ascontiguousarray(tuned_L, np.int64), np.ascontiguousarray(class_L, np.int64),
+        classes_K, time_s_L, tile_L,
+    )  # fmt: skip
+    if status != OK:
+        msg = "a grouped GEMM has no finite, non-negative time"
+        raise ValueError(msg)
+    return time_s_L, tile_L
