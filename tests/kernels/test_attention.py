@@ -71,7 +71,7 @@ def test_never_beats_the_exact_work(shape, causal, window, backward, code, devic
     flop *= batch * heads * reference.visible_pairs(queries, keys, causal, window)
     options = {"causal": causal, "window": window, "backward": backward, "code": code}
     (got,) = times(shape, device=device, **options)
-    assert got >= flop / device["matrix_flop_per_s"][code]
+    assert got >= flop / device["attention_flop_per_s"][code]
 
 
 @given(lengths, lengths, flags, windows)
@@ -86,11 +86,14 @@ def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
 def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
-    walk = attention._Walk(128.0 * blocks, 128.0, 128.0 * blocks, 64.0, -1e18, 0.0, True)
-    work = attention._schedule(walk, float(heads), float(units), 1.0, block_s)
+    length = 128.0 * blocks
+    walk = attention._Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
+    costs = attention._Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
+    work = attention._schedule(walk, float(heads), float(units), costs)
     groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
     listed = reference.list_schedule(groups_s, heads, units)
     assert work.steps == blocks * (blocks + 1)
+    assert work.masked == 2 * blocks
     assert listed <= work.makespan_s * 4 / 3
     # At most the part of a wave that list scheduling fills.
     assert work.makespan_s <= listed * (1 + units / (blocks * heads)) * (1 + 1e-12)
@@ -102,8 +105,9 @@ def test_causal_costs_half_to_all_of_full_attention(name, backward):
     shapes = [square(1 << power) for power in range(4, 18)]
     options = {"backward": backward, "device": DEVICES[name]}
     share = times(*shapes, causal=True, **options) / times(*shapes, causal=False, **options)
-    assert np.all(share <= 1.0)
-    assert np.all(share >= 0.5)
+    # A tile of masks to set, where little can be skipped.
+    assert np.all(share <= 1.05)
+    assert np.all(share >= 0.45)
     assert share[-1] == pytest.approx(0.5, abs=0.02)
 
 
@@ -138,21 +142,21 @@ def test_fewer_key_heads_move_less_forward():
 
 
 def test_a_short_step_of_a_fast_pipe_is_bound_by_exponentials():
-    device = ROUND | {"matrix_flop_per_s": (1e18,) * len(MATRIX_TYPES)}
+    device = ROUND | {"attention_flop_per_s": (1e18,) * len(MATRIX_TYPES)}
     row = np.array([square(8192)]), *np.array([[1], [0], [0], [BF16], [0]])
     time_s, bound = attention_time_columns(*row, record(device))
     assert attention.BOUNDS[bound[0]] == "softmax"
-    assert time_s[0] >= 32 * 8192 * 8193 / 2 / device["transcendental_per_s"]
+    assert time_s[0] >= 32 * 8192 * 8193 / 2 / device["attention_exp_per_s"]
 
 
 @pytest.mark.parametrize(
     ("shape", "backward", "change", "bound"),
     [
         (square(16384), 0, {}, "matrix"),
-        (square(16384), 0, {"transcendental_per_s": 1e11}, "softmax"),
+        (square(16384), 0, {"attention_exp_per_s": 1e11}, "softmax"),
         ((64, 32, 32, 1, 16384, 128, 128), 0, {"hbm_bytes_per_s": 2e11}, "memory"),
         (square(16384), 1, {"attention_atomic_bytes_per_s": 1e11}, "atomics"),
-        (square(64, heads=1), 1, {"gemm_overhead_s": 1e-3}, "overhead"),
+        (square(64, heads=1), 1, {"attention_backward_start_s": 1e-3}, "overhead"),
     ],
 )
 def test_bound_names_the_longest_part(shape, backward, change, bound):
@@ -217,7 +221,7 @@ def test_a_row_without_a_time_is_named(extents, code, device, window):
         attention_time_columns(np.array([square(512), extents]), *flags, record(ROUND))
 
 
-@pytest.mark.parametrize("field", ["attention_tile_overhead_s", "gemm_overhead_s"])
+@pytest.mark.parametrize("field", ["attention_tile_overhead_s", "attention_start_s"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_a_device_without_a_time_is_refused(field, value):
     with pytest.raises(ValueError, match="has no finite time"):

@@ -95,9 +95,10 @@ def attention_time(
     window: ArrayLike = 0,
     backward: bool = False,
     dtype: str = "bf16",
+    impl: str = "default",
     clock_mhz: float | None = None,
 ) -> float | NDArray[np.float64]:
-    """Return the seconds of fused attention, forward or backward.
+    """Return the seconds of attention, forward or backward.
 
     Parameters
     ----------
@@ -112,8 +113,11 @@ def attention_time(
         Whether to time the backward instead of the forward.
     dtype : str
         Type of Q, K and V.
+    impl : str
+        Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
+        default is the best that the device's stack offers for training.
     clock_mhz : float, optional
-        Instead of the sustained clock.
+        Instead of the clock of attention in a training step.
 
     Returns
     -------
@@ -123,12 +127,14 @@ def attention_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, an extent that is no extent, key heads that do not divide
-        the query heads, or a clock beyond the peak.
+        For an unknown device, type or implementation, an extent that is no extent, key heads that
+        do not divide the query heads, or a clock beyond the boost clock.
     """
     profile = _device(device)
     code = _type_code(profile, dtype)
-    clock = _clock(profile, clock_mhz)
+    check_impl(profile, impl)
+    most_mhz = max(profile.peak_clock_mhz, profile.attention_boost_clock_mhz or 0.0)
+    clock = _clock(profile, clock_mhz, most_mhz)
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} is True or False, got {switch!r}"
@@ -150,9 +156,23 @@ def attention_time(
     seconds, _ = attention_time_columns(
         extents, np.full(rows, int(causal)), _extents(columns, ("window",))[:, 0],
         np.full(rows, int(backward)), np.full(rows, code), np.zeros(rows, np.int64),
-        device_record(profile, clock),
+        device_record(profile, clock, impl),
     )  # fmt: skip
     return _shaped(seconds, shape)
+
+
+def check_impl(device: Device, impl: str) -> None:
+    """Refuse an attention implementation that a device does not describe.
+
+    Raises
+    ------
+    ConfigError
+        With the names that it has.
+    """
+    legal = ["default", *device.attention_kernels]
+    if not _is_text(impl) or impl not in legal:
+        msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="impl", value=impl, allowed=legal)
 
 
 def collective_time(
@@ -230,11 +250,11 @@ def _type_code(device: Device, dtype: str) -> int:
     return MATRIX_TYPES.index(dtype)
 
 
-def _clock(device: Device, clock_mhz: float | None) -> float | None:
+def _clock(device: Device, clock_mhz: float | None, most_mhz: float | None = None) -> float | None:
     """Return a clock that the device can have; a job refuses others in the same words."""
     if clock_mhz is None:
         return None
-    peak = device.peak_clock_mhz
+    peak = most_mhz or device.peak_clock_mhz
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, _NO_NUMBERS)
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
