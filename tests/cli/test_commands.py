@@ -94,6 +94,25 @@ SURFACE = {
     | {"assignments", "--algorithm", "--plot", "--timeline"}
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
+    "attention": {
+        "shape",
+        "--csv",
+        "--kv-heads",
+        "--head-dim",
+        "--v-head-dim",
+        "--window",
+        "--causal",
+        "--backward",
+        "--gpu",
+        "--dtype",
+        "--impl",
+        "--clock-mhz",
+        "--boost",
+        "--packed",
+        "--explain",
+        "--plot",
+    }
+    | OUTPUT_OPTIONS,
     "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,

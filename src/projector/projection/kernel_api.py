@@ -133,8 +133,39 @@ def attention_time(
     profile = _device(device)
     code = _type_code(profile, dtype)
     check_impl(profile, impl)
-    most_mhz = max(profile.peak_clock_mhz, profile.attention_boost_clock_mhz or 0.0)
-    clock = _clock(profile, clock_mhz, most_mhz)
+    clock = _clock(profile, clock_mhz, attention=True)
+    extents, windows, shape = attention_columns(
+        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
+        window=window, causal=causal, backward=backward,
+    )  # fmt: skip
+    rows = len(extents)
+    seconds, _ = attention_time_columns(
+        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
+        np.full(rows, code), np.zeros(rows, np.int64), device_record(profile, clock, impl),
+    )  # fmt: skip
+    return _shaped(seconds, shape)
+
+
+def attention_columns(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None,
+    *,
+    kv_heads: ArrayLike | None,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None,
+    window: ArrayLike,
+    causal: bool,
+    backward: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
+    """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
+
+    Raises
+    ------
+    ConfigError
+        As `attention_time`.
+    """
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} is True or False, got {switch!r}"
@@ -151,14 +182,8 @@ def attention_time(
         window=window,
     )
     extents = _extents(columns, names)
-    rows = len(extents)
     _check_groups(extents[:, 1], extents[:, 2])
-    seconds, _ = attention_time_columns(
-        extents, np.full(rows, int(causal)), _extents(columns, ("window",))[:, 0],
-        np.full(rows, int(backward)), np.full(rows, code), np.zeros(rows, np.int64),
-        device_record(profile, clock, impl),
-    )  # fmt: skip
-    return _shaped(seconds, shape)
+    return extents, _extents(columns, ("window",))[:, 0], shape
 
 
 def check_impl(device: Device, impl: str) -> None:
@@ -239,10 +264,12 @@ def collective_time(
 
 
 def _device(device: DeviceLike) -> Device:
+    """Return a device as it is, or by name, file or mapping."""
     return device if isinstance(device, Device) else load_device(device, key="device")
 
 
 def _type_code(device: Device, dtype: str) -> int:
+    """Return the code of a type that a device has natively."""
     if not _is_text(dtype) or dtype not in TYPE_NAMES or native_type(device, dtype) != dtype:
         legal = list(device.matrix_flop_per_clk_per_cu)
         msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
@@ -250,11 +277,16 @@ def _type_code(device: Device, dtype: str) -> int:
     return MATRIX_TYPES.index(dtype)
 
 
-def _clock(device: Device, clock_mhz: float | None, most_mhz: float | None = None) -> float | None:
-    """Return a clock that the device can have; a job refuses others in the same words."""
+def _clock(device: Device, clock_mhz: float | None, *, attention: bool = False) -> float | None:
+    """Return a clock that the device can have; a job refuses others in the same words.
+
+    Attention may run at its boost clock too, which is above the clock of some datasheet peaks.
+    """
     if clock_mhz is None:
         return None
-    peak = most_mhz or device.peak_clock_mhz
+    peak = device.peak_clock_mhz
+    if attention:
+        peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, _NO_NUMBERS)
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
