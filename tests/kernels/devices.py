@@ -63,6 +63,7 @@ ROUND = {
     "attention_token_s": 0.0,
     "attention_forward_score_passes": 0.0,
     "attention_backward_score_passes": 0.0,
+    "attention_mask_score_passes": 0.0,
     "attention_dims": (),
 }
 """128 units of 4 TFLOP/s in bf16."""
@@ -158,6 +159,7 @@ device_dicts = st.fixed_dictionaries(
         "attention_token_s": st.floats(0.0, 6e-9),
         "attention_forward_score_passes": st.just(0.0),
         "attention_backward_score_passes": st.just(0.0),
+        "attention_mask_score_passes": st.just(0.0),
         "attention_dims": _head_dims,
     }
 )

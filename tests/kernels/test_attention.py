@@ -238,3 +238,99 @@ def test_python_and_compiled_kernels_agree():
     assert python(extents, *flags, table, *outputs) == attention.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=60)
+@given(shapes(), flags, windows, flags, codes, st.floats(1, 12), st.floats(0, 8))
+def test_unfused_attention_is_its_products_and_its_passes(
+    shape, causal, window, backward, code, passes, mask_passes
+):
+    device = ROUND | {
+        "attention_forward_score_passes": passes,
+        "attention_backward_score_passes": passes,
+        "attention_mask_score_passes": mask_passes,
+    }
+    expected = reference.attention_time(shape, causal, window, backward, code, device)
+    (got,) = times(shape, causal=causal, window=window, backward=backward, code=code, device=device)
+    assert got == pytest.approx(expected, rel=1e-9)
+
+
+def test_unfused_attention_skips_nothing_and_grows_with_its_scores():
+    device = ROUND | {"attention_forward_score_passes": 5.0}
+    full, causal, window = (
+        times(square(8192), device=device, causal=mask, window=seen)[0]
+        for mask, seen in ((False, 0), (True, 0), (True, 512))
+    )
+    assert full == causal == window
+    assert full > 5 * times(square(8192))[0]
+    assert times(square(16384), device=device)[0] == pytest.approx(4 * full, rel=0.02)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_adding_dq_in_order_costs_its_start_skew(causal):
+    device = ROUND | {"attention_dq_order_exposed": 0.4}
+    for length in (1024, 8192, 65536):
+        free, ordered = (
+            times(square(length), causal=causal, backward=True, device=each)[0]
+            for each in (ROUND, device)
+        )
+        # Deterministic backwards of FlashAttention-3 lose up to 37.9 %.
+        assert free <= ordered <= free / (1 - 0.379)
+
+
+def test_atomics_slow_down_with_the_writers_of_a_longer_sequence():
+    device = ROUND | {
+        "attention_atomic_bytes_per_s": 1e11, "attention_atomic_contention": 0.02,
+    }  # fmt: skip
+    alone = device | {"attention_atomic_contention": 0.0}
+    slowed = [
+        times(square(length), backward=True, device=device)[0]
+        / times(square(length), backward=True, device=alone)[0]
+        for length in (128, 1024, 8192)
+    ]
+    assert slowed[0] == pytest.approx(1.0)
+    assert slowed[0] < slowed[1] < slowed[2]
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"), [(32, 64), (64, 64), (80, 128), (128, 128), (192, 96), (256, 96), (512, 96)]
+)
+def test_a_head_takes_the_narrowest_tile_that_holds_it_else_the_widest(width, rows):
+    dims = ((64.0, 64.0, 64.0, 128.0, 64.0, 1.0, 1.0, 0.0),)
+    dims += ((256.0, 96.0, 64.0, 128.0, 64.0, 1.0, 1.0, 0.0),)
+    device = record(ROUND | {"attention_dims": dims})
+    terms = np.empty((1, len(attention.TERMS)))
+    columns = np.array([square(4096, width=width)]), *np.array([[1], [0], [0], [BF16], [0]])
+    attention.attention_terms(*columns, device, terms)
+    assert terms[0, attention.TERMS.index("rows")] == rows
+
+
+def test_query_heads_that_share_keys_share_work_groups():
+    packed = ROUND | {"attention_packs_heads": 1.0}
+    terms = np.empty((2, len(attention.TERMS)))
+    columns = (
+        np.array([(1, 32, 4, 16, 4096, 128, 128)] * 2),
+        *np.array([[1, 1], [0, 0], [0, 0], [BF16, BF16], [0, 1]]),
+    )
+    attention.attention_terms(*columns, record(ROUND, packed), terms)
+    groups = terms[:, attention.TERMS.index("groups")]
+    # 16 queries of 8 heads fill one block of 128 rows.
+    assert groups.tolist() == [32.0, 4.0]
+
+
+def test_half_blocks_fill_a_grid_that_whole_ones_do_not():
+    halves = ROUND | {"attention_half_efficiency": 0.8}
+    small, large = square(1024, heads=8), square(16384, heads=64)
+    for shape, faster in ((small, True), (large, False)):
+        whole, half = (times(shape, causal=False, device=each)[0] for each in (ROUND, halves))
+        assert bool(half < whole) is faster
+        assert half <= whole
+
+
+def test_masks_to_set_cost_what_they_are_told():
+    device = ROUND | {"attention_mask_exposed": 2.0}
+    share = times(square(4096), device=device) / times(square(4096))
+    assert 1.0 < share < 1.2
+    assert times(square(4096), causal=False, device=device) == times(square(4096), causal=False)
+    narrow = times(square(4096), window=128, device=device) / times(square(4096), window=128)
+    assert narrow > share

@@ -203,7 +203,7 @@ def backward_parts(shape, causal, window, code, device):
     return busy_s, sum(moved) / memory, sum(passed) / memory, start_s
 
 
-def unfused_parts(shape, backward, code, device):
+def unfused_parts(shape, masked, backward, code, device):
     """Whole products, then passes over the scores in memory."""
     batch, heads, _, queries, keys, d_qk, d_v = shape
     products = 4 if backward else 2
@@ -211,6 +211,8 @@ def unfused_parts(shape, backward, code, device):
     efficiency = tile_of(False, d_qk, device)[2]
     busy_s = products * scores * (d_qk + d_v) / device["attention_flop_per_s"][code] / efficiency
     times = device[f"attention_{'backward' if backward else 'forward'}_score_passes"]
+    if masked and not backward:
+        times += device["attention_mask_score_passes"]
     passed = times * scores + batch * heads * (queries + keys) * (d_qk + d_v)
     passes_s = passed * max(2, operand_bytes(code)) / device["elementwise_bytes_per_s"]
     return busy_s, 0.0, passes_s, device["attention_start_s"]
@@ -221,7 +223,7 @@ def attention_time(shape, causal, window, backward, code, device):
         return 0.0
     unfused = "attention_backward_score_passes" if backward else "attention_forward_score_passes"
     if device[unfused]:
-        parts = unfused_parts(shape, backward, code, device)
+        parts = unfused_parts(shape, causal or window > 0, backward, code, device)
     elif backward:
         parts = backward_parts(shape, causal, window, code, device)
     else:

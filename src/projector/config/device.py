@@ -158,6 +158,9 @@ class AttentionKernel(Config):
     backward_score_passes: NonNegativeFloat = 0.0
     """The same backward."""
 
+    mask_score_passes: NonNegativeFloat = 0.0
+    """Further passes over scores in memory where they are masked, forward."""
+
     head_dims: dict[PositiveInt, AttentionHeadDim] = Field(default_factory=dict, max_length=8)
     """Other head widths that the implementation has a tile or an efficiency for. A head takes the
     narrowest that holds it, else the widest."""
@@ -422,7 +425,7 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     ConfigError
         For an unknown name (with the nearest ones) or an invalid field.
     """
-    return Device.parse(_device_data(name, key, depth=0), path=key)
+    return Device.parse(_with_family(_device_data(name, key, depth=0), key), path=key)
 
 
 def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
@@ -439,17 +442,17 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     base = data.pop("extends", None)
-    if base is not None:
-        return merge(_device_data(base, key, depth + 1), data)
-    if data.get("attention_family") is None:
+    if base is None:
         return data
-    return _with_family(data, key)
+    return merge(_device_data(base, key, depth + 1), data)
 
 
 def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a device's data over the attention kernels of its family."""
-    name = data["attention_family"]
+    """Return a device's data over the attention kernels of its family, if it has one."""
+    name = data.get("attention_family")
     name = name.get("value") if isinstance(name, Mapping) else name
+    if name is None:
+        return data
     table = _table(resources.data_dir("hardware") / "attention.yaml")
     known = sorted(table.keys() - {"sources"})
     if not isinstance(name, str) or name not in known:

@@ -491,6 +491,8 @@ def _time(
         score_passes = device["attention_forward_score_passes"]
     if score_passes > 0.0:
         # Unfused attention kept its scores: the backward multiplies four times.
+        if not backward and (causal or window > 0.0):
+            score_passes += device["attention_mask_score_passes"]
         products = 2.0 * (2.0 * d_qk + 2.0 * d_v) if backward else flop
         terms = _unfused(device, code, shape, score_passes, products)
         flop = products

@@ -101,6 +101,8 @@ DEVICE = np.dtype(
         # Passes over all scores of unfused attention; 0 means fused.
         ("attention_forward_score_passes", np.float64),
         ("attention_backward_score_passes", np.float64),
+        # Further ones forward where scores are masked.
+        ("attention_mask_score_passes", np.float64),
         ("num_attention_dims", np.int64),
         # Other head widths; rows past num_attention_dims are unused.
         ("attention_dims", np.float64, (MAX_HEAD_DIMS, 8)),

@@ -139,6 +139,7 @@ def _attention(
     row["attention_token_s"] = kernel.token_ns * NANOSECOND
     row["attention_forward_score_passes"] = kernel.forward_score_passes
     row["attention_backward_score_passes"] = kernel.backward_score_passes
+    row["attention_mask_score_passes"] = kernel.mask_score_passes
     widths = sorted(kernel.head_dims.items())[:MAX_HEAD_DIMS]
     row["num_attention_dims"] = len(widths)
     for position, (width, at) in enumerate(widths):
