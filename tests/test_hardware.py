@@ -15,6 +15,8 @@ HARDWARE = resources.data_dir("hardware")
 DEVICES = resources.shipped("hardware")
 ALIASES = read_yaml(HARDWARE / "aliases.yaml")
 NETWORKS = read_yaml(HARDWARE / "networks.yaml")
+ATTENTION = read_yaml(HARDWARE / "attention.yaml")
+FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
 
 EXPECTED = {
     "a100", "a100_40gb", "a100_pcie", "b200", "b300", "gb200", "gb300", "gh200", "h100",
@@ -121,6 +123,33 @@ def test_files_name_no_place_of_a_private_machine():
 def test_network_of_device_exists(device):
     network = load_network(device.network)
     assert network.scale_up_gpus % network.gpus_per_node == 0
+
+
+def test_every_number_of_an_attention_kernel_has_a_source():
+    assert not list(numbers(FAMILIES))
+    assert set(sourced_keys(FAMILIES)) == ATTENTION["sources"].keys()
+    assert all(len(text) > 10 for text in ATTENTION["sources"].values())
+
+
+def test_every_device_has_the_attention_kernels_of_its_family(device):
+    if device.attention_family is None:
+        assert device.architecture == "cdna2", "only devices without a family describe their own"
+        return
+    family = FAMILIES[device.attention_family]
+    assert device.attention_kernels.keys() == family["kernels"].keys()
+    assert device.attention == device.attention_kernels[family["default"]]
+    assert "unfused" in device.attention_kernels
+    assert device.attention_boost_clock_mhz >= device.attention_clock_mhz
+    assert device.attention_clock_mhz >= device.sustained_clock_mhz["bf16"]
+    for name, kernel in device.attention_kernels.items():
+        at = f"attention_kernels.{name}"
+        assert device.sources[f"{at}.forward_efficiency"], name
+        for scale in (each.forward_scale for each in kernel.head_dims.values()):
+            assert scale * kernel.forward_efficiency <= 1.005, name
+
+
+def test_families_are_used():
+    assert {load_device(stem).attention_family for stem in DEVICES} == {*FAMILIES, None}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -98,6 +98,25 @@ SURFACE = {
     | {"--model", "--library", "--run", "--tile", "--clock-mhz", "--l2-hit-rate"}
     | {"--explain", "--plot"}
     | OUTPUT_OPTIONS,
+    "attention": {
+        "shape",
+        "--csv",
+        "--kv-heads",
+        "--head-dim",
+        "--v-head-dim",
+        "--window",
+        "--causal",
+        "--backward",
+        "--gpu",
+        "--dtype",
+        "--impl",
+        "--clock-mhz",
+        "--boost",
+        "--packed",
+        "--explain",
+        "--plot",
+    }
+    | OUTPUT_OPTIONS,
     "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,

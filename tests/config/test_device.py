@@ -53,6 +53,23 @@ def test_extends_from_a_file(tmp_path):
     assert load_device(str(second)).hbm_efficiency == 0.25
 
 
+def test_a_family_brings_its_kernels_and_a_device_lays_its_own_over_them():
+    base = load_device("h100")
+    device = load_device({"extends": "h100", "attention_kernels": {"fa3": {"tail": 0.1}}})
+    assert device.attention_kernels["fa3"].tail == 0.1
+    same = {"tail"}
+    assert device.attention_kernels["fa3"].model_dump(exclude=same) == base.attention_kernels[
+        "fa3"
+    ].model_dump(exclude=same)
+    assert device.attention_kernels["fa2"] == base.attention_kernels["fa2"]
+    other = load_device({"extends": "h100", "attention_family": "blackwell"})
+    assert "fa4" in other.attention_kernels
+    own = load_device({"extends": "mi250x", "name": "own"})
+    assert (own.attention_family, own.attention_kernels) == (None, {})
+    family = load_device({"extends": "mi250x", "attention_family": "cdna3"})
+    assert "aiter" in family.attention_kernels
+
+
 def test_extends_in_a_circle(tmp_path):
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")
@@ -93,6 +110,8 @@ def test_misspelt_key_is_suggested():
         ({"gemm_tiles": []}, "gemm_tiles"),
         ({"gemm_tiles": [{"m": 128, "n": 0, "k_bytes": 128}]}, "gemm_tiles.0.n"),
         ({"attention": {"forward_efficiency": 1.2}}, "attention.forward_efficiency"),
+        ({"attention_family": "volta"}, "unknown family 'volta'; known: ampere"),
+        ({"attention_kernels": {"fa3": {"head_dims": {64: {"rows": 1}}}}}, "head_dims.64.rows"),
         ({"sustained_clock_mhz": {"bf16": -5}}, "sustained_clock_mhz.bf16"),
         ({"sustained_clock_mhz": {"bf16": 9999}}, "sustained_clock_mhz.bf16"),
         ({"scale_up_peer_gb_per_s": 9999}, "scale_up_peer_gb_per_s"),

@@ -61,6 +61,27 @@ ROUND = {
     "attention_softmax_exposed": 0.3,
     "attention_tile_overhead_s": 1e-6,
     "attention_atomic_bytes_per_s": 4e12,
+    "attention_atomic_contention": 0.0,
+    "attention_flop_per_s": (16e12, 256e12, 512e12, 512e12, 1024e12, 1024e12, 2048e12),
+    "attention_exp_per_s": 2e12,
+    "attention_vector_per_s": 16e12,
+    "attention_backward_softmax_exposed": 0.4,
+    "attention_backward_tile_overhead_s": 2e-6,
+    "attention_tail": 0.8,
+    "attention_backward_tail": 0.6,
+    "attention_mask_exposed": 0.0,
+    "attention_packs_heads": 0.0,
+    "attention_half_efficiency": 0.0,
+    "attention_dq_order_exposed": 0.0,
+    "attention_start_s": 2e-6,
+    "attention_backward_start_s": 4e-6,
+    "attention_query_passes": 0.0,
+    "attention_key_passes": 0.0,
+    "attention_token_s": 0.0,
+    "attention_forward_score_passes": 0.0,
+    "attention_backward_score_passes": 0.0,
+    "attention_mask_score_passes": 0.0,
+    "attention_dims": (),
 }
 """128 units of 4 TFLOP/s in bf16."""
 
@@ -77,6 +98,9 @@ RATES = (
     "gemm_epilogue_bytes_per_clk_per_cu",
     "elementwise_bytes_per_s",
     "attention_atomic_bytes_per_s",
+    "attention_flop_per_s",
+    "attention_exp_per_s",
+    "attention_vector_per_s",
 )
 """Fields of which more is never worse; 0 of the last cache or of atomics means there is none."""
 
@@ -98,6 +122,20 @@ _tiles = st.lists(
     min_size=1,
     max_size=4,
 )
+
+
+_switches = st.sampled_from([0.0, 1.0])
+
+_head_dims = st.lists(
+    st.tuples(
+        st.sampled_from([64.0, 96.0, 192.0, 256.0]), st.sampled_from([64.0, 128.0, 256.0]),
+        st.sampled_from([32.0, 64.0, 112.0]), st.sampled_from([64.0, 128.0]),
+        st.sampled_from([16.0, 64.0]), st.floats(0.5, 1.5), st.floats(0.5, 1.5),
+        st.sampled_from([0.0, 0.0, 512.0]),
+    ),
+    max_size=3,
+    unique_by=lambda entry: entry[0],
+)  # fmt: skip
 
 
 def _consistent(device):
@@ -153,6 +191,27 @@ device_dicts = st.fixed_dictionaries(
         "attention_softmax_exposed": st.floats(0.0, 2.0),
         "attention_tile_overhead_s": st.floats(0.0, 1e-5),
         "attention_atomic_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e11, 2e13)),
+        "attention_atomic_contention": st.sampled_from([0.0, 0.01]),
+        "attention_flop_per_s": st.tuples(*[st.floats(1e12, 1e16)] * NUM_TYPES),
+        "attention_exp_per_s": st.floats(1e11, 2e13),
+        "attention_vector_per_s": st.floats(1e12, 2e14),
+        "attention_backward_softmax_exposed": st.floats(0.0, 2.0),
+        "attention_backward_tile_overhead_s": st.floats(0.0, 1e-5),
+        "attention_tail": st.floats(0.0, 2.0),
+        "attention_backward_tail": st.floats(0.0, 2.0),
+        "attention_mask_exposed": st.floats(0.0, 4.0),
+        "attention_packs_heads": _switches,
+        "attention_half_efficiency": st.sampled_from([0.0, 0.8]),
+        "attention_dq_order_exposed": st.sampled_from([0.0, 0.4]),
+        "attention_start_s": st.floats(0.0, 2e-5),
+        "attention_backward_start_s": st.floats(0.0, 2e-5),
+        "attention_query_passes": st.floats(0.0, 5.0),
+        "attention_key_passes": st.floats(0.0, 6.0),
+        "attention_token_s": st.floats(0.0, 6e-9),
+        "attention_forward_score_passes": st.just(0.0),
+        "attention_backward_score_passes": st.just(0.0),
+        "attention_mask_score_passes": st.just(0.0),
+        "attention_dims": _head_dims,
     }
 ).map(_consistent)
 
@@ -162,18 +221,25 @@ def record(*devices):
     rows = np.zeros(len(devices), DEVICE)
     for row, device in zip(rows, devices, strict=True):
         for name, value in device.items():
-            if name != "tiles":
+            if name not in {"tiles", "attention_dims"}:
                 row[name] = value
         assert len(device["tiles"]) <= MAX_TILES
         row["num_tiles"] = len(device["tiles"])
         row["tiles"][: len(device["tiles"])] = device["tiles"]
+        row["num_attention_dims"] = len(device["attention_dims"])
+        for entry, values in enumerate(device["attention_dims"]):
+            row["attention_dims"][entry] = values
     return rows
 
 
 def as_dict(row):
     """Return the dict of one DEVICE record."""
-    device = {name: row[name].tolist() for name in DEVICE.names if name != "num_tiles"}
-    return device | {"tiles": device["tiles"][: row["num_tiles"]]}
+    counts = {"num_tiles", "num_attention_dims"}
+    device = {name: row[name].tolist() for name in DEVICE.names if name not in counts}
+    return device | {
+        "tiles": device["tiles"][: row["num_tiles"]],
+        "attention_dims": device["attention_dims"][: row["num_attention_dims"]],
+    }
 
 
 def scaled(device, name, factor):
@@ -186,8 +252,10 @@ def scaled(device, name, factor):
 def _shipped():
     folder = Path(__file__).parents[2] / "hardware"
     names = sorted(path.stem for path in folder.glob("*.yaml"))
-    names = [name for name in names if name not in {"aliases", "networks", "uncertainty"}]
+    names = [name for name in names if name not in NO_DEVICES]
     return {name: as_dict(device_record(load_device(name))[0]) for name in names}
 
+
+NO_DEVICES = {"aliases", "attention", "networks", "uncertainty"}
 
 SHIPPED = _shipped()

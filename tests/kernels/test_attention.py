@@ -71,7 +71,7 @@ def test_never_beats_the_exact_work(shape, causal, window, backward, code, devic
     flop *= batch * heads * reference.visible_pairs(queries, keys, causal, window)
     options = {"causal": causal, "window": window, "backward": backward, "code": code}
     (got,) = times(shape, device=device, **options)
-    assert got >= flop / device["matrix_flop_per_s"][code]
+    assert got >= flop / device["attention_flop_per_s"][code]
 
 
 @given(lengths, lengths, flags, windows)
@@ -86,11 +86,14 @@ def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
 def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
-    walk = attention._Walk(128.0 * blocks, 128.0, 128.0 * blocks, 64.0, -1e18, 0.0, True)
-    work = attention._schedule(walk, float(heads), float(units), 1.0, block_s)
+    length = 128.0 * blocks
+    walk = attention._Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
+    costs = attention._Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
+    work = attention._schedule(walk, float(heads), float(units), costs)
     groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
     listed = reference.list_schedule(groups_s, heads, units)
     assert work.steps == blocks * (blocks + 1)
+    assert work.masked == 2 * blocks
     assert listed <= work.makespan_s * 4 / 3
     # At most the part of a wave that list scheduling fills.
     assert work.makespan_s <= listed * (1 + units / (blocks * heads)) * (1 + 1e-12)
@@ -102,8 +105,9 @@ def test_causal_costs_half_to_all_of_full_attention(name, backward):
     shapes = [square(1 << power) for power in range(4, 18)]
     options = {"backward": backward, "device": DEVICES[name]}
     share = times(*shapes, causal=True, **options) / times(*shapes, causal=False, **options)
-    assert np.all(share <= 1.0)
-    assert np.all(share >= 0.5)
+    # A tile of masks to set, where little can be skipped.
+    assert np.all(share <= 1.05)
+    assert np.all(share >= 0.45)
     assert share[-1] == pytest.approx(0.5, abs=0.02)
 
 
@@ -138,21 +142,21 @@ def test_fewer_key_heads_move_less_forward():
 
 
 def test_a_short_step_of_a_fast_pipe_is_bound_by_exponentials():
-    device = ROUND | {"matrix_flop_per_s": (1e18,) * len(MATRIX_TYPES)}
+    device = ROUND | {"attention_flop_per_s": (1e18,) * len(MATRIX_TYPES)}
     row = np.array([square(8192)]), *np.array([[1], [0], [0], [BF16], [0]])
     time_s, bound = attention_time_columns(*row, record(device))
     assert attention.BOUNDS[bound[0]] == "softmax"
-    assert time_s[0] >= 32 * 8192 * 8193 / 2 / device["transcendental_per_s"]
+    assert time_s[0] >= 32 * 8192 * 8193 / 2 / device["attention_exp_per_s"]
 
 
 @pytest.mark.parametrize(
     ("shape", "backward", "change", "bound"),
     [
         (square(16384), 0, {}, "matrix"),
-        (square(16384), 0, {"transcendental_per_s": 1e11}, "softmax"),
+        (square(16384), 0, {"attention_exp_per_s": 1e11}, "softmax"),
         ((64, 32, 32, 1, 16384, 128, 128), 0, {"hbm_bytes_per_s": 2e11}, "memory"),
         (square(16384), 1, {"attention_atomic_bytes_per_s": 1e11}, "atomics"),
-        (square(64, heads=1), 1, {"gemm_overhead_s": 1e-3}, "overhead"),
+        (square(64, heads=1), 1, {"attention_backward_start_s": 1e-3}, "overhead"),
     ],
 )
 def test_bound_names_the_longest_part(shape, backward, change, bound):
@@ -217,7 +221,7 @@ def test_a_row_without_a_time_is_named(extents, code, device, window):
         attention_time_columns(np.array([square(512), extents]), *flags, record(ROUND))
 
 
-@pytest.mark.parametrize("field", ["attention_tile_overhead_s", "gemm_overhead_s"])
+@pytest.mark.parametrize("field", ["attention_tile_overhead_s", "attention_start_s"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_a_device_without_a_time_is_refused(field, value):
     with pytest.raises(ValueError, match="has no finite time"):
@@ -234,3 +238,99 @@ def test_python_and_compiled_kernels_agree():
     assert python(extents, *flags, table, *outputs) == attention.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=60)
+@given(shapes(), flags, windows, flags, codes, st.floats(1, 12), st.floats(0, 8))
+def test_unfused_attention_is_its_products_and_its_passes(
+    shape, causal, window, backward, code, passes, mask_passes
+):
+    device = ROUND | {
+        "attention_forward_score_passes": passes,
+        "attention_backward_score_passes": passes,
+        "attention_mask_score_passes": mask_passes,
+    }
+    expected = reference.attention_time(shape, causal, window, backward, code, device)
+    (got,) = times(shape, causal=causal, window=window, backward=backward, code=code, device=device)
+    assert got == pytest.approx(expected, rel=1e-9)
+
+
+def test_unfused_attention_skips_nothing_and_grows_with_its_scores():
+    device = ROUND | {"attention_forward_score_passes": 5.0}
+    full, causal, window = (
+        times(square(8192), device=device, causal=mask, window=seen)[0]
+        for mask, seen in ((False, 0), (True, 0), (True, 512))
+    )
+    assert full == causal == window
+    assert full > 5 * times(square(8192))[0]
+    assert times(square(16384), device=device)[0] == pytest.approx(4 * full, rel=0.02)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_adding_dq_in_order_costs_its_start_skew(causal):
+    device = ROUND | {"attention_dq_order_exposed": 0.4}
+    for length in (1024, 8192, 65536):
+        free, ordered = (
+            times(square(length), causal=causal, backward=True, device=each)[0]
+            for each in (ROUND, device)
+        )
+        # Deterministic backwards of FlashAttention-3 lose up to 37.9 %.
+        assert free <= ordered <= free / (1 - 0.379)
+
+
+def test_atomics_slow_down_with_the_writers_of_a_longer_sequence():
+    device = ROUND | {
+        "attention_atomic_bytes_per_s": 1e11, "attention_atomic_contention": 0.02,
+    }  # fmt: skip
+    alone = device | {"attention_atomic_contention": 0.0}
+    slowed = [
+        times(square(length), backward=True, device=device)[0]
+        / times(square(length), backward=True, device=alone)[0]
+        for length in (128, 1024, 8192)
+    ]
+    assert slowed[0] == pytest.approx(1.0)
+    assert slowed[0] < slowed[1] < slowed[2]
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"), [(32, 64), (64, 64), (80, 128), (128, 128), (192, 96), (256, 96), (512, 96)]
+)
+def test_a_head_takes_the_narrowest_tile_that_holds_it_else_the_widest(width, rows):
+    dims = ((64.0, 64.0, 64.0, 128.0, 64.0, 1.0, 1.0, 0.0),)
+    dims += ((256.0, 96.0, 64.0, 128.0, 64.0, 1.0, 1.0, 0.0),)
+    device = record(ROUND | {"attention_dims": dims})
+    terms = np.empty((1, len(attention.TERMS)))
+    columns = np.array([square(4096, width=width)]), *np.array([[1], [0], [0], [BF16], [0]])
+    attention.attention_terms(*columns, device, terms)
+    assert terms[0, attention.TERMS.index("rows")] == rows
+
+
+def test_query_heads_that_share_keys_share_work_groups():
+    packed = ROUND | {"attention_packs_heads": 1.0}
+    terms = np.empty((2, len(attention.TERMS)))
+    columns = (
+        np.array([(1, 32, 4, 16, 4096, 128, 128)] * 2),
+        *np.array([[1, 1], [0, 0], [0, 0], [BF16, BF16], [0, 1]]),
+    )
+    attention.attention_terms(*columns, record(ROUND, packed), terms)
+    groups = terms[:, attention.TERMS.index("groups")]
+    # 16 queries of 8 heads fill one block of 128 rows.
+    assert groups.tolist() == [32.0, 4.0]
+
+
+def test_half_blocks_fill_a_grid_that_whole_ones_do_not():
+    halves = ROUND | {"attention_half_efficiency": 0.8}
+    small, large = square(1024, heads=8), square(16384, heads=64)
+    for shape, faster in ((small, True), (large, False)):
+        whole, half = (times(shape, causal=False, device=each)[0] for each in (ROUND, halves))
+        assert bool(half < whole) is faster
+        assert half <= whole
+
+
+def test_masks_to_set_cost_what_they_are_told():
+    device = ROUND | {"attention_mask_exposed": 2.0}
+    share = times(square(4096), device=device) / times(square(4096))
+    assert 1.0 < share < 1.2
+    assert times(square(4096), causal=False, device=device) == times(square(4096), causal=False)
+    narrow = times(square(4096), window=128, device=device) / times(square(4096), window=128)
+    assert narrow > share

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
 from projector.report.sobol import sobol_figure
-from projector.searches import sobol
+from projector.searches import screening, sobol
 from projector.searches.sensitivity import sensitivity
 from projector.searches.several import shared_sensitivity, workloads_of
 from projector.searches.sobol import sobol_indices
@@ -128,9 +129,19 @@ def test_the_largest_effects_are_sampled_where_none_are_named(one):
     names = [each.field for each in found.indices]
     assert len(names) == 8
     assert {MATRIX, HBM, "cluster.device.compute_units"} <= set(names)
-    # One number under two names would share its variance.
-    assert "same as" in found.left_out["cluster.device.gemm_efficiency.bf16"]
     assert not set(names) & found.left_out.keys()
+
+
+def test_a_number_under_two_names_is_sampled_once(one, monkeypatch):
+    # It would share its variance with itself.
+    found = screening.shared_sensitivity(one, change=1.0)
+    first = found.effects[0]
+    twin = replace(first, field="cluster.device.gemm_efficiency.twin")
+    both = replace(found, effects=(first, twin, *found.effects[1:]))
+    monkeypatch.setattr(screening, "shared_sensitivity", lambda *_, **__: both)
+    chosen, left_out = screening.sampled_fields(one, 2.0, None)
+    assert first.field in chosen
+    assert left_out[twin.field] == f"does the same as {first.field}"
 
 
 @pytest.mark.parametrize(

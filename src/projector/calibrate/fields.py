@@ -148,7 +148,9 @@ def _replaced(data: Any, parts: Sequence[str], value: float) -> Any:
     if not parts:
         return value
     if isinstance(data, Mapping):
-        return {**data, parts[0]: _replaced(data[parts[0]], parts[1:], value)}
+        # A path spells out keys that are numbers.
+        key = next(key for key in data if str(key) == parts[0])
+        return {**data, key: _replaced(data[key], parts[1:], value)}
     items = list(data)
     items[int(parts[0])] = _replaced(items[int(parts[0])], parts[1:], value)
     return items

@@ -9,6 +9,7 @@ from pathlib import Path
 from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.lower.hardware import native_type
+from projector.validate.attention import default_or_name
 from projector.validate.kind import Kind, Readings, Row, integer
 from projector.validate.names import device_of, precision_of
 from projector.validate.registry import kind_of
@@ -151,9 +152,12 @@ def _attention_group(row: Row) -> str:
 
 
 def _attention_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
-    del device, rows
     names = ("forward_efficiency", "backward_efficiency", "softmax_exposed", "tile_overhead_us")
-    return tuple(f"attention.{name}" for name in names)
+    kernels = sorted({default_or_name(row, device) for row in rows})
+    parents = [
+        "attention" if name == "default" else f"attention_kernels.{name}" for name in kernels
+    ]
+    return tuple(f"{parent}.{name}" for parent in parents for name in names)
 
 
 def _collective_group(row: Row) -> str:

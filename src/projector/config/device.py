@@ -29,8 +29,37 @@ STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
 
 
+class AttentionHeadDim(Config):
+    """What a fused attention does otherwise at heads of one width; left out, as at 128."""
+
+    forward_rows: PositiveInt | None = None
+    """Query rows of one work-group in the forward pass."""
+
+    forward_columns: PositiveInt | None = None
+    """Key columns of one inner step in the forward pass."""
+
+    backward_columns: PositiveInt | None = None
+    """Key columns of one work-group in the backward pass."""
+
+    backward_rows: PositiveInt | None = None
+    """Query rows of one inner step in the backward pass."""
+
+    forward_scale: float = Field(default=1.0, gt=0, le=4)
+    """Efficiency of the forward inner loop over that at heads of 128; no more than makes it 1."""
+
+    backward_scale: float = Field(default=1.0, gt=0, le=4)
+    """Efficiency of the backward inner loop over that at heads of 128; no more than makes it 1."""
+
+    mask_rows: NonNegativeInt = 0
+    """Multiple of keys up to which masked work is done all the same; 0 means one inner step."""
+
+
 class AttentionKernel(Config):
-    """One fused attention implementation on this device."""
+    """One attention implementation on this device.
+
+    Its own fields describe heads of 128 elements; efficiencies are shares of the peak matrix rate
+    at the clock of attention.
+    """
 
     forward_rows: PositiveInt
     """Query rows of one work-group in the forward pass."""
@@ -45,10 +74,10 @@ class AttentionKernel(Config):
     """Query rows of one inner step in the backward pass."""
 
     forward_efficiency: float = Field(gt=0, le=1)
-    """Share of the sustained matrix rate in the forward inner loop."""
+    """Share of the matrix rate in the forward inner loop."""
 
     backward_efficiency: float = Field(gt=0, le=1)
-    """Share of the sustained matrix rate in the backward inner loop."""
+    """Share of the matrix rate in the backward inner loop."""
 
     softmax_exposed: float = Field(ge=0, le=2)
     """Share of the softmax work that the matrix pipe does not hide."""
@@ -58,6 +87,65 @@ class AttentionKernel(Config):
 
     atomic_gb_per_s: PositiveFloat | None = None
     """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
+
+    atomic_contention: NonNegativeFloat = 0.0
+    """By how much of an uncontended add each further writer of one dQ in flight slows it (a
+    writer is a block of keys; more of them meet in longer sequences and over more dies)."""
+
+    dq_order_exposed: float = Field(default=0.0, ge=0, le=1)
+    """Share that shows of the steps by which the blocks of one head start apart where they add
+    their parts of dQ in a fixed order (deterministic backward); 0 means any order."""
+
+    backward_softmax_exposed: float | None = Field(default=None, ge=0, le=2)
+    """softmax_exposed of the backward; none means as forward."""
+
+    backward_tile_overhead_us: NonNegativeFloat | None = None
+    """tile_overhead_us of the backward; none means as forward."""
+
+    tail: float = Field(default=0.8, ge=0, le=2)
+    """Share of a mean work-group by which uneven (causal) ones end apart: about a half to one
+    and a half where the long ones come last, near 0 where they are sorted first."""
+
+    backward_tail: float | None = Field(default=None, ge=0, le=2)
+    """tail of the backward; none means as forward."""
+
+    mask_exposed: float = Field(default=0.0, ge=0, le=8)
+    """By how much of its softmax work an inner step that is partly masked takes longer."""
+
+    packs_heads: bool = False
+    """Whether the query heads of one key head share the rows of a work-group (PackGQA)."""
+
+    half_efficiency: float = Field(default=0.0, ge=0, le=1)
+    """Efficiency of work-groups of half the rows over that of whole ones; the library takes them
+    where they end sooner, as in grids that would leave units idle. 0 means it has none."""
+
+    start_us: NonNegativeFloat | None = None
+    """Fixed time of the forward's kernels; none means that of one GEMM."""
+
+    backward_start_us: NonNegativeFloat | None = None
+    """Fixed time of the backward's kernels; none means twice the forward's."""
+
+    query_passes: NonNegativeFloat = 0.0
+    """Passes of Q through memory that belong to the implementation (rotary positions)."""
+
+    key_passes: NonNegativeFloat = 0.0
+    """Passes of new K and V through memory that belong to it (append to a paged cache)."""
+
+    token_ns: NonNegativeFloat = 0.0
+    """Time of each new token in those passes."""
+
+    forward_score_passes: NonNegativeFloat = 0.0
+    """Passes over all scores through memory; 0 means that they are fused away."""
+
+    backward_score_passes: NonNegativeFloat = 0.0
+    """The same backward."""
+
+    mask_score_passes: NonNegativeFloat = 0.0
+    """Further passes over scores in memory where they are masked, forward."""
+
+    head_dims: dict[PositiveInt, AttentionHeadDim] = Field(default_factory=dict, max_length=8)
+    """Other head widths that the implementation has a tile or an efficiency for. A head takes the
+    narrowest that holds it, else the widest."""
 
 
 class ExpertKernels(Config):
@@ -298,11 +386,21 @@ class Device(Sourced):
     """Where it is known, the clock of a single kernel follows from it; training runs at
     ``sustained_clock_mhz`` all the same."""
 
+    attention_family: str | None = None
+    """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
+    stands under ``attention`` and ``attention_kernels`` is laid over them."""
+
+    attention_clock_mhz: PositiveFloat | None = None
+    """Clock of attention in a training step; none means the sustained clock of bf16."""
+
+    attention_boost_clock_mhz: PositiveFloat | None = None
+    """Clock of attention in short runs (benchmarks); none means the peak clock."""
+
     attention: AttentionKernel
-    """The fused attention that training uses by default."""
+    """The attention that training uses by default."""
 
     attention_kernels: dict[str, AttentionKernel] = Field(default_factory=dict)
-    """Other fused attentions on this device, by the name that a job may ask for."""
+    """Attentions on this device by the name that a job may ask for."""
 
     scale_up_gb_per_s: PositiveFloat
     """Bandwidth of one device into its scale-up fabric, per direction."""
@@ -421,7 +519,7 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     ConfigError
         For an unknown name (with the nearest ones) or an invalid field.
     """
-    return Device.parse(_device_data(name, key, depth=0), path=key)
+    return Device.parse(_with_family(_device_data(name, key, depth=0), key), path=key)
 
 
 def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
@@ -443,11 +541,31 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
     return merge(_device_data(base, key, depth + 1), data)
 
 
+def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a device's data over the attention kernels of its family, if it has one."""
+    name = data.get("attention_family")
+    name = name.get("value") if isinstance(name, Mapping) else name
+    if name is None:
+        return data
+    table = _table(resources.data_dir("hardware") / "attention.yaml")
+    known = sorted(table.keys() - {"sources"})
+    if not isinstance(name, str) or name not in known:
+        msg = f"{key}.attention_family: unknown family {name!r}; known: {', '.join(known)}"
+        raise ConfigError(msg, key=f"{key}.attention_family", value=name, allowed=known)
+    kernels = table[name]["kernels"]
+    family = {
+        "attention": kernels[table[name]["default"]],
+        "attention_kernels": kernels,
+        "sources": table["sources"],
+    }
+    return merge(family, data)
+
+
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
     """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping."""
     if isinstance(name, Mapping):
         return Network.parse(name, path=key)
-    table = _networks(resources.data_dir("hardware") / "networks.yaml")
+    table = _table(resources.data_dir("hardware") / "networks.yaml")
     named: Any = name
     if not isinstance(named, str) or named not in table:
         msg = f"{key}: unknown network {name!r}; known: {', '.join(sorted(table))}"
@@ -455,10 +573,10 @@ def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network")
     return Network.parse({"name": name, **table[name]}, path=key)
 
 
-@lru_cache(maxsize=1)
-def _networks(path: Path) -> Mapping[str, Any]:
-    """Read the table once: every variant of a job that changes its network asks for it."""
-    return read_yaml(path, key="cluster.network")
+@lru_cache(maxsize=2)
+def _table(path: Path) -> Mapping[str, Any]:
+    """Read a table once: every variant of a job that changes its network asks for it."""
+    return read_yaml(path, key=path.name)
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

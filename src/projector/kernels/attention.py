@@ -4,6 +4,7 @@ Shape suffixes
     A   attentions in the batch
     7   extents (batch, heads, key heads, queries, keys, d_qk, d_v) of one of them
     D   devices
+    T   terms of one time (``TERMS``)
 Units
     time s, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
 
@@ -20,12 +21,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._jit import helper, kernel
-from .device import MATRIX_TYPES, OPERAND_BYTES
+from .device import (
+    BACKWARD_COLUMNS,
+    BACKWARD_ROWS,
+    BACKWARD_SCALE,
+    BASE_HEAD_DIM,
+    FORWARD_COLUMNS,
+    FORWARD_ROWS,
+    FORWARD_SCALE,
+    HEAD_DIM,
+    MASK_ROWS,
+    MATRIX_TYPES,
+    OPERAND_BYTES,
+)
 
 BOUNDS = ("matrix", "softmax", "memory", "atomics", "overhead")
 """What sets the time of an attention, by code."""
 
 MATRIX, SOFTMAX, MEMORY, ATOMICS, OVERHEAD = range(5)
+
+TERMS = (
+    "time_s", "compute_s", "memory_s", "atomics_s", "passes_s", "start_s", "matrix_s", "softmax_s",
+    "mask_s", "tile_s", "idle_s", "groups", "waves", "rows", "columns", "steps_per_group", "flop",
+    "bytes", "pass_bytes",
+)  # fmt: skip
+"""Columns of `attention_terms`. Compute is the sum of matrix, softmax, mask, tile and idle, each a
+mean over the compute units; time is start + passes + the longer of compute (or atomics) and memory,
+and ``HIDDEN_LOSS`` of the shorter."""
 
 HEAD_DIM_STEP = 32.0
 """Head widths are padded to a multiple of this in registers."""
@@ -38,6 +60,12 @@ MIN_OUTPUT_BYTES = 2.0
 """O and the gradients are stored in 16 bits or more, whatever the type of Q, K and V."""
 
 FP32 = 4.0
+
+FORWARD_VECTOR_OPS = 5.0
+"""Vector instructions a score beside its exponential: scale and subtract, maximum, sum, convert."""
+
+BACKWARD_VECTOR_OPS = 8.0
+"""The same backward: recomputing P, and dS = P * (dP - delta), both converted."""
 
 MAX_BLOCKS = 8192
 """Blocks looked at one by one; of more, runs of neighbours count as their heaviest end."""
@@ -61,6 +89,15 @@ class _Shape(NamedTuple):
     high: float
 
 
+class _Tile(NamedTuple):
+    """The tile of one pass at one head width."""
+
+    rows: float
+    columns: float
+    efficiency: float
+    mask_rows: float
+
+
 class _Terms(NamedTuple):
     """Parts of one attention."""
 
@@ -70,13 +107,20 @@ class _Terms(NamedTuple):
     """Whether a step spends more time on exponentials than on matrix instructions."""
     memory: float
     atomics: float
+    passes: float
+    """Passes over operands before and after [s]."""
     overhead: float
+    tile: _Tile
+    work: "_Work"
+    bytes: float
+    pass_bytes: float
 
 
 class _Walk(NamedTuple):
     """The blocks of one head and what each visits.
 
-    Element x of the blocked axis meets the elements x + low to x + high of the walked axis.
+    Element x of the blocked axis stands at the position x // packed, and meets the elements
+    position + low to position + high of the walked axis.
     """
 
     blocked: float
@@ -87,47 +131,89 @@ class _Walk(NamedTuple):
     high: float
     heavy_last: bool
     """Whether the blocks at the end of the axis have the most steps."""
+    packed: float
+    """Query heads of one key head that share a block, row by row."""
+    mask_rows: float
+    """Multiple up to which masked elements are visited all the same; 0 means a step."""
+
+
+class _Costs(NamedTuple):
+    """Seconds of the parts of a work-group."""
+
+    step: float
+    matrix: float
+    """Of which matrix instructions."""
+    mask: float
+    """What a step that is partly masked takes longer."""
+    group: float
+    """Start and finish of a work-group."""
+    tail: float
+    """Share of a mean group by which uneven groups end apart."""
+    chain: float
+    """Share that shows of the step by which each group of one head starts after the last."""
 
 
 class _Work(NamedTuple):
-    """What the blocks of one head add up to."""
+    """What the blocks of one head add up to, and all heads on the device."""
 
     steps: float
+    masked: float
+    blocks: float
+    waves: float
+    mean_s: float
     makespan_s: float
+    costs: _Costs
 
 
 @helper
-def _steps(walk: _Walk, block: float) -> float:
-    """Inner steps of one block: tiles of the walked axis that hold anything visible."""
-    first = block * walk.block
-    last = min(first + walk.block, walk.blocked) - 1.0
+def _steps(walk: _Walk, block: float) -> tuple[float, float]:
+    """Inner steps of one block, and how many of them are partly masked.
+
+    Steps are the tiles of the walked axis that hold anything visible.
+    """
+    first = np.floor(block * walk.block / walk.packed)
+    last = np.floor((min((block + 1.0) * walk.block, walk.blocked) - 1.0) / walk.packed)
     begin, end = max(0.0, first + walk.low), min(walk.walked - 1.0, last + walk.high)
+    if end < begin:
+        return 0.0, 0.0
+    whole_begin, whole_end = max(0.0, last + walk.low), min(walk.walked - 1.0, first + walk.high)
+    if walk.mask_rows > 0.0:
+        end = min(walk.walked, np.ceil((end + 1.0) / walk.mask_rows) * walk.mask_rows) - 1.0
     steps = np.floor(end / walk.step) - np.floor(begin / walk.step) + 1.0
-    return max(0.0, steps) if end >= begin else 0.0
+    whole = np.floor((whole_end + 1.0) / walk.step) - np.ceil(whole_begin / walk.step)
+    return steps, steps - max(0.0, whole)
 
 
 @helper
-def _schedule(walk: _Walk, heads: float, units: float, step_s: float, block_s: float) -> _Work:
-    """Total steps of one head, and the makespan of all heads.
+def _schedule(walk: _Walk, heads: float, units: float, costs: _Costs) -> _Work:
+    """Work of one head, and the makespan of all heads.
 
-    Every unit takes as many work-groups as the unit with the most, each of mean length, or the
-    longest alone where that takes more. Equal groups thus run in whole waves. Unequal ones
-    (causal, heaviest first) could fill each other's gaps better than that, but published causal
-    curves stay 2.6 to 7 % above half of the full ones at 31 to 8 waves, never below.
+    Equal groups run in whole waves. Uneven ones (causal) fill each other's gaps but for the last
+    of them: their ends lie apart by a share of a mean group that depends on the order in which
+    the implementation starts them. Nothing ends before its longest group, nor after waves of it.
     """
     blocks = np.ceil(walk.blocked / walk.block)
     run = max(1.0, np.ceil(blocks / MAX_BLOCKS))
-    steps, most, done = 0.0, 0.0, 0.0
+    steps, masked, most_s, done = 0.0, 0.0, 0.0, 0.0
     while done < blocks:
         length = min(run, blocks - done)
         # The heavy end of the run, counted from the heavy end of the axis.
-        heavy = _steps(walk, blocks - 1.0 - done if walk.heavy_last else done)
+        heavy, partly = _steps(walk, blocks - 1.0 - done if walk.heavy_last else done)
         done += length
         steps += length * heavy
-        most = max(most, heavy)
-    mean_s = steps / blocks * step_s + block_s
-    waves = np.ceil(blocks * heads / units)
-    return _Work(steps, max(waves * mean_s, most * step_s + block_s))
+        masked += length * partly
+        most_s = max(most_s, heavy * costs.step + partly * costs.mask)
+    mean_s = (steps * costs.step + masked * costs.mask) / blocks
+    spread = min(1.0, 2.0 * (most_s - mean_s) / most_s) if most_s > 0.0 else 0.0
+    mean_s += costs.group
+    waves = blocks * heads / units
+    idle = (1.0 - spread) * (np.ceil(waves) - waves) + spread * costs.tail * min(1.0, waves)
+    # In a fixed order the groups of one head that run together start a step apart.
+    chained_s = costs.chain * costs.step * (min(blocks, units) - 1.0) * max(1.0, waves)
+    longest_s = most_s + costs.group
+    makespan_s = min(max((waves + idle) * mean_s, longest_s), np.ceil(waves) * longest_s)
+    makespan_s += chained_s
+    return _Work(steps, masked, blocks, waves, mean_s, makespan_s, costs)
 
 
 @helper
@@ -167,97 +253,271 @@ def _padded(width: float) -> float:
 
 
 @helper
-def _step(device: np.void, code: int, flop: float, scores: float) -> tuple[float, float]:
-    """Seconds of one inner step, and of its matrix instructions alone."""
-    unit_flop_per_s = device["matrix_flop_per_s"][code] / device["compute_units"]
-    matrix_s = flop * scores / unit_flop_per_s
-    softmax_s = scores / (device["transcendental_per_s"] / device["compute_units"])
-    return max(matrix_s + device["attention_softmax_exposed"] * softmax_s, softmax_s), matrix_s
+def _tile(device: np.void, d_qk: float, backward: bool) -> _Tile:
+    """Tile of the narrowest described head width that holds ``d_qk``, else of the widest."""
+    found, width, widest = -1, math.inf, BASE_HEAD_DIM
+    if d_qk <= BASE_HEAD_DIM:
+        width = BASE_HEAD_DIM
+    last = -1
+    for entry in range(device["num_attention_dims"]):
+        head_dim = device["attention_dims"][entry, HEAD_DIM]
+        if d_qk <= head_dim < width:
+            found, width = entry, head_dim
+        if head_dim > widest:
+            last, widest = entry, head_dim
+    if width == math.inf:
+        found = last
+    rows, columns = device["attention_forward_rows"], device["attention_forward_columns"]
+    efficiency, mask_rows = device["attention_forward_efficiency"], 0.0
+    if backward:
+        rows, columns = device["attention_backward_rows"], device["attention_backward_columns"]
+        efficiency = device["attention_backward_efficiency"]
+    if found >= 0:
+        entry_row = device["attention_dims"][found]
+        if backward:
+            rows, columns = entry_row[BACKWARD_ROWS], entry_row[BACKWARD_COLUMNS]
+            efficiency *= entry_row[BACKWARD_SCALE]
+        else:
+            rows, columns = entry_row[FORWARD_ROWS], entry_row[FORWARD_COLUMNS]
+            efficiency *= entry_row[FORWARD_SCALE]
+            mask_rows = entry_row[MASK_ROWS]
+    return _Tile(rows, columns, efficiency, mask_rows)
+
+
+@helper
+def _cost(
+    device: np.void, code: int, flop: float, scores: float, vector_ops: float, exposed: float
+) -> tuple[float, float, float]:
+    """Seconds of one inner step, of its matrix instructions, and of its softmax alone."""
+    units = device["compute_units"]
+    matrix_s = flop * scores / (device["attention_flop_per_s"][code] / units)
+    least_s = scores / (device["attention_exp_per_s"] / units)
+    softmax_s = least_s + scores * vector_ops / (device["attention_vector_per_s"] / units)
+    return max(matrix_s + exposed * softmax_s, least_s), matrix_s, softmax_s
+
+
+@helper
+def _forward_work(device: np.void, code: int, shape: _Shape, tile: _Tile) -> _Work:
+    flop = 2.0 * (_padded(shape.d_qk) + _padded(shape.d_v)) / tile.efficiency
+    scores = tile.rows * tile.columns
+    # The running maximum moves at every step, and O with it.
+    vector_ops = FORWARD_VECTOR_OPS + shape.d_v / tile.columns
+    step_s, matrix_s, softmax_s = _cost(
+        device, code, flop, scores, vector_ops, device["attention_softmax_exposed"]
+    )
+    packed, heads = 1.0, shape.batch * shape.heads
+    if device["attention_packs_heads"] > 0.0:
+        packed, heads = shape.heads / shape.key_heads, shape.batch * shape.key_heads
+    walk = _Walk(
+        shape.queries * packed, tile.rows, shape.keys, tile.columns, shape.low, shape.high, True,
+        packed, tile.mask_rows,
+    )  # fmt: skip
+    costs = _Costs(
+        step_s, matrix_s, device["attention_mask_exposed"] * softmax_s,
+        device["attention_tile_overhead_s"], device["attention_tail"], 0.0,
+    )  # fmt: skip
+    return _schedule(walk, heads, device["compute_units"], costs)
 
 
 @helper
 def _forward(device: np.void, code: int, shape: _Shape) -> _Terms:
-    rows, columns = device["attention_forward_rows"], device["attention_forward_columns"]
-    flop = 2.0 * (_padded(shape.d_qk) + _padded(shape.d_v)) / device["attention_forward_efficiency"]
-    step_s, matrix_s = _step(device, code, flop, rows * columns)
-    walk = _Walk(shape.queries, rows, shape.keys, columns, shape.low, shape.high, True)
-    heads = shape.batch * shape.heads
-    work = _schedule(
-        walk, heads, device["compute_units"], step_s, device["attention_tile_overhead_s"]
-    )
+    tile = _tile(device, shape.d_qk, False)
+    work = _forward_work(device, code, shape, tile)
+    if device["attention_half_efficiency"] > 0.0:
+        efficiency = tile.efficiency * device["attention_half_efficiency"]
+        half = _Tile(0.5 * tile.rows, tile.columns, efficiency, tile.mask_rows)
+        spread_out = _forward_work(device, code, shape, half)
+        if spread_out.makespan_s < work.makespan_s:
+            tile, work = half, spread_out
 
+    heads = shape.batch * shape.heads
     operand, output = OPERAND_BYTES[code], max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
     widths = shape.d_qk + shape.d_v
     streams = shape.batch * shape.key_heads
     stream_bytes = (shape.keys - max(0.0, shape.low)) * widths * operand
-    groups = np.ceil(shape.queries / rows) * shape.heads / shape.key_heads
+    groups = np.ceil(shape.queries / tile.rows) * shape.heads / shape.key_heads
     reads = 1.0
     if shape.low == -_UNBOUNDED:
         cache = max(device["l2_bytes"], device["mall_bytes"])
         reads = _reads(streams, groups, device["compute_units"], stream_bytes, cache)
     traffic = heads * shape.queries * (shape.d_qk * operand + shape.d_v * output + FP32)
     traffic += streams * stream_bytes * reads
+
+    # Rotary positions, the append to a paged cache and the like see the 16-bit operands.
+    new = min(shape.queries, shape.keys)
+    passed = device["attention_query_passes"] * heads * shape.queries * shape.d_qk * output
+    passed += device["attention_key_passes"] * streams * new * widths * output
+    passes_s = passed / device["hbm_bytes_per_s"]
+    passes_s += device["attention_token_s"] * shape.batch * new
     return _Terms(
         work.makespan_s,
-        step_s > 2.0 * matrix_s,
+        work.costs.step > 2.0 * work.costs.matrix,
         traffic / device["hbm_bytes_per_s"],
         0.0,
-        device["gemm_overhead_s"],
+        passes_s,
+        device["attention_start_s"],
+        tile,
+        work,
+        traffic,
+        passed,
     )
 
 
 @helper
 def _backward(device: np.void, code: int, shape: _Shape) -> _Terms:
-    rows, columns = device["attention_backward_rows"], device["attention_backward_columns"]
-    flop = 2.0 * (3.0 * _padded(shape.d_qk) + 2.0 * _padded(shape.d_v))
-    flop /= device["attention_backward_efficiency"]
-    step_s, matrix_s = _step(device, code, flop, rows * columns)
-    walk = _Walk(shape.keys, columns, shape.queries, rows, -shape.high, -shape.low, False)
-    heads = shape.batch * shape.heads
-    work = _schedule(
-        walk, heads, device["compute_units"], step_s, device["attention_tile_overhead_s"]
-    )
+    tile = _tile(device, shape.d_qk, True)
+    flop = 2.0 * (3.0 * _padded(shape.d_qk) + 2.0 * _padded(shape.d_v)) / tile.efficiency
+    scores = tile.rows * tile.columns
+    step_s, matrix_s, softmax_s = _cost(
+        device, code, flop, scores, BACKWARD_VECTOR_OPS,
+        device["attention_backward_softmax_exposed"],
+    )  # fmt: skip
+    walk = _Walk(
+        shape.keys, tile.columns, shape.queries, tile.rows, -shape.high, -shape.low, False, 1.0,
+        0.0,
+    )  # fmt: skip
+    costs = _Costs(
+        step_s, matrix_s, device["attention_mask_exposed"] * softmax_s,
+        device["attention_backward_tile_overhead_s"], device["attention_backward_tail"],
+        device["attention_dq_order_exposed"],
+    )  # fmt: skip
+    heads, units = shape.batch * shape.heads, device["compute_units"]
+    work = _schedule(walk, heads, units, costs)
 
     operand, output = OPERAND_BYTES[code], max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
     widths = shape.d_qk + shape.d_v
     stream_bytes = shape.queries * (shape.d_qk * operand + shape.d_v * output)
-    groups = np.ceil(shape.keys / columns)
+    groups = np.ceil(shape.keys / tile.columns)
     reads = 1.0
     if shape.low == -_UNBOUNDED:
         cache = max(device["l2_bytes"], device["mall_bytes"])
-        reads = _reads(heads, groups, device["compute_units"], stream_bytes, cache)
-    # Q and dO, walked over; O and dO of the pass before; the statistics of both.
-    traffic = heads * stream_bytes * reads
-    traffic += heads * shape.queries * (2.0 * shape.d_v * output + 3.0 * FP32)
-    # K and V in; dK and dV out for every query head, and added up where heads share a key head.
-    traffic += shape.batch * shape.key_heads * shape.keys * widths * (operand + output)
+        reads = _reads(heads, groups, units, stream_bytes, cache)
+    query_rows = heads * shape.queries
+    # Q and dO, walked over, and the statistics of a row; K and V in; dK and dV out for every
+    # query head.
+    traffic = heads * stream_bytes * reads + query_rows * 2.0 * FP32
+    traffic += shape.batch * shape.key_heads * shape.keys * widths * operand
+    traffic += heads * shape.keys * widths * output
+    # The pass before takes O and dO to delta.
+    passed = query_rows * (2.0 * shape.d_v * output + FP32)
     if shape.heads > shape.key_heads:
-        traffic += 2.0 * heads * shape.keys * widths * output
-    traffic += heads * shape.queries * shape.d_qk * output
+        # The pass after adds up dK and dV of the heads that share a key head.
+        passed += shape.batch * (shape.heads + shape.key_heads) * shape.keys * widths * output
     atomics_s = 0.0
     if device["attention_atomic_bytes_per_s"] > 0.0:
-        # dQ is cleared, added to and converted; the adds meet in L2.
-        traffic += heads * shape.queries * shape.d_qk * 3.0 * FP32
-        added = heads * work.steps * rows * shape.d_qk * FP32
-        atomics_s = added / device["attention_atomic_bytes_per_s"]
+        # dQ is cleared before, read and written by the adds in FP32, and converted after.
+        passed += query_rows * shape.d_qk * (2.0 * FP32 + output)
+        traffic += query_rows * shape.d_qk * 2.0 * FP32
+        added = heads * work.steps * tile.rows * shape.d_qk * FP32
+        writers = min(work.blocks, units) - 1.0
+        slowed = 1.0 + device["attention_atomic_contention"] * writers
+        atomics_s = added * slowed / device["attention_atomic_bytes_per_s"]
+    else:
+        traffic += query_rows * shape.d_qk * output
     return _Terms(
         work.makespan_s,
         step_s > 2.0 * matrix_s,
         traffic / device["hbm_bytes_per_s"],
         atomics_s,
-        2.0 * device["gemm_overhead_s"],
+        passed / device["hbm_bytes_per_s"],
+        device["attention_backward_start_s"],
+        tile,
+        work,
+        traffic,
+        passed,
+    )
+
+
+@helper
+def _unfused(device: np.void, code: int, shape: _Shape, score_passes: float, flop: float) -> _Terms:
+    """Its matrix products, whole whatever the mask, and its passes over the scores in 16 bits."""
+    tile = _tile(device, shape.d_qk, False)
+    heads = shape.batch * shape.heads
+    scores = heads * shape.queries * shape.keys
+    compute_s = flop * scores / (device["attention_flop_per_s"][code] * tile.efficiency)
+    costs = _Costs(compute_s, compute_s, 0.0, 0.0, 0.0, 0.0)
+    work = _Work(1.0, 0.0, 1.0, 1.0, compute_s, compute_s, costs)
+    output = max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
+    passed = score_passes * scores * output
+    passed += heads * (shape.queries + shape.keys) * (shape.d_qk + shape.d_v) * output
+    return _Terms(
+        compute_s,
+        False,
+        0.0,
+        0.0,
+        passed / device["elementwise_bytes_per_s"],
+        device["attention_start_s"],
+        tile,
+        work,
+        0.0,
+        passed,
     )
 
 
 @helper
 def _bound(terms: _Terms) -> int:
     """Name the longest part."""
-    longest_s = max(terms.compute, terms.memory, terms.atomics)
+    memory_s = max(terms.memory, terms.passes)
+    longest_s = max(terms.compute, memory_s, terms.atomics)
     if terms.overhead > longest_s:
         return OVERHEAD
     if terms.compute == longest_s:
         return SOFTMAX if terms.softmax else MATRIX
-    return MEMORY if terms.memory == longest_s else ATOMICS
+    return MEMORY if memory_s == longest_s else ATOMICS
+
+
+@helper
+def _time(
+    extents: NDArray[np.int64],
+    causal: bool,
+    window: float,
+    backward: bool,
+    code: int,
+    device: np.void,
+) -> tuple[float, _Terms, float]:
+    """Seconds of one attention without zero extents, its terms, and its exact FLOP."""
+    batch, heads = float(extents[0]), float(extents[1])
+    key_heads = float(extents[2])
+    queries, keys = float(extents[3]), float(extents[4])
+    d_qk, d_v = float(extents[5]), float(extents[6])
+    offset = keys - queries
+    low = offset - window + 1.0 if window > 0.0 else -_UNBOUNDED
+    high = offset + window - 1.0 if window > 0.0 else _UNBOUNDED
+    high = offset if causal else high
+    shape = _Shape(batch, heads, key_heads, queries, keys, d_qk, d_v, low, high)
+    flop = 2.0 * (3.0 * d_qk + 2.0 * d_v) if backward else 2.0 * (d_qk + d_v)
+    score_passes = device["attention_backward_score_passes"]
+    if not backward:
+        score_passes = device["attention_forward_score_passes"]
+    if score_passes > 0.0:
+        # Unfused attention kept its scores: the backward multiplies four times.
+        if not backward and (causal or window > 0.0):
+            score_passes += device["attention_mask_score_passes"]
+        products = 2.0 * (2.0 * d_qk + 2.0 * d_v) if backward else flop
+        terms = _unfused(device, code, shape, score_passes, products)
+        flop = products
+    elif backward:
+        terms = _backward(device, code, shape)
+    else:
+        terms = _forward(device, code, shape)
+    busy_s = max(terms.compute, terms.atomics)
+    time_s = max(busy_s, terms.memory) + HIDDEN_LOSS * min(busy_s, terms.memory)
+    time_s += terms.passes + terms.overhead
+    # Whole tiles never fall below the exact work but by rounding.
+    flop *= batch * heads * _pairs(queries, keys, low, high)
+    return max(time_s, flop / device["attention_flop_per_s"][code]), terms, flop
+
+
+@helper
+def _legal(
+    extents: NDArray[np.int64], window: int, d: int, code: int, devices_D: NDArray[np.void]
+) -> bool:
+    return bool(
+        np.min(extents) > 0
+        and window >= 0
+        and 0 <= d < devices_D.shape[0]
+        and 0 <= code < len(MATRIX_TYPES)
+    )
 
 
 @kernel
@@ -297,55 +557,84 @@ def attention_times(
     Notes
     -----
     An inner step multiplies ``rows x columns`` scores: ``2 * (d_qk + d_v)`` FLOP each forward,
-    ``2 * (3 * d_qk + 2 * d_v)`` backward (scores again, dP, dV, dQ, dK), and one exponential, of
-    which the device's share ``attention_softmax_exposed`` is not hidden by the matrix pipe; a
-    step is never shorter than its exponentials. Tiles wholly behind the mask are skipped, partial
-    ones are not. The makespan of the work-groups (`_schedule`), and in the backward the FP32
-    atomics that add every block's part of dQ, run beside the memory traffic. The backward has a
-    pass over O and dO before it, and passes after it that convert dQ and add up dK and dV of the
-    heads that share a key head.
+    ``2 * (3 * d_qk + 2 * d_v)`` backward (scores again, dP, dV, dQ, dK), and one exponential with
+    its vector instructions, of which the share ``attention_softmax_exposed`` is not hidden by the
+    matrix pipe (ping-pong of two tiles hides the rest); a step is never shorter than its
+    exponentials. Tiles wholly behind the mask are skipped, partial ones cost their masking on
+    top. The makespan of the work-groups (`_schedule`), and in the backward the FP32 atomics that
+    add every block's part of dQ, run beside the memory traffic. Before and after stand passes
+    over operands: delta, clearing and converting dQ, adding up dK and dV of heads that share a
+    key head; and where the implementation has them rotary positions and the append to a cache.
     """
     status = OK
     for a in range(extent_A7.shape[0]):
-        batch, heads = float(extent_A7[a, 0]), float(extent_A7[a, 1])
-        key_heads = float(extent_A7[a, 2])
-        queries, keys = float(extent_A7[a, 3]), float(extent_A7[a, 4])
-        d_qk, d_v = float(extent_A7[a, 5]), float(extent_A7[a, 6])
-        causal, window, backward = causal_A[a] != 0, float(window_A[a]), backward_A[a] != 0
-        least = min(batch, heads, key_heads, queries, keys, d_qk, d_v)
         time_s_A[a] = 0.0
         bound_A[a] = OVERHEAD
-        if least == 0.0:
+        if np.min(extent_A7[a]) == 0:
             continue
         d, code = device_A[a], dtype_A[a]
-        if not (
-            least > 0.0
-            and window >= 0.0
-            and 0 <= d < devices_D.shape[0]
-            and 0 <= code < len(MATRIX_TYPES)
-        ):
+        if not _legal(extent_A7[a], window_A[a], d, code, devices_D):
             time_s_A[a] = math.nan
             status = INVALID
             continue
-        device = devices_D[d]
-        offset = keys - queries
-        low = offset - window + 1.0 if window > 0.0 else -_UNBOUNDED
-        high = offset + window - 1.0 if window > 0.0 else _UNBOUNDED
-        high = offset if causal else high
-        shape = _Shape(batch, heads, key_heads, queries, keys, d_qk, d_v, low, high)
-        terms = _backward(device, code, shape) if backward else _forward(device, code, shape)
-        busy_s = max(terms.compute, terms.atomics)
-        time = terms.overhead + max(busy_s, terms.memory) + HIDDEN_LOSS * min(busy_s, terms.memory)
-        # Whole tiles never fall below the exact work but by rounding.
-        flop = 2.0 * (3.0 * d_qk + 2.0 * d_v) if backward else 2.0 * (d_qk + d_v)
-        flop *= batch * heads * _pairs(queries, keys, low, high)
-        time_s_A[a] = max(time, flop / device["matrix_flop_per_s"][code])
+        time_s_A[a], terms, _ = _time(
+            extent_A7[a], causal_A[a] != 0, float(window_A[a]), backward_A[a] != 0, code,
+            devices_D[d],
+        )  # fmt: skip
         bound_A[a] = _bound(terms)
         # max() may drop a NaN; the sum of the parts keeps it.
-        parts = terms.compute + terms.memory + terms.atomics + terms.overhead
+        parts = terms.compute + terms.memory + terms.atomics + terms.passes + terms.overhead
         if not (0.0 <= parts < math.inf and 0.0 <= time_s_A[a] < math.inf):
             status = INVALID
     return status
+
+
+@kernel
+def attention_terms(
+    extent_A7: NDArray[np.int64],
+    causal_A: NDArray[np.int64],
+    window_A: NDArray[np.int64],
+    backward_A: NDArray[np.int64],
+    dtype_A: NDArray[np.int64],
+    device_A: NDArray[np.int64],
+    devices_D: NDArray[np.void],
+    terms_AT: NDArray[np.float64],
+) -> None:
+    """Write the terms (``TERMS``) of attentions that `attention_times` has timed."""
+    for a in range(extent_A7.shape[0]):
+        terms_AT[a] = 0.0
+        if np.min(extent_A7[a]) == 0:
+            continue
+        device = devices_D[device_A[a]]
+        time_s, terms, flop = _time(
+            extent_A7[a], causal_A[a] != 0, float(window_A[a]), backward_A[a] != 0, dtype_A[a],
+            device,
+        )  # fmt: skip
+        work, costs = terms.work, terms.work.costs
+        # Of a mean unit: its share of all groups.
+        steps = work.steps / work.blocks * work.waves
+        matrix_s, step_s = steps * costs.matrix, steps * costs.step
+        mask_s = work.masked / work.blocks * work.waves * costs.mask
+        tile_s = work.waves * costs.group
+        terms_AT[a, 0] = time_s
+        terms_AT[a, 1] = terms.compute
+        terms_AT[a, 2] = terms.memory
+        terms_AT[a, 3] = terms.atomics
+        terms_AT[a, 4] = terms.passes
+        terms_AT[a, 5] = terms.overhead
+        terms_AT[a, 6] = matrix_s
+        terms_AT[a, 7] = step_s - matrix_s
+        terms_AT[a, 8] = mask_s
+        terms_AT[a, 9] = tile_s
+        terms_AT[a, 10] = max(0.0, terms.compute - step_s - mask_s - tile_s)
+        terms_AT[a, 11] = np.round(work.waves * device["compute_units"])
+        terms_AT[a, 12] = work.waves
+        terms_AT[a, 13] = terms.tile.rows
+        terms_AT[a, 14] = terms.tile.columns
+        terms_AT[a, 15] = work.steps / work.blocks
+        terms_AT[a, 16] = flop
+        terms_AT[a, 17] = terms.bytes
+        terms_AT[a, 18] = terms.pass_bytes
 
 
 def attention_time_columns(

@@ -12,6 +12,18 @@ for every 32 elements (OCP MX v1.0), NVFP4 one for every 16."""
 MAX_TILES = 40
 """Longest tile menu a device may have."""
 
+MAX_HEAD_DIMS = 8
+"""Most head widths with a tile of their own in an attention kernel."""
+
+BASE_HEAD_DIM = 128.0
+"""Head width that an attention kernel's own fields describe."""
+
+(
+    HEAD_DIM, FORWARD_ROWS, FORWARD_COLUMNS, BACKWARD_COLUMNS, BACKWARD_ROWS, FORWARD_SCALE,
+    BACKWARD_SCALE, MASK_ROWS,
+) = range(8)  # fmt: skip
+"""Columns of a row of ``attention_dims``; the scales multiply the efficiencies."""
+
 (
     TILE_M, TILE_N, TILE_K_BYTES, TILE_EFFICIENCY, TILE_CLUSTER_M, TILE_CLUSTER_N,
     TILE_SHARE_M, TILE_SHARE_N, TILE_UNITS,
@@ -84,7 +96,41 @@ DEVICE = np.dtype(
         ("attention_tile_overhead_s", np.float64),
         # 0 where dQ is written without atomics.
         ("attention_atomic_bytes_per_s", np.float64),
+        # By how much each further writer in flight slows the atomics.
+        ("attention_atomic_contention", np.float64),
+        # Peak rates at the clock of attention; the efficiencies above are shares of them.
+        ("attention_flop_per_s", np.float64, (len(MATRIX_TYPES),)),
+        ("attention_exp_per_s", np.float64),
+        # Vector instructions (one lane) per second.
+        ("attention_vector_per_s", np.float64),
+        ("attention_backward_softmax_exposed", np.float64),
+        ("attention_backward_tile_overhead_s", np.float64),
+        # Share of a mean work-group by which uneven ones end apart.
+        ("attention_tail", np.float64),
+        ("attention_backward_tail", np.float64),
+        # Share of the softmax work by which a partly masked step is longer.
+        ("attention_mask_exposed", np.float64),
+        # 1 where the query heads of a key head share blocks.
+        ("attention_packs_heads", np.float64),
+        # Efficiency of blocks of half the rows over whole ones; 0 where there are none.
+        ("attention_half_efficiency", np.float64),
+        # Share of the start skew that shows where the parts of dQ are added in a fixed order.
+        ("attention_dq_order_exposed", np.float64),
+        ("attention_start_s", np.float64),
+        ("attention_backward_start_s", np.float64),
+        # Passes of Q, and of K and V, through memory before the kernel; seconds a new token.
+        ("attention_query_passes", np.float64),
+        ("attention_key_passes", np.float64),
+        ("attention_token_s", np.float64),
+        # Passes over all scores of unfused attention; 0 means fused.
+        ("attention_forward_score_passes", np.float64),
+        ("attention_backward_score_passes", np.float64),
+        # Further ones forward where scores are masked.
+        ("attention_mask_score_passes", np.float64),
+        ("num_attention_dims", np.int64),
+        # Other head widths; rows past num_attention_dims are unused.
+        ("attention_dims", np.float64, (MAX_HEAD_DIMS, 8)),
     ]
 )
 """One device. ``matrix_flop_per_s`` already holds the share that a large GEMM reaches
-(``gemm_efficiency``); attention has efficiencies of its own and divides by nothing."""
+(``gemm_efficiency``); attention has rates of its own."""

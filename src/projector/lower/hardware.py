@@ -10,10 +10,10 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, ExpertKernels
 from projector.config.gemm import GemmLibrary, GemmTile
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
+from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, MAX_TILES, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
-from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, PICO, TB, TERA
+from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
 
 Run = Literal["training", "loaded", "short"]
 RUNS: tuple[Run, ...] = ("training", "loaded", "short")
@@ -53,6 +53,7 @@ def device_record(
     *,
     gemm_library: str = "default",
     run: Run = "training",
+    boost: bool = False,
 ) -> NDArray[np.void]:
     """Convert one device.
 
@@ -66,6 +67,8 @@ def device_record(
         At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
         of the same kernel) and ``short`` (a few launches) at the highest that the power cap
         allows, where the device has a power model.
+
+    ``boost`` gives attention the clock of short runs instead of the one in a training step.
 
     Returns
     -------
@@ -100,16 +103,7 @@ def device_record(
     _add_gemm(row, device, gemm_library)
     if run != "training" and clock_mhz is None:
         _add_power(row, device, run)
-    attention = device.attention_kernels.get(attention_kernel, device.attention)
-    row["attention_forward_rows"] = attention.forward_rows
-    row["attention_forward_columns"] = attention.forward_columns
-    row["attention_backward_columns"] = attention.backward_columns
-    row["attention_backward_rows"] = attention.backward_rows
-    row["attention_forward_efficiency"] = attention.forward_efficiency
-    row["attention_backward_efficiency"] = attention.backward_efficiency
-    row["attention_softmax_exposed"] = attention.softmax_exposed
-    row["attention_tile_overhead_s"] = attention.tile_overhead_us * MICROSECOND
-    row["attention_atomic_bytes_per_s"] = (attention.atomic_gb_per_s or 0.0) * GB
+    _attention(row, device, clock_mhz, attention_kernel, boost=boost)
     return record
 
 
@@ -213,6 +207,74 @@ def grouped_record(
     row["num_column_tiles"] = len(layer.column_tiles)
     row["column_tiles"][: len(layer.column_tiles)] = layer.column_tiles
     return record
+
+
+def _attention(
+    row: np.void, device: Device, clock_mhz: float | None, name: str, *, boost: bool
+) -> None:
+    boost_mhz = device.attention_boost_clock_mhz or device.peak_clock_mhz
+    sixteen_bit = device.sustained_clock_mhz[native_type(device, "bf16")]  # type: ignore[index]
+    training_mhz = device.attention_clock_mhz or sixteen_bit
+    clock = (clock_mhz or (boost_mhz if boost else training_mhz)) * MEGA
+    for code, kind in enumerate(MATRIX_TYPES):
+        rate = device.matrix_flop_per_clk_per_cu[native_type(device, kind)]  # type: ignore[index]
+        row["attention_flop_per_s"][code] = rate * device.compute_units * clock
+    row["attention_exp_per_s"] = device.transcendental_per_clk_per_cu * device.compute_units * clock
+    # A fused multiply-add counts as two FLOP; the vector peak is quoted at the boost clock.
+    vector_share = clock / (boost_mhz * MEGA)
+    row["attention_vector_per_s"] = 0.5 * device.vector_tflops * TERA * vector_share
+
+    kernel = device.attention_kernels.get(name, device.attention)
+    row["attention_forward_rows"] = kernel.forward_rows
+    row["attention_forward_columns"] = kernel.forward_columns
+    row["attention_backward_columns"] = kernel.backward_columns
+    row["attention_backward_rows"] = kernel.backward_rows
+    row["attention_forward_efficiency"] = kernel.forward_efficiency
+    row["attention_backward_efficiency"] = kernel.backward_efficiency
+    row["attention_softmax_exposed"] = kernel.softmax_exposed
+    row["attention_backward_softmax_exposed"] = _given(
+        kernel.backward_softmax_exposed, kernel.softmax_exposed
+    )
+    row["attention_tile_overhead_s"] = kernel.tile_overhead_us * MICROSECOND
+    row["attention_backward_tile_overhead_s"] = MICROSECOND * _given(
+        kernel.backward_tile_overhead_us, kernel.tile_overhead_us
+    )
+    row["attention_tail"] = kernel.tail
+    row["attention_backward_tail"] = _given(kernel.backward_tail, kernel.tail)
+    row["attention_mask_exposed"] = kernel.mask_exposed
+    row["attention_packs_heads"] = kernel.packs_heads
+    row["attention_half_efficiency"] = kernel.half_efficiency
+    row["attention_dq_order_exposed"] = kernel.dq_order_exposed
+    row["attention_atomic_bytes_per_s"] = (kernel.atomic_gb_per_s or 0.0) * GB
+    row["attention_atomic_contention"] = kernel.atomic_contention
+    start_us = _given(kernel.start_us, device.gemm_overhead_us)
+    row["attention_start_s"] = start_us * MICROSECOND
+    row["attention_backward_start_s"] = MICROSECOND * _given(
+        kernel.backward_start_us, 2.0 * start_us
+    )
+    row["attention_query_passes"] = kernel.query_passes
+    row["attention_key_passes"] = kernel.key_passes
+    row["attention_token_s"] = kernel.token_ns * NANOSECOND
+    row["attention_forward_score_passes"] = kernel.forward_score_passes
+    row["attention_backward_score_passes"] = kernel.backward_score_passes
+    row["attention_mask_score_passes"] = kernel.mask_score_passes
+    widths = sorted(kernel.head_dims.items())[:MAX_HEAD_DIMS]
+    row["num_attention_dims"] = len(widths)
+    for position, (width, at) in enumerate(widths):
+        row["attention_dims"][position] = (
+            width,
+            at.forward_rows or kernel.forward_rows,
+            at.forward_columns or kernel.forward_columns,
+            at.backward_columns or kernel.backward_columns,
+            at.backward_rows or kernel.backward_rows,
+            min(at.forward_scale, 1.0 / kernel.forward_efficiency),
+            min(at.backward_scale, 1.0 / kernel.backward_efficiency),
+            at.mask_rows,
+        )
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def native_type(device: Device, name: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import OPERATIONS, collective_time_columns
@@ -108,9 +109,10 @@ def attention_time(
     window: ArrayLike = 0,
     backward: bool = False,
     dtype: str = "bf16",
+    impl: str = "default",
     clock_mhz: float | None = None,
 ) -> float | NDArray[np.float64]:
-    """Return the seconds of fused attention, forward or backward.
+    """Return the seconds of attention, forward or backward.
 
     Parameters
     ----------
@@ -125,8 +127,11 @@ def attention_time(
         Whether to time the backward instead of the forward.
     dtype : str
         Type of Q, K and V.
+    impl : str
+        Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
+        default is the best that the device's stack offers for training.
     clock_mhz : float, optional
-        Instead of the sustained clock.
+        Instead of the clock of attention in a training step.
 
     Returns
     -------
@@ -136,12 +141,45 @@ def attention_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, an extent that is no extent, key heads that do not divide
-        the query heads, or a clock beyond the peak.
+        For an unknown device, type or implementation, an extent that is no extent, key heads that
+        do not divide the query heads, or a clock beyond the boost clock.
     """
     profile = device_from(device)
     code = type_code(profile, dtype)
-    clock = clock_within(profile, clock_mhz)
+    check_impl(profile, impl)
+    clock = clock_within(profile, clock_mhz, attention=True)
+    extents, windows, shape = attention_columns(
+        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
+        window=window, causal=causal, backward=backward,
+    )  # fmt: skip
+    rows = len(extents)
+    seconds, _ = attention_time_columns(
+        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
+        np.full(rows, code), np.zeros(rows, np.int64), device_record(profile, clock, impl),
+    )  # fmt: skip
+    return _shaped(seconds, shape)
+
+
+def attention_columns(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None,
+    *,
+    kv_heads: ArrayLike | None,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None,
+    window: ArrayLike,
+    causal: bool,
+    backward: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
+    """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
+
+    Raises
+    ------
+    ConfigError
+        As `attention_time`.
+    """
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} is True or False, got {switch!r}"
@@ -158,14 +196,22 @@ def attention_time(
         window=window,
     )
     extents = _extents(columns, names)
-    rows = len(extents)
     _check_groups(extents[:, 1], extents[:, 2])
-    seconds, _ = attention_time_columns(
-        extents, np.full(rows, int(causal)), _extents(columns, ("window",))[:, 0],
-        np.full(rows, int(backward)), np.full(rows, code), np.zeros(rows, np.int64),
-        device_record(profile, clock),
-    )  # fmt: skip
-    return _shaped(seconds, shape)
+    return extents, _extents(columns, ("window",))[:, 0], shape
+
+
+def check_impl(device: Device, impl: str) -> None:
+    """Refuse an attention implementation that a device does not describe.
+
+    Raises
+    ------
+    ConfigError
+        With the names that it has.
+    """
+    legal = ["default", *device.attention_kernels]
+    if not _is_text(impl) or impl not in legal:
+        msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="impl", value=impl, allowed=legal)
 
 
 def collective_time(

@@ -30,11 +30,18 @@ def type_code(device: Device, dtype: str) -> int:
     return MATRIX_TYPES.index(dtype)
 
 
-def clock_within(device: Device, clock_mhz: float | None) -> float | None:
-    """Return a clock that the device can have; a job refuses others in the same words."""
+def clock_within(
+    device: Device, clock_mhz: float | None, *, attention: bool = False
+) -> float | None:
+    """Return a clock that the device can have; a job refuses others in the same words.
+
+    Attention may run at its boost clock too, which is above the clock of some datasheet peaks.
+    """
     if clock_mhz is None:
         return None
     peak = device.peak_clock_mhz
+    if attention:
+        peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (

@@ -3,9 +3,10 @@
 import numpy as np
 
 from projector.projection.api import project_jobs
+from projector.projection.attention_api import project_attention
 from projector.projection.gemm import MODELS
 from projector.projection.gemm_list import list_gemms
-from projector.projection.kernel_api import attention_time, collective_time
+from projector.projection.kernel_api import collective_time
 from projector.schedule.anneal import improve
 from projector.schedule.costs import uniform_costs
 from projector.schedule.programs import MIN_PERIODS
@@ -49,7 +50,7 @@ def compile_kernels() -> None:
     for model in MODELS:
         list_gemms(("1024", "1024", "1024"), None, gpu="mi300x", model=model)
     collective_time("all_reduce", 1e6, 8, device="mi300x")
-    attention_time(1, 16, 2048, head_dim=128, device="mi300x")
+    project_attention(1, 16, 2048, head_dim=128, device="mi300x")
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
     order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
     for method in METHODS:

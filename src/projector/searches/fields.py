@@ -18,6 +18,9 @@ Number = int | float
 SECTIONS = ("cluster.device.", "cluster.network.", "cluster.software.")
 """What is varied unless fields are named: silicon, links and the host's software."""
 
+KERNELS = "cluster.device.attention_kernels."
+"""Attention implementations, of which a job runs one."""
+
 LEAST_WHOLE = 32
 """Whole numbers below are no rates: a die or a node more or less is another machine."""
 
@@ -85,7 +88,8 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     """
     numbers = flat_fields(job)
     if fields is None:
-        chosen = [Lever((field,), (numbers[field],)) for field in _rates(numbers)]
+        rates = _rates(numbers, job.training.attention_kernel)
+        chosen = [Lever((field,), (numbers[field],)) for field in rates]
         return [*chosen, Lever(TOGETHER, tuple(numbers[field] for field in TOGETHER))]
     levers = [_lever(each, numbers) for each in fields]
     named = [field for lever in levers for field in lever.fields]
@@ -96,12 +100,14 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     return levers
 
 
-def _rates(numbers: Mapping[str, Any]) -> list[str]:
+def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
+    own = f"{KERNELS}{attention_kernel}."
     return [
         field
         for field, value in numbers.items()
         if field.startswith(SECTIONS) and _is_rate(value)
         and (isinstance(value, float) or value >= LEAST_WHOLE)
+        and (not field.startswith(KERNELS) or field.startswith(own))
     ]  # fmt: skip
 
 

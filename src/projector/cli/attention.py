@@ -1,0 +1,69 @@
+"""``projector attention``."""
+
+from typing import Any
+
+import click
+
+from projector.cli.job_options import output_options
+from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+
+
+@click.command("attention")
+@click.argument("shape", nargs=-1, type=int, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
+@click.option("--csv", "table", metavar="FILE", help="Shapes, one a line, under these names.")
+@click.option("--kv-heads", type=int, metavar="N", help="Key heads; the query heads by default.")
+@click.option("--head-dim", type=int, default=128, metavar="N", help="Width of a query and key.")
+@click.option("--v-head-dim", type=int, metavar="N", help="Width of a value; as head-dim.")
+@click.option("--window", type=int, default=0, metavar="N", help="Keys that a query sees; 0: all.")
+@click.option("--causal/--full", default=True, help="Whether later keys are masked.")
+@click.option("--backward", is_flag=True, help="Time the backward instead of the forward.")
+@click.option("--gpu", default="h100", metavar="NAME", help="Device: a shipped name or a file.")
+@click.option("--dtype", default="bf16", metavar="TYPE", help="Type of Q, K and V.")
+@click.option("--impl", default="default", metavar="NAME", help="Implementation by name.")
+@click.option("--clock-mhz", type=float, metavar="F", help="Clock instead of that of training.")
+@click.option("--boost", is_flag=True, help="Short runs at the boost clock, as benchmarks are.")
+@click.option("--packed", is_flag=True, help="All shapes are documents of one kernel (varlen).")
+@click.option("--explain", is_flag=True, help="Show every term and what limits.")
+@click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw rates by length and a roofline.")
+@output_options
+def command(
+    shape: tuple[int, ...],
+    table: str | None,
+    plot: str | None,
+    explain: bool,
+    packed: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Project attention kernels of given shapes.
+
+    A shape is BATCH HEADS SEQ, with SEQ_KV where there are more keys than queries: a chunk or a
+    context-parallel slice, whose queries are the last ones. A CSV file has the columns batch,
+    heads and seq, and seq_kv, kv_heads, head_dim, v_head_dim and window where they differ from
+    the options. Implementations are listed by ``projector hardware NAME``.
+    """
+    if plot is not None:
+        from projector.report.figure import check_figure
+
+        check_figure(plot)
+    announce_compilation(quiet=quiet)
+    from projector.report.attention import attention_report, read_shapes
+
+    columns = read_shapes(shape, table, options)
+    from projector.projection.attention_api import packed_time_s, project_attention
+
+    found = project_attention(**columns)
+    together_s = packed_time_s(found) if packed else None
+    if plot is not None:
+        from projector.report.attention_plots import write_attention_figure
+
+        write_attention_figure(found, columns, plot)
+    if as_json:
+        result = {**plain_envelope(), **found.to_dict()}
+        result["uncertainty"] = {"relative": None, "basis": "docs/attention.md, by implementation"}
+        if together_s is not None:
+            result["time_ms"] = together_s * 1e3
+        print_json(result)
+        return
+    print_report(attention_report(found, explain=explain, packed_s=together_s))
