@@ -93,9 +93,10 @@ class ExpertKernels(Config):
     matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
     """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
 
-    pass_bytes_per_clk_per_cu: PositiveFloat = 17.0
-    """What a compute unit moves per clock in passes over rows (permuting, activation, quantising,
-    finalising). They gather rows and convert types, and are bound by this and by the memory."""
+    pass_elements_per_clk_per_cu: PositiveFloat = 12.0
+    """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
+    activation, quantising, finalising), beside what the memory takes: they gather rows and convert
+    types."""
 
     tuned: bool = True
     """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
