@@ -149,7 +149,7 @@ class ExpertLayerCosts(Config):
     kernels: dict[str, ExpertKernels] = Field(default_factory=lambda: {"bf16": ExpertKernels()})
     """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
     activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
-    library ran. A type without an entry runs as ``bf16``, or as the first."""
+    library ran. A type without an entry runs as the next wider one that has one."""
 
 
 class Sourced(Config):
