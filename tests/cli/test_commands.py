@@ -111,7 +111,7 @@ SURFACE = {
         "--dtype",
         "--impl",
         "--clock-mhz",
-        "--boost",
+        "--run",
         "--packed",
         "--explain",
         "--plot",

@@ -93,7 +93,8 @@ def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block
     groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
     listed = reference.list_schedule(groups_s, heads, units)
     assert work.steps == blocks * (blocks + 1)
-    assert work.masked == 2 * blocks
+    masked = [attention._steps(walk, float(block), True)[1] for block in range(blocks)]
+    assert masked == [2.0] * blocks
     assert listed <= work.makespan_s * 4 / 3
     # At most the part of a wave that list scheduling fills.
     assert work.makespan_s <= listed * (1 + units / (blocks * heads)) * (1 + 1e-12)

@@ -60,8 +60,8 @@ def test_the_object_is_plain_and_complete():
 
 
 def test_short_runs_are_faster_than_training():
-    assert project(4, 16, 4096, boost=True).time_s < project(4, 16, 4096).time_s
-    assert project(4, 16, 4096, clock_mhz=1980).time_s == project(4, 16, 4096, boost=True).time_s
+    assert project(4, 16, 4096, run="short").time_s < project(4, 16, 4096).time_s
+    assert project(4, 16, 4096, clock_mhz=1980).time_s == project(4, 16, 4096, run="short").time_s
 
 
 def test_nothing_costs_nothing():

@@ -98,6 +98,7 @@ def test_bad_shapes_name_what_is_wrong(tmp_path, shape, text, key):
         (["--kv-heads", "3"], "kv_heads"),
         (["--clock-mhz", "99999"], "clock_mhz"),
         (["--window", "-1"], "window"),
+        (["--run", "idle"], "run"),
         (["--plot", "a.txt"], "plot"),
     ],
 )

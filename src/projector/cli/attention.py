@@ -21,7 +21,7 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.option("--dtype", default="bf16", metavar="TYPE", help="Type of Q, K and V.")
 @click.option("--impl", default="default", metavar="NAME", help="Implementation by name.")
 @click.option("--clock-mhz", type=float, metavar="F", help="Clock instead of that of training.")
-@click.option("--boost", is_flag=True, help="Short runs at the boost clock, as benchmarks are.")
+@click.option("--run", default="training", show_default=True, help="training, loaded or short.")
 @click.option("--packed", is_flag=True, help="All shapes are documents of one kernel (varlen).")
 @click.option("--explain", is_flag=True, help="Show every term and what limits.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw rates by length and a roofline.")

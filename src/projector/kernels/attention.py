@@ -166,21 +166,29 @@ class _Work(NamedTuple):
 
 
 @helper
-def _steps(walk: _Walk, block: float) -> tuple[float, float]:
-    """Inner steps of one block, and how many of them are partly masked.
+def _steps(walk: _Walk, block: float, masks: bool) -> tuple[float, float]:
+    """Inner steps of one block, and with ``masks`` how many of them are partly masked.
 
-    Steps are the tiles of the walked axis that hold anything visible.
+    Steps are the tiles of the walked axis that hold anything visible. Divisions are what this
+    takes, so those whose result is known are left out.
     """
-    first = np.floor(block * walk.block / walk.packed)
-    last = np.floor((min((block + 1.0) * walk.block, walk.blocked) - 1.0) / walk.packed)
+    first = block * walk.block
+    last = min(first + walk.block, walk.blocked) - 1.0
+    if walk.packed != 1.0:
+        first, last = np.floor(first / walk.packed), np.floor(last / walk.packed)
     begin, end = max(0.0, first + walk.low), min(walk.walked - 1.0, last + walk.high)
     if end < begin:
         return 0.0, 0.0
-    whole_begin, whole_end = max(0.0, last + walk.low), min(walk.walked - 1.0, first + walk.high)
     if walk.mask_rows > 0.0:
         end = min(walk.walked, np.ceil((end + 1.0) / walk.mask_rows) * walk.mask_rows) - 1.0
-    steps = np.floor(end / walk.step) - np.floor(begin / walk.step) + 1.0
-    whole = np.floor((whole_end + 1.0) / walk.step) - np.ceil(whole_begin / walk.step)
+    steps = np.floor(end / walk.step) + 1.0
+    if begin > 0.0:
+        steps -= np.floor(begin / walk.step)
+    if not masks:
+        return steps, 0.0
+    whole = np.floor((min(walk.walked - 1.0, first + walk.high) + 1.0) / walk.step)
+    if last + walk.low > 0.0:
+        whole -= np.ceil((last + walk.low) / walk.step)
     return steps, steps - max(0.0, whole)
 
 
@@ -194,11 +202,13 @@ def _schedule(walk: _Walk, heads: float, units: float, costs: _Costs) -> _Work:
     """
     blocks = np.ceil(walk.blocked / walk.block)
     run = max(1.0, np.ceil(blocks / MAX_BLOCKS))
+    masks = costs.mask > 0.0
     steps, masked, most_s, done = 0.0, 0.0, 0.0, 0.0
     while done < blocks:
         length = min(run, blocks - done)
         # The heavy end of the run, counted from the heavy end of the axis.
-        heavy, partly = _steps(walk, blocks - 1.0 - done if walk.heavy_last else done)
+        block = blocks - 1.0 - done if walk.heavy_last else done
+        heavy, partly = _steps(walk, block, masks)
         done += length
         steps += length * heavy
         masked += length * partly

@@ -53,7 +53,6 @@ def device_record(
     *,
     gemm_library: str = "default",
     run: Run = "training",
-    boost: bool = False,
 ) -> NDArray[np.void]:
     """Convert one device.
 
@@ -66,9 +65,7 @@ def device_record(
     run : str
         At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
         of the same kernel) and ``short`` (a few launches) at the highest that the power cap
-        allows, where the device has a power model.
-
-    ``boost`` gives attention the clock of short runs instead of the one in a training step.
+        allows, where the device has a power model. Attention has a clock of its own for short runs.
 
     Returns
     -------
@@ -103,7 +100,7 @@ def device_record(
     _add_gemm(row, device, gemm_library)
     if run != "training" and clock_mhz is None:
         _add_power(row, device, run)
-    _attention(row, device, clock_mhz, attention_kernel, boost=boost)
+    _attention(row, device, clock_mhz, attention_kernel, run)
     return record
 
 
@@ -217,13 +214,11 @@ def grouped_record(
     return record
 
 
-def _attention(
-    row: np.void, device: Device, clock_mhz: float | None, name: str, *, boost: bool
-) -> None:
+def _attention(row: np.void, device: Device, clock_mhz: float | None, name: str, run: Run) -> None:
     boost_mhz = device.attention_boost_clock_mhz or device.peak_clock_mhz
     sixteen_bit = device.sustained_clock_mhz[native_type(device, "bf16")]  # type: ignore[index]
     training_mhz = device.attention_clock_mhz or sixteen_bit
-    clock = (clock_mhz or (boost_mhz if boost else training_mhz)) * MEGA
+    clock = (clock_mhz or (boost_mhz if run == "short" else training_mhz)) * MEGA
     for code, kind in enumerate(MATRIX_TYPES):
         rate = device.matrix_flop_per_clk_per_cu[native_type(device, kind)]  # type: ignore[index]
         row["attention_flop_per_s"][code] = rate * device.compute_units * clock

@@ -17,7 +17,7 @@ from projector.kernels.attention import (
     attention_time_columns,
 )
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import device_record
+from projector.lower.hardware import RUNS, Run, device_record
 from projector.projection.kernel_api import attention_columns, check_impl
 from projector.projection.kernel_inputs import DeviceLike, clock_within, device_from, type_code
 from projector.units import MEGA
@@ -108,7 +108,7 @@ def project_attention(
     dtype: str = "bf16",
     impl: str = "default",
     clock_mhz: float | None = None,
-    boost: bool = False,
+    run: str = "training",
 ) -> AttentionProjection:
     """Return attentions with every term of their time.
 
@@ -118,8 +118,9 @@ def project_attention(
         As in `projector.attention_time`.
     device, dtype, impl, clock_mhz
         The same.
-    boost : bool
-        Whether short runs are meant, at the boost clock, instead of a training step.
+    run : str
+        At which clock: ``training``, ``loaded`` (long runs, the same) or ``short`` (benchmarks, the
+        boost clock).
 
     Raises
     ------
@@ -135,7 +136,7 @@ def project_attention(
         window=window, causal=causal, backward=backward,
     )  # fmt: skip
     rows = len(extents)
-    record = device_record(profile, clock, impl, boost=boost)
+    record = device_record(profile, clock, impl, run=_run(run))
     columns = (
         extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
         np.full(rows, code), np.zeros(rows, np.int64), record,
@@ -150,6 +151,13 @@ def project_attention(
         {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
         tuple(BOUNDS[each] for each in bound), rate,
     )  # fmt: skip
+
+
+def _run(name: str) -> Run:
+    if name not in RUNS:
+        msg = f"unknown run {name!r}; known: {', '.join(RUNS)}"
+        raise ConfigError(msg, key="run", value=name, allowed=list(RUNS))
+    return name
 
 
 def packed_time_s(documents: AttentionProjection) -> float:

@@ -61,7 +61,7 @@ def _curves(
     batch, heads, kv_heads, _, _, width, v_width = (int(each) for each in found.extents[0])
     same = {
         name: arguments[name]
-        for name in ("device", "dtype", "impl", "clock_mhz", "boost", "backward")
+        for name in ("device", "dtype", "impl", "clock_mhz", "run", "backward")
     }
     return {
         name: project_attention(

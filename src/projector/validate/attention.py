@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from projector.config.device import Device, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import device_record, native_type
+from projector.lower.hardware import Run, device_record, native_type
 from projector.units import MILLISECOND, TERA
 from projector.validate.kind import (
     DeviceFor,
@@ -119,14 +119,15 @@ def read(rows: Sequence[Row]) -> Readings:
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
-    short_s, long_s = (_passes_s(cases, device_for, boost=boost) for boost in (True, False))
+    short_s = _passes_s(cases, device_for, "short")
+    long_s = _passes_s(cases, device_for, "training")
     return short_s + (long_s - short_s) * short_s / (short_s + SLOWS_AFTER_S)
 
 
-def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, *, boost: bool) -> NDArray[np.float64]:
+def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> NDArray[np.float64]:
     devices = list(dict.fromkeys((case.device, case.kernel) for case in cases))
     records = np.concatenate(
-        [device_record(device_for(name), None, kernel, boost=boost) for name, kernel in devices]
+        [device_record(device_for(name), None, kernel, run=run) for name, kernel in devices]
     )
     extents = np.array([case.extents for case in cases])
     causal = np.array([case.causal for case in cases], np.int64)
