@@ -66,6 +66,47 @@ def number_distinct(
 
 
 @kernel
+def number_pairs(
+    major_N: NDArray[np.int64],
+    minor_N: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pair_N: NDArray[np.int64],
+    first_N: NDArray[np.int64],
+) -> int:
+    """Give each distinct pair a number, those with one ``major`` one after the other.
+
+    Parameters
+    ----------
+    major_N : int64[N]
+        Ascending, from 0 on.
+    minor_N : int64[N]
+        From 0 on.
+    seen, number : int64[larger than any of ``minor_N``]
+        Scratch; ``seen`` all -1.
+    pair_N : int64[N]
+        Output: number of each pair.
+    first_N : int64[N]
+        Output: first row of each number; beyond the returned count it means nothing.
+
+    Returns
+    -------
+    int
+        Distinct pairs.
+    """
+    count = 0
+    for row in range(major_N.shape[0]):
+        minor = minor_N[row]
+        if seen[minor] != major_N[row]:
+            seen[minor] = major_N[row]
+            number[minor] = count
+            first_N[count] = row
+            count += 1
+        pair_N[row] = number[minor]
+    return count
+
+
+@kernel
 def sum_segments(
     offset: NDArray[np.int64], value_N: NDArray[np.float64], sum_S: NDArray[np.float64]
 ) -> None:
@@ -127,6 +168,32 @@ def distinct(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
     count = number_distinct(key_NK, slot, group_N, first_N)
     return first_N[:count].copy(), group_N
+
+
+def distinct_pairs(
+    major: NDArray[np.int64], minor: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each distinct pair, and the number of the pair of each row.
+
+    Parameters
+    ----------
+    major : int64[N]
+        Ascending, from 0 on.
+    minor : int64[N]
+        From 0 on, and not much larger than N: there is a place for every number.
+
+    Returns
+    -------
+    first : int64[pairs]
+        Pairs with one ``major`` follow one another.
+    pair : int64[N]
+    """
+    size = int(minor.max(initial=-1)) + 1
+    pair_N, first_N = np.empty(len(major), np.int64), np.empty(len(major), np.int64)
+    count = number_pairs(
+        major, minor, np.full(size, -1, np.int64), np.empty(size, np.int64), pair_N, first_N
+    )
+    return first_N[:count].copy(), pair_N
 
 
 def segment_sums(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
