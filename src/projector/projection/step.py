@@ -33,8 +33,8 @@ Flags = NDArray[np.bool_]
 BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
 """Terms of a step, which add up to it."""
 
-MIDDLE = 1
-"""Class of durations that most microbatches have."""
+MIDDLE, LAST = 1, 2
+"""Classes of durations: that of most microbatches, and that of the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,8 @@ class StepInputs:
     """int64[kinds]: gradient of the weights alone."""
     split_backward_ps: Ints
     """int64[kinds, 3]: the rest of the backward, by class."""
+    like_kind: Ints
+    """int64[kinds]: equal numbers where kinds take as long."""
     kind_s: Floats
     """float64[kinds, STAGE_TERMS]: what explains a step; see `kernels.step`."""
     chunk_tail_s: Floats
@@ -107,9 +109,12 @@ class Timings(NamedTuple):
     of_replica: Ints
     """int64[replicas]: timing of each; of other placements it means nothing."""
     silent: bool
-    """Whether nothing is transferred."""
-    nothing_ps: Ints
-    """As many latencies of 0."""
+    """Whether nothing is left of any latency."""
+
+    @property
+    def transfers(self) -> bool:
+        """Whether anything is sent that takes time."""
+        return not self.silent or self.duration_ps is not self.alone_ps
 
 
 class Pipeline(NamedTuple):
@@ -144,6 +149,13 @@ def step_inputs(
     kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
     kind_ps[:, 0] = to_ps(times.forward_s)[:, None]
     kind_ps[:, 1] = to_ps(backward_s)
+    weight_ps = to_ps(weight_s)
+    # Whatever data parallelism adds to a backward stays with B.
+    split_backward_ps = to_ps(np.maximum(0.0, backward_s - weight_s[:, None]))
+    _, like_kind = distinct(
+        kind_ps[:, 0, MIDDLE], kind_ps[:, 1, MIDDLE], kind_ps[:, 1, LAST],
+        split_backward_ps[:, MIDDLE], split_backward_ps[:, LAST], weight_ps,
+    )  # fmt: skip
     kind_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
     kind_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[stage]
     kind_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[stage]
@@ -159,9 +171,9 @@ def step_inputs(
         tied_s=tied_s,
         first_forward_ps=to_ps(times.first_forward_s),
         kind_ps=kind_ps,
-        weight_ps=to_ps(weight_s),
-        # Whatever data parallelism adds to a backward stays with B.
-        split_backward_ps=to_ps(np.maximum(0.0, backward_s - weight_s[:, None])),
+        weight_ps=weight_ps,
+        split_backward_ps=split_backward_ps,
+        like_kind=like_kind,
         kind_s=kind_s,
         chunk_tail_s=times.tail_s.take(replicas.stage_kind.take(replicas.chunk_stage)),
         reduce_after_s=replicas.per_rank(times.reduce_after_s.take(replicas.stage_kind)),
@@ -215,12 +227,6 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
     stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
-    kind = replicas.stage_kind[stage]
-    alone_ps = inputs.kind_ps[kind]
-    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps[stage]
-    if order.splits_backward:
-        alone_ps[:, :, :, 1] = inputs.split_backward_ps[kind]
-        alone_ps[:, :, :, 2] = inputs.weight_ps[kind][..., None]
     virtual = replicas.chunk_first[chosen][:, None] + np.arange(placement.stage_of.size)
     latency_ps = np.ascontiguousarray(to_ps(inputs.p2p.latency_s[virtual]).transpose(0, 2, 1))
     asked = replicas.jobs.parallelism.overlap_p2p[chosen]
@@ -228,9 +234,18 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
     first, timing = distinct(
-        alone_ps.reshape(len(chosen), -1), latency_ps.reshape(len(chosen), -1), blocks
+        inputs.first_forward_ps.take(stage).reshape(len(chosen), -1),
+        inputs.like_kind.take(replicas.stage_kind.take(stage)).reshape(len(chosen), -1),
+        latency_ps.reshape(len(chosen), -1),
+        blocks,
     )
-    alone_ps, latency_ps, blocks = alone_ps[first], latency_ps[first], blocks[first]
+    stage, latency_ps, blocks = stage[first], latency_ps[first], blocks[first]
+    kind = replicas.stage_kind.take(stage)
+    alone_ps = inputs.kind_ps.take(kind, axis=0)
+    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps.take(stage)
+    if order.splits_backward:
+        alone_ps[:, :, :, 1] = inputs.split_backward_ps.take(kind, axis=0)
+        alone_ps[:, :, :, 2] = inputs.weight_ps.take(kind)[..., None]
     duration_ps = alone_ps
     if latency_ps.any() and blocks.any():
         duration_ps = alone_ps.copy()
@@ -239,10 +254,8 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         )
     of_replica = np.zeros(len(replicas), np.int64)
     of_replica[chosen] = timing
-    silent = duration_ps is alone_ps and not latency_ps.any()
-    return Timings(
-        alone_ps, duration_ps, latency_ps, blocks, of_replica, silent, np.zeros_like(latency_ps)
-    )
+    silent = not latency_ps.any()
+    return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica, silent)
 
 
 def _replay(
@@ -250,12 +263,11 @@ def _replay(
 ) -> tuple[Replays, Replays]:
     """Return the replays of some timings, without transfers and with them."""
     alone_into, into_ = (None, None) if into is None else into
-    alone = replay_batch(order, timings.alone_ps, timings.nothing_ps, which=which, into=alone_into)
-    if timings.silent:
+    alone = replay_batch(order, timings.alone_ps, None, which=which, into=alone_into)
+    if not timings.transfers:
         return alone, alone
-    return alone, replay_batch(
-        order, timings.duration_ps, timings.latency_ps, which=which, into=into_
-    )
+    latency_ps = None if timings.silent else timings.latency_ps
+    return alone, replay_batch(order, timings.duration_ps, latency_ps, which=which, into=into_)
 
 
 def replay_job(inputs: StepInputs, order: Order, job: int) -> Pipeline:
@@ -341,7 +353,7 @@ def _replay_all(
     """Return all replays of a placement, whose orders ascend, without transfers and with them."""
     order = orders[order_of_run[0]]
     alone = empty_replays(order, len(order_of_run))
-    replayed = alone if timings.silent else empty_replays(order, len(order_of_run))
+    replayed = empty_replays(order, len(order_of_run)) if timings.transfers else alone
     begins = np.flatnonzero(np.diff(order_of_run, prepend=-1))
     for begin, end in itertools.pairwise([*begins.tolist(), len(order_of_run)]):
         _replay(

@@ -101,7 +101,7 @@ def compile_peaks(order: Order) -> Peaks:
 def replay_batch(
     order: Order,
     duration_ps: ArrayLike,
-    p2p_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
     method: str = "auto",
     which: ArrayLike | None = None,
     into: Replays | None = None,
@@ -116,9 +116,10 @@ def replay_batch(
         By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
         last microbatch are class 2, everything else is class 1. A single microbatch has F in
         class 0 and B and W in class 2. Without W in the order, B lasts for both.
-    p2p_ps : int64[rows, 2, pp * vpp]
+    p2p_ps : int64[rows, 2, pp * vpp] or None
         Latency from each virtual stage to the next (row 0) and to the one before (row 1);
-        nothing is added between two chunks of one rank, whatever stands here.
+        nothing is added between two chunks of one rank, whatever stands here. None is no latency
+        anywhere, which is faster than many of 0.
     method : str
         ``direct`` runs one operation after the other; ``lanes`` runs 64 configurations side by
         side; ``jump`` leaves out the steady state of long orders, where they have one that can
@@ -185,18 +186,25 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
 
 
 def _times(
-    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike, which: ArrayLike | None = None
+    order: Order,
+    duration_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
+    which: ArrayLike | None = None,
 ) -> _Times:
     """Check and cast.
 
     Returns
     -------
     int64[rows, pp * vpp * 9], int64[rows, 2, pp * vpp], int64[n]
-        Durations, latencies, and the row of each configuration.
+        Durations, latencies (no rows for none), and the row of each configuration.
     """
-    durations, latencies = _column(duration_ps, np.int64), _column(p2p_ps, np.int64)
+    durations = _column(duration_ps, np.int64)
     pp, vpp, n = order.pp, order.vpp, len(durations)
-    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != (n, 2, pp * vpp):
+    latencies = np.empty((0, 2, pp * vpp), np.int64)
+    if p2p_ps is not None:
+        latencies = _column(p2p_ps, np.int64)
+    expected = (0 if p2p_ps is None else n, 2, pp * vpp)
+    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != expected:
         msg = (
             f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
