@@ -1,4 +1,4 @@
-"""Processes that project chunks side by side and hand the results back in order.
+"""Processes that project chunks side by side; their parts come back in order.
 
 They are started as programs of their own, so that neither threads of the caller are copied nor
 its main module is run again; where the caller dies, they find their input closed and end.
@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.kernels.distinct import distinct
 from projector.sweeps.rows import Sweeper
-from projector.sweeps.store import Part
+from projector.sweeps.store import Part, remove_drafts
 
 AHEAD = 3
 """Chunks that wait for each worker, so that none of them waits for its own."""
@@ -43,13 +44,23 @@ _START = "import sys; sys.path[:] = {path!r}; from projector.sweeps.workers impo
 
 
 class Crew:
-    """Worker processes of one sweep; leaving the context ends them."""
+    """Worker processes of one sweep; leaving the context ends them.
+
+    With ``drafts`` of a `Store` they write the rows there, as copying them to the caller takes
+    longer than writing them; without, parts carry them.
+    """
 
     def __init__(
-        self, workers: int, space: Space, axes: Mapping[str, str], chunk_points: int
+        self,
+        workers: int,
+        space: Space,
+        axes: Mapping[str, str],
+        chunk_points: int,
+        drafts: Path | None = None,
     ) -> None:
+        self._drafts = drafts
         # First, so that a space that cannot be sent starts nothing.
-        self._task = pickle.dumps((space, dict(axes), chunk_points))
+        self._task = pickle.dumps((space, dict(axes), chunk_points, drafts))
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -79,7 +90,7 @@ class Crew:
         self.close()
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes, whatever they are doing, and remove what nobody took from them."""
         for process in self._processes:
             process.kill()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -90,6 +101,8 @@ class Crew:
                 with contextlib.suppress(OSError):
                     assert stream is not None
                     stream.close()
+        if self._drafts is not None:
+            remove_drafts(self._drafts)
 
     def project(self, chunks: Iterable[int]) -> Iterator[Part]:
         """Yield the rows of ``chunks`` in their order, a few of them ahead of the reader."""
@@ -143,9 +156,11 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     _load_lightly()
+    drafts: Path | None = None
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         try:
-            sweeper: Sweeper | None = Sweeper(*pickle.load(requests))  # noqa: S301  # our own process
+            space, axes, chunk_points, drafts = pickle.load(requests)  # noqa: S301  # our own process
+            sweeper: Sweeper | None = Sweeper(space, axes, chunk_points, drafts)
             failure = ""
         except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
             sweeper, failure = None, traceback.format_exc()
@@ -154,6 +169,9 @@ def serve() -> None:
             found: Any = failure if sweeper is None else answer(sweeper, chunk)
             answers.write(pickle.dumps(found))
             answers.flush()
+    if drafts is not None:
+        # A caller that is there kills us; one that is gone takes no draft any more.
+        remove_drafts(drafts)
 
 
 class _Absent:
