@@ -287,22 +287,25 @@ class PointReader:
 
 
 class _Table:
-    """The table of what a look-up of sections has found, made anew when it has found more."""
+    """The table of what a look-up of sections has found, which grows with it."""
 
     def __init__(self, name: str, make: Callable[[Sequence[Any]], SectionTable]) -> None:
         self.name = name
         self._make = make
-        self._values: list[Any] = []
-        self._table = make([])
+        self._values: list[Any] | None = None
+        self._table: SectionTable
 
     def of(self, values: list[Any], base: Any) -> SectionTable:
         """Return the table of these values, a list that only grows.
 
         An error has no fields; the base stands in its place, for no job.
         """
-        if values is not self._values or len(values) != len(self._table.items):
-            items = [base if isinstance(each, ProjectorError) else each for each in values]
-            self._values, self._table = values, self._make(items)
+        known = len(self._table.items) if values is self._values else 0
+        more = [base if isinstance(each, ProjectorError) else each for each in values[known:]]
+        if not known:
+            self._values, self._table = values, self._make(more)
+        elif more:
+            self._table.grow(more)
         return self._table
 
 
