@@ -23,11 +23,11 @@ BANDS = ROOT / "hardware" / "uncertainty.yaml"
 SHOWN = ("total_rows", "rows", "projected", "median_ape", "p90_ape", "geomean_ratio")
 COVERED = 0.68
 """Share of published runs that a band covers, one standard deviation of a normal error."""
-GROUPED = ("training_throughput", "memory")
-"""Tables of whole runs, shown by group and with their worst rows."""
+WHOLE_RUNS = ("training_throughput", "memory")
+"""Tables of whole runs, shown with their worst rows."""
 WORST = 10
 FEWEST = 8
-"""Runs below which a group has no band of its own."""
+"""Rows below which a group has no line, and no band of its own."""
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         totals[kind] = {name: _rounded(found[name]) for name in (*SHOWN, "group_mean_ape")}
         print(kind, totals[kind])
         lines += _rows(kind, found)
-        if kind in GROUPED:
+        if kind in WHOLE_RUNS:
             worst += _worst(kind, validation.results)
         if kind == "training_throughput":
             bands = {"time": _bands(validation.results)}
@@ -69,15 +69,14 @@ WORST_HEADER = (
 
 
 def _rows(kind: str, found: dict[str, Any]) -> list[str]:
-    """Return the lines of one table: whole, its parts, and by group for `GROUPED` ones."""
+    """Return the lines of one table: whole, its parts, and by group."""
     lines = [_row(f"**{kind}**", found)]
     parts = [part for part in ("without_doubt", "dense", "moe") if part in found]
     lines += [_row(part.replace("_", " "), found[part]) for part in parts]
-    if kind in GROUPED:
-        for grouping in ("device", "model", "precision", "source"):
-            groups = found["groups"][grouping]
-            shown = [name for name, each in groups.items() if each["projected"]]
-            lines += [_row(f"{grouping} {name}", groups[name]) for name in shown]
+    for grouping in ("device", "model", "precision", "source"):
+        groups = found["groups"].get(grouping, {})
+        shown = [name for name, each in groups.items() if name and each["projected"] >= FEWEST]
+        lines += [_row(f"{grouping} {name}", groups[name]) for name in shown]
     return lines
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from projector.kernels.distinct import (
     concatenated_ranges,
     distinct,
+    distinct_pairs,
     offsets,
     segment_maxima,
     segment_sums,
@@ -48,6 +49,16 @@ def test_many_rows():
 def test_no_rows():
     first, group = distinct(np.zeros(0, np.int64))
     assert len(first) == len(group) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
+def test_pairs_are_numbered_by_their_first_part(pairs):
+    rows = sorted(pairs, key=lambda pair: pair[0])
+    major, minor = np.array(rows, np.int64).reshape(-1, 2).T
+    first, pair = distinct_pairs(major.copy(), minor.copy())
+    known = list(dict.fromkeys(rows))
+    assert first.tolist() == [rows.index(row) for row in known]
+    assert pair.tolist() == [known.index(row) for row in rows]
 
 
 @given(counts, st.integers(0, 99))

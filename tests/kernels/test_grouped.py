@@ -212,3 +212,15 @@ def test_an_older_release_has_an_entry_of_its_own():
     assert expert_kernels(load_device("a100"), "fp8_block", "x") == expert_kernels(
         load_device("a100"), "bf16"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "found"),
+    [
+        ("b200", "mxfp8", "fp8"), ("b200", "fp16", "bf16"), ("b200", "tf32", "bf16"),
+        ("h100", "nvfp4_low_latency", "fp8"), ("mi355x", "mxfp8", "fp8"), ("a100", "fp8", "bf16"),
+    ],
+)  # fmt: skip
+def test_a_type_without_an_entry_runs_as_a_wider_one(name, asked, found):
+    device = load_device(name)
+    assert expert_kernels(device, asked) == device.expert_layer.kernels[found]

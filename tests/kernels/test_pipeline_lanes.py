@@ -19,7 +19,7 @@ from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.schedule import registry
 from projector.schedule.programs import compile_lanes, compile_line
-from projector.schedule.replay import replay_batch
+from projector.schedule.replay import METHODS, empty_replays, replay_batch
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -33,6 +33,25 @@ def test_lanes_equal_direct(name):
     durations, latencies = mixed_times(order, len(order.kind), N)
     direct = replay_batch(order, durations, latencies, method="direct")
     assert_same(replay_batch(order, durations, latencies, method="lanes"), direct)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ORDERS)
+def test_no_latencies_are_latencies_of_nothing(name, method):
+    order = ORDERS[name]
+    durations, latencies = mixed_times(order, len(order.kind), 70 if JIT else 3)
+    none = replay_batch(order, durations, None, method=method)
+    assert_same(none, replay_batch(order, durations, 0 * latencies, method="direct"))
+
+
+def test_replays_are_written_where_they_are_wanted():
+    order = registry.build("1f1b", 2, 1, 3)
+    durations, latencies = random_times(order, 0, 5)
+    room = empty_replays(order, 9)
+    which = np.array([4, 0, 2])
+    found = replay_batch(order, durations, latencies, which=which, into=room.rows(2, 5))
+    assert_same(found, replay_batch(order, durations[which], latencies[which]))
+    assert_same(room.rows(2, 5), found)
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 128, 130])
@@ -111,7 +130,7 @@ def test_kernels_and_python_agree():
     times = durations.reshape(2, -1), latencies, which
     assert plain(*program, *times, *ranks, chunks) == kernels.OK
     direct = replay_batch(order, durations, latencies, method="direct")
-    for mine, theirs in zip((*ranks, chunks), direct[1:], strict=True):
+    for mine, theirs in zip((*ranks, chunks), direct, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 

@@ -219,7 +219,8 @@ def test_pipelines_do_not_depend_on_each_other(several):
     np.testing.assert_array_equal(together, alone)
 
 
-TERMS = ("launch", "tail", "reduce_after", "gather_after", "last", "each")
+TERMS = ("launch", "last", "each")
+AFTER = ("tail", "reduce_after", "gather_after")
 
 
 @st.composite
@@ -237,7 +238,7 @@ def ending(draw):
     stages = [
         {
             "categories": [draw(seconds) for _ in range(6)],
-            **{name: draw(seconds) for name in (*TERMS, "first")},
+            **{name: draw(seconds) for name in (*TERMS, *AFTER, "first")},
         }
         for _ in range(count)
     ]
@@ -251,8 +252,13 @@ def ending(draw):
 def run_ends(*cases, rows=None, run=None):
     """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``."""
     stage_rows, optimizer, firsts, exposed = [[0.0] * STAGE_TERMS], [0.0], [], [0.0]
-    for _, _, stages, updates, *_ in cases:
-        firsts.append((len(stage_rows), len(optimizer)))
+    tails, reduces, gathers = [0.0], [0.0], [0.0]
+    for _, held, stages, updates, *_ in cases:
+        firsts.append((len(stage_rows), len(optimizer), len(tails)))
+        chunks = [[stages[stage] for stage in mine] for mine in held]
+        tails += [stage["tail"] for mine in chunks for stage in mine]
+        reduces += [sum(stage["reduce_after"] for stage in mine) for mine in chunks]
+        gathers += [sum(stage["gather_after"] for stage in mine) for mine in chunks]
         exposed += [stage["first"] for stage in stages]
         stage_rows += [[*stage["categories"], *(stage[name] for name in TERMS)] for stage in stages]
         optimizer += updates
@@ -269,10 +275,9 @@ def run_ends(*cases, rows=None, run=None):
     end_steps(
         rows,
         np.array(range(n) if run is None else run),
-        np.array([first for first, _ in firsts]),
-        np.array([first for _, first in firsts]),
+        *(np.array(column) for column in zip(*firsts, strict=True)),
         np.array(cases[0][1], np.int64),
-        cases[0][6],
+        np.array([case[6] for case in cases]),
         np.array([case[7] for case in cases], np.int64),
         start,
         end,
@@ -284,6 +289,9 @@ def run_ends(*cases, rows=None, run=None):
         np.arange(len(stage_rows))[::-1].copy(),
         np.array(stage_rows[::-1]),
         np.array(exposed),
+        np.array(tails),
+        np.array(reduces),
+        np.array(gathers),
         np.array(optimizer),
         np.array([case[4] for case in cases]),
         np.array([case[5] for case in cases]),

@@ -42,10 +42,16 @@ def test_gemms_take_most_of_forward_and_backward():
 
 def test_attention_grows_with_the_square_of_the_length_and_gemms_with_tokens():
     short, wide, long = breakdown(1, 4096), breakdown(2, 4096), breakdown(1, 8192)
-    assert wide["compute_attention"] / short["compute_attention"] == pytest.approx(2.0, rel=0.1)
-    assert long["compute_attention"] / short["compute_attention"] == pytest.approx(4.0, rel=0.15)
     for terms in (wide, long):
         assert terms["compute_gemm"] / short["compute_gemm"] == pytest.approx(2.0, rel=0.05)
+    # 512 work-groups on 304 units: what a batch of one leaves idle, more work fills.
+    assert 1.5 < wide["compute_attention"] / short["compute_attention"] <= 2.0
+    assert 2.5 < long["compute_attention"] / short["compute_attention"] <= 4.0
+    times = pj.attention_time(
+        [1, 1, 2], 32, [32768, 65536, 32768], head_dim=128, kv_heads=8, device="mi300x"
+    )
+    assert times[1] / times[0] == pytest.approx(4.0, rel=0.05)
+    assert times[2] / times[0] == pytest.approx(2.0, rel=0.05)
 
 
 def test_gemms_scale_with_batch_times_length():

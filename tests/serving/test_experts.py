@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from projector.config.device import load_device
+from projector.kernels.grouped import grouped_gemm_time_columns
+from projector.lower.hardware import grouped_record
 from projector.serving.experts import ExpertLayer, expert_layer_times
 from projector.serving.routing import (
     balanced_loads,
@@ -108,3 +110,77 @@ def test_draws_are_averaged():
     first, second = np.full(128, 4), np.full(128, 400)
     both = time_s(np.stack([first, second]))
     assert both == pytest.approx((time_s(first) + time_s(second)) / 2.0)
+
+
+def test_a_layer_by_hand():
+    device = load_device("h100")
+    kernels = device.expert_layer.kernels["bf16"]
+    loads, tokens = np.full(8, 100), 400
+    hidden, inner, experts, topk = 4096, 1536, 128, 8
+    memory = device.hbm_peak_tb_per_s * device.hbm_efficiency * 1e12
+    units = device.compute_units * device.peak_clock_mhz * 1e6
+
+    def passes_s(num_bytes, elements):
+        return num_bytes / memory + elements / (units * kernels.pass_elements_per_clk_per_cu)
+
+    pairs = 800
+    sort_s = device.expert_layer.sort_unit_ns * 1e-9 * tokens * topk / device.compute_units
+    route_s = passes_s(4 * tokens * experts, 4 * tokens * experts)
+    permute_s = passes_s(4 * pairs * hidden, 2 * pairs * hidden)
+    activation_s = passes_s(6 * pairs * inner, 3 * pairs * inner)
+    rows = pairs + tokens
+    finalise_s = passes_s(2 * rows * hidden, rows * hidden)
+    around_s = kernels.start_us * 1e-6 + sort_s + route_s + permute_s + activation_s + finalise_s
+    found = time_s(loads, tokens=tokens, device="h100")
+    assert found > around_s
+    # The two GEMMs have the rest to themselves.
+    one = grouped_record(device, "bf16", kernels)
+    # 400 tokens are tuned as 256: 16 rows an expert.
+    extents = np.array([[2 * inner, hidden], [hidden, inner]])
+    zeros = np.zeros(2, np.int64)
+    gemms_s, _ = grouped_gemm_time_columns(
+        np.array([0, 8]), loads, zeros, extents, np.full(2, 16), zeros, one
+    )
+    assert found == pytest.approx(around_s + gemms_s.sum())
+
+
+def test_a_layer_does_not_depend_on_its_neighbours():
+    generator = np.random.default_rng(0)
+    layers = [
+        layer(device=name, dtype=dtype) for name, dtype in (("h200", "fp8"), ("b200", "bf16"))
+    ]
+    loads = [generator.integers(0, 50, (3, 128)), generator.integers(0, 50, (2, 64))]
+    together = expert_layer_times(layers, [512, 256], loads)
+    apart = [expert_layer_times([layers[i]], [[512, 256][i]], [loads[i]])[0] for i in range(2)]
+    assert list(together) == apart
+    assert len(expert_layer_times([], [], [])) == 0
+
+
+def test_many_picks_leave_the_fused_router():
+    loads = np.full(128, 8)
+    few, many = (time_s(loads, topk=topk) for topk in (16, 17))
+    assert many - few > 0.9 * load_device("h200").expert_layer.unfused_router_us * 1e-6
+
+
+def test_the_fullest_expert_holds_an_activation_up():
+    even, uneven = np.full(64, 200), np.zeros(64, np.int64)
+    uneven[0] = even.sum()
+    fields = {"dtype": "fp8", "inner": 256, "device": "b200"}
+    waiting, sharing = (
+        time_s(uneven, block_scaled=blocks, **fields) - time_s(even, block_scaled=blocks, **fields)
+        for blocks in (True, False)
+    )
+    assert waiting > sharing + 50e-6
+
+
+def test_an_older_release_runs_other_kernels():
+    loads = np.full(64, 200)
+    fields = {"dtype": "fp8", "block_scaled": True, "device": "b200"}
+    new, old, unknown = (time_s(loads, release=name, **fields) for name in ("", "1.3.0rc15", "9"))
+    assert new == unknown < old
+
+
+def test_fused_kernels_pass_over_fewer_rows():
+    loads = np.full(64, 200)
+    plain, fused = (time_s(loads, dtype="nvfp4", device="b200", fused=f) for f in (False, True))
+    assert fused < plain

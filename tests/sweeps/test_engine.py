@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -211,3 +212,15 @@ def test_samples_are_the_same_every_time():
     random.seed(2)
     assert sample(grid(), 10) == first
     assert all(0 <= point < 216 for point in first)
+
+
+def test_workers_load_no_more_than_they_use():
+    code = """
+import sys
+from projector.sweeps import workers
+workers._load_lightly()
+print(*sys.modules.keys() & workers.UNUSED)
+import scipy.linalg
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from projector.errors import ConfigError
-from projector.sweeps import store
+from projector.sweeps import engine, store
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
@@ -115,8 +116,6 @@ def test_a_killed_sweep_continues(workers, tmp_path, monkeypatch):
 
 
 def test_rows_do_not_depend_on_workers(whole, tmp_path, monkeypatch):
-    from projector.sweeps import engine
-
     monkeypatch.setattr(engine, "FEW_POINTS", 0)
     sweep(grid(), tmp_path / "out", workers=2)
     assert content(tmp_path / "out") == whole[2]
@@ -226,12 +225,37 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, whole):
 
     monkeypatch.setattr(store, "_write_whole", full)
     with pytest.raises(ConfigError, match="out cannot be written: No space left") as caught:
-        sweep(grid(), out)
+        sweep(grid(), out, workers=1)
     assert caught.value.key == "out"
     assert len((out / "_chunks.jsonl").read_bytes().splitlines()) == 2
     monkeypatch.setattr(store, "_write_whole", write)
     sweep(grid(), out)
     assert content(out) == whole[2]
+
+
+def test_what_workers_cannot_write_is_one_error(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(engine, "FEW_POINTS", 0)
+    out = tmp_path / "out"
+    largest = max(len(data) for name, data in whole[2].items() if name.startswith("part-"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="out cannot be written: File too large") as caught:
+            sweep(grid(), out, workers=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.key == "out"
+    assert list(out.glob("_new-*")) == []
+    sweep(grid(), out, workers=2)
+    assert content(out) == whole[2]
+
+
+def test_drafts_of_a_run_that_is_gone_are_no_parts(copy, whole):
+    (copy / "_chunks.jsonl").unlink()
+    draft = store.write_draft(copy / "_new-0123-", 3, b"half")
+    assert draft.size == 4
+    sweep(grid(), copy)
+    assert content(copy) == whole[2]
 
 
 def test_a_full_disk_leaves_no_half_of_a_line(copy, whole, monkeypatch):
@@ -255,7 +279,9 @@ def test_a_full_disk_leaves_no_half_of_a_line(copy, whole, monkeypatch):
     assert (copy / "_chunks.jsonl").read_bytes() == b""
 
 
-def test_an_interrupt_leaves_what_is_finished(tmp_path, whole):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupt_leaves_what_is_finished(workers, tmp_path, whole, monkeypatch):
+    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     out = tmp_path / "out"
 
     def interrupt(done, total, rows):
@@ -263,7 +289,8 @@ def test_an_interrupt_leaves_what_is_finished(tmp_path, whole):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(grid(), out, progress=interrupt)
+        sweep(grid(), out, progress=interrupt, workers=workers)
+    assert list(out.glob("_new-*")) == []
     assert len((out / "_chunks.jsonl").read_bytes().splitlines()) == 2
     assert pq.read_table(out).num_rows > 0
     sweep(grid(), out)

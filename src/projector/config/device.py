@@ -163,9 +163,10 @@ class ExpertKernels(Config):
     matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
     """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
 
-    pass_bytes_per_clk_per_cu: PositiveFloat = 17.0
-    """What a compute unit moves per clock in passes over rows (permuting, activation, quantising,
-    finalising). They gather rows and convert types, and are bound by this and by the memory."""
+    pass_elements_per_clk_per_cu: PositiveFloat = 12.0
+    """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
+    activation, quantising, finalising), beside what the memory takes: they gather rows and convert
+    types."""
 
     tuned: bool = True
     """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
@@ -218,7 +219,7 @@ class ExpertLayerCosts(Config):
     kernels: dict[str, ExpertKernels] = Field(default_factory=lambda: {"bf16": ExpertKernels()})
     """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
     activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
-    library ran. A type without an entry runs as ``bf16``, or as the first."""
+    library ran. A type without an entry runs as the next wider one that has one."""
 
 
 class Sourced(Config):

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -280,12 +281,13 @@ def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
     node[parts[-1]] = value
 
 
-def _native_names(dotted: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def _native_names(dotted: str) -> tuple[str, ...]:
     """Split a dotted field, replacing Megatron's spellings by the names of the fields."""
     parts: list[str] = []
     for part in dotted.split("."):
         parts.append(_ALIASES.get(".".join(parts), {}).get(part.replace("-", "_"), part))
-    return parts
+    return tuple(parts)
 
 
 _ALIASES = {

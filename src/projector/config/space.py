@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,12 +119,12 @@ class Space:
         found: dict[str, Any] = {}
         for number, place in sorted(places.items()):
             axis = self.axes[number]
-            found |= zip(axis.fields, axis.points[place], strict=True)
+            found.update(zip(axis.fields, axis.points[place], strict=True))
         for field in derived:
             expression = self.derived[field]
             found[field] = expression(self._read(expression, found))
         # A whole device or model goes before changes of its fields.
-        return dict(sorted(found.items(), key=lambda item: item[0].count(".")))
+        return {field: found[field] for field in sorted(found, key=self._depths.__getitem__)}
 
     def axes_of(self, fields: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return the axes that the values of some fields depend on, and their computed fields.
@@ -198,7 +198,7 @@ class Space:
     def _value(self, field: str, overrides: Mapping[str, Any]) -> Any:
         if field in overrides:
             return overrides[field]
-        if any(field.startswith(f"{changed}.") for changed in overrides):
+        if any(changed in overrides for changed in _around(field, self.fields)):
             # Another model or device brings its own fields along.
             section = field.partition(".")[0]
             own = {
@@ -223,6 +223,11 @@ class Space:
             shown = ", ".join(f"{field} = {value!r}" for field, value in given.items())
             msg = f"{name} cannot be computed with {shown}: {error}"
             raise ConfigError(msg, key=name, value=name, allowed="degrees above 0") from None
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        """How deep each field that points set lies."""
+        return {field: field.count(".") for field in self.fields}
 
     @cached_property
     def _base(self) -> dict[str, Any]:
@@ -255,6 +260,12 @@ class Space:
         """Hash of the content: equal for equal spaces, however they were written."""
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _around(field: str, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of some fields that another field is a part of."""
+    return tuple(each for each in fields if field.startswith(f"{each}."))
 
 
 def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:

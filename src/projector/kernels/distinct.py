@@ -7,17 +7,40 @@ Shapes
 import numpy as np
 from numpy.typing import NDArray
 
-from ._jit import kernel
+from ._jit import helper, kernel
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 _SEED = np.uint64(0x243F6A8885A308D3)
 
 
+@helper
+def _mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
+    mixed = (one ^ np.uint64(value)) * _MIX
+    return mixed ^ (mixed >> _SHIFT)
+
+
+@helper
+def _hash(key_NK: NDArray[np.int64], row: int) -> np.uint64:
+    """Hash one row in four strands, as each step waits for the one before."""
+    columns = key_NK.shape[1]
+    a = b = c = d = _SEED
+    for column in range(0, columns - 3, 4):
+        a = _mixed(a, key_NK[row, column])
+        b = _mixed(b, key_NK[row, column + 1])
+        c = _mixed(c, key_NK[row, column + 2])
+        d = _mixed(d, key_NK[row, column + 3])
+    for column in range(columns - columns % 4, columns):
+        a = _mixed(a, key_NK[row, column])
+    if columns < 4:
+        return a
+    return _mixed(_mixed(_mixed(a, b), c), d)
+
+
 @kernel
 def number_distinct(
     key_NK: NDArray[np.int64],
-    slot: NDArray[np.int64],
+    slot: NDArray[np.int32],
     group_N: NDArray[np.int64],
     first_N: NDArray[np.int64],
 ) -> int:
@@ -26,7 +49,7 @@ def number_distinct(
     Parameters
     ----------
     key_NK : int64[N, K]
-    slot : int64[size]
+    slot : int32[size]
         Scratch, all -1; ``size`` is a power of two of at least 2 N.
     group_N : int64[N]
         Output: number of each row.
@@ -41,11 +64,7 @@ def number_distinct(
     last = np.uint64(slot.shape[0] - 1)
     count = 0
     for row in range(key_NK.shape[0]):
-        mixed = _SEED
-        for column in range(key_NK.shape[1]):
-            mixed = (mixed ^ np.uint64(key_NK[row, column])) * _MIX
-            mixed ^= mixed >> _SHIFT
-        place = mixed & last
+        place = _hash(key_NK, row) & last
         while True:
             number = slot[place]
             if number < 0:
@@ -62,6 +81,47 @@ def number_distinct(
                 group_N[row] = number
                 break
             place = (place + np.uint64(1)) & last
+    return count
+
+
+@kernel
+def number_pairs(
+    major_N: NDArray[np.int64],
+    minor_N: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pair_N: NDArray[np.int64],
+    first_N: NDArray[np.int64],
+) -> int:
+    """Give each distinct pair a number, those with one ``major`` one after the other.
+
+    Parameters
+    ----------
+    major_N : int64[N]
+        Ascending, from 0 on.
+    minor_N : int64[N]
+        From 0 on.
+    seen, number : int64[larger than any of ``minor_N``]
+        Scratch; ``seen`` all -1.
+    pair_N : int64[N]
+        Output: number of each pair.
+    first_N : int64[N]
+        Output: first row of each number; beyond the returned count it means nothing.
+
+    Returns
+    -------
+    int
+        Distinct pairs.
+    """
+    count = 0
+    for row in range(major_N.shape[0]):
+        minor = minor_N[row]
+        if seen[minor] != major_N[row]:
+            seen[minor] = major_N[row]
+            number[minor] = count
+            first_N[count] = row
+            count += 1
+        pair_N[row] = number[minor]
     return count
 
 
@@ -121,12 +181,42 @@ def distinct(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
         Ascending.
     group : int64[N]
     """
-    key_NK = np.ascontiguousarray(np.column_stack(columns), np.int64)
+    if all(column.ndim == 1 for column in columns):
+        # Stacked as they are and turned: written row by row they would take twice as long.
+        key_NK = np.stack(columns, dtype=np.int64).T
+    else:
+        key_NK = np.ascontiguousarray(np.column_stack(columns), np.int64)
     rows = len(key_NK)
-    slot = np.full(1 << max(1, (2 * rows - 1).bit_length()), -1, np.int64)
+    slot = np.full(1 << max(1, (2 * rows - 1).bit_length()), -1, np.int32)
     group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
     count = number_distinct(key_NK, slot, group_N, first_N)
     return first_N[:count].copy(), group_N
+
+
+def distinct_pairs(
+    major: NDArray[np.int64], minor: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each distinct pair, and the number of the pair of each row.
+
+    Parameters
+    ----------
+    major : int64[N]
+        Ascending, from 0 on.
+    minor : int64[N]
+        From 0 on, and not much larger than N: there is a place for every number.
+
+    Returns
+    -------
+    first : int64[pairs]
+        Pairs with one ``major`` follow one another.
+    pair : int64[N]
+    """
+    size = int(minor.max(initial=-1)) + 1
+    pair_N, first_N = np.empty(len(major), np.int64), np.empty(len(major), np.int64)
+    count = number_pairs(
+        major, minor, np.full(size, -1, np.int64), np.empty(size, np.int64), pair_N, first_N
+    )
+    return first_N[:count].copy(), pair_N
 
 
 def segment_sums(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -174,9 +174,16 @@ def at(index: int) -> np.uint64:
 
 @helper
 def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]) -> bool:
-    """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit."""
+    """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit.
+
+    Where there are no rows there is no latency.
+    """
     stages = p2p_ps.shape[2]
     latency_ps[0] = 0
+    if p2p_ps.shape[0] == 0:
+        for stage in range(2 * stages):
+            latency_ps[1 + stage] = 0
+        return True
     for direction in range(2):
         for stage in range(stages):
             latency = p2p_ps[config, direction, stage]
@@ -273,7 +280,7 @@ def replay_batch(
         Flattened from ``[rows, pp, vpp, kind, class]``.
     p2p_ps : int64[rows, 2, stages]
         Latency from each virtual stage to the next (row 0) and to the one before (row 1). Not
-        read between chunks of one rank.
+        read between chunks of one rank. Without rows, nothing takes any time.
     which : int64[n]
         Row of ``duration_ps`` and ``p2p_ps`` that each configuration has.
     end_ps : int64[ops + 1]

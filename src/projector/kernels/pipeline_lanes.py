@@ -151,6 +151,22 @@ def _run_lanes(
             )
 
 
+@helper
+def _run_silent_lanes(
+    program: NDArray[np.int32], duration_ps: NDArray[np.int64], end_ps: NDArray[np.int64]
+) -> None:
+    """Run lanes without latencies, which makes a quarter fewer vectors to read."""
+    for i in range(program.shape[0]):
+        previous = program[i, PREVIOUS]
+        dependency = program[i, DEPENDENCY]
+        duration = program[i, DURATION]
+        output = program[i, OUTPUT]
+        for lane in range(LANES):
+            end_ps[output, lane] = (
+                max(end_ps[previous, lane], end_ps[dependency, lane]) + duration_ps[duration, lane]
+            )
+
+
 @kernel
 def replay_lanes(
     program: NDArray[np.int32],
@@ -201,6 +217,7 @@ def replay_lanes(
     stages = num_ranks * num_chunks
     per_rank = num_chunks * 9
     n = which.shape[0]
+    silent = p2p_ps.shape[0] == 0
     flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
     lane_duration_ps = np.empty((used.shape[0], LANES), np.int64)
@@ -211,7 +228,7 @@ def replay_lanes(
     for block in range(0, n, LANES):
         total[:] = 0.0
         fits = True
-        for i in range(2 * stages):
+        for i in range(0 if silent else 2 * stages):
             fits &= _load_lanes(
                 flat_p2p_ps, i, which, block, latency_uses[1 + i], latency_ps, 1 + i, total
             )
@@ -224,7 +241,10 @@ def replay_lanes(
         if total.max() > SAFE_PS:
             return UNSURE
 
-        _run_lanes(program, latency_ps, lane_duration_ps, end_ps)
+        if silent:
+            _run_silent_lanes(program, lane_duration_ps, end_ps)
+        else:
+            _run_lanes(program, latency_ps, lane_duration_ps, end_ps)
 
         busy_ps[:] = 0
         for i in range(used.shape[0]):

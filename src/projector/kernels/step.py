@@ -17,12 +17,9 @@ PS = 1e-12
 CATEGORY_TERMS = 6
 """Categories of exposed time of a stage, its first columns."""
 
-STAGE_LAUNCH, TAIL, REDUCE_AFTER, GATHER_AFTER, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(
-    CATEGORY_TERMS, CATEGORY_TERMS + 7
-)
-"""Further columns of a stage: launches of a microbatch; gradient traffic left after the last
-backward; gradient traffic and parameter gathers that nothing overlaps; what data parallelism adds
-to the last backward, and to a forward and a backward between the first and the last."""
+STAGE_LAUNCH, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(CATEGORY_TERMS, CATEGORY_TERMS + 4)
+"""Further columns of a stage: launches of a microbatch; what data parallelism adds to the last
+backward, and to a forward and a backward between the first and the last."""
 
 
 @kernel
@@ -150,29 +147,30 @@ def gathered_forwards(
 @helper
 def _gradients_sent_s(
     last_end_ps: NDArray[np.int64],
-    stage_s: NDArray[np.float64],
-    kind_of_stage: NDArray[np.int64],
+    replay: int,
+    rank: int,
+    tail_s: NDArray[np.float64],
     first: int,
-    held: NDArray[np.int64],
     waiting: NDArray[np.int64],
 ) -> float:
     """Return when a rank has sent its gradients; 0 where nothing is left to send.
 
-    Its chunks share one channel, in the order in which their last backwards end.
+    Its chunks, whose tails begin at ``first``, share one channel, in the order in which their last
+    backwards end.
     """
-    for c in range(held.shape[0]):
+    for c in range(waiting.shape[0]):
+        end_ps = last_end_ps[replay, rank, c]
         place = c
-        while place > 0 and last_end_ps[waiting[place - 1]] > last_end_ps[c]:
+        while place > 0 and last_end_ps[replay, rank, waiting[place - 1]] > end_ps:
             waiting[place] = waiting[place - 1]
             place -= 1
         waiting[place] = c
     channel_s = 0.0
     most_tail_s = 0.0
-    for position in range(held.shape[0]):
+    for position in range(waiting.shape[0]):
         c = waiting[position]
-        tail_s = stage_s[kind_of_stage[first + held[c]], TAIL]
-        most_tail_s = max(most_tail_s, tail_s)
-        channel_s = max(channel_s, last_end_ps[c] * PS) + tail_s
+        most_tail_s = max(most_tail_s, tail_s[first + c])
+        channel_s = max(channel_s, last_end_ps[replay, rank, c] * PS) + tail_s[first + c]
     # A tail of zero may end a rounding error before its own backward.
     return channel_s if most_tail_s > 0.0 else 0.0
 
@@ -183,8 +181,9 @@ def end_steps(
     run: NDArray[np.int64],
     stage_first: NDArray[np.int64],
     rank_first: NDArray[np.int64],
+    chunk_first: NDArray[np.int64],
     held: NDArray[np.int64],
-    microbatches: int,
+    microbatches: NDArray[np.int64],
     apart: NDArray[np.int64],
     start_ps: NDArray[np.int64],
     end_ps: NDArray[np.int64],
@@ -195,6 +194,9 @@ def end_steps(
     kind_of_stage: NDArray[np.int64],
     stage_s: NDArray[np.float64],
     exposed_first_s: NDArray[np.float64],
+    tail_s: NDArray[np.float64],
+    reduce_after_s: NDArray[np.float64],
+    gather_after_s: NDArray[np.float64],
     optimizer_s: NDArray[np.float64],
     tied_s: NDArray[np.float64],
     overhead_s: NDArray[np.float64],
@@ -208,8 +210,8 @@ def end_steps(
     the breakdown is that of this rank.
 
     Shapes
-        n       jobs that share one order
-        runs    distinct replays of it
+        n       jobs whose stages are placed alike
+        runs    distinct replays of them
         all     jobs of the batch
         pp, C   ranks, and chunks of a rank
 
@@ -217,11 +219,11 @@ def end_steps(
     ----------
     jobs, run : int64[n]
         Row of the job among all, and its replay.
-    stage_first, rank_first : int64[n]
-        First stage of the job, and its first row in ``optimizer_s``.
+    stage_first, rank_first, chunk_first : int64[n]
+        First stage, rank and chunk of the job.
     held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
-    microbatches : int
+    microbatches : int64[n]
         Of one step.
     apart : int64[n]
         1 where ranks do not wait for each other between steps: each takes as long as its span.
@@ -237,6 +239,10 @@ def end_steps(
         What each kind of stage takes; see the constants above.
     exposed_first_s : float64[stages]
         What data parallelism adds to the first forward.
+    tail_s : float64[chunks]
+        Gradient traffic left after the last backward.
+    reduce_after_s, gather_after_s : float64[ranks]
+        Gradient traffic and parameter gathers that nothing overlaps.
     optimizer_s : float64[ranks]
         Update of each rank.
     tied_s, overhead_s : float64[n]
@@ -257,15 +263,15 @@ def end_steps(
         job = jobs[place]
         replay = run[place]
         first = stage_first[place]
+        own_rank = rank_first[place]
+        own_chunk = chunk_first[place]
+        count = microbatches[place]
         for r in range(num_ranks):
             gradients_s = _gradients_sent_s(
-                last_backward_end_ps[replay, r], stage_s, kind_of_stage, first, held[r], waiting
+                last_backward_end_ps, replay, r, tail_s, own_chunk + r * num_chunks, waiting
             )
-            after_s = 0.0
-            for c in range(num_chunks):
-                after_s += stage_s[kind_of_stage[first + held[r, c]], REDUCE_AFTER]
             end_s = end_ps[replay, r] * PS
-            done_s = max(end_s, gradients_s) + after_s
+            done_s = max(end_s, gradients_s) + reduce_after_s[own_rank + r]
             if r == 0 or r == num_ranks - 1:
                 done_s += tied_s[place]
             begin_s = apart[place] * start_ps[replay, r] * PS
@@ -274,20 +280,15 @@ def end_steps(
         ending = 0
         updating = 0
         busiest = 0
-        gathers_s = 0.0
         most_after_s = -1.0
         for r in range(num_ranks):
             if finish_s[r] > finish_s[ending]:
                 ending = r
             if alone_busy_ps[replay, r] > alone_busy_ps[replay, busiest]:
                 busiest = r
-            gather_s = 0.0
-            for c in range(num_chunks):
-                gather_s += stage_s[kind_of_stage[first + held[r, c]], GATHER_AFTER]
-            if optimizer_s[rank_first[place] + r] + gather_s > most_after_s:
-                most_after_s = optimizer_s[rank_first[place] + r] + gather_s
+            if optimizer_s[own_rank + r] + gather_after_s[own_rank + r] > most_after_s:
+                most_after_s = optimizer_s[own_rank + r] + gather_after_s[own_rank + r]
                 updating = r
-                gathers_s = gather_s
 
         for term in range(CATEGORY_TERMS + 5):
             breakdown_s[job, term] = 0.0
@@ -296,10 +297,10 @@ def end_steps(
         for c in range(num_chunks):
             stage = kind_of_stage[first + held[ending, c]]
             for term in range(CATEGORY_TERMS):
-                breakdown_s[job, term] += microbatches * stage_s[stage, term]
-            launch_s += microbatches * stage_s[stage, STAGE_LAUNCH]
+                breakdown_s[job, term] += count * stage_s[stage, term]
+            launch_s += count * stage_s[stage, STAGE_LAUNCH]
             exposed_s += exposed_first_s[first + held[ending, c]] + stage_s[stage, EXPOSED_LAST]
-            exposed_s += (microbatches - 1) * stage_s[stage, EXPOSED_EACH]
+            exposed_s += (count - 1) * stage_s[stage, EXPOSED_EACH]
         span_ps = end_ps[replay, ending] - apart[place] * start_ps[replay, ending]
         alone_ps = alone_end_ps[replay, ending] - apart[place] * alone_start_ps[replay, ending]
         # A span can be shorter with latencies than without: its start may wait longer for them.
@@ -307,9 +308,9 @@ def end_steps(
         breakdown_s[job, CATEGORY_TERMS] = (idle_ps - alone_busy_ps[replay, ending]) * PS
         breakdown_s[job, CATEGORY_TERMS + 1] = (span_ps - idle_ps) * PS
         breakdown_s[job, CATEGORY_TERMS + 2] = (
-            exposed_s + (finish_s[ending] - ends_s[ending]) + gathers_s
+            exposed_s + (finish_s[ending] - ends_s[ending]) + gather_after_s[own_rank + updating]
         )
-        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[rank_first[place] + updating]
+        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[own_rank + updating]
         breakdown_s[job, CATEGORY_TERMS + 4] = launch_s + overhead_s[place]
 
         last_s = ends_s[0]

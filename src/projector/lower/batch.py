@@ -67,7 +67,7 @@ class SectionColumns:
         if len(column) == 1 and column.ndim == 1:
             found = np.full(len(self.index), column[0])
         else:
-            found = column[self.index]
+            found = column.take(self.index, axis=0)
         # What several read nobody may write.
         found.setflags(write=False)
         return found

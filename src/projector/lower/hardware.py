@@ -168,9 +168,17 @@ def _add_power(row: np.void, device: Device, run: Run) -> None:
 
 
 def expert_kernels(device: Device, name: str, release: str = "") -> ExpertKernels:
-    """Return the entry of ``expert_layer.kernels`` for a kind, its release's if there is one."""
+    """Return the entry of ``expert_layer.kernels`` for a kind, its release's if there is one.
+
+    A kind without an entry runs as its matrix type, and that as what stands in for it.
+    """
     table = device.expert_layer.kernels
-    for key in (f"{name}@{release}", name, name.split("_", maxsplit=1)[0], "bf16"):
+    keys = [f"{name}@{release}", name]
+    dtype = name.split("_", maxsplit=1)[0]
+    while dtype not in keys[2:]:
+        keys.append(dtype)
+        dtype = _STAND_INS.get(dtype, "bf16")
+    for key in keys:
         if key in table:
             return table[key]
     return next(iter(table.values()))

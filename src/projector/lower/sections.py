@@ -364,25 +364,34 @@ class SectionTable:
         self._readers = readers
         self._parts = parts
         self._columns: dict[str, NDArray[Any]] = {}
-        self._numbers: dict[str, Ints] = {}
+        self._numbers: dict[str, tuple[dict[Hashable, int], Ints]] = {}
+
+    def grow(self, items: Sequence[Any]) -> None:
+        """Add sections behind those that are there, which are not read again."""
+        self.items += tuple(items)
 
     def column(self, name: str) -> NDArray[Any]:
         """Return int64 or float64[sections]."""
-        if name not in self._columns:
+        known = self._columns.get(name)
+        if known is None or len(known) < len(self.items):
             read = self._readers[name]
-            values = np.array([read(item) for item in self.items])
+            begin = 0 if known is None else len(known)
+            values = np.array([read(item) for item in self.items[begin:]])
             whole = values.dtype.kind in "bi"
-            self._columns[name] = values.astype(np.int64 if whole else np.float64)
+            more = values.astype(np.int64 if whole else np.float64)
+            self._columns[name] = more if known is None else np.concatenate([known, more])
         return self._columns[name]
 
     def part(self, name: str) -> Ints:
         """Return int64[sections]: equal numbers where sections are equal in a part."""
-        if name not in self._numbers:
+        known, numbers = self._numbers.get(name, ({}, np.zeros(0, np.int64)))
+        if len(numbers) < len(self.items):
             read = self._parts[name]
-            known: dict[Hashable, int] = {}
-            numbers = [known.setdefault(read(item), len(known)) for item in self.items]
-            self._numbers[name] = np.array(numbers, np.int64)
-        return self._numbers[name]
+            rest = self.items[len(numbers) :]
+            more = [known.setdefault(read(item), len(known)) for item in rest]
+            numbers = np.concatenate([numbers, np.array(more, np.int64)])
+            self._numbers[name] = known, numbers
+        return numbers
 
 
 def model_table(items: Sequence[ModelConfig]) -> SectionTable:

@@ -53,7 +53,18 @@ class _Slot(NamedTuple):
     mtp: int
 
 
-@lru_cache(maxsize=4096)
+class _Split(NamedTuple):
+    """What of a split the layout looks at, under the same names."""
+
+    pp: int
+    vpp: int
+    decoder_first_pipeline_num_layers: int | None
+    decoder_last_pipeline_num_layers: int | None
+    pipeline_model_parallel_layout: str | None
+    account_for_embedding_in_pipeline_split: bool
+    account_for_loss_in_pipeline_split: bool
+
+
 def stage_layout(
     model: ModelConfig,
     parallelism: ParallelismConfig,
@@ -62,7 +73,7 @@ def stage_layout(
     wide_ends: int,
     mtp_loss: bool,
 ) -> tuple[Stage, ...]:
-    """Place layers on the ``pp * vpp`` virtual stages, in model order.
+    """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once.
 
     Parameters
     ----------
@@ -80,8 +91,21 @@ def stage_layout(
     ConfigError
         If the layers cannot be laid out as asked.
     """
+    split = _Split(*(getattr(parallelism, name) for name in _Split._fields))
+    return _stage_layout(model, split, recompute, narrow, wide_ends, mtp_loss)
+
+
+@lru_cache(maxsize=4096)
+def _stage_layout(
+    model: ModelConfig,
+    split: _Split,
+    recompute: RecomputeConfig,
+    narrow: bool,
+    wide_ends: int,
+    mtp_loss: bool,
+) -> tuple[Stage, ...]:
     mtp = model.mtp_num_layers if mtp_loss else 0
-    slots = _slots(model.num_layers, parallelism, mtp)
+    slots = _slots(model.num_layers, split, mtp)
     is_moe = model.moe_layers
     last = model.num_layers
     stages = []
@@ -125,12 +149,12 @@ def _recompute_mode(layer: int, position: int, recompute: RecomputeConfig) -> in
     return RECOMPUTE_FULL if chosen else RECOMPUTE_NONE
 
 
-def _slots(num_layers: int, parallelism: ParallelismConfig, mtp: int) -> list[_Slot]:
-    if parallelism.pipeline_model_parallel_layout:
-        slots = parse_layout(parallelism.pipeline_model_parallel_layout)
-        _check_layout(slots, num_layers, parallelism, mtp)
+def _slots(num_layers: int, split: _Split, mtp: int) -> list[_Slot]:
+    if split.pipeline_model_parallel_layout:
+        slots = parse_layout(split.pipeline_model_parallel_layout)
+        _check_layout(slots, num_layers, split, mtp)
         return slots
-    counts = _layer_counts(num_layers, parallelism)
+    counts = _layer_counts(num_layers, split)
     last = len(counts) - 1
     return [
         _Slot(count, embedding=i == 0, head=i == last, mtp=mtp if i == last else 0)
@@ -138,16 +162,16 @@ def _slots(num_layers: int, parallelism: ParallelismConfig, mtp: int) -> list[_S
     ]
 
 
-def _layer_counts(num_layers: int, parallelism: ParallelismConfig) -> list[int]:
+def _layer_counts(num_layers: int, split: _Split) -> list[int]:
     """Return the layers of each virtual stage in model order."""
-    pp, vpp = parallelism.pp, parallelism.vpp
-    first = parallelism.decoder_first_pipeline_num_layers
-    last = parallelism.decoder_last_pipeline_num_layers
+    pp, vpp = split.pp, split.vpp
+    first = split.decoder_first_pipeline_num_layers
+    last = split.decoder_last_pipeline_num_layers
     if first is not None or last is not None:
         return _ends_given(num_layers, pp, vpp, first, last)
     stages = pp * vpp
-    extra_first = int(parallelism.account_for_embedding_in_pipeline_split)
-    extra_last = int(parallelism.account_for_loss_in_pipeline_split)
+    extra_first = int(split.account_for_embedding_in_pipeline_split)
+    extra_last = int(split.account_for_loss_in_pipeline_split)
     counts = _even(num_layers + extra_first + extra_last, stages)
     counts[0] -= extra_first
     counts[-1] -= extra_last
@@ -245,15 +269,12 @@ def _expand(text: str, whole: str) -> str:
     return "".join(out)
 
 
-def _check_layout(
-    slots: list[_Slot], num_layers: int, parallelism: ParallelismConfig, mtp: int
-) -> None:
-    text = parallelism.pipeline_model_parallel_layout or ""
-    stages = parallelism.pp * parallelism.vpp
+def _check_layout(slots: list[_Slot], num_layers: int, split: _Split, mtp: int) -> None:
+    text = split.pipeline_model_parallel_layout or ""
+    stages = split.pp * split.vpp
     if len(slots) != stages:
         _refuse_layout(
-            f"has {len(slots)} stages, but pp ({parallelism.pp}) * vpp ({parallelism.vpp}) "
-            f"= {stages}",
+            f"has {len(slots)} stages, but pp ({split.pp}) * vpp ({split.vpp}) = {stages}",
             text,
         )
     placed = sum(slot.layers for slot in slots)

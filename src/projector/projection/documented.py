@@ -91,7 +91,9 @@ def documented_forms(
         for kind, count in stage.layers:
             parameters += count * forms.layer_parameters(kind.moe, split.ep)
             activation += count * forms.kept_bytes(kind.moe, kind.recompute)
-    layers = sum(forms.layer_parameters(moe, 1) for moe in model.moe_layers)
+    mixtures = sum(model.moe_layers)
+    layers = mixtures * forms.layer_parameters(moe=True, ep=1)
+    layers += (len(model.moe_layers) - mixtures) * forms.layer_parameters(moe=False, ep=1)
     return DocumentedForms(forms.embedding_parameters + layers, parameters, activation)
 
 

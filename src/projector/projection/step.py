@@ -1,5 +1,6 @@
 """The step of a job: the replay of its pipeline, then gradients, optimizer and gathers."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels import step as kernels
-from projector.kernels.distinct import distinct, offsets
+from projector.kernels.distinct import distinct, distinct_pairs
 from projector.operations.table import CATEGORIES
 from projector.projection.data_parallel import StageTimes
 from projector.projection.memory_columns import StateMemory
@@ -16,7 +17,14 @@ from projector.projection.pipelines import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-from projector.schedule.replay import Replays, peak_bytes, replay_batch, to_ps
+from projector.schedule.replay import (
+    Replays,
+    compile_peaks,
+    empty_replays,
+    peak_bytes,
+    replay_batch,
+    to_ps,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,8 +33,8 @@ Flags = NDArray[np.bool_]
 BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
 """Terms of a step, which add up to it."""
 
-MIDDLE = 1
-"""Class of durations that most microbatches have."""
+MIDDLE, LAST = 1, 2
+"""Classes of durations: that of most microbatches, and that of the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +59,16 @@ class StepInputs:
     """int64[kinds]: gradient of the weights alone."""
     split_backward_ps: Ints
     """int64[kinds, 3]: the rest of the backward, by class."""
+    like_kind: Ints
+    """int64[kinds]: equal numbers where kinds take as long."""
     kind_s: Floats
-    """float64[kinds, STAGE_TERMS]: what ends and explains a step; see `kernels.step`."""
+    """float64[kinds, STAGE_TERMS]: what explains a step; see `kernels.step`."""
+    chunk_tail_s: Floats
+    """float64[chunks]: gradient traffic left when the last backward of a chunk has ended."""
+    reduce_after_s: Floats
+    """float64[ranks]: gradient traffic that nothing overlaps."""
+    gather_after_s: Floats
+    """float64[ranks]: parameter gathers that nothing overlaps."""
     static_bytes: Floats
     """float64[ranks]: what each rank holds besides activations."""
 
@@ -92,6 +108,13 @@ class Timings(NamedTuple):
     """bool[timings]: whether ranks wait."""
     of_replica: Ints
     """int64[replicas]: timing of each; of other placements it means nothing."""
+    silent: bool
+    """Whether nothing is left of any latency."""
+
+    @property
+    def transfers(self) -> bool:
+        """Whether anything is sent that takes time."""
+        return not self.silent or self.duration_ps is not self.alone_ps
 
 
 class Pipeline(NamedTuple):
@@ -126,12 +149,16 @@ def step_inputs(
     kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
     kind_ps[:, 0] = to_ps(times.forward_s)[:, None]
     kind_ps[:, 1] = to_ps(backward_s)
+    weight_ps = to_ps(weight_s)
+    # Whatever data parallelism adds to a backward stays with B.
+    split_backward_ps = to_ps(np.maximum(0.0, backward_s - weight_s[:, None]))
+    _, like_kind = distinct(
+        kind_ps[:, 0, MIDDLE], kind_ps[:, 1, MIDDLE], kind_ps[:, 1, LAST],
+        split_backward_ps[:, MIDDLE], split_backward_ps[:, LAST], weight_ps,
+    )  # fmt: skip
     kind_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
     kind_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[stage]
     kind_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[stage]
-    kind_s[:, kernels.TAIL] = times.tail_s
-    kind_s[:, kernels.REDUCE_AFTER] = times.reduce_after_s
-    kind_s[:, kernels.GATHER_AFTER] = times.gather_after_s
     kind_s[:, kernels.EXPOSED_LAST] = times.exposed_last_s
     kind_s[:, kernels.EXPOSED_EACH] = times.exposed_each_s
     return StepInputs(
@@ -144,10 +171,13 @@ def step_inputs(
         tied_s=tied_s,
         first_forward_ps=to_ps(times.first_forward_s),
         kind_ps=kind_ps,
-        weight_ps=to_ps(weight_s),
-        # Whatever data parallelism adds to a backward stays with B.
-        split_backward_ps=to_ps(np.maximum(0.0, backward_s - weight_s[:, None])),
+        weight_ps=weight_ps,
+        split_backward_ps=split_backward_ps,
+        like_kind=like_kind,
         kind_s=kind_s,
+        chunk_tail_s=times.tail_s.take(replicas.stage_kind.take(replicas.chunk_stage)),
+        reduce_after_s=replicas.per_rank(times.reduce_after_s.take(replicas.stage_kind)),
+        gather_after_s=replicas.per_rank(times.gather_after_s.take(replicas.stage_kind)),
         static_bytes=state.static_bytes,
     )
 
@@ -155,43 +185,41 @@ def step_inputs(
 def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -> Steps:
     """Replay the pipelines, those that share an order together, and end the steps."""
     num = len(order_of_job)
-    steps = Steps(
-        iteration_s=np.empty(num),
+    outputs = _Outputs(
         breakdown_s=np.empty((num, len(BREAKDOWN))),
-        pipeline_s=np.empty(num),
-        busiest_s=np.empty(num),
-        ending_s=np.empty(num),
-        ending_rank=np.empty(num, np.int64),
-        busiest_rank=np.empty(num, np.int64),
+        time_s=np.empty((num, 4)),
+        rank=np.empty((num, 2), np.int64),
         peak_bytes=np.empty(num),
         peak_rank=np.empty(num, np.int64),
     )
+    placement = inputs.replicas.placements.of.take(inputs.replicas.of_job)
     by_order = np.argsort(order_of_job, kind="stable")
-    first = offsets(np.bincount(order_of_job, minlength=len(orders)))
-    timings: dict[int, Timings] = {}
-    of_job = inputs.replicas.of_job
-    of = inputs.replicas.placements.of
-    outputs = _Outputs(np.empty((num, 4)), np.empty((num, 2), np.int64), steps)
-    for number, order in enumerate(orders):
-        jobs = by_order[first[number] : first[number + 1]]
-        placement = int(of[of_job[jobs[0]]])
-        if placement not in timings:
-            timings[placement] = _timings(inputs, order, np.flatnonzero(of == placement))
-        _run_order(inputs, order, jobs, timings[placement], outputs)
-    for place, column in enumerate(
-        (steps.iteration_s, steps.pipeline_s, steps.busiest_s, steps.ending_s)
-    ):
-        column[:] = outputs.time_s[:, place]
-    steps.ending_rank[:], steps.busiest_rank[:] = outputs.rank.T
-    return steps
+    for number in range(len(inputs.replicas.placements.found)):
+        jobs = by_order[placement.take(by_order) == number]
+        _run_placement(inputs, orders, jobs, order_of_job.take(jobs), outputs)
+    iteration_s, pipeline_s, busiest_s, ending_s = np.ascontiguousarray(outputs.time_s.T)
+    ending_rank, busiest_rank = np.ascontiguousarray(outputs.rank.T)
+    return Steps(
+        iteration_s=iteration_s,
+        breakdown_s=outputs.breakdown_s,
+        pipeline_s=pipeline_s,
+        busiest_s=busiest_s,
+        ending_s=ending_s,
+        ending_rank=ending_rank,
+        busiest_rank=busiest_rank,
+        peak_bytes=outputs.peak_bytes,
+        peak_rank=outputs.peak_rank,
+    )
 
 
 class _Outputs(NamedTuple):
+    """What kernels write of all jobs; see `kernels.step`."""
+
+    breakdown_s: Floats
     time_s: Floats
-    """float64[jobs, 4]: as `kernels.step.end_steps` writes them."""
     rank: Ints
-    """int64[jobs, 2]"""
-    steps: Steps
+    peak_bytes: Floats
+    peak_rank: Ints
 
 
 def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
@@ -199,12 +227,6 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
     stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
-    kind = replicas.stage_kind[stage]
-    alone_ps = inputs.kind_ps[kind]
-    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps[stage]
-    if order.splits_backward:
-        alone_ps[:, :, :, 1] = inputs.split_backward_ps[kind]
-        alone_ps[:, :, :, 2] = inputs.weight_ps[kind][..., None]
     virtual = replicas.chunk_first[chosen][:, None] + np.arange(placement.stage_of.size)
     latency_ps = np.ascontiguousarray(to_ps(inputs.p2p.latency_s[virtual]).transpose(0, 2, 1))
     asked = replicas.jobs.parallelism.overlap_p2p[chosen]
@@ -212,9 +234,18 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
     first, timing = distinct(
-        alone_ps.reshape(len(chosen), -1), latency_ps.reshape(len(chosen), -1), blocks
+        inputs.first_forward_ps.take(stage).reshape(len(chosen), -1),
+        inputs.like_kind.take(replicas.stage_kind.take(stage)).reshape(len(chosen), -1),
+        latency_ps.reshape(len(chosen), -1),
+        blocks,
     )
-    alone_ps, latency_ps, blocks = alone_ps[first], latency_ps[first], blocks[first]
+    stage, latency_ps, blocks = stage[first], latency_ps[first], blocks[first]
+    kind = replicas.stage_kind.take(stage)
+    alone_ps = inputs.kind_ps.take(kind, axis=0)
+    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps.take(stage)
+    if order.splits_backward:
+        alone_ps[:, :, :, 1] = inputs.split_backward_ps.take(kind, axis=0)
+        alone_ps[:, :, :, 2] = inputs.weight_ps.take(kind)[..., None]
     duration_ps = alone_ps
     if latency_ps.any() and blocks.any():
         duration_ps = alone_ps.copy()
@@ -223,17 +254,20 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         )
     of_replica = np.zeros(len(replicas), np.int64)
     of_replica[chosen] = timing
-    return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica)
+    silent = not latency_ps.any()
+    return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica, silent)
 
 
-def _replay(order: Order, timings: Timings, which: Ints) -> tuple[Replays, Replays]:
+def _replay(
+    order: Order, timings: Timings, which: Ints, into: tuple[Replays, Replays] | None = None
+) -> tuple[Replays, Replays]:
     """Return the replays of some timings, without transfers and with them."""
-    silent = timings.duration_ps is timings.alone_ps and not timings.latency_ps.any()
-    nothing = timings.latency_ps if silent else np.zeros_like(timings.latency_ps)
-    alone = replay_batch(order, timings.alone_ps, nothing, which=which)
-    if silent:
+    alone_into, into_ = (None, None) if into is None else into
+    alone = replay_batch(order, timings.alone_ps, None, which=which, into=alone_into)
+    if not timings.transfers:
         return alone, alone
-    return alone, replay_batch(order, timings.duration_ps, timings.latency_ps, which=which)
+    latency_ps = None if timings.silent else timings.latency_ps
+    return alone, replay_batch(order, timings.duration_ps, latency_ps, which=which, into=into_)
 
 
 def replay_job(inputs: StepInputs, order: Order, job: int) -> Pipeline:
@@ -256,25 +290,38 @@ def _kept_bytes(inputs: StepInputs, order: Order, placement: Placement, pipeline
     return kept
 
 
-def _run_order(
-    inputs: StepInputs, order: Order, jobs: Ints, timings: Timings, outputs: _Outputs
+def _run_placement(
+    inputs: StepInputs, orders: Sequence[Order], jobs: Ints, order_of_job: Ints, outputs: _Outputs
 ) -> None:
-    """Replay the jobs of one order, end their steps, and find their fullest ranks."""
+    """Replay jobs whose stages are placed alike, end their steps, and find their fullest ranks.
+
+    Parameters
+    ----------
+    inputs, orders, outputs
+        Of the whole batch.
+    jobs : int64[n]
+        Rows of the jobs, those of one order one after the other.
+    order_of_job : int64[n]
+        Their orders, ascending.
+    """
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
-    replica = replicas.of_job[jobs]
-    placement = replicas.placement(int(replica[0]))
-    timing = timings.of_replica[replica]
-    first, run = distinct(timing)
-    alone, replayed = _replay(order, timings, timing[first])
-    rank_first = replicas.rank_offset[replica]
+    replica = replicas.of_job.take(jobs)
+    same = np.flatnonzero(replicas.placements.of == replicas.placements.of[replica[0]])
+    timings = _timings(inputs, orders[order_of_job[0]], same)
+    timing = timings.of_replica.take(replica)
+    first, run = distinct_pairs(order_of_job, timing)
+    alone, replayed = _replay_all(orders, order_of_job.take(first), timings, timing.take(first))
+    microbatches = np.array([order.microbatches for order in orders], np.int64)
+    rank_first = replicas.rank_offset.take(replica)
     kernels.end_steps(
         jobs,
         run,
-        replicas.stage_offset[replica],
+        replicas.stage_offset.take(replica),
         rank_first,
-        np.ascontiguousarray(placement.model_stage),
-        order.microbatches,
-        batch.training.post_validation[jobs],
+        replicas.chunk_first.take(replica),
+        np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
+        microbatches.take(order_of_job),
+        batch.training.post_validation.take(jobs),
         replayed.rank_start_ps,
         replayed.rank_end_ps,
         replayed.last_backward_end_ps,
@@ -284,19 +331,70 @@ def _run_order(
         replicas.stage_kind,
         inputs.kind_s,
         inputs.times.exposed_first_s,
+        inputs.chunk_tail_s,
+        inputs.reduce_after_s,
+        inputs.gather_after_s,
         inputs.optimizer_s,
-        inputs.tied_s[replica],
-        batch.cluster.step_overhead_s[jobs],
-        outputs.steps.breakdown_s,
+        inputs.tied_s.take(replica),
+        batch.cluster.step_overhead_s.take(jobs),
+        outputs.breakdown_s,
         outputs.time_s,
         outputs.rank,
     )
-    pipeline = replicas.pipeline[replica]
-    first, held = distinct(pipeline)
-    pipelines = pipeline[first]
-    kept = _kept_bytes(inputs, order, placement, pipelines)
-    peak, _ = peak_bytes(order, kept, inputs.costs.weight_share[pipelines])
+    peak, held = _peaks(inputs, orders, order_of_job, replica)
     kernels.fullest_ranks(
-        jobs, rank_first, inputs.static_bytes, held, peak, outputs.steps.peak_bytes,
-        outputs.steps.peak_rank,
-    )  # fmt: skip
+        jobs, rank_first, inputs.static_bytes, held, peak, outputs.peak_bytes, outputs.peak_rank
+    )
+
+
+def _replay_all(
+    orders: Sequence[Order], order_of_run: Ints, timings: Timings, timing_of_run: Ints
+) -> tuple[Replays, Replays]:
+    """Return all replays of a placement, whose orders ascend, without transfers and with them."""
+    order = orders[order_of_run[0]]
+    alone = empty_replays(order, len(order_of_run))
+    replayed = empty_replays(order, len(order_of_run)) if timings.transfers else alone
+    begins = np.flatnonzero(np.diff(order_of_run, prepend=-1))
+    for begin, end in itertools.pairwise([*begins.tolist(), len(order_of_run)]):
+        _replay(
+            orders[order_of_run[begin]],
+            timings,
+            timing_of_run[begin:end],
+            (alone.rows(begin, end), replayed.rows(begin, end)),
+        )
+    return alone, replayed
+
+
+def _peaks(
+    inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints, replica: Ints
+) -> tuple[Floats, Ints]:
+    """Return the most activations that ranks hold at one time, and whose each job has.
+
+    Returns
+    -------
+    peak : float64[rows, pp]
+    held : int64[n]
+        Row of each job.
+    """
+    replicas = inputs.replicas
+    pipeline = replicas.pipeline.take(replica)
+    pair, pair_of_job = distinct_pairs(order_of_job, pipeline)
+    # Orders that differ in the number of microbatches alone mostly hold the same at their peaks.
+    kind_of_order: dict[int, int] = {}
+    of_kind: dict[tuple[bytes, bytes], tuple[int, Order]] = {}
+    for number in order_of_job[pair].tolist():
+        if number not in kind_of_order:
+            order = orders[number]
+            kind_of_order[number], _ = of_kind.setdefault(
+                compile_peaks(order).key, (len(of_kind), order)
+            )
+    kind = np.array([kind_of_order[number] for number in order_of_job[pair].tolist()], np.int64)
+    first, row_of_pair = distinct(kind, pipeline[pair])
+    placement = replicas.placement(int(replica[0]))
+    peak = np.empty((len(first), len(placement.model_stage)))
+    for number, order in of_kind.values():
+        rows = np.flatnonzero(kind[first] == number)
+        pipelines = pipeline[pair[first[rows]]]
+        kept = _kept_bytes(inputs, order, placement, pipelines)
+        peak[rows], _ = peak_bytes(order, kept, inputs.costs.weight_share[pipelines])
+    return peak, row_of_pair.take(pair_of_job)

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from projector.config.device import Device, Network, load_network
@@ -13,6 +14,12 @@ from projector.report.tables import DIM, add_row, flatten, grid, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
+
+GROUPS = ("gemm_libraries.", "attention_kernels.", "attention.", "expert_layer.")
+"""Fields that have tables of their own."""
+
+DITTO = "″"
+"""Stands for the source of the row above."""
 
 
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
@@ -63,27 +70,59 @@ def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
 def device_report(device: Device) -> list[RenderableType]:
     """Return every number of a device and of its usual network, with its source."""
     network = load_network(device.network)
-    return [
-        *_sourced(device.name, f"{device.architecture}, network {device.network}", device),
-        *_sourced(f"Network: {network.name}", "", network),
-    ]
+    parts = _sourced(device.name, f"{device.architecture}, network {device.network}", device)
+    return [*parts, *_sourced(f"Network: {network.name}", "", network)]
 
 
 def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableType]:
-    table = grid("=field", "<value", "<source")
+    """Return a table of an owner's own fields, and one for each group that it nests."""
+    groups: dict[str, dict[str, Any]] = {title: {}}
     for key, value in _fields(owner).items():
-        source = owner.sources.get(key) or owner.sources.get(key.partition(".")[0], "")
-        add_row(table, key, plain(value), Text(source, style=DIM))
-    return section(title, note, table)
+        group = next((name for name in GROUPS if key.startswith(name)), "")
+        groups.setdefault(group.rstrip(".") or title, {})[key.removeprefix(group)] = value
+    parts = []
+    for name, fields in groups.items():
+        prefix = "" if name == title else f"{name}."
+        parts += section(name, note if name == title else "", _table(owner, prefix, fields))
+    return parts
+
+
+def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Table:
+    table = grid("=field", "<value", "<source")
+    above = ""
+    for key, value in fields.items():
+        source = _source(owner, f"{prefix}{key}")
+        add_row(
+            table, key, plain(value), Text(DITTO if source and source == above else source, DIM)
+        )
+        above = source
+    return table
+
+
+def _source(owner: Device | Network, key: str) -> str:
+    """Return the source of a field, or of the nearest mapping that has one for all of it."""
+    while key not in owner.sources and "." in key:
+        key = key.rpartition(".")[0]
+    return owner.sources.get(key, "")
 
 
 def _fields(owner: Device | Network) -> dict[str, Any]:
-    values = owner.model_dump(exclude={"sources", "name", "network", "architecture", "vendor"})
-    tiles = values.pop("gemm_tiles", ())
+    named = {"sources", "name", "network", "architecture", "vendor"}
+    values = owner.model_dump(exclude=named, exclude_none=True)
     algorithms = values.pop("collective_algorithms", ())
+    menus = {"gemm_tiles": values.pop("gemm_tiles", ())}
+    for name, library in values.get("gemm_libraries", {}).items():
+        menus[f"gemm_libraries.{name}.tiles"] = library.pop("tiles")
     flat = flatten(values)
-    flat |= {f"gemm_tiles.{i}": f"{tile['m']}x{tile['n']}" for i, tile in enumerate(tiles)}
+    flat |= {name: ", ".join(_tile(tile) for tile in menu) for name, menu in menus.items() if menu}
     return flat | {f"collective_algorithms.{i}": name for i, name in enumerate(algorithms)}
+
+
+def _tile(tile: Mapping[str, Any]) -> str:
+    """Write a tile as ``projector gemm --tile`` reads it."""
+    cluster = tile["cluster_m"], tile["cluster_n"]
+    text = f"{tile['m']}x{tile['n']}"
+    return f"{text}:{cluster[0]}x{cluster[1]}" if max(cluster) > 1 else text
 
 
 def _rate(device: Device, kind: str) -> str:

@@ -13,6 +13,8 @@ from projector.schedule.programs import MIN_PERIODS
 from projector.schedule.registry import build
 from projector.schedule.replay import METHODS, replay_batch
 from projector.schedule.simulate import simulate_schedule
+from projector.serving.deployment import Deployment
+from projector.serving.step import prefill_time_s
 from projector.sweeps.engine import sweep
 
 _MODEL = {
@@ -51,6 +53,8 @@ def compile_kernels() -> None:
         list_gemms(("1024", "1024", "1024"), None, gpu="mi300x", model=model)
     collective_time("all_reduce", 1e6, 8, device="mi300x")
     project_attention(1, 16, 2048, head_dim=128, device="mi300x")
+    served = {"model": _JOBS[0]["model"], "cluster": {"device": "h100"}}
+    prefill_time_s(Deployment.parse(served, path="deployment"), 1, 128)
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
     order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
     for method in METHODS:

@@ -17,8 +17,6 @@ from .programs import MIN_CYCLES, compile_jump, compile_lanes, compile_line, fre
 PS_PER_S = 1e12
 
 _Times = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-_Outputs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
 
 METHODS = ("auto", "direct", "lanes", "jump")
 """Ways to replay a batch. All give the same, bit for bit."""
@@ -38,13 +36,13 @@ class Peaks(NamedTuple):
     """``int64[pp + 1]``"""
     state: NDArray[np.int64]
     """``int64[states, 2 * vpp]``"""
+    key: tuple[bytes, bytes]
+    """The same for orders with the same peaks."""
 
 
 class Replays(NamedTuple):
     """Times of n configurations, int64 picoseconds from the start of the first operation."""
 
-    makespan_ps: NDArray[np.int64]
-    """``int64[n]``: end of the last operation."""
     rank_start_ps: NDArray[np.int64]
     """``int64[n, pp]``: start of the first operation of each rank."""
     rank_end_ps: NDArray[np.int64]
@@ -53,6 +51,16 @@ class Replays(NamedTuple):
     """``int64[n, pp]``: time each rank spends in operations."""
     last_backward_end_ps: NDArray[np.int64]
     """``int64[n, pp, vpp]``: end of the last B (W, where it stands alone) of each chunk."""
+
+    @property
+    def makespan_ps(self) -> NDArray[np.int64]:
+        """``int64[n]``: end of the last operation."""
+        longest: NDArray[np.int64] = self.rank_end_ps.max(axis=1)
+        return longest
+
+    def rows(self, begin: int, end: int) -> "Replays":
+        """Return some of the configurations, in the same arrays."""
+        return Replays(*(column[begin:end] for column in self))
 
 
 class Timeline(NamedTuple):
@@ -85,7 +93,7 @@ def compile_peaks(order: Order) -> Peaks:
     state = kernels.compile_peaks(
         order.rank_offset, order.kind, order.chunk, order.vpp, order.splits_backward, offset
     )
-    peaks = Peaks(offset, state)
+    peaks = Peaks(offset, state, (offset.tobytes(), state.tobytes()))
     freeze(peaks)
     return peaks
 
@@ -93,9 +101,10 @@ def compile_peaks(order: Order) -> Peaks:
 def replay_batch(
     order: Order,
     duration_ps: ArrayLike,
-    p2p_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
     method: str = "auto",
     which: ArrayLike | None = None,
+    into: Replays | None = None,
 ) -> Replays:
     """Run one order with the durations of n configurations.
 
@@ -107,9 +116,10 @@ def replay_batch(
         By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
         last microbatch are class 2, everything else is class 1. A single microbatch has F in
         class 0 and B and W in class 2. Without W in the order, B lasts for both.
-    p2p_ps : int64[rows, 2, pp * vpp]
+    p2p_ps : int64[rows, 2, pp * vpp] or None
         Latency from each virtual stage to the next (row 0) and to the one before (row 1);
-        nothing is added between two chunks of one rank, whatever stands here.
+        nothing is added between two chunks of one rank, whatever stands here. None is no latency
+        anywhere, which is faster than many of 0.
     method : str
         ``direct`` runs one operation after the other; ``lanes`` runs 64 configurations side by
         side; ``jump`` leaves out the steady state of long orders, where they have one that can
@@ -117,12 +127,14 @@ def replay_batch(
         does not depend on it.
     which : int64[n], optional
         Row that each configuration has; without, row i is configuration i.
+    into : Replays, optional
+        Of n configurations, overwritten and returned; without, new ones are.
     """
     if method not in METHODS:
         msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
         raise ValueError(msg)
     times = _times(order, duration_ps, p2p_ps, which)
-    outputs = _outputs(order, len(times[2]))
+    outputs = empty_replays(order, len(times[2])) if into is None else into
     if method == "auto":
         method = fastest_method(order, len(times[2]))
     status = kernels.UNSURE
@@ -132,7 +144,8 @@ def replay_batch(
         status = _jump(order, times, outputs)
     if status == kernels.UNSURE:
         status, _ = _direct(order, times, outputs)
-    return _replays(status, outputs)
+    _check(status)
+    return outputs
 
 
 def fastest_method(order: Order, n: int) -> str:
@@ -163,9 +176,9 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
         As in :func:`replay_batch`.
     """
     times = _times(order, np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis])
-    outputs = _outputs(order, 1)
-    status, ends = _direct(order, times, outputs)
-    summary = _replays(status, outputs)
+    summary = empty_replays(order, 1)
+    status, ends = _direct(order, times, summary)
+    _check(status)
     line = compile_line(order)
     end_ps = ends[line.slot]
     index = line.line[line.slot - 1, kernels.DURATION]
@@ -173,18 +186,25 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
 
 
 def _times(
-    order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike, which: ArrayLike | None = None
+    order: Order,
+    duration_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
+    which: ArrayLike | None = None,
 ) -> _Times:
     """Check and cast.
 
     Returns
     -------
     int64[rows, pp * vpp * 9], int64[rows, 2, pp * vpp], int64[n]
-        Durations, latencies, and the row of each configuration.
+        Durations, latencies (no rows for none), and the row of each configuration.
     """
-    durations, latencies = _column(duration_ps, np.int64), _column(p2p_ps, np.int64)
+    durations = _column(duration_ps, np.int64)
     pp, vpp, n = order.pp, order.vpp, len(durations)
-    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != (n, 2, pp * vpp):
+    latencies = np.empty((0, 2, pp * vpp), np.int64)
+    if p2p_ps is not None:
+        latencies = _column(p2p_ps, np.int64)
+    expected = (0 if p2p_ps is None else n, 2, pp * vpp)
+    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != expected:
         msg = (
             f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
@@ -197,13 +217,13 @@ def _times(
     return durations.reshape(n, pp * vpp * 9), latencies, rows
 
 
-def _outputs(order: Order, n: int) -> _Outputs:
-    """Make room for what a replay writes: `Replays` without the makespan."""
+def empty_replays(order: Order, n: int) -> Replays:
+    """Make room for the replays of n configurations."""
     start, end, busy = (np.empty((n, order.pp), np.int64) for _ in range(3))
-    return start, end, busy, np.empty((n, order.pp, order.vpp), np.int64)
+    return Replays(start, end, busy, np.empty((n, order.pp, order.vpp), np.int64))
 
 
-def _direct(order: Order, times: _Times, outputs: _Outputs) -> tuple[int, NDArray[np.int64]]:
+def _direct(order: Order, times: _Times, outputs: Replays) -> tuple[int, NDArray[np.int64]]:
     """Return the status, and the end of each slot of the line in the last configuration."""
     line = compile_line(order)
     end_ps = np.empty(len(order.kind) + 1, np.int64)
@@ -222,7 +242,7 @@ def _direct(order: Order, times: _Times, outputs: _Outputs) -> tuple[int, NDArra
     return status, end_ps
 
 
-def _jump(order: Order, times: _Times, outputs: _Outputs) -> int:
+def _jump(order: Order, times: _Times, outputs: Replays) -> int:
     program = compile_jump(order)
     if program is None:
         return kernels.UNSURE
@@ -230,12 +250,11 @@ def _jump(order: Order, times: _Times, outputs: _Outputs) -> int:
     return pipeline_jump.replay_jump(*program, *times, periods_run, *outputs)
 
 
-def _replays(status: int, outputs: _Outputs) -> Replays:
+def _check(status: int) -> None:
     if status != kernels.OK:
         limit = kernels.MAX_PS / PS_PER_S
         msg = f"a time of the schedule is negative or the step is longer than {limit:.3g} s"
         raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
-    return Replays(outputs[1].max(axis=1), *outputs)
 
 
 def peak_bytes(

@@ -80,12 +80,13 @@ def expert_layer_times(
     return out
 
 
-def _pass_rate(layer: ExpertLayer) -> float:
-    """Bytes/s of a pass over rows: the compute units and the memory, one after the other."""
+def _pass_s(layer: ExpertLayer, num_bytes: Floats | float, elements: Floats | float) -> Floats:
+    """Seconds of passes over rows: the memory and the compute units, one after the other."""
     device = layer.device
-    units = device.compute_units * device.peak_clock_mhz * MEGA
+    clocks = device.compute_units * device.peak_clock_mhz * MEGA
     memory = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
-    return 1.0 / (1.0 / memory + 1.0 / (layer.kernels.pass_bytes_per_clk_per_cu * units))
+    units_s = elements / (layer.kernels.pass_elements_per_clk_per_cu * clocks)
+    return np.asarray(num_bytes / memory + units_s)
 
 
 def _routing_s(layer: ExpertLayer, tokens: int) -> float:
@@ -95,8 +96,8 @@ def _routing_s(layer: ExpertLayer, tokens: int) -> float:
     sort_s = costs.sort_unit_ns * NANOSECOND * picks / layer.device.compute_units
     fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
     if fused:
-        # Scores in; picks and their weights are small beside them.
-        return sort_s + 4.0 * scores / _pass_rate(layer)
+        # A score is read once in FP32 and then compared; picks and weights are small beside it.
+        return sort_s + float(_pass_s(layer, 4.0 * scores, 4.0 * scores))
     unfused_s = costs.unfused_router_us * MICROSECOND
     return sort_s + unfused_s + costs.unfused_router_ps * PICOSECOND * scores
 
@@ -104,31 +105,37 @@ def _routing_s(layer: ExpertLayer, tokens: int) -> float:
 def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
     """Return float64[draws], the passes over rows; 16-bit activations come in and go out."""
     code = MATRIX_TYPES.index(layer.dtype)
-    kernels, narrow = layer.kernels, code >= FIRST_NARROW
+    kernels, blocks = layer.kernels, layer.block_scaled
     operand = float(OPERAND_BYTES[code])
     rows = float(tokens * layer.hidden)
     pairs = loads.sum(axis=1).astype(np.float64)
     arriving, inner = pairs * layer.hidden, pairs * layer.inner
-    inputs = 2.0 * (1 + layer.gated)
-    wide = layer.block_scaled or not narrow
-    quantise = 0.0 if wide else (2.0 + operand) * rows
+    # Bytes and elements of everything but the activation.
+    moved, elements = np.zeros(len(pairs)), np.zeros(len(pairs))
+    wide = blocks or code < FIRST_NARROW
+    if not wide:
+        moved += (2.0 + operand) * rows
+        elements += 2.0 * rows
     if layer.fused:
         # The GEMMs gather their rows themselves, apply the activation and finalise.
-        return np.full(len(pairs), quantise / _pass_rate(layer))
-    permute = 2.0 * (2.0 if wide else operand) * arriving
-    activate = (inputs + (2.0 if layer.block_scaled else operand)) * inner
-    if layer.block_scaled:
-        permute = permute + (2.0 + operand) * arriving
-        if kernels.quantises_apart:
-            activate = activate + (2.0 + operand) * inner
-        else:
-            activate = (inputs + operand) * inner
-    finalise = 2.0 * arriving + 2.0 * rows + (4.0 * arriving if kernels.gathers else 0.0)
-    rate = _pass_rate(layer)
+        return _pass_s(layer, moved, elements)
+    moved += 2.0 * (2.0 if wide else operand) * arriving + 2.0 * arriving + 2.0 * rows
+    elements += 2.0 * arriving + arriving + rows
+    if blocks:
+        moved += (2.0 + operand) * arriving
+        elements += 2.0 * arriving
+    if kernels.gathers:
+        moved += 4.0 * arriving
+        elements += 2.0 * arriving
+    apart = blocks and kernels.quantises_apart
+    activated = (2.0 * (1 + layer.gated) + (2.0 if apart else operand)) * inner
+    if apart:
+        moved += (2.0 + operand) * inner
+        elements += 2.0 * inner
+    activation_s = _pass_s(layer, activated, (2.0 + layer.gated) * inner)
     longest = loads.max(axis=1, initial=0) * (2.0 if loads.shape[1] < FEW_EXPERTS else 1.0)
     uneven_s = kernels.fullest_expert_ns * NANOSECOND * longest
-    passes_s: Floats = (quantise + permute + finalise) / rate
-    passes_s += np.maximum(activate / rate, uneven_s)
+    passes_s: Floats = _pass_s(layer, moved, elements) + np.maximum(activation_s, uneven_s)
     return passes_s
 
 

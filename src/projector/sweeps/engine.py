@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,8 +144,10 @@ def _sweep(
         if not store.finished:
             begun = time.perf_counter()
             todo = _Todo(store)
-            for part in _parts(found, axes, plan, todo, crew, cluster, progress):
-                store.put(part)
+            made = _parts(found, axes, plan, todo, crew, cluster, progress, store.drafts)
+            with closing(made):
+                for part in made:
+                    store.put(part)
             seconds = time.perf_counter() - begun
         return SweepResult(
             plan,
@@ -192,8 +194,9 @@ def _parts(
     workers: int,
     cluster: "Cluster | None",
     progress: Progress | None,
-) -> Iterator[Part]:
-    """Yield the chunks of ``todo`` in order."""
+    drafts: Path | None = None,
+) -> Generator[Part, None, None]:
+    """Yield the chunks of ``todo`` in order; see `Crew` for ``drafts``."""
     points = sum(len(plan.chunk(number)) for number in todo)
     chunks = -(-points // plan.chunk_points)
     with ExitStack() as stack:
@@ -202,7 +205,7 @@ def _parts(
             crew = cluster.crew(space, axes, plan.chunk_points, chunks)
             parts = stack.enter_context(crew).project(todo)
         elif workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
-            local = Crew(min(workers, chunks), space, axes, plan.chunk_points)
+            local = Crew(min(workers, chunks), space, axes, plan.chunk_points, drafts)
             parts = stack.enter_context(local).project(todo)
         else:
             sweeper = Sweeper(space, axes, plan.chunk_points)

@@ -4,7 +4,6 @@ What a point says of a section of its job depends on a few axes, and so does eve
 every computed field. Each is read once for each combination of those axes and then looked up.
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -67,11 +66,11 @@ class Lookup:
             return np.zeros(len(places), np.int64)
         key = places.combined(self._axes)
         if self._dense is not None:
-            found = self._dense[key]
+            found = self._dense.take(key)
             if len(found) and found.min() == _UNKNOWN:
                 new = np.unique(key[found == _UNKNOWN])
                 self._dense[new] = [self._add(each) for each in new.tolist()]
-                found = self._dense[key]
+                found = self._dense.take(key)
             return found
         distinct, inverse = np.unique(key, return_inverse=True)
         numbers = [
@@ -126,7 +125,7 @@ class Places:
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
         """Leave points out."""
-        self._place = np.ascontiguousarray(self._place[:, np.flatnonzero(kept)])
+        self._place = self._place.take(np.flatnonzero(kept), axis=1)
 
     def on(self, axis: int) -> Ints:
         """Return the places on one axis."""
@@ -182,9 +181,7 @@ class PointReader:
         ]
         other = [field for field in space.fields if field.partition(".")[0] not in SECTIONS]
         self._others = self._lookup(other, self._other)
-        self._tables: list[SectionTable] = [
-            make([getattr(space.base, name)]) for name, make in TABLES.items()
-        ]
+        self._tables = [_Table(name, make) for name, make in TABLES.items()]
 
     def _lookup(self, fields: Sequence[str], compute: Callable[..., Any]) -> Lookup:
         axes, derived = self.space.axes_of(fields)
@@ -231,6 +228,7 @@ class PointReader:
         places = Places(self.space, points)
         rows = np.arange(len(points))
         left_out: list[tuple[ProjectorError | str, int]] = []
+        sections: list[Ints] = []
 
         def drop(
             numbers: Ints, bad: NDArray[np.bool_], why: Callable[[int], ProjectorError | str]
@@ -245,6 +243,7 @@ class PointReader:
             )
             rows = rows[~bad]
             places.keep(~bad)
+            sections[:] = [section[~bad] for section in sections]
 
         for lookup in self._derived.values():
             numbers = lookup.numbers(places)
@@ -252,22 +251,21 @@ class PointReader:
         for text, lookup in self._constraints:
             numbers = lookup.numbers(places)
             drop(numbers, lookup.false(numbers), partial(_broken, lookup, text))
-        for lookup in (*self._sections, self._others):
+        for lookup in self._sections:
             numbers = lookup.numbers(places)
+            sections.append(numbers)
             drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
-        found = np.stack([lookup.numbers(places) for lookup in self._sections])
-        return PointBatch(rows, self._batch(found), self._columns(places), left_out)
+        numbers = self._others.numbers(places)
+        drop(numbers, self._others.failed(numbers), self._others.values.__getitem__)
+        return PointBatch(rows, self._batch(np.stack(sections)), self._columns(places), left_out)
 
     def _batch(self, numbers: Ints) -> JobBatch:
-        for place, (name, make) in enumerate(TABLES.items()):
-            lookup = self._sections[place]
-            # An error has no fields; the base stands in its place, for no job.
-            base = getattr(self.space.base, name)
-            items = [base if isinstance(each, ProjectorError) else each for each in lookup.values]
-            known = self._tables[place].items
-            if len(known) != len(items) or any(map(operator.is_not, known, items)):
-                self._tables[place] = make(items)
-        tables = Sections(*self._tables)
+        tables = Sections(
+            *(
+                table.of(lookup.values, getattr(self.space.base, table.name))
+                for table, lookup in zip(self._tables, self._sections, strict=True)
+            )
+        )
 
         def job(row: int) -> Job:
             sections = {
@@ -286,6 +284,29 @@ class PointReader:
         for field, lookup in self._derived.items():
             columns[field] = (lookup.numbers(places), lookup.values)
         return columns
+
+
+class _Table:
+    """The table of what a look-up of sections has found, which grows with it."""
+
+    def __init__(self, name: str, make: Callable[[Sequence[Any]], SectionTable]) -> None:
+        self.name = name
+        self._make = make
+        self._values: list[Any] | None = None
+        self._table: SectionTable
+
+    def of(self, values: list[Any], base: Any) -> SectionTable:
+        """Return the table of these values, a list that only grows.
+
+        An error has no fields; the base stands in its place, for no job.
+        """
+        known = len(self._table.items) if values is self._values else 0
+        more = [base if isinstance(each, ProjectorError) else each for each in values[known:]]
+        if not known:
+            self._values, self._table = values, self._make(more)
+        elif more:
+            self._table.grow(more)
+        return self._table
 
 
 def _broken(lookup: Lookup, text: str, number: int) -> ProjectorError | str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from projector.projection.measures import Coded
 from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell
-from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode
+from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode, write_draft
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,18 +159,44 @@ def best_rows(table: "pa.Table", group: Ints) -> Ints:
 class Sweeper:
     """Projects the chunks of one sweep."""
 
-    def __init__(self, space: Space, axes: Mapping[str, str], chunk_points: int) -> None:
-        """Begin with nothing known; ``axes`` is of `axis_kinds`."""
+    def __init__(
+        self,
+        space: Space,
+        axes: Mapping[str, str],
+        chunk_points: int,
+        drafts: Path | None = None,
+    ) -> None:
+        """Begin with nothing known.
+
+        Parameters
+        ----------
+        space, axes
+            As of `Projector`.
+        chunk_points : int
+            Points of a chunk.
+        drafts : Path, optional
+            Where rows are written, of a `Store`; without, parts carry them.
+        """
+        self._drafts = drafts
         self._plan = Plan.of(space, column_kinds(axes), chunk_points)
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
 
     def part(self, chunk: int) -> Part:
-        """Project one chunk."""
+        """Project one chunk.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be written.
+        """
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible)
-        return Part(chunk, encode(batch.table, self._schema), totals)
+        content = encode(batch.table, self._schema)
+        if self._drafts is None or not content:
+            return Part(chunk, content, totals)
+        return Part(chunk, b"", totals, write_draft(self._drafts, chunk, content))
 
 
 def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":

@@ -4,12 +4,15 @@
 Names that begin with ``_`` are ours: ``_sweep.json`` says which sweep this is, ``_chunks.jsonl``
 has a line for every finished chunk, ``_lock`` keeps two runs apart. Every file is renamed into its
 place when it is complete, and a line is added after that, so that a run may end at any moment.
+Workers of this machine write drafts of parts, whose names no other run has: one that outlives its
+caller for a moment does not meddle with the run that continues. Only the caller renames.
 """
 
 import contextlib
 import errno
 import json
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,13 +150,22 @@ class Totals:
             self.infeasible[name] = self.infeasible.get(name, 0) + count
 
 
+class Draft(NamedTuple):
+    """A file that is written but has no name yet that counts."""
+
+    path: Path
+    size: int
+    """Bytes."""
+
+
 class Part(NamedTuple):
     """One finished chunk."""
 
     chunk: int
     content: bytes
-    """Its rows as a Parquet file; nothing where there are none."""
+    """Its rows as a Parquet file; nothing where there are none, or where a draft has them."""
     totals: Totals
+    draft: Draft | None = None
 
 
 def encode(table: "pa.Table", schema: "pa.Schema") -> bytes:
@@ -208,6 +220,8 @@ class Store:
         self._lock: BinaryIO | None = None
         self._done = bytearray()
         self._totals: Totals = Totals()
+        self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
+        """How the names of drafts begin."""
         try:
             self._open(overwrite=overwrite)
         except OSError as error:
@@ -242,16 +256,18 @@ class Store:
         ConfigError
             If it cannot be written; what is finished stays.
         """
-        chunk, content, totals = part
+        chunk, content, totals, draft = part
         try:
-            if content:
+            if draft is not None:
+                _name(draft.path, part_path(self.path, chunk))
+            elif content:
                 _write_whole(part_path(self.path, chunk), content)
             line = {
                 "chunk": chunk,
                 "points": totals.points,
                 "rows": totals.rows,
                 "fit": totals.fit,
-                "bytes": len(content),
+                "bytes": len(content) if draft is None else draft.size,
                 "infeasible": totals.infeasible,
             }
             if self._journal is None:
@@ -363,6 +379,31 @@ class Store:
                 seen[chunk] = 1
                 lines.append(line)
         _write_whole(self.path / JOURNAL, b"".join(lines))
+
+
+def write_draft(drafts: Path, chunk: int, content: bytes) -> Draft:
+    """Write the rows of a chunk where only the `Store` with these ``drafts`` looks for them.
+
+    Raises
+    ------
+    ConfigError
+        If they cannot be written; nothing of them stays.
+    """
+    path = drafts.with_name(f"{drafts.name}{chunk:06d}")
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise not_written(drafts.parent, error) from None
+    return Draft(path, len(content))
+
+
+def remove_drafts(drafts: Path) -> None:
+    """Remove what has not become a part."""
+    for path in drafts.parent.glob(f"{drafts.name}*"):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def is_begun(folder: Path) -> bool:
@@ -515,15 +556,19 @@ def _write_whole(target: Path, content: bytes) -> None:
     """Write a file under another name and rename it."""
     temporary = target.with_name(f"{NEW}{target.name}")
     try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
+        temporary.write_bytes(content)
+        _name(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _name(temporary: Path, target: Path) -> None:
+    """Rename a file once all of it is on the disk."""
+    with temporary.open("r+b") as stream:
+        os.fsync(stream.fileno())
+    temporary.replace(target)
 
 
 def _append(stream: BinaryIO, line: bytes) -> None:
