@@ -32,9 +32,10 @@ AHEAD = 3
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Workers share the processors among themselves."""
 
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 """glibc hands the arrays of a chunk back to the system, and the next chunk finds fresh pages, which
-took a tenth of its time; told so, it keeps them. What the caller's environment says goes first."""
+took a tenth of its time; told so, it keeps them. 32 MiB is the largest that every version takes.
+What the caller's environment says goes first."""
 
 UNUSED = frozenset({"pandas", "scipy.linalg"})
 """What Arrow and numba load at their first use, if it is there, for tables and functions that no
