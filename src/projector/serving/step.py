@@ -174,7 +174,7 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     # Rows that also multiply stream a cache, in kernels made for it.
     streamed_s = table.bytes[rows] / records["hbm_bytes_per_s"]
     traffic_s = np.where(table.flop[rows] > 0.0, streamed_s, traffic_s)
-    rate = records["matrix_flop_per_s"][np.arange(len(rows)), code]
+    rate = records["attention_flop_per_s"][np.arange(len(rows)), code]
     matrix_s = table.flop[rows] / (rate * records["attention_forward_efficiency"])
     # A kernel that does little still waits for memory once.
     row_s[rows] = np.maximum(traffic_s, matrix_s) + table.launches[rows] * records["hbm_latency_s"]
@@ -198,7 +198,7 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     expert = table.expert[rows] == 1
     records = steps.devices[device]
-    start_s = records["gemm_overhead_s"] + records["hbm_latency_s"]
+    start_s = records["gemm_overhead_s"]
 
     def times(extent: Ints) -> Floats:
         out = np.empty(len(rows))
