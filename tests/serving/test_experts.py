@@ -158,7 +158,9 @@ def test_a_layer_does_not_depend_on_its_neighbours():
 
 def test_many_picks_leave_the_fused_router():
     loads = np.full(128, 8)
-    few, many = (time_s(loads, topk=topk) for topk in (16, 17))
+    # DeepGEMM's tiles do not depend on how many picks a launch was tuned for.
+    fields = {"dtype": "fp8", "block_scaled": True}
+    few, many = (time_s(loads, topk=topk, **fields) for topk in (16, 17))
     assert many - few > 0.9 * load_device("h200").expert_layer.unfused_router_us * 1e-6
 
 

@@ -360,7 +360,8 @@ class Device(Sourced):
 
     gpc_units: tuple[PositiveInt, ...] = ()
     """Compute units of each graphics cluster, which a thread-block cluster cannot cross; none
-    given means that only the whole device bounds it."""
+    given means that only the whole device bounds it. Where they do not add up to
+    ``compute_units``, the device was changed, and they are taken in proportion."""
 
     grouped_gemm_efficiency_forward: float = Field(default=1.0, gt=0, le=1)
     """Rate of a grouped GEMM (experts) over that of one dense GEMM of the same size, forward."""
@@ -456,10 +457,6 @@ class Device(Sourced):
                 peak = self.peak_clock_mhz
                 msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({peak})"
                 raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
-        if self.gpc_units and sum(self.gpc_units) != self.compute_units:
-            total = sum(self.gpc_units)
-            msg = f"gpc_units add up to {total}, compute_units are {self.compute_units}"
-            raise ConfigError(msg, key="gpc_units", value=list(self.gpc_units))
         if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
             msg = (
                 f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "

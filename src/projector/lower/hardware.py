@@ -1,6 +1,7 @@
 """Devices and networks as the records kernels read, in SI units."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
@@ -141,10 +142,13 @@ def _add_gemm(row: np.void, device: Device, library: str) -> None:
 
 def tile_row(device: Device, tile: GemmTile) -> tuple[float, ...]:
     """Return one row of a device record's ``tiles``."""
-    cluster = tile.cluster_m * tile.cluster_n
-    parts = device.gpc_units if cluster > 1 and device.gpc_units else (device.compute_units,)
-    # A device smaller than one cluster runs it all the same, unit after unit.
-    units = max(sum(part // cluster for part in parts) * cluster, 1)
+    cluster, units = tile.cluster_m * tile.cluster_n, device.compute_units
+    if cluster > 1:
+        total, ends = sum(device.gpc_units) or units, accumulate(device.gpc_units or (units,))
+        bounds = [0, *(end * units // total for end in ends)]
+        filled = sum((end - begin) // cluster for begin, end in pairwise(bounds)) * cluster
+        # A device smaller than one cluster runs it all the same, unit after unit.
+        units = max(filled, 1)
     return (
         tile.m, tile.n, tile.k_bytes, tile.efficiency, tile.cluster_m, tile.cluster_n,
         0.5 if tile.pair == "n" else 1.0, 0.5 if tile.pair == "m" else 1.0, units,

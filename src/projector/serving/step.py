@@ -9,6 +9,8 @@ from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
+from projector.kernels.gemm import MEMORY as MEMORY_BOUND
+from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, OperationTable
@@ -189,9 +191,9 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
 def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     """Return the seconds of GEMM rows.
 
-    Weight-only quantisation reads as much as a GEMM with ``weight_share`` times the columns; it
-    computes no faster than all of it takes at the matrix rate, and is never slower than the GEMM
-    with wide weights (dequantising is hidden).
+    Weight-only quantisation reads as much as a GEMM with ``weight_share`` times the columns. It
+    gains where memory or the start is what a GEMM waits for, computes no faster than all of it
+    takes at the matrix rate, and is never slower than with wide weights (dequantising is hidden).
     """
     workload = table.workload[rows]
     device = steps.device[workload]
@@ -200,12 +202,12 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     records = steps.devices[device]
     start_s = records["gemm_overhead_s"]
 
-    def times(extent: Ints) -> Floats:
-        out = np.empty(len(rows))
-        out[~expert] = gemm_time_columns(
+    def times(extent: Ints) -> tuple[Floats, Ints]:
+        out, bound = np.empty(len(rows)), np.full(len(rows), MEMORY_BOUND)
+        out[~expert], bound[~expert], _ = gemm_time_columns(
             extent[~expert], table.dtype[rows][~expert], table.out_bytes[rows][~expert],
             np.ones(np.count_nonzero(~expert)), device[~expert], steps.devices,
-        )[0]  # fmt: skip
+        )  # fmt: skip
         groups = extent[expert, 3]
         out[expert], _ = grouped_gemm_time_columns(
             np.concatenate([[0], np.cumsum(groups)]), np.repeat(extent[expert, 0], groups),
@@ -213,9 +215,9 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
             steps.grouped_class[workload[expert]], steps.grouped,
         )  # fmt: skip
         out[expert] += start_s[expert]
-        return out
+        return out, bound
 
-    wide_s = times(extents)
+    wide_s, bound = times(extents)
     head = table.label[rows] == table.labels.index(HEAD)
     share = np.where(head, steps.head_share[workload], steps.weight_share[workload])
     if not np.any(share < 1.0):
@@ -224,4 +226,6 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     fewer[:, 1] = np.ceil(extents[:, 1] * share)
     rate = steps.devices["matrix_flop_per_s"][device, table.dtype[rows]]
     light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
-    return np.where(share < 1.0, np.minimum(wide_s, np.maximum(times(fewer), light_s)), wide_s)
+    narrow_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
+    gains = (share < 1.0) & ((bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND))
+    return np.where(gains, narrow_s, wide_s)
