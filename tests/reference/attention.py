@@ -129,6 +129,7 @@ def forward_parts(shape, causal, window, code, device):
         rows, columns, _, mask_rows = tile
         step_s, softmax_s = inner_step_s(False, d_qk, d_v, tile, code, device)
         mask_s = device["attention_mask_exposed"] * softmax_s
+        mask_rows = 0 if window else mask_rows
         counts = block_steps(queries, rows, keys, int(columns), low, high, packed, mask_rows)
         groups_s = [steps * step_s + masked * mask_s for steps, masked in counts]
         tail = device["attention_tail"]

@@ -78,7 +78,7 @@ def memory_s(m, n, k, batch, tile, code, out_bytes, device):
     return max(from_memory / rate, from_cache / max(device["mall_bytes_per_s"], rate))
 
 
-def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split):
+def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share):
     tile_m, tile_n, k_bytes, efficiency, _, _, share_m, share_n, units = tile
     clock = device["clock_hz"][code]
     step = k_bytes / 2
@@ -99,7 +99,8 @@ def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split):
     between_s = device["gemm_epilogue_exposed"] * epilogue_s
     one_after_another_s = waves * loop_s + (waves - 1) * between_s + epilogue_s
     l2_s = batch * l2_loads(m, n, k, tile, code) / device["l2_bytes_per_s"]
-    return max(one_after_another_s, waves * epilogue_s, l2_s)
+    # L2 has a clock of its own.
+    return max(one_after_another_s / clock_share, waves * epilogue_s / clock_share, l2_s)
 
 
 def reduce_s(m, n, batch, split, device):
@@ -112,7 +113,7 @@ def reduce_s(m, n, batch, split, device):
 
 
 def candidate_time(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share=1.0):
-    core = core_s(m, n, k, batch, code, out_bytes, share, device, tile, split) / clock_share
+    core = core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share)
     memory = memory_s(m, n, k, batch, tile, code, out_bytes, device)
     time = device["gemm_overhead_s"] + reduce_s(m, n, batch, split, device)
     return time + max(core, memory) + device["gemm_overlap_loss"] * min(core, memory)

@@ -21,7 +21,16 @@ from pydantic import (
 
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.gemm import GemmLibrary, GemmTile, MatrixType, Power, Quantising, WsPersistent
+from projector.config.gemm import (
+    MOST_TILES,
+    GemmLibrary,
+    GemmTile,
+    MatrixType,
+    Power,
+    Quantising,
+    Share,
+    WsPersistent,
+)
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
@@ -216,7 +225,9 @@ class ExpertLayerCosts(Config):
     unfused_router_ps: NonNegativeFloat = 25.0
     """What it adds for each score (token and expert)."""
 
-    kernels: dict[str, ExpertKernels] = Field(default_factory=lambda: {"bf16": ExpertKernels()})
+    kernels: dict[str, ExpertKernels] = Field(
+        default_factory=lambda: {"bf16": ExpertKernels()}, min_length=1
+    )
     """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
     activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
     library ran. A type without an entry runs as the next wider one that has one."""
@@ -274,7 +285,7 @@ class Device(Sourced):
     matrix_peak_tflops: dict[MatrixType, PositiveFloat]
     """Dense datasheet peak, the denominator of MFU."""
 
-    gemm_efficiency: dict[MatrixType, float]
+    gemm_efficiency: dict[MatrixType, Share]
     """Share of the rate at the sustained clock that the best large GEMM reaches."""
 
     vector_tflops: PositiveFloat
@@ -372,7 +383,7 @@ class Device(Sourced):
     expert_layer: ExpertLayerCosts = ExpertLayerCosts()
     """Grouped GEMMs over unequal loads, and the kernels around them (inference)."""
 
-    gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1)
+    gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1, max_length=MOST_TILES)
     """Tile menu of the GEMM library that training uses by default."""
 
     gemm_libraries: dict[str, GemmLibrary] = Field(default_factory=dict)
@@ -457,6 +468,15 @@ class Device(Sourced):
                 peak = self.peak_clock_mhz
                 msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({peak})"
                 raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
+        if self.power is not None:
+            self._check_power(self.power)
+        fastest = self.attention_boost_clock_mhz or self.peak_clock_mhz
+        if (self.attention_clock_mhz or 0.0) > fastest:
+            msg = f"attention_clock_mhz ({self.attention_clock_mhz}) exceeds its boost ({fastest})"
+            raise ConfigError(msg, key="attention_clock_mhz", value=self.attention_clock_mhz)
+        if "default" in self.gemm_libraries:
+            msg = "gemm_libraries.default: this name stands for gemm_tiles; choose another"
+            raise ConfigError(msg, key="gemm_libraries.default", value="default")
         if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
             msg = (
                 f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "
@@ -464,6 +484,17 @@ class Device(Sourced):
             )
             raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
         return self
+
+    def _check_power(self, power: Power) -> None:
+        cap_w = self.tdp_w * min(power.loaded_share, power.short_share)
+        if power.idle_w >= cap_w:
+            msg = f"power.idle_w ({power.idle_w:g}) leaves nothing of the cap ({cap_w:g} W)"
+            raise ConfigError(msg, key="power.idle_w", value=power.idle_w, allowed=f"< {cap_w:g}")
+        for kind in power.pj_per_flop.keys() & self.sustained_clock_mhz.keys():
+            clock = self.sustained_clock_mhz[kind]
+            if clock > power.max_clock_mhz:
+                msg = f"power.max_clock_mhz ({power.max_clock_mhz:g}) is below {kind}'s {clock:g}"
+                raise ConfigError(msg, key="power.max_clock_mhz", value=power.max_clock_mhz)
 
     def peak_tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.

@@ -1,6 +1,6 @@
 """How a device multiplies matrices: the tiles its libraries offer, and the power it takes."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -10,13 +10,25 @@ MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
+MOST_TILES = 40
+"""Longest tile menu."""
+
+MOST_ROWS = 1024
+"""Rows or columns beyond which no compute unit holds a tile."""
+
+MOST_UNITS = 16
+"""Units beyond which no device forms a cluster."""
+
+
 class GemmTile(Config):
     """One output tile of a compute unit that a GEMM library offers."""
 
-    m: PositiveInt
+    m: int = Field(gt=0, le=MOST_ROWS)
     """Rows of the output tile."""
 
-    n: PositiveInt
+    n: int = Field(gt=0, le=MOST_ROWS)
     """Columns of the output tile."""
 
     k_bytes: PositiveInt
@@ -25,10 +37,10 @@ class GemmTile(Config):
     efficiency: float = Field(default=1.0, gt=0, le=1)
     """Share of the matrix pipe that the main loop keeps busy at a given clock."""
 
-    cluster_m: PositiveInt = 1
+    cluster_m: int = Field(default=1, gt=0, le=MOST_UNITS)
     """Units of a thread-block cluster along M; they share one load of B from L2."""
 
-    cluster_n: PositiveInt = 1
+    cluster_n: int = Field(default=1, gt=0, le=MOST_UNITS)
     """Units of a thread-block cluster along N; they share one load of A from L2."""
 
     pair: Literal["m", "n"] | None = None
@@ -39,7 +51,7 @@ class GemmTile(Config):
 class GemmLibrary(Config):
     """What one GEMM library does otherwise than the device's default one."""
 
-    tiles: tuple[GemmTile, ...] = ()
+    tiles: tuple[GemmTile, ...] = Field(default=(), max_length=MOST_TILES)
     """Its tile menu; none given means the device's ``gemm_tiles``."""
 
     overhead_us: NonNegativeFloat | None = None
@@ -52,7 +64,7 @@ class GemmLibrary(Config):
     """Rows of tiles that are worked off together before the next columns; none given means the
     near-square groups of tiles that libraries swizzle to."""
 
-    efficiency: dict[MatrixType, float] = Field(default_factory=dict)
+    efficiency: dict[MatrixType, Share] = Field(default_factory=dict)
     """Instead of ``gemm_efficiency``."""
 
     clk_per_k: dict[MatrixType, NonNegativeFloat] = Field(default_factory=dict)
@@ -89,7 +101,8 @@ class Power(Config):
     """Voltage at the lowest clock over that at the highest."""
 
     pj_per_flop: dict[MatrixType, PositiveFloat]
-    """Energy of one FLOP at the highest clock, random data."""
+    """Energy of one FLOP at the highest clock, random data. A type without one runs at its
+    sustained clock."""
 
     pj_per_hbm_byte: NonNegativeFloat
     """Energy of one byte from memory."""

@@ -179,7 +179,7 @@ def _steps(walk: _Walk, block: float, masks: bool) -> tuple[float, float]:
     begin, end = max(0.0, first + walk.low), min(walk.walked - 1.0, last + walk.high)
     if end < begin:
         return 0.0, 0.0
-    if walk.mask_rows > 0.0:
+    if walk.mask_rows > 0.0 and walk.low == -_UNBOUNDED:
         end = min(walk.walked, np.ceil((end + 1.0) / walk.mask_rows) * walk.mask_rows) - 1.0
     steps = np.floor(end / walk.step) + 1.0
     if begin > 0.0:

@@ -39,8 +39,9 @@ BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead", "issue", "epilogue")
 COMPUTE, L2_FILL, L2, MEMORY, OVERHEAD, ISSUE, EPILOGUE = range(7)
 
 TERMS = (
-    "start_s", "matrix_s", "l2_fill_s", "issue_s", "epilogue_s", "l2_s", "memory_s", "loss_s",
-    "reduce_s", "tiles", "waves", "units", "hbm_bytes", "l2_bytes", "clock_share", "power_w",
+    "start_s", "matrix_s", "l2_fill_s", "issue_s", "epilogue_s", "epilogues_s", "l2_s", "memory_s",
+    "loss_s", "reduce_s", "tiles", "waves", "units", "hbm_bytes", "l2_bytes", "clock_share",
+    "power_w",
 )  # fmt: skip
 """Columns of `gemm_terms`."""
 
@@ -203,10 +204,13 @@ def _core(problem: _Problem, tile: _Tile) -> _Core:
 
 
 @helper
-def _busy(core: _Core) -> float:
-    """Seconds of the compute units: the main loops and what they do not hide, or L2."""
+def _busy(core: _Core, clock_share: float) -> float:
+    """Seconds of the compute units: the main loops and what they do not hide, or L2.
+
+    L2 has a clock of its own.
+    """
     loops = max(core.matrix, core.fill, core.issue) + core.epilogue
-    return float(max(loops, core.epilogues, core.l2))
+    return float(max(max(loops, core.epilogues) / clock_share, core.l2))
 
 
 @helper
@@ -310,7 +314,7 @@ def _evaluate(
     """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
     for c in range(count):
         tile = _candidate(menu_FC, c)
-        joined = _joined(problem, _busy(_core(problem, tile)), _memory(problem, tile))
+        joined = _joined(problem, _busy(_core(problem, tile), 1.0), _memory(problem, tile))
         time = problem.start_s + joined + _reduce(problem, tile)
         deep = problem.k >= MIN_SPLIT_DEPTH * tile.split and tile.split <= problem.max_split
         time_s_C[c] = time if deep or tile.split == 1.0 else math.inf
@@ -370,13 +374,15 @@ def _bound(problem: _Problem, tile: _Tile, time_s: float, clock_share: float) ->
     """Name the longest part; overhead where what no part explains is longer than any."""
     core, memory_s = _core(problem, tile), _memory(problem, tile)
     loop_s = max(core.matrix, core.fill, core.issue)
-    if time_s > 2.0 * max(max(loop_s, core.epilogue, core.l2) / clock_share, memory_s):
+    busy_s = _busy(core, clock_share)
+    epilogue_s = max(core.epilogue, core.epilogues if core.epilogues > loop_s else 0.0)
+    if time_s > 2.0 * max(max(loop_s, epilogue_s) / clock_share, core.l2, memory_s):
         return OVERHEAD
-    if memory_s >= _busy(core) / clock_share:
+    if memory_s >= busy_s:
         return MEMORY
-    if core.l2 >= _busy(core):
+    if core.l2 >= busy_s:
         return L2
-    if core.epilogue > loop_s:
+    if epilogue_s > loop_s:
         return EPILOGUE
     if core.matrix == loop_s:
         return COMPUTE
@@ -388,8 +394,8 @@ def _power(
     device: np.void, code: int, problem: _Problem, tile: _Tile, clock_share: float
 ) -> tuple[float, float]:
     """Watts and seconds where the clock is this share of the one that the rates hold at."""
-    core_s, memory_s = _busy(_core(problem, tile)), _memory(problem, tile)
-    time_s = problem.start_s + _joined(problem, core_s / clock_share, memory_s)
+    core_s, memory_s = _busy(_core(problem, tile), clock_share), _memory(problem, tile)
+    time_s = problem.start_s + _joined(problem, core_s, memory_s)
     time_s += _reduce(problem, tile)
     flop = 2.0 * problem.m * problem.n * problem.k * problem.batch
     hbm_bytes, _ = _traffic(problem, tile)
@@ -403,7 +409,9 @@ def _power(
 def _clock_share(device: np.void, code: int, problem: _Problem, tile: _Tile) -> float:
     """Highest share of the clock at which the kernel stays within the power cap."""
     cap_w = device["power_cap_w"]
-    if cap_w <= 0.0 or _power(device, code, problem, tile, 1.0)[0] <= cap_w:
+    if cap_w <= 0.0 or device["joule_per_flop"][code] <= 0.0:
+        return 1.0
+    if _power(device, code, problem, tile, 1.0)[0] <= cap_w:
         return 1.0
     low, high = LOWEST_CLOCK, 1.0
     for _ in range(HALVINGS):
@@ -537,10 +545,11 @@ def gemm_terms(
     choice_G : int64[G]
         Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms (zeros).
     term_GT : float64[G, len(TERMS)]
-        Output. Seconds at the clock that the rates hold at: start, main loops of the matrix pipe,
-        of the loads and of the least step, epilogues that wait, L2, memory, what the shorter of
-        both adds, reduction. Then tiles, waves, units that run, bytes out of memory and L2, the
-        clock over that one, and watts (0 where the device has no power model).
+        Output. Seconds at the clock that the power cap leaves: start, main loops of the matrix
+        pipe, of the loads and of the least step, epilogues that wait, all of a unit's epilogues,
+        L2, memory, what the shorter of both adds, reduction. Then tiles, waves, units that run,
+        bytes out of memory and L2, the clock over the one that the rates hold at, and watts (0
+        where the device has no power model for the type).
 
     The other parameters are those of `gemm_times`.
     """
@@ -563,14 +572,15 @@ def gemm_terms(
         tiles = down * across * problem.batch * tile.split
         share = _clock_share(device, code, problem, tile)
         terms = (
-            problem.start_s, core.matrix, core.fill, core.issue, core.epilogue, core.l2, memory_s,
-            problem.overlap_loss * min(_busy(core), memory_s), _reduce(problem, tile),
+            problem.start_s, core.matrix / share, core.fill / share, core.issue / share,
+            core.epilogue / share, core.epilogues / share, core.l2, memory_s,
+            problem.overlap_loss * min(_busy(core, share), memory_s), _reduce(problem, tile),
             tiles, _waves(problem, tile), min(tiles, tile.units), _traffic(problem, tile)[0],
             _loads(problem, tile), share, 0.0,
         )  # fmt: skip
         for place, value in enumerate(terms):
             term_GT[g, place] = value
-        if device["power_idle_w"] > 0.0:
+        if device["joule_per_flop"][code] > 0.0:
             term_GT[g, -1] = _power(device, code, problem, tile, share)[0]
 
 

@@ -11,7 +11,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, ExpertKernels
 from projector.config.gemm import GemmLibrary, GemmTile
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, MAX_TILES, OPERAND_BYTES
+from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
 from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
@@ -106,9 +106,10 @@ def device_record(
 
 
 def _clock_mhz(device: Device, kind: str, run: Run) -> float:
-    if run == "training" or device.power is None:
+    power = device.power
+    if run == "training" or power is None or kind not in power.pj_per_flop:
         return device.sustained_clock_mhz[kind]  # type: ignore[index]
-    return device.power.max_clock_mhz
+    return power.max_clock_mhz
 
 
 def _add_gemm(row: np.void, device: Device, library: str) -> None:
@@ -134,7 +135,7 @@ def _add_gemm(row: np.void, device: Device, library: str) -> None:
         if native in chosen.efficiency:
             share = chosen.efficiency[native] / device.gemm_efficiency[native]
             row["matrix_flop_per_s"][code] *= share
-    tiles = (chosen.tiles or device.gemm_tiles)[:MAX_TILES]
+    tiles = chosen.tiles or device.gemm_tiles
     row["num_tiles"] = len(tiles)
     for position, tile in enumerate(tiles):
         row["tiles"][position] = tile_row(device, tile)

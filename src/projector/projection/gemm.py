@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import Device
-from projector.config.gemm import GemmTile
+from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_K_BYTES, TILE_M, TILE_N
 from projector.kernels.gemm import (
@@ -36,9 +36,7 @@ Ints = NDArray[np.int64]
 
 MODELS = ("tile", "ws_persistent", "sol")
 
-_TILE = re.compile(r"(\d+)x(\d+)(?::(\d+)x(\d+))?")
-_MOST_ROWS = 4096
-"""Rows or columns of a tile beyond which no compute unit holds it."""
+_TILE = re.compile(r"(\d{1,5})x(\d{1,5})(?::(\d{1,3})x(\d{1,3}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +143,6 @@ class GemmCase:
         if choice < 0:
             empty = {"ideal_s": 0.0}
             return GemmReport(m, n, k, batch, 0.0, bound, "", full_clock_mhz, None, terms, empty)
-        for name in ("matrix_s", "l2_fill_s", "issue_s", "epilogue_s", "l2_s"):
-            terms[name] /= share
         tile, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
         row = self._record[0]["tiles"][tile]
         step = float(row[TILE_K_BYTES]) / STEP_ELEMENT_BYTES
@@ -276,7 +272,7 @@ def gemm_case(
     clock = clock_within(profile, clock_mhz)
     _one_of("model", model, MODELS)
     _one_of("library", library, ("default", *profile.gemm_libraries))
-    _one_of("run", run, RUNS)
+    _one_of("run", run, RUNS if profile.power is not None else ("training",))
     return GemmCase(
         profile, dtype, model, clock, library, run, _tile(profile, tile),  # type: ignore[arg-type]  # run is one of RUNS
         _hit_rate(l2_hit_rate, model),
@@ -293,10 +289,11 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps what else it has."""
     if text is None:
         return None
-    legal = "rows x columns, with a cluster or without: 128x256 or 128x256:2x1"
+    legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
     match = _TILE.fullmatch(str(text))
     sizes = [int(number or 1) for number in match.groups()] if match else []
-    if not sizes or min(sizes) < 1 or max(sizes) > _MOST_ROWS:
+    rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
+    if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
         msg = f"tile {text!r} is none: {legal}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
     menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))

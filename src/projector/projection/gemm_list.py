@@ -17,6 +17,7 @@ from projector.units import MICROSECOND, TB, TERA
 MAX_EXTENT = 1 << 40
 """Extents beyond this are no matrix."""
 
+MAX_DIGITS = 20
 MAX_SHAPES = 1_000_000
 MAX_OUT_BYTES = 1024.0
 
@@ -55,6 +56,15 @@ class GemmList:
         """Return the seconds of one GEMM with its copies."""
         return self.reports[place].time_s + self.copy_s[place]
 
+    def flop_per_s(self, place: int) -> float:
+        """Return the needed FLOP of one GEMM over its time with the copies."""
+        total_s = self.total_s(place)
+        return (
+            self.reports[place].flop_per_s * self.reports[place].time_s / total_s
+            if total_s
+            else 0.0
+        )
+
     def _row(self, place: int) -> dict[str, Any]:
         report = self.reports[place]
         fields = asdict(report)
@@ -64,7 +74,7 @@ class GemmList:
             **fields,
             "time_us": self.total_s(place) / MICROSECOND,
             "copy_us": self.copy_s[place] / MICROSECOND,
-            "tflops": report.flop_per_s / TERA,
+            "tflops": self.flop_per_s(place) / TERA,
             "terms": report.terms,
             "factors": report.factors,
         }
@@ -94,10 +104,10 @@ def list_gemms(
     if not 0.0 <= out_bytes <= MAX_OUT_BYTES:
         msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {out_bytes:g}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
-    if bool(extents) == bool(table):
+    if bool(extents) == (table is not None):
         msg = "name one GEMM by its three extents M N K, or many by --csv FILE.csv"
         raise ConfigError(msg, key="extents", value=list(extents), allowed="M N K, or --csv")
-    shapes = _read_table(Path(table), batch) if table else [_shape(extents, batch)]
+    shapes = _read_table(Path(table), batch) if table is not None else [_shape(extents, batch)]
     rows = np.array(shapes, np.int64).reshape(-1, 4)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
     return GemmList(case, layout.lower(), tuple(reports), _copies(case, layout.lower(), rows))
@@ -115,7 +125,7 @@ def _shape(extents: Sequence[str], batch: int) -> tuple[int, ...]:
 
 def _extent(name: str, text: str, where: str = "") -> int:
     try:
-        value = int(text.replace(",", "").replace("_", ""))
+        value = int(text.replace(",", "").replace("_", "")[:MAX_DIGITS])
     except ValueError:
         value = -1
     if not 0 <= value <= MAX_EXTENT:
@@ -126,7 +136,7 @@ def _extent(name: str, text: str, where: str = "") -> int:
 
 def _read_table(path: Path, batch: int) -> list[tuple[int, ...]]:
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
             return _shapes(csv.DictReader(stream), path, batch)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         msg = f"{path} cannot be read: {error}"

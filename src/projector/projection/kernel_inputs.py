@@ -39,7 +39,7 @@ def clock_within(
     """
     if clock_mhz is None:
         return None
-    peak = device.peak_clock_mhz
+    peak = max(device.peak_clock_mhz, device.power.max_clock_mhz if device.power else 0.0)
     if attention:
         peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)

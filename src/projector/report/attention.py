@@ -76,7 +76,7 @@ def _extent(row: Mapping[str, str], name: str, options: Mapping[str, Any], place
             return _extent(row, other, options, place)
         if value is not None:
             return int(value)
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
         msg = f"{place}: {name} is {text!r}, not a whole number"
         raise ConfigError(msg, key=name, value=text, allowed="an integer >= 0")
     return int(text)

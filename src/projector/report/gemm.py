@@ -17,7 +17,8 @@ _NAMES = {
     "matrix_s": "matrix pipe",
     "l2_fill_s": "loads into a compute unit",
     "issue_s": "least time of the steps",
-    "epilogue_s": "epilogues",
+    "epilogue_s": "epilogues that are waited for",
+    "epilogues_s": "epilogues, one after another",
     "l2_s": "L2 as a whole",
     "memory_s": "memory",
     "load_s": "loads of a wave",
@@ -45,7 +46,7 @@ def gemm_report(found: GemmList, *, explain: bool) -> list[RenderableType]:
     for place, report in enumerate(found.reports[:MANY]):
         add_row(
             table, f"{report.m:,}", f"{report.n:,}", f"{report.k:,}", f"{report.batch:,}",
-            _us(found.total_s(place)), f"{report.flop_per_s / TERA:,.1f}", report.bound,
+            _us(found.total_s(place)), f"{found.flop_per_s(place) / TERA:,.1f}", report.bound,
             f"{report.clock_mhz:,.0f}",
             f"{report.power_w:,.0f}" if report.power_w is not None else "", report.kernel,
         )  # fmt: skip
@@ -55,11 +56,11 @@ def gemm_report(found: GemmList, *, explain: bool) -> list[RenderableType]:
     parts = section(title, note, table)
     if explain:
         for place, report in enumerate(found.reports[:MANY]):
-            parts += _explained(report, found.copy_s[place])
+            parts += _explained(report, found.copy_s[place], found.total_s(place))
     return parts
 
 
-def _explained(report: GemmReport, copy_s: float) -> list[RenderableType]:
+def _explained(report: GemmReport, copy_s: float, total_s: float) -> list[RenderableType]:
     seconds = {name: value for name, value in report.terms.items() if name.endswith("_s")}
     if copy_s:
         seconds["copy_s"] = copy_s
@@ -75,8 +76,10 @@ def _explained(report: GemmReport, copy_s: float) -> list[RenderableType]:
     for name, value in report.factors.items():
         text = f"{_us(value)} us" if name == "ideal_s" else f"x {value:.3f}"
         add_row(made, _FACTORS[name], text)
+    if copy_s:
+        add_row(made, "transposed copies", f"+ {_us(copy_s)} us")
     size = f"{report.m:,} x {report.n:,} x {report.k:,}"
-    limit = f"{_us(report.time_s)} us, bound by {report.bound}"
+    limit = f"{_us(total_s)} us, bound by {report.bound}"
     return [
         *section(size, limit, terms),
         *section("Counts", "", facts),

@@ -249,6 +249,9 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
         msg = f"a backward rate without a known count of FLOP: {convention!r}"
         raise ValueError(msg)
     times = float(alone[1]) if alone else float(both[1]) - 1.0  # type: ignore[index]
+    if times <= 0.0:
+        msg = f"a backward of {times:g} forwards: {convention!r}"
+        raise ValueError(msg)
     return half * (times + forward)
 
 
