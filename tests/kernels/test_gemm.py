@@ -284,3 +284,48 @@ def test_python_and_compiled_kernels_agree():
     assert python(*columns, *scratch, *outputs) == gemm.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 4), codes,
+    names, st.sampled_from([0.0, 250.0, 400.0, 700.0]),
+)  # fmt: skip
+def test_terms_match_reference(m, n, k, batch, code, name, cap_w):
+    device = DEVICES[name] | {
+        "power_cap_w": cap_w, "power_idle_w": 150.0, "power_voltage_floor": 0.4,
+        "power_clock_share": (1.0,) * 7, "joule_per_flop": (0.8e-12,) * 7,
+        "joule_per_hbm_byte": 60e-12,
+    }  # fmt: skip
+    columns = (
+        np.array([[m, n, k, batch]]), np.array([code]), np.array([2.0]), np.array([1.0]),
+        np.array([0]), record(device),
+    )  # fmt: skip
+    time_s, _, choice = gemm_time_columns(*columns)
+    terms = dict(zip(gemm.TERMS, gemm.gemm_term_columns(*columns, choice)[0], strict=True))
+    tile, split = divmod(int(choice[0]), gemm.MAX_SPLIT_K)
+    tile, split, share = device["tiles"][tile], split + 1, terms["clock_share"]
+    problem = m, n, k, batch, code, 2.0
+
+    watts = reference.watts(*problem, 1.0, device, tile, split, share)
+    assert terms["power_w"] == pytest.approx(watts, rel=1e-9)
+    assert not cap_w or watts <= cap_w * (1 + 1e-9) or share == gemm.LOWEST_CLOCK
+    assert share == 1.0 or share == gemm.LOWEST_CLOCK or watts == pytest.approx(cap_w, rel=1e-6)
+    loop_s = max(terms["matrix_s"], terms["l2_fill_s"], terms["issue_s"])
+    core_s = max(loop_s + terms["epilogue_s"], terms["epilogues_s"], terms["l2_s"])
+    assert core_s == pytest.approx(
+        reference.core_s(*problem, 1.0, device, tile, split, share), rel=1e-9
+    )
+    memory_s = reference.memory_s(*problem[:4], tile, code, 2.0, device)
+    assert terms["memory_s"] == pytest.approx(memory_s, rel=1e-9)
+    whole = terms["start_s"] + max(core_s, memory_s) + terms["loss_s"] + terms["reduce_s"]
+    light_s = 2.0 * m * n * k * batch / device["matrix_flop_per_s"][code]
+    assert time_s[0] == pytest.approx(max(whole, light_s), rel=1e-9)
+
+
+def test_no_choice_has_no_terms():
+    columns = (
+        np.array([[0, 8, 8, 1]]), np.array([3]), np.array([2.0]), np.array([1.0]), np.array([0]),
+        record(ROUND),
+    )  # fmt: skip
+    assert not gemm.gemm_term_columns(*columns, np.array([-1])).any()
