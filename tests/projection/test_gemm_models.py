@@ -213,6 +213,16 @@ def test_a_run_without_a_power_model_is_that_of_training_alone():
     assert report.clock_mhz == load_device("h100").sustained_clock_mhz["fp32"]
 
 
+def test_a_sustained_clock_above_the_highest_one():
+    device = {"extends": "h100", "power": {"max_clock_mhz": 100}}
+    extents, out = np.array([[4096, 4096, 4096, 1]]), np.array([2.0])
+    gemm_case(device).times_s(extents, out)
+    loaded = gemm_case(device, run="loaded")
+    with pytest.raises(ConfigError, match=r"below the sustained .* take run training") as caught:
+        loaded.times_s(extents, out)
+    assert caught.value.key == "power.max_clock_mhz"
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -222,7 +232,6 @@ def test_a_run_without_a_power_model_is_that_of_training_alone():
         ({"gemm_libraries": {"my": {"tiles": [{"m": 16, "n": 16, "k_bytes": 64}] * 41}}}, "tiles"),
         ({"gemm_libraries": {"default": {}}}, "gemm_libraries.default"),
         ({"tdp_w": 100}, "power.idle_w"),
-        ({"power": {"max_clock_mhz": 100}}, "power.max_clock_mhz"),
         ({"attention_clock_mhz": 9000}, "attention_clock_mhz"),
     ],
 )

@@ -490,11 +490,6 @@ class Device(Sourced):
         if power.idle_w >= cap_w:
             msg = f"power.idle_w ({power.idle_w:g}) leaves nothing of the cap ({cap_w:g} W)"
             raise ConfigError(msg, key="power.idle_w", value=power.idle_w, allowed=f"< {cap_w:g}")
-        for kind in power.pj_per_flop.keys() & self.sustained_clock_mhz.keys():
-            clock = self.sustained_clock_mhz[kind]
-            if clock > power.max_clock_mhz:
-                msg = f"power.max_clock_mhz ({power.max_clock_mhz:g}) is below {kind}'s {clock:g}"
-                raise ConfigError(msg, key="power.max_clock_mhz", value=power.max_clock_mhz)
 
     def peak_tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.

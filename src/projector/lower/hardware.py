@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, ExpertKernels
 from projector.config.gemm import GemmLibrary, GemmTile
+from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
@@ -106,9 +107,18 @@ def device_record(
 
 
 def _clock_mhz(device: Device, kind: str, run: Run) -> float:
-    power = device.power
+    power, sustained = device.power, device.sustained_clock_mhz[kind]  # type: ignore[index]
     if run == "training" or power is None or kind not in power.pj_per_flop:
-        return device.sustained_clock_mhz[kind]  # type: ignore[index]
+        return sustained
+    if power.max_clock_mhz < sustained:
+        # Only here: training does not ask, and who varies a sustained clock need not know of it.
+        msg = (
+            f"power.max_clock_mhz ({power.max_clock_mhz:g}) of {device.name} is below the "
+            f"sustained {kind} clock ({sustained:g}); raise it, or take run training"
+        )
+        raise ConfigError(
+            msg, key="power.max_clock_mhz", value=power.max_clock_mhz, allowed=f">= {sustained:g}"
+        )
     return power.max_clock_mhz
 
 
