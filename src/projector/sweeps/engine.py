@@ -16,7 +16,7 @@ from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
 from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
-from projector.sweeps.workers import Crew
+from projector.sweeps.workers import Crew, start_ahead
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -123,7 +123,7 @@ def _sweep(
     axes = axis_kinds(found)
     plan = Plan.of(found, column_kinds(axes))
     if out is None:
-        _refuse_endless(found, crew)
+        _refuse_endless(found, crew, here=cluster is None)
         parts: list[Part] = []
         totals = Totals()
         begun = time.perf_counter()
@@ -137,7 +137,7 @@ def _sweep(
         raise ConfigError(msg, key="out", value=out, allowed="a path")
     target = Path(out)
     if overwrite or not is_begun(target):
-        _refuse_endless(found, crew)
+        _refuse_endless(found, crew, here=cluster is None)
     with closing(Store(target, plan, overwrite=overwrite)) as store:
         before = store.totals.rows
         seconds = 0.0
@@ -251,10 +251,15 @@ def _workers(workers: int | None) -> int:
     return workers
 
 
-def _refuse_endless(space: Space, workers: int) -> None:
-    """Refuse a space that takes more than `LONGEST_DAYS`, by a small sample."""
+def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
+    """Refuse a space that takes more than `LONGEST_DAYS`, by a small sample.
+
+    Workers that will be processes of this machine, ``here``, start meanwhile.
+    """
     if space.size < MANY_POINTS:
         return
+    if here and workers > 1:
+        start_ahead(workers)
     days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"

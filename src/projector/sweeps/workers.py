@@ -1,14 +1,18 @@
 """Processes that project chunks side by side; their parts come back in order.
 
 They are started as programs of their own, so that neither threads of the caller are copied nor
-its main module is run again; where the caller dies, they find their input closed and end.
+its main module is run again; where the caller dies, they find their input closed and end. Those of
+a sweep that has ended well stay for the next one a while, with the kernels they have loaded and
+what they have learnt.
 """
 
+import atexit
 import contextlib
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,11 +45,81 @@ UNUSED = frozenset({"pandas", "scipy.linalg"})
 """What Arrow and numba load at their first use, if it is there, for tables and functions that no
 chunk has: 0.4 s and 50 MB of each worker."""
 
+REST_S = 60.0
+"""How long the workers of a sweep stay for another one: starting them takes a second or two, and
+again as long until they have met what is common to most chunks."""
+
 _START = "import sys; sys.path[:] = {path!r}; from projector.sweeps.workers import serve; serve()"
 
 
+class _Resting:
+    """Worker processes that nobody uses, each with the surroundings it was started in."""
+
+    def __init__(self) -> None:
+        self._forget()
+        atexit.register(self.end)
+        if hasattr(os, "register_at_fork"):
+            # They are left to the process that this one is a copy of.
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: list[tuple[_Surroundings, subprocess.Popen[bytes]]] = []
+        self._timer: threading.Timer | None = None
+
+    def take(self, most: int, here: "_Surroundings") -> list[subprocess.Popen[bytes]]:
+        """Return up to ``most`` of them that run as a new one would; end those that do not."""
+        with self._lock:
+            every, self._processes = self._processes, []
+            alike = [each for each in every if each[0] == here and each[1].poll() is None]
+            _end([process for where, process in every if (where, process) not in alike])
+            self._processes = alike[most:]
+            return [process for _, process in alike[:most]]
+
+    def add(
+        self, processes: Iterable[subprocess.Popen[bytes]], surroundings: "_Surroundings"
+    ) -> None:
+        """Keep some that wait for a task, for `REST_S`."""
+        with self._lock:
+            self._processes += [(surroundings, process) for process in processes]
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(REST_S, self.end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        """End them all."""
+        with self._lock:
+            _end([process for _, process in self._processes])
+            self._processes = []
+
+
+_resting = _Resting()
+
+_Surroundings = tuple[str, tuple[str, ...], dict[str, str]]
+
+
+def _surroundings() -> _Surroundings:
+    """Return what a process takes over when it is started."""
+    try:
+        folder = str(Path.cwd())
+    except OSError:
+        folder = ""
+    return folder, tuple(sys.path), dict(os.environ)
+
+
+def start_ahead(workers: int) -> None:
+    """Start what a `Crew` will want, while the caller still has something else to do."""
+    here = _surroundings()
+    at_hand = _resting.take(workers, here)
+    _resting.add(at_hand + [_start() for _ in range(workers - len(at_hand))], here)
+
+
 class Crew:
-    """Worker processes of one sweep; leaving the context ends them.
+    """Worker processes of one sweep.
+
+    Leaving the context ends them, unless all have answered: then they rest.
 
     With ``drafts`` of a `Store` they write the rows there, as copying them to the caller takes
     longer than writing them; without, parts carry them.
@@ -61,18 +135,22 @@ class Crew:
     ) -> None:
         self._drafts = drafts
         # First, so that a space that cannot be sent starts nothing.
-        self._task = pickle.dumps((space, dict(axes), chunk_points, drafts))
+        task = pickle.dumps((space, dict(axes), chunk_points))
+        self._task = pickle.dumps((task, drafts))
         self._workers = workers
+        self._unanswered = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sweep")
 
     def __enter__(self) -> Self:
-        """Start the processes."""
+        """Start the processes that do not rest."""
+        self._surroundings = _surroundings()
+        self._processes = _resting.take(self._workers, self._surroundings)
         try:
-            for _ in range(self._workers):
-                process = _start()
-                self._processes.append(process)
+            while len(self._processes) < self._workers:
+                self._processes.append(_start())
+            for process in self._processes:
                 self._idle.put(process)
                 with contextlib.suppress(OSError):
                     _send(process, self._task)
@@ -87,7 +165,14 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the processes."""
+        """End the processes, or let them rest."""
+        if kind is None and self._unanswered == 0:
+            self._threads.shutdown()
+            resting, self._processes = self._processes, []
+            for process in resting:
+                with contextlib.suppress(OSError):
+                    _send(process, pickle.dumps(None))
+            _resting.add(resting, self._surroundings)
         self.close()
 
     def close(self) -> None:
@@ -95,13 +180,7 @@ class Crew:
         for process in self._processes:
             process.kill()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for process in self._processes:
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                # A request that was cut short cannot be flushed any more.
-                with contextlib.suppress(OSError):
-                    assert stream is not None
-                    stream.close()
+        _end(self._processes)
         if self._drafts is not None:
             remove_drafts(self._drafts)
 
@@ -109,11 +188,17 @@ class Crew:
         """Yield the rows of ``chunks`` in their order, a few of them ahead of the reader."""
         waiting: deque[Future[Part]] = deque()
         for chunk in chunks:
+            self._unanswered += 1
             waiting.append(self._threads.submit(self._ask, chunk))
             if len(waiting) >= AHEAD * self._workers:
-                yield waiting.popleft().result()
+                yield self._answer(waiting)
         while waiting:
-            yield waiting.popleft().result()
+            yield self._answer(waiting)
+
+    def _answer(self, waiting: deque[Future[Part]]) -> Part:
+        part = waiting.popleft().result()
+        self._unanswered -= 1
+        return part
 
     def _ask(self, chunk: int) -> Part:
         process = self._idle.get()
@@ -157,22 +242,34 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     _load_lightly()
-    drafts: Path | None = None
+    sweeper, failure, known, drafts = None, "", b"", None
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
-        try:
-            space, axes, chunk_points, drafts = pickle.load(requests)  # noqa: S301  # our own process
-            sweeper: Sweeper | None = Sweeper(space, axes, chunk_points, drafts)
-            failure = ""
-        except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
-            sweeper, failure = None, traceback.format_exc()
         while True:
-            chunk = pickle.load(requests)  # noqa: S301  # our own process
-            found: Any = failure if sweeper is None else answer(sweeper, chunk)
-            answers.write(pickle.dumps(found))
-            answers.flush()
+            request = pickle.load(requests)  # noqa: S301  # our own process
+            if isinstance(request, int):
+                found: Any = failure if sweeper is None else answer(sweeper, request)
+                answers.write(pickle.dumps(found))
+                answers.flush()
+            elif request is None:
+                drafts = None
+            else:
+                task, drafts = request
+                if task != known:
+                    sweeper, failure = _sweeper(task)
+                    known = task
+                if sweeper is not None:
+                    sweeper.drafts = drafts
     if drafts is not None:
         # A caller that is there kills us; one that is gone takes no draft any more.
         remove_drafts(drafts)
+
+
+def _sweeper(task: bytes) -> tuple[Sweeper | None, str]:
+    """Return who answers for a space, or the traceback of why nobody can."""
+    try:
+        return Sweeper(*pickle.loads(task)), ""  # noqa: S301  # our own process
+    except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
+        return None, traceback.format_exc()
 
 
 class _Absent:
@@ -206,6 +303,18 @@ def _start() -> subprocess.Popen[bytes]:
         # An interrupt is for the caller, who ends its workers.
         start_new_session=True,
     )
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            # A request that was cut short cannot be flushed any more.
+            with contextlib.suppress(OSError):
+                assert stream is not None
+                stream.close()
 
 
 def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
