@@ -27,23 +27,28 @@ def grid(m, n, tile):
     return down, cluster_n * math.ceil(n / (tile_n * cluster_n))
 
 
-def rectangle(down, across, tile, units, group):
-    """Rows and columns of the tiles that run together: a square of elements, if the grid allows."""
-    side = group or math.sqrt(units * tile[0] * tile[1]) / tile[0]
-    high = min(down, max(1, side))
-    wide = min(across, max(1, units / high))
-    return min(down, max(1, units / wide)), wide
-
-
 def rereads(m, n, k, tile, code, units, cache_bytes, device, stride):
-    """Bytes that the rectangles of one problem read beyond the first time, out of a cache."""
+    """Bytes that the rectangles of one problem read beyond the first time, out of a cache.
+
+    Tiles of a wave form a rectangle: a square of elements or as high as the group, if the grid and
+    the clusters allow. A panel is all rows of a group of rectangles.
+    """
     down, across = grid(m, n, tile)
-    high, wide = rectangle(down, across, tile, units, device["gemm_group_m"])
-    high = max(1, high / stride)
     a, b = m * k * operand_bytes(code), k * n * operand_bytes(code)
-    read = a * (across / wide) + b * (down / high)
-    missing = max(0.0, (a + b - cache_bytes) / (a + b))
-    return (read - a - b) * missing
+    group = device["gemm_group_m"]
+    high = min(down, max(tile[4], group or math.sqrt(units * tile[0] * tile[1]) / tile[0]))
+    wide = min(across, max(tile[5], units / high))
+    rows_now = max(1.0, min(high, max(tile[4], units / wide)) / stride)
+    rows_a, columns_b = a * high / stride / down, b * wide / across
+
+    def lost(read_since):
+        return 1 - min(1.0, cache_bytes / read_since) ** 2
+
+    again_a, again_b = a * (across / wide - 1), b * (down / high - 1)
+    within = b * (down / rows_now - down / high) * lost(a * rows_now / down + columns_b)
+    along = again_a * lost(rows_a + columns_b) + again_b * lost(b + rows_a)
+    turned = again_b * lost(rows_a + columns_b) + again_a * lost(a + columns_b)
+    return within + (along if group else min(along, turned))
 
 
 def l2_loads(m, n, k, tile, code):
@@ -99,8 +104,7 @@ def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_sh
     between_s = device["gemm_epilogue_exposed"] * epilogue_s
     one_after_another_s = waves * loop_s + (waves - 1) * between_s + epilogue_s
     l2_s = batch * l2_loads(m, n, k, tile, code) / device["l2_bytes_per_s"]
-    # L2 has a clock of its own.
-    return max(one_after_another_s / clock_share, waves * epilogue_s / clock_share, l2_s)
+    return max(one_after_another_s, waves * epilogue_s, l2_s) / clock_share
 
 
 def reduce_s(m, n, batch, split, device):

@@ -304,7 +304,7 @@ class Device(Sourced):
     """L2 of the whole device."""
 
     l2_tb_per_s: PositiveFloat
-    """L2 read bandwidth of the whole device."""
+    """L2 read bandwidth of the whole device at ``peak_clock_mhz``."""
 
     mall_mib: NonNegativeFloat = 0.0
     """Memory-side cache (Infinity Cache); 0 where there is none."""

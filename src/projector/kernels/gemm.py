@@ -101,12 +101,13 @@ class _Problem(NamedTuple):
     """Share of a wave whose rectangle one die sees."""
     die_rows: float
     """Share of the rows of that rectangle that one die has."""
-    die_reread_share: float
-    """Share of the operands that one L2 does not keep from one wave to the next."""
+    die_bytes: float
+    """What one L2 holds of one problem of a batch, times the batch."""
     shared_units: float
     """Compute units in front of the last cache before memory, and their root."""
     shared_side: float
-    shared_reread_share: float
+    shared_bytes: float
+    """The same of the last cache before memory."""
     fabric_byte_s: float
     """One byte out of the last cache, out of the memory where that is faster or the only one."""
     hbm_byte_s: float
@@ -205,31 +206,49 @@ def _core(problem: _Problem, tile: _Tile) -> _Core:
 
 @helper
 def _busy(core: _Core, clock_share: float) -> float:
-    """Seconds of the compute units: the main loops and what they do not hide, or L2.
-
-    L2 has a clock of its own.
-    """
+    """Seconds of the compute units: the main loops and what they do not hide, or L2."""
     loops = max(core.matrix, core.fill, core.issue) + core.epilogue
-    return float(max(max(loops, core.epilogues) / clock_share, core.l2))
+    return float(max(loops, core.epilogues, core.l2) / clock_share)
 
 
 @helper
-def _sweeps(problem: _Problem, tile: _Tile, units: float, side: float, rows: float) -> float:
+def _missed(since_bytes: float, cache_bytes: float) -> float:
+    """Share that a cache has lost of what it is asked for again after reading this much.
+
+    A cache that replaces at random keeps nearly the square of what would fit, if everything is
+    read in turn over and over.
+    """
+    kept = min(1.0, cache_bytes / since_bytes)
+    return 1.0 - kept * kept
+
+
+@helper
+def _sweeps(
+    problem: _Problem, tile: _Tile, units: float, side: float, rows: float, cache_bytes: float
+) -> float:
     """Bytes of A and B that ``units`` compute units read again, wave after wave.
 
-    The tiles of a wave form a rectangle of the output, as near to a square as the grid of tiles
-    allows, or as high as the library groups them; ``side`` is the root of the units. Its rows of A
-    and columns of B are read once, by units that advance in step. Where dies take tiles in turn,
-    each has the columns of the whole wave and the share ``rows`` of its rows.
+    The tiles of a wave form a rectangle of the output, in whole clusters, as near to a square as
+    the grid of tiles allows, or as high as the library groups them; ``side`` is the root of the
+    units. Its rows of A and columns of B are read once, by units that advance in step. Rectangles
+    follow each other along N, which soon asks for the same rows of A again and for B only when a
+    group of rows is done; without groups of the library's own, along M if that reads less. Where
+    dies take tiles in turn, each has the share ``rows`` of a rectangle's rows.
     """
     down, across = _grid(problem, tile)
     tall = problem.group_m if problem.group_m > 0.0 else side * tile.narrow
-    high = min(down, max(1.0, tall))
-    wide = min(across, max(1.0, units / high))
-    high = max(1.0, min(down, max(1.0, units / wide)) * rows)
-    again: float = (across / wide - 1.0) * problem.a_bytes
-    again += (down / high - 1.0) * problem.b_bytes
-    return again
+    high = min(down, max(tile.cluster_m, tall))
+    wide = min(across, max(tile.cluster_n, units / high))
+    # A group higher than a wave takes several waves for its rows.
+    wave = max(1.0, min(high, max(tile.cluster_m, units / wide)) * rows)
+    a, b = problem.a_bytes, problem.b_bytes
+    rows_a, columns_b = a * high * rows / down, b * wide / across
+    again_a, again_b = (across / wide - 1.0) * a, (down / high - 1.0) * b
+    soon = _missed(rows_a + columns_b, cache_bytes)
+    along_n = again_a * soon + again_b * _missed(b + rows_a, cache_bytes)
+    along_m = again_b * soon + again_a * _missed(a + columns_b, cache_bytes)
+    within = (down / wave - down / high) * b * _missed(a * wave / down + columns_b, cache_bytes)
+    return float(within + (along_n if problem.group_m > 0.0 else min(along_n, along_m)))
 
 
 @helper
@@ -237,10 +256,12 @@ def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
     """Bytes out of memory, and through the last cache before it."""
     down, across = _grid(problem, tile)
     on_die = max(1.0, min(tile.units, down * across) * problem.of_die)
-    from_fabric = _sweeps(problem, tile, on_die, np.sqrt(on_die), problem.die_rows)
-    from_fabric *= problem.die_reread_share
-    from_memory = _sweeps(problem, tile, problem.shared_units, problem.shared_side, 1.0)
-    from_memory *= problem.shared_reread_share
+    from_fabric = _sweeps(
+        problem, tile, on_die, np.sqrt(on_die), problem.die_rows, problem.die_bytes
+    )
+    from_memory = _sweeps(
+        problem, tile, problem.shared_units, problem.shared_side, 1.0, problem.shared_bytes
+    )
     once = problem.a_bytes + problem.b_bytes + problem.output
     beyond = _loads(problem, tile) - problem.a_bytes - problem.b_bytes - from_fabric
     missed = problem.l2_miss_share * max(0.0, beyond)
@@ -331,7 +352,6 @@ def _meet(
     l2_of_die = device["l2_bytes"] / dies
     shared_cache = device["mall_bytes"] if behind_l2 else l2_of_die
     a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
-    inputs = a_bytes + b_bytes
     shared_units = units if behind_l2 else units / dies
     hbm_rate = device["gemm_hbm_bytes_per_s"]
     return _Problem(
@@ -352,10 +372,10 @@ def _meet(
         device["gemm_l2_miss_share"],
         device["gemm_die_stride"] / dies,
         1.0 / device["gemm_die_stride"],
-        max(0.0, 1.0 - l2_of_die / inputs),
+        l2_of_die * batch,
         shared_units,
         np.sqrt(shared_units),
-        max(0.0, 1.0 - shared_cache / inputs),
+        shared_cache * batch,
         1.0 / max(device["mall_bytes_per_s"], hbm_rate),
         1.0 / hbm_rate,
         device["gemm_group_m"],
@@ -376,11 +396,11 @@ def _bound(problem: _Problem, tile: _Tile, time_s: float, clock_share: float) ->
     loop_s = max(core.matrix, core.fill, core.issue)
     busy_s = _busy(core, clock_share)
     epilogue_s = max(core.epilogue, core.epilogues if core.epilogues > loop_s else 0.0)
-    if time_s > 2.0 * max(max(loop_s, epilogue_s) / clock_share, core.l2, memory_s):
+    if time_s > 2.0 * max(max(loop_s, epilogue_s, core.l2) / clock_share, memory_s):
         return OVERHEAD
     if memory_s >= busy_s:
         return MEMORY
-    if core.l2 >= busy_s:
+    if core.l2 >= max(loop_s + core.epilogue, core.epilogues):
         return L2
     if epilogue_s > loop_s:
         return EPILOGUE
@@ -573,7 +593,7 @@ def gemm_terms(
         share = _clock_share(device, code, problem, tile)
         terms = (
             problem.start_s, core.matrix / share, core.fill / share, core.issue / share,
-            core.epilogue / share, core.epilogues / share, core.l2, memory_s,
+            core.epilogue / share, core.epilogues / share, core.l2 / share, memory_s,
             problem.overlap_loss * min(_busy(core, share), memory_s), _reduce(problem, tile),
             tiles, _waves(problem, tile), min(tiles, tile.units), _traffic(problem, tile)[0],
             _loads(problem, tile), share, 0.0,

@@ -90,7 +90,8 @@ def device_record(
     )
     row["l2_fill_bytes_per_clk_per_cu"] = device.l2_fill_bytes_per_clk_per_cu
     row["l2_bytes"] = device.l2_mib * MIB
-    row["l2_bytes_per_s"] = device.l2_tb_per_s * TB
+    l2_clock = _l2_clock_mhz(device, clock_mhz, run) / device.peak_clock_mhz
+    row["l2_bytes_per_s"] = device.l2_tb_per_s * l2_clock * TB
     row["mall_bytes"] = device.mall_mib * MIB
     row["mall_bytes_per_s"] = device.mall_tb_per_s * TB
     row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
@@ -120,6 +121,19 @@ def _clock_mhz(device: Device, kind: str, run: Run) -> float:
             msg, key="power.max_clock_mhz", value=power.max_clock_mhz, allowed=f">= {sustained:g}"
         )
     return power.max_clock_mhz
+
+
+def _l2_clock_mhz(device: Device, clock_mhz: float | None, run: Run) -> float:
+    """Return the clock that L2 starts from; a power cap lowers it with that of the units.
+
+    That it follows shows on a B200 locked at 1,300 MHz and on Hopper under its cap. The clock of
+    training is fitted to whole steps and says nothing of L2, which then keeps the peak one.
+    """
+    if clock_mhz is not None:
+        return clock_mhz
+    if run == "training" or device.power is None:
+        return device.peak_clock_mhz
+    return device.power.max_clock_mhz
 
 
 def _add_gemm(row: np.void, device: Device, library: str) -> None:
