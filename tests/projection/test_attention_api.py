@@ -78,6 +78,28 @@ def test_an_implementation_the_device_lacks_is_refused_with_what_it_has():
         project(1, 8, 64, clock_mhz=1990)
 
 
+@pytest.mark.parametrize("device", ["h100", "b200"])
+@pytest.mark.parametrize(
+    ("impl", "dtype", "takes"),
+    [("trtllm_fmha_fp8", "bf16", ["fp8"]), ("trtllm_fmha", "fp8", ["fp16", "bf16"])],
+)
+def test_a_kernel_of_other_types_is_refused_with_those_that_have_it(device, impl, dtype, takes):
+    options = {"head_dim": 128, "device": device, "impl": impl}
+    for call in (project_attention, attention_time):
+        with pytest.raises(ConfigError, match=f"{dtype} has .*(te|cudnn)") as error:
+            call(1, 8, 64, dtype=dtype, **options)
+        assert (error.value.key, error.value.value) == ("dtype", dtype)
+        assert error.value.allowed == takes
+        assert call(1, 8, 64, dtype=takes[0], **options)
+
+
+def test_a_type_that_no_row_of_a_kernel_has_is_noted():
+    assert project(1, 8, 64).warnings == ()
+    assert project(1, 8, 64, dtype="fp8", impl="trtllm_fmha_fp8").warnings == ()
+    (note,) = project(1, 8, 64, dtype="fp8").warnings
+    assert "known for fp16 and bf16; fp8 was given the same shares" in note
+
+
 def test_documents_packed_in_one_kernel_cost_less_than_in_turn_and_no_less_than_their_work():
     documents = project(1, 16, np.array([100, 700, 1500, 300, 1496]))
     packed = packed_time_s(documents)

@@ -95,6 +95,7 @@ def test_bad_shapes_name_what_is_wrong(tmp_path, shape, text, key):
         (["--gpu", "abacus"], "device"),
         (["--impl", "abacus"], "impl"),
         (["--dtype", "int3"], "dtype"),
+        (["--impl", "trtllm_fmha_fp8"], "dtype"),
         (["--kv-heads", "3"], "kv_heads"),
         (["--clock-mhz", "99999"], "clock_mhz"),
         (["--window", "-1"], "window"),
@@ -107,3 +108,13 @@ def test_bad_options_are_refused_by_name(capsys, arguments, key):
     assert code == 2
     assert json.loads(out)["key"] == key
     assert err.startswith("error: ")
+
+
+def test_a_type_without_rows_is_said_beside_the_result(capsys):
+    code, out, err = call(capsys, 1, 8, 64, "--dtype", "fp8")
+    assert code == 0
+    assert "warning: attention 'default' of" in err
+    assert call(capsys, 1, 8, 64, "--dtype", "fp8", "--quiet") == (0, out, "")
+    _, out, err = call(capsys, 1, 8, 64, "--dtype", "fp8", "--json")
+    assert err == ""
+    assert "fp8" in json.loads(out)["warnings"][0]

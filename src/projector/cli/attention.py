@@ -5,7 +5,13 @@ from typing import Any
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+from projector.cli.output import (
+    announce_compilation,
+    plain_envelope,
+    print_json,
+    print_report,
+    print_warnings,
+)
 
 
 @click.command("attention")
@@ -60,10 +66,11 @@ def command(
 
         write_attention_figure(found, columns, plot)
     if as_json:
-        result = {**plain_envelope(), **found.to_dict()}
+        result = {**plain_envelope(), **found.to_dict(), "warnings": list(found.warnings)}
         result["uncertainty"] = {"relative": None, "basis": "docs/attention.md, by implementation"}
         if together_s is not None:
             result["time_ms"] = together_s * 1e3
         print_json(result)
         return
     print_report(attention_report(found, explain=explain, packed_s=together_s))
+    print_warnings(found.warnings, quiet=quiet)

@@ -156,6 +156,10 @@ class AttentionKernel(Config):
     """Other head widths that the implementation has a tile or an efficiency for. A head takes the
     narrowest that holds it, else the widest."""
 
+    dtypes: tuple[MatrixType, ...] = ()
+    """Types of Q, K and V that it takes. None given means any: the numbers are those of 16 bits,
+    and other types have the same shares of their own matrix rate."""
+
 
 class ExpertKernels(Config):
     """One kind of grouped GEMM and the passes around it in a mixture-of-experts layer."""

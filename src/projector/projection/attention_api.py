@@ -25,6 +25,9 @@ from projector.units import MEGA
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
 """Ways to split one sequence over ranks."""
 
+SIXTEEN_BITS = ("fp16", "bf16")
+"""Types that an implementation is described for which names none."""
+
 EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
 """Columns of the extents, as in `projector.attention_time`."""
 
@@ -64,6 +67,19 @@ class AttentionProjection:
         """Rate of the visible work of each row; 0 where there is none."""
         time_s = self.time_s
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the projection takes from elsewhere: a type that the kernel is not described for."""
+        kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
+        if kernel.dtypes or self.dtype in SIXTEEN_BITS:
+            return ()
+        known = " and ".join(SIXTEEN_BITS)
+        text = (
+            f"attention {self.impl!r} of {self.device.name} is known for {known}; {self.dtype} was "
+            f"given the same shares of its own matrix rate"
+        )
+        return (text,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, one object for each row."""
@@ -129,7 +145,7 @@ def project_attention(
     """
     profile = device_from(device)
     code = type_code(profile, dtype)
-    check_impl(profile, impl)
+    check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, _ = attention_columns(
         batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
