@@ -31,7 +31,7 @@ from projector.config.gemm import (
     Share,
     WsPersistent,
 )
-from projector.config.yaml_file import read_yaml
+from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
 
 STALE_PEAK = 0.15
@@ -540,7 +540,7 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     """Return a device by shipped name, by path of a YAML file, or from a mapping.
 
     A file or mapping with ``extends: NAME`` starts from that device and overrides it field by
-    field.
+    field. A file that a file extends is found from the folder of the one that says so.
 
     Raises
     ------
@@ -556,14 +556,16 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
         raise ConfigError(msg, key=f"{key}.extends", value=name)
     if isinstance(name, Mapping):
         data = dict(name)
+        base = data.pop("extends", None)
     elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):
         data = read_yaml(name, key=key)
+        base = base_of(data, name)
     elif isinstance(name, str):
         data = read_yaml(resources.find("hardware", name, key=key), key=key)
+        base = data.pop("extends", None)
     else:
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    base = data.pop("extends", None)
     if base is None:
         return data
     return merge(_device_data(base, key, depth + 1), data)
