@@ -19,7 +19,13 @@ from projector.kernels.attention import (
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import RUNS, Run, device_record
 from projector.projection.kernel_api import attention_columns, check_impl
-from projector.projection.kernel_inputs import DeviceLike, clock_within, device_from, type_code
+from projector.projection.kernel_inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    type_code,
+    whole_number,
+)
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
@@ -203,24 +209,47 @@ def context_parallel_shapes(
     is passed, either one half of the queries against all keys or all against one half; Ulysses
     exchanges heads for length.
 
+    Parameters
+    ----------
+    length : int
+        Queries and keys of the whole sequence.
+    ranks : int
+        Ranks that share it, at least 1.
+    form : str
+        One of `CONTEXT_FORMS`.
+    heads, kv_heads : int
+        Query and key heads before any exchange.
+
     Raises
     ------
     ConfigError
-        If the sequence or the heads do not divide.
+        If the sequence or, for Ulysses, the heads of either kind do not divide, or a number is
+        none.
     """
+    ranks = whole_number("cp", ranks, least=1)
+    length = whole_number("length", length)
+    heads = whole_number("heads", heads, least=1)
+    kv_heads = whole_number("kv_heads", kv_heads, least=1)
+    if heads % kv_heads:
+        msg = f"kv_heads ({kv_heads}) does not divide heads ({heads})"
+        raise ConfigError(msg, key="kv_heads", value=kv_heads, allowed=f"a divisor of {heads}")
     if form not in CONTEXT_FORMS:
         msg = f"unknown context parallel form {form!r}; known: {', '.join(CONTEXT_FORMS)}"
         raise ConfigError(msg, key="cp_form", value=form, allowed=list(CONTEXT_FORMS))
     if ranks == 1:
         return [(heads, kv_heads, length, length, True)]
     if form == "ulysses":
-        if heads % ranks:
-            msg = f"{heads} heads are not split over {ranks} ranks; Ulysses exchanges whole heads"
-            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {heads}")
-        return [(heads // ranks, max(1, kv_heads // ranks), length, length, True)]
+        # Key heads divide the query heads, so ranks that divide them divide both.
+        if kv_heads % ranks:
+            msg = (
+                f"{heads} heads with {kv_heads} key heads are not split over {ranks} ranks; "
+                f"Ulysses exchanges whole heads of both"
+            )
+            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
+        return [(heads // ranks, kv_heads // ranks, length, length, True)]
     if length % (2 * ranks):
         msg = f"a sequence of {length} is not cut into two chunks for each of {ranks} ranks"
-        raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {length / 2:g}")
+        raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
     chunk = length // (2 * ranks)
     if form == "all_gather":
         # Rank 0: the first chunk and the last.

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.projection.gemm import GemmCase, GemmReport, gemm_case
+from projector.projection.kernel_inputs import MAX_EXTENT
 from projector.units import MICROSECOND, TB, TERA
-
-MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix."""
 
 MAX_DIGITS = 20
 MAX_SHAPES = 1_000_000

@@ -1,7 +1,6 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,13 @@ from projector.lower.hardware import device_record, domain_gpus, fabric_record
 from projector.lower.jobs import local_members
 from projector.projection.gemm import gemm_case
 from projector.projection.kernel_inputs import (
-    NO_NUMBERS,
+    MAX_EXTENT,
     DeviceLike,
     clock_within,
     device_from,
     type_code,
+    whole_number,
 )
-
-MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix, and their products leave exact numbers."""
 
 MAX_OUT_BYTES = 1024.0
 """Widest element of an output; real ones have 1 to 16 bytes."""
@@ -269,9 +266,7 @@ def collective_time(
     if not _is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
         raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
-    if not (_is_integer(stride) and 1 <= stride <= MAX_EXTENT):
-        msg = f"stride is an integer from 1 to 2**40, got {stride!r}"
-        raise ConfigError(msg, key="stride", value=stride, allowed="1 <= integer <= 2**40")
+    stride = whole_number("stride", stride, least=1)
     profile = device_from(device)
     cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
     columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
@@ -284,7 +279,7 @@ def collective_time(
         msg = f"send_recv joins two ranks, got {groups.max()}"
         raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
     domain = domain_gpus(cluster)
-    local = np.array([local_members(int(size), int(stride), domain) for size in groups], np.int64)
+    local = np.array([local_members(int(size), stride, domain) for size in groups], np.int64)
     seconds, _ = collective_time_columns(
         OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
     )
@@ -293,10 +288,6 @@ def collective_time(
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
 
 
 def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:

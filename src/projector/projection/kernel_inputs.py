@@ -1,7 +1,7 @@
 """What the functions of single kernels take: a device, a type, a clock."""
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,12 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import native_type
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
+
+MAX_EXTENT = 1 << 40
+"""Extents beyond this are no matrix, and their products leave exact numbers."""
+
+NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""Types that call themselves integers."""
 
 
 def device_from(device: DeviceLike) -> Device:
@@ -52,5 +58,16 @@ def clock_within(
     return float(clock_mhz)
 
 
-NO_NUMBERS = (bool, np.bool_, np.timedelta64)
-"""Types that call themselves integers."""
+def whole_number(key: str, value: Any, *, least: int = 0) -> int:
+    """Return an integer from ``least`` to 2**40.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    is_integer = isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
+    if not (is_integer and least <= value <= MAX_EXTENT):
+        msg = f"{key} is an integer from {least} to 2**40, got {value!r}"
+        raise ConfigError(msg, key=key, value=value, allowed=f"{least} <= integer <= 2**40")
+    return int(value)
