@@ -168,7 +168,7 @@ def test_narrow_types_pay_for_layouts_that_wide_ones_take_as_they_are():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b,c\n1,2,3\n", "lacks the columns k, m, n"),
+        ("a,b,c\n1,2,3\n", "lacks the columns m, n, k"),
         ("m,n,k\n1,2,x\n", r":2: k is an integer from 0 to 2\*\*40, got 'x'"),
         ("m,n,k\n1,2\n", "k is an integer"),
         ("m,n,k\n", "has no shapes"),

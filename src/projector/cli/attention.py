@@ -15,7 +15,7 @@ from projector.cli.output import (
 
 
 @click.command("attention")
-@click.argument("shape", nargs=-1, type=int, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
+@click.argument("shape", nargs=-1, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
 @click.option("--csv", "table", metavar="FILE", help="Shapes, one a line, under these names.")
 @click.option("--kv-heads", type=int, metavar="N", help="Key heads; the query heads by default.")
 @click.option("--head-dim", type=int, default=128, metavar="N", help="Width of a query and key.")
@@ -33,7 +33,7 @@ from projector.cli.output import (
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw rates by length and a roofline.")
 @output_options
 def command(
-    shape: tuple[int, ...],
+    shape: tuple[str, ...],
     table: str | None,
     plot: str | None,
     explain: bool,

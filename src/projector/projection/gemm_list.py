@@ -1,6 +1,5 @@
 """Shapes of matrix multiplications, from the command line or a table, and their times."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,11 +11,9 @@ from numpy.typing import NDArray
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.projection.gemm import GemmCase, GemmReport, gemm_case
-from projector.projection.kernel_inputs import MAX_EXTENT
+from projector.projection.shape_table import read_extent, shape_rows
 from projector.units import MICROSECOND, TB, TERA
 
-MAX_DIGITS = 20
-MAX_SHAPES = 1_000_000
 MAX_OUT_BYTES = 1024.0
 
 LAYOUTS = ("tn", "nn", "nt", "tt")
@@ -116,50 +113,17 @@ def _shape(extents: Sequence[str], batch: int) -> tuple[int, ...]:
         msg = f"a GEMM has three extents M N K, got {len(extents)}: {' '.join(extents)}"
         raise ConfigError(msg, key="extents", value=list(extents), allowed="M N K")
     return (
-        *(_extent(name, text) for name, text in zip("mnk", extents, strict=True)),
-        _extent("batch", str(batch)),
+        *(read_extent(name, text) for name, text in zip("mnk", extents, strict=True)),
+        read_extent("batch", str(batch)),
     )
 
 
-def _extent(name: str, text: str, where: str = "") -> int:
-    try:
-        value = int(text.replace(",", "").replace("_", "")[:MAX_DIGITS])
-    except ValueError:
-        value = -1
-    if not 0 <= value <= MAX_EXTENT:
-        msg = f"{where}{name} is an integer from 0 to 2**40, got {text!r}"
-        raise ConfigError(msg, key=name, value=text, allowed="0 <= integer <= 2**40")
-    return value
-
-
 def _read_table(path: Path, batch: int) -> list[tuple[int, ...]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            return _shapes(csv.DictReader(stream), path, batch)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        msg = f"{path} cannot be read: {error}"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="a CSV table") from None
-
-
-def _shapes(reader: "csv.DictReader[str]", path: Path, batch: int) -> list[tuple[int, ...]]:
-    names = [(name or "").strip().lower() for name in reader.fieldnames or ()]
-    reader.fieldnames = names
-    missing = {"m", "n", "k"} - set(names)
-    if missing:
-        msg = f"{path} lacks the columns {', '.join(sorted(missing))}"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="columns m, n, k, and batch")
     shapes: list[tuple[int, ...]] = []
-    for row in reader:
-        where = f"{path}:{reader.line_num}: "
-        m, n, k = (_extent(name, (row[name] or "").strip(), where) for name in "mnk")
-        own = (row.get("batch") or "").strip() or str(batch)
-        shapes.append((m, n, k, _extent("batch", own, where)))
-        if len(shapes) > MAX_SHAPES:
-            msg = f"{path} has more than {MAX_SHAPES:,} shapes"
-            raise ConfigError(msg, key="csv", value=str(path), allowed=f"up to {MAX_SHAPES:,}")
-    if not shapes:
-        msg = f"{path} has no shapes"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="at least one row")
+    for row in shape_rows(path, ("m", "n", "k"), ("batch",)):
+        m, n, k = (row.extent(name) for name in "mnk")
+        own = row.text("batch") or str(batch)
+        shapes.append((m, n, k, read_extent("batch", own, row.where)))
     return shapes
 
 
