@@ -9,6 +9,9 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError, ProjectorError, ScheduleError
+from projector.lower.hardware import RUNS
+from projector.projection.attention_api import project_attention
+from projector.projection.gemm import gemm_case
 from projector.schedule.registry import SCHEDULES
 
 JOB = {
@@ -164,6 +167,28 @@ def test_a_clock_that_the_device_does_not_have(clock):
     assert error.key == "clock_mhz"
     assert "peak clock of NVIDIA H100" in error.message
     assert pj.gemm_time(64, 64, 64, device="h100", clock_mhz=np.float64(1500)) > 0
+
+
+@pytest.mark.parametrize("device", ["h100", "mi300x"])
+@pytest.mark.parametrize("run", ["sprint", "TRAINING", "", None, 5, [], np.array(["short", "x"])])
+def test_a_run_that_is_none(run, device):
+    options = {"device": device, "run": run}
+    for error in (
+        refused(pj.gemm_time, 64, 64, 64, **options),
+        refused(gemm_case, **options),
+        refused(pj.attention_time, 1, 8, 64, head_dim=64, **options),
+        refused(project_attention, 1, 8, 64, head_dim=64, **options),
+    ):
+        assert (error.key, error.allowed) == ("run", ["training", "loaded", "short"])
+        assert error.message.endswith("is none of training, loaded, short")
+
+
+def test_the_run_of_attention_is_its_clock():
+    shape, options = (1, 8, 4096), {"head_dim": 128, "device": "h100"}
+    times = {run: pj.attention_time(*shape, run=run, **options) for run in RUNS}
+    assert times["training"] == times["loaded"] == pj.attention_time(*shape, **options)
+    assert times["short"] == project_attention(*shape, run="short", **options).time_s[0]
+    assert times["short"] < times["training"]
 
 
 @pytest.mark.parametrize("value", [np.nan, None, -1, -np.inf, np.inf, 1e9, "2"])

@@ -17,12 +17,13 @@ from projector.kernels.attention import (
     attention_time_columns,
 )
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import RUNS, Run, device_record
+from projector.lower.hardware import device_record
 from projector.projection.kernel_api import attention_columns, check_impl
 from projector.projection.kernel_inputs import (
     DeviceLike,
     clock_within,
     device_from,
+    run_named,
     type_code,
     whole_number,
 )
@@ -138,11 +139,8 @@ def project_attention(
     ----------
     batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window, causal, backward
         As in `projector.attention_time`.
-    device, dtype, impl, clock_mhz
+    device, dtype, impl, clock_mhz, run
         The same.
-    run : str
-        At which clock: ``training``, ``loaded`` (long runs, the same) or ``short`` (benchmarks, the
-        boost clock).
 
     Raises
     ------
@@ -158,7 +156,7 @@ def project_attention(
         window=window, causal=causal, backward=backward,
     )  # fmt: skip
     rows = len(extents)
-    record = device_record(profile, clock, impl, run=_run(run))
+    record = device_record(profile, clock, impl, run=run_named(run))
     columns = (
         extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
         np.full(rows, code), np.zeros(rows, np.int64), record,
@@ -173,13 +171,6 @@ def project_attention(
         {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
         tuple(BOUNDS[each] for each in bound), rate,
     )  # fmt: skip
-
-
-def _run(name: str) -> Run:
-    if name not in RUNS:
-        msg = f"unknown run {name!r}; known: {', '.join(RUNS)}"
-        raise ConfigError(msg, key="run", value=name, allowed=list(RUNS))
-    return name
 
 
 def packed_time_s(documents: AttentionProjection) -> float:

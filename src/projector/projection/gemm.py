@@ -27,8 +27,14 @@ from projector.kernels.gemm import (
 )
 from projector.kernels.gemm_documented import TERMS as WS_TERMS
 from projector.kernels.gemm_documented import Rates, ws_persistent_columns
-from projector.lower.hardware import RUNS, Run, device_record, tile_row
-from projector.projection.kernel_inputs import DeviceLike, clock_within, device_from, type_code
+from projector.lower.hardware import Run, device_record, tile_row
+from projector.projection.kernel_inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    run_named,
+    type_code,
+)
 from projector.units import MEGA, TB
 
 Floats = NDArray[np.float64]
@@ -272,15 +278,22 @@ def gemm_case(
     clock = clock_within(profile, clock_mhz)
     _one_of("model", model, MODELS)
     _one_of("library", library, ("default", *profile.gemm_libraries))
-    _one_of("run", run, RUNS if profile.power is not None else ("training",))
     return GemmCase(
-        profile, dtype, model, clock, library, run, _tile(profile, tile),  # type: ignore[arg-type]  # run is one of RUNS
+        profile, dtype, model, clock, library, _run(profile, run), _tile(profile, tile),
         _hit_rate(l2_hit_rate, model),
     )  # fmt: skip
 
 
-def _one_of(key: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
+def _run(device: Device, name: str) -> Run:
+    run = run_named(name)
+    if run != "training" and device.power is None:
+        msg = f"run {run!r} is none of training: {device.name} has no power model for others"
+        raise ConfigError(msg, key="run", value=run, allowed=["training"])
+    return run
+
+
+def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in legal:
         msg = f"{key} {value!r} is none of {', '.join(legal)}"
         raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 

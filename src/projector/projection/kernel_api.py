@@ -19,6 +19,7 @@ from projector.projection.kernel_inputs import (
     DeviceLike,
     clock_within,
     device_from,
+    run_named,
     type_code,
     whole_number,
 )
@@ -80,7 +81,8 @@ def gemm_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, an extent that is no extent, or a clock beyond the peak.
+        For an unknown device, type, model, library or run, an extent that is no extent, or a clock
+        beyond the peak.
     """
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
@@ -108,6 +110,7 @@ def attention_time(
     dtype: str = "bf16",
     impl: str = "default",
     clock_mhz: float | None = None,
+    run: str = "training",
 ) -> float | NDArray[np.float64]:
     """Return the seconds of attention, forward or backward.
 
@@ -129,7 +132,10 @@ def attention_time(
         Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
         default is the best that the device's stack offers for training.
     clock_mhz : float, optional
-        Instead of the clock of attention in a training step.
+        Instead of the clock that ``run`` implies.
+    run : str
+        ``training``: the clock of attention in a training step, also of ``loaded`` (long) runs.
+        ``short`` (benchmarks): its boost clock.
 
     Returns
     -------
@@ -140,8 +146,8 @@ def attention_time(
     ------
     ConfigError
         For an unknown device, type or implementation, a type that the implementation does not take,
-        an extent that is no extent, key heads that do not divide the query heads, or a clock beyond
-        the boost clock.
+        an extent that is no extent, key heads that do not divide the query heads, a clock beyond
+        the boost clock, or an unknown run.
     """
     profile = device_from(device)
     code = type_code(profile, dtype)
@@ -154,7 +160,8 @@ def attention_time(
     rows = len(extents)
     seconds, _ = attention_time_columns(
         extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64), device_record(profile, clock, impl),
+        np.full(rows, code), np.zeros(rows, np.int64),
+        device_record(profile, clock, impl, run=run_named(run)),
     )  # fmt: skip
     return _shaped(seconds, shape)
 

@@ -1,4 +1,4 @@
-"""What the functions of single kernels take: a device, a type, a clock."""
+"""What the functions of single kernels take: a device, a type, a clock, a run."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -11,7 +11,7 @@ from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import native_type
+from projector.lower.hardware import RUNS, Run, native_type
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
 
@@ -56,6 +56,21 @@ def clock_within(
         )
         raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
     return float(clock_mhz)
+
+
+def run_named(run: object) -> Run:
+    """Return how long a kernel runs, which decides its clock.
+
+    Raises
+    ------
+    ConfigError
+        With the legal names.
+    """
+    for known in RUNS:
+        if isinstance(run, str) and run == known:
+            return known
+    msg = f"run {run!r} is none of {', '.join(RUNS)}"
+    raise ConfigError(msg, key="run", value=run, allowed=list(RUNS))
 
 
 def whole_number(key: str, value: Any, *, least: int = 0) -> int:
