@@ -101,6 +101,8 @@ def test_bad_shapes_name_what_is_wrong(tmp_path, shape, text, key):
         (["--kv-heads", "3"], "kv_heads"),
         (["--clock-mhz", "99999"], "clock_mhz"),
         (["--window", "-1"], "window"),
+        (["--window", "99999999999999999999"], "window"),
+        (["--kv-heads", "99999999999999999999"], "kv_heads"),
         (["--run", "idle"], "run"),
         (["--plot", "a.txt"], "plot"),
     ],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from projector.config.device import Device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_K_BYTES, TILE_M, TILE_N
 from projector.kernels.gemm import (
     BOUNDS,
@@ -307,7 +307,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     sizes = [int(number or 1) for number in match.groups()] if match else []
     rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
-        msg = f"tile {text!r} is none: {legal}"
+        msg = f"tile {shown(text)} is none: {legal}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
     menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))
     for tile in (tile for menu in menus for tile in menu):
@@ -320,7 +320,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
 
 def _hit_rate(value: float, model: str) -> float:
     if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
-        msg = f"l2_hit_rate is a share from 0 to 1, got {value!r}"
+        msg = f"l2_hit_rate is a share from 0 to 1, got {shown(value)}"
         raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
     if value and model != "ws_persistent":
         msg = f"l2_hit_rate is a knob of ws_persistent; {model} has none"

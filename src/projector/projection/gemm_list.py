@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.projection.gemm import GemmCase, GemmReport, gemm_case
 from projector.projection.kernel_inputs import NO_NUMBERS, DeviceLike, whole_number
@@ -117,7 +117,7 @@ def list_gemms(
         msg = f"layout {layout!r} is none of {', '.join(LAYOUTS)}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
     if not (_is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
-        msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {out_bytes!r}"
+        msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
     given, repeats = _texts(extents), whole_number("batch", batch)
     if bool(given) == (table is not None):

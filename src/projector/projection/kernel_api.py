@@ -1,5 +1,6 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import OPERATIONS, collective_time_columns
 from projector.lower.hardware import device_record, domain_gpus, fabric_record
@@ -19,6 +20,7 @@ from projector.projection.kernel_inputs import (
     DeviceLike,
     clock_within,
     device_from,
+    is_integer,
     run_named,
     type_code,
     whole_number,
@@ -320,10 +322,20 @@ def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
     except (TypeError, ValueError, OverflowError) as error:
         msg = f"{name} is no number and no array of numbers: {error}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
+    if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
+        # Integers of more than 64 bits; a float says of what size they are.
+        return np.array([_float(each) for each in array.flat]).reshape(array.shape)
     if array.dtype.kind not in "iuf":
-        msg = f"{name} is no number and no array of numbers, got {value!r}"
+        msg = f"{name} is no number and no array of numbers, got {shown(value)}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers")
     return array.astype(np.float64)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:

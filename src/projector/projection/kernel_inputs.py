@@ -9,7 +9,7 @@ import numpy as np
 
 from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import RUNS, Run, native_type
 
@@ -52,7 +52,7 @@ def clock_within(
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
             f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
-            f"got {clock_mhz!r}"
+            f"got {shown(clock_mhz)}"
         )
         raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
     return float(clock_mhz)
@@ -81,8 +81,12 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
     ConfigError
         If it is none.
     """
-    is_integer = isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
-    if not (is_integer and least <= value <= MAX_EXTENT):
-        msg = f"{key} is an integer from {least} to 2**40, got {value!r}"
+    if not (is_integer(value) and least <= value <= MAX_EXTENT):
+        msg = f"{key} is an integer from {least} to 2**40, got {shown(value)}"
         raise ConfigError(msg, key=key, value=value, allowed=f"{least} <= integer <= 2**40")
     return int(value)
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is an integer of Python or NumPy; True and a span of time are none."""
+    return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
