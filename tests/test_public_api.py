@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.errors import ConfigError, ProjectorError, ScheduleError
+from projector.errors import ConfigError, ProjectorError, ScheduleError, shown
+from projector.lower.hardware import RUNS
+from projector.projection.attention_api import project_attention
+from projector.projection.gemm import gemm_case
 from projector.schedule.registry import SCHEDULES
 
 JOB = {
@@ -126,6 +129,51 @@ def test_simulate_schedule():
     assert pj.simulate_schedule("1f1b", pp=8, microbatches=32).makespan_s == pytest.approx(117.0)
 
 
+BEYOND_64_BITS = [2**63, 10**20, -(10**20), 10**400, [1, 10**20], 10**5000]
+
+
+@pytest.mark.parametrize("value", BEYOND_64_BITS, ids=lambda value: shown(value)[:24])
+def test_integers_of_more_than_64_bits(value):
+    # They once were "no number and no array of numbers", and those without text a ValueError.
+    says = "is an integer from 0 to 2**40, got "
+    assert f"m {says}" in refused(pj.gemm_time, value, 1, 1, device="h100").message
+    for name in ("kv_heads", "head_dim", "v_head_dim", "window"):
+        sizes = {"head_dim": 64, "device": "h100", name: value}
+        assert f"{name} {says}" in refused(pj.attention_time, 1, 8, 64, **sizes).message
+    ranks = refused(pj.collective_time, "all_reduce", 1e6, value, device="h100")
+    assert f"ranks {says}" in ranks.message
+    stride = refused(pj.collective_time, "all_reduce", 1e6, 8, device="h100", stride=value)
+    assert len(stride.message) < 120
+    for clock in (pj.gemm_time, pj.attention_time):
+        sizes = {"head_dim": 64} if clock is pj.attention_time else {}
+        assert refused(clock, 1, 8, 8, device="h100", clock_mhz=value, **sizes).key == "clock_mhz"
+    assert pj.collective_time("all_reduce", 10**20, 8, device="h100") > 0
+
+
+@pytest.mark.parametrize("field", ["compute_units", "dies", "attention.forward_rows"])
+def test_counts_of_more_than_64_bits(field):
+    changes = {f"cluster.device.{field}": 10**20}
+    error = refused(pj.load_job, JOB, changes)
+    assert error.message == (
+        f"cluster.device.{field}: should be less than or equal to {2**30} (got {10**20})"
+    )
+
+
+@pytest.mark.parametrize(
+    "field", ["transcendental_per_clk_per_cu", "matrix_flop_per_clk_per_cu.bf16", "power.idle_w"]
+)
+def test_numbers_whose_products_leave_a_float(field):
+    error = refused(pj.load_job, JOB, {f"cluster.device.{field}": 1e300})
+    assert error.key == f"cluster.device.{field}"
+    assert error.message.endswith("should be less than or equal to 1000000000000000 (got 1e+300)")
+
+
+def test_times_that_leave_a_float():
+    # NumPy once warned of the overflow before the error.
+    job = pj.load_job(JOB, {"cluster.device.hbm_peak_tb_per_s": 1e-300})
+    assert "a time is negative, not finite" in refused(pj.project_performance, job).message
+
+
 NO_EXTENTS = [
     None, -1, 1.5, np.nan, np.inf, "8", "abc", b"x", 1j, [1j], 2**70, [1, [2]], True, object(), {},
     np.array([1, None], object), np.array(["2020-01-01"], "datetime64[D]"), np.timedelta64(3),
@@ -164,6 +212,28 @@ def test_a_clock_that_the_device_does_not_have(clock):
     assert error.key == "clock_mhz"
     assert "peak clock of NVIDIA H100" in error.message
     assert pj.gemm_time(64, 64, 64, device="h100", clock_mhz=np.float64(1500)) > 0
+
+
+@pytest.mark.parametrize("device", ["h100", "mi300x"])
+@pytest.mark.parametrize("run", ["sprint", "TRAINING", "", None, 5, [], np.array(["short", "x"])])
+def test_a_run_that_is_none(run, device):
+    options = {"device": device, "run": run}
+    for error in (
+        refused(pj.gemm_time, 64, 64, 64, **options),
+        refused(gemm_case, **options),
+        refused(pj.attention_time, 1, 8, 64, head_dim=64, **options),
+        refused(project_attention, 1, 8, 64, head_dim=64, **options),
+    ):
+        assert (error.key, error.allowed) == ("run", ["training", "loaded", "short"])
+        assert error.message.endswith("is none of training, loaded, short")
+
+
+def test_the_run_of_attention_is_its_clock():
+    shape, options = (1, 8, 4096), {"head_dim": 128, "device": "h100"}
+    times = {run: pj.attention_time(*shape, run=run, **options) for run in RUNS}
+    assert times["training"] == times["loaded"] == pj.attention_time(*shape, **options)
+    assert times["short"] == project_attention(*shape, run="short", **options).time_s[0]
+    assert times["short"] < times["training"]
 
 
 @pytest.mark.parametrize("value", [np.nan, None, -1, -np.inf, np.inf, 1e9, "2"])

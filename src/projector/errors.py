@@ -54,8 +54,26 @@ class NumericError(ProjectorError, ArithmeticError):
     """A kernel reported a status other than success: a number left its range."""
 
 
+LONGEST = 60
+"""Characters of a value that a message shows."""
+
+MOST_BITS = 1024
+"""Integers beyond this are no float, and Python refuses to write those of thousands of digits."""
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: short, and also where it has no text."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def _plain(value: Any) -> Any:
     """Return what JSON can hold; it has no NaN and no infinity, so these become text."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return shown(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if value is None or isinstance(value, bool | int | float | str):

@@ -382,6 +382,16 @@ def test_a_profile_of_its_own_has_no_rows(tmp_path):
         load_base(str(path))
 
 
+def test_a_profile_extends_another_beside_it(tmp_path):
+    (tmp_path / "first.yaml").write_text(f"extends: {DEVICE}\ntdp_w: 500\n")
+    second = tmp_path / "second.yaml"
+    second.write_text("extends: first.yaml\nhbm_efficiency: 0.5\n")
+    base = load_base(str(second))
+    assert base.files == (second, tmp_path / "first.yaml")
+    assert base.overrides == {"tdp_w": 500, "hbm_efficiency": 0.5}
+    assert base.profile.tdp_w == 500
+
+
 def test_the_command_writes_and_prints_one_object(table, tmp_path, capsys):
     out = tmp_path / "mine.yaml"
     arguments = [

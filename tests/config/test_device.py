@@ -53,6 +53,24 @@ def test_extends_from_a_file(tmp_path):
     assert load_device(str(second)).hbm_efficiency == 0.25
 
 
+def test_a_file_extends_another_from_its_own_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "devices"
+    (folder / "base").mkdir(parents=True)
+    (folder / "base" / "cool.yaml").write_text("extends: h100\nname: cool\ntdp_w: 500\n")
+    (folder / "lab.yaml").write_text("extends: base/cool.yaml\nhbm_efficiency: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    # Once this one was taken, which lies in the working folder.
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "cool.yaml").write_text("extends: h100\nname: other\n")
+    for file in (folder / "lab.yaml", "devices/lab.yaml", "devices/../devices/lab.yaml"):
+        device = load_device(file)
+        assert (device.name, device.tdp_w, device.hbm_efficiency) == ("cool", 500, 0.5)
+    (folder / "base" / "cool.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"devices/base/cool\.yaml does not exist") as error:
+        load_device("devices/lab.yaml")
+    assert error.value.key == "cluster.device"
+
+
 def test_a_family_brings_its_kernels_and_a_device_lays_its_own_over_them():
     base = load_device("h100")
     device = load_device({"extends": "h100", "attention_kernels": {"fa3": {"tail": 0.1}}})

@@ -75,6 +75,26 @@ def test_files_are_found_beside_the_job(tmp_path):
     assert job.cluster.device.hbm_gib == 10
 
 
+def test_what_a_file_extends_is_found_from_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "base.yaml").write_text("extends: llama3.1_8b\nnum_layers: 2\n")
+    (tmp_path / "sub" / "tiny.yaml").write_text("extends: base.yaml\nhidden_size: 1024\n")
+    (tmp_path / "sub" / "gpu.yaml").write_text("extends: h100\nhbm_gib: 10\n")
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: {extends: sub/tiny.yaml, num_layers: 3}\n"
+        "training: {mbs: 1, gbs: 8, seq_length: 64}\n"
+        "cluster: {device: {extends: sub/gpu.yaml, tdp_w: 500}}\n"
+    )
+    monkeypatch.chdir(tmp_path / "sub")
+    assert load_model(tmp_path / "sub" / "tiny.yaml").num_layers == 2
+    read = load_job("../job.yaml")
+    assert (read.model.num_layers, read.model.hidden_size) == (3, 1024)
+    assert (read.cluster.device.hbm_gib, read.cluster.device.tdp_w) == (10, 500)
+    job.write_text(job.read_text().replace("sub/gpu", "nowhere/gpu"))
+    assert "nowhere/gpu.yaml does not exist" in fails(job).message
+
+
 def test_an_unknown_gpu_lists_the_nearest():
     error = fails(BASE, {"cluster.device": "mi35x"})
     assert "mi355x" in error.allowed

@@ -122,3 +122,10 @@ def test_own_format(tmp_path):
     }
     overrides, _ = read(tmp_path, "device: mi325x\nnetwork: {nics_per_node: 4}\n")
     assert overrides == {"cluster.device": "mi325x", "cluster.network.nics_per_node": 4}
+
+
+@pytest.mark.parametrize("text", ["device: gpu.yaml\n", "device: {extends: gpu.yaml}\n"])
+def test_files_that_a_hardware_file_names_lie_beside_it(tmp_path, text):
+    (tmp_path / "gpu.yaml").write_text("extends: h100\nhbm_gib: 10\n")
+    overrides, _ = read(tmp_path, text)
+    assert load_device(overrides["cluster.device"]).hbm_gib == 10

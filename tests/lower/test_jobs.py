@@ -60,6 +60,12 @@ def test_expert_degrees_fold_over_dense_ranks():
         ({"parallelism__pp": 3}, "cluster.nodes", "must divide the 16 GPUs"),
         ({"training__global_batch_size": 40}, "training.global_batch_size", "nearest: 32 or 48"),
         ({"training__precision": "mxfp8"}, "training.precision", "has no native mxfp8"),
+        ({"training__attention_kernel": "fa5"}, "training.attention_kernel", "it has default, "),
+        (
+            {"training__attention_kernel": "trtllm_fmha_fp8"},
+            "training.attention_kernel",
+            "takes fp8 alone",
+        ),
         (
             {"model": "mixtral_8x7b", "parallelism__ep": 3},
             "parallelism.ep",

@@ -78,6 +78,28 @@ def test_an_implementation_the_device_lacks_is_refused_with_what_it_has():
         project(1, 8, 64, clock_mhz=1990)
 
 
+@pytest.mark.parametrize("device", ["h100", "b200"])
+@pytest.mark.parametrize(
+    ("impl", "dtype", "takes"),
+    [("trtllm_fmha_fp8", "bf16", ["fp8"]), ("trtllm_fmha", "fp8", ["fp16", "bf16"])],
+)
+def test_a_kernel_of_other_types_is_refused_with_those_that_have_it(device, impl, dtype, takes):
+    options = {"head_dim": 128, "device": device, "impl": impl}
+    for call in (project_attention, attention_time):
+        with pytest.raises(ConfigError, match=f"{dtype} has .*(te|cudnn)") as error:
+            call(1, 8, 64, dtype=dtype, **options)
+        assert (error.value.key, error.value.value) == ("dtype", dtype)
+        assert error.value.allowed == takes
+        assert call(1, 8, 64, dtype=takes[0], **options)
+
+
+def test_a_type_that_no_row_of_a_kernel_has_is_noted():
+    assert project(1, 8, 64).warnings == ()
+    assert project(1, 8, 64, dtype="fp8", impl="trtllm_fmha_fp8").warnings == ()
+    (note,) = project(1, 8, 64, dtype="fp8").warnings
+    assert "known for fp16 and bf16; fp8 was given the same shares" in note
+
+
 def test_documents_packed_in_one_kernel_cost_less_than_in_turn_and_no_less_than_their_work():
     documents = project(1, 16, np.array([100, 700, 1500, 300, 1496]))
     packed = packed_time_s(documents)
@@ -118,9 +140,41 @@ def test_ranks_see_every_pair_once(form):
 
 @pytest.mark.parametrize(
     ("length", "ranks", "form", "key"),
-    [(4096, 3, "ring", "cp"), (4096, 5, "ulysses", "cp"), (4096, 2, "tree", "cp_form")],
+    [
+        (4096, 3, "ring", "cp"),
+        (4096, 5, "ulysses", "cp"),
+        (4096, 2, "tree", "cp_form"),
+        (4097, 2, "all_gather", "cp"),
+        (-4096, 2, "ring", "length"),
+        ("4096", 2, "ring", "length"),
+        *(
+            (4096, ranks, form, "cp")
+            for ranks in (0, -2, 1.5, None, True)
+            for form in CONTEXT_FORMS
+        ),
+    ],
 )
 def test_a_sequence_that_does_not_divide_is_refused(length, ranks, form, key):
     with pytest.raises(ConfigError) as error:
         context_parallel_shapes(length, ranks, form, heads=8, kv_heads=8)
+    assert error.value.key == key
+    assert error.value.allowed
+
+
+@pytest.mark.parametrize("ranks", [3, 6, 8])
+def test_ulysses_exchanges_whole_heads_of_both_kinds(ranks):
+    # 8 ranks once shared 4 key heads as if each had one of its own.
+    with pytest.raises(ConfigError, match=f"4 key heads are not split over {ranks} ranks") as error:
+        context_parallel_shapes(4096, ranks, "ulysses", heads=24, kv_heads=4)
+    assert (error.value.key, error.value.allowed) == ("cp", "a divisor of 4")
+    shapes = context_parallel_shapes(4096, 4, "ulysses", heads=24, kv_heads=4)
+    assert shapes == [(6, 1, 4096, 4096, True)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "key"), [((8, 3), "kv_heads"), ((8, 0), "kv_heads"), ((0, 8), "heads")]
+)
+def test_heads_of_ranks_are_heads(heads, key):
+    with pytest.raises(ConfigError) as error:
+        context_parallel_shapes(4096, 2, "ring", heads=heads[0], kv_heads=heads[1])
     assert error.value.key == key

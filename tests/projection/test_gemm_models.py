@@ -168,7 +168,7 @@ def test_narrow_types_pay_for_layouts_that_wide_ones_take_as_they_are():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b,c\n1,2,3\n", "lacks the columns k, m, n"),
+        ("a,b,c\n1,2,3\n", "lacks the columns m, n, k"),
         ("m,n,k\n1,2,x\n", r":2: k is an integer from 0 to 2\*\*40, got 'x'"),
         ("m,n,k\n1,2\n", "k is an integer"),
         ("m,n,k\n", "has no shapes"),
@@ -194,12 +194,37 @@ def test_a_table_that_is_none(tmp_path, text, match):
         (("1", "2", "3"), None, {"out_bytes": float("nan")}, "out_bytes"),
         (("1", "2", "3"), None, {"batch": -1}, "batch"),
         ((), "nowhere.csv", {}, "csv"),
+        # Types that are none: once an AttributeError or TypeError, and "123" was 1 x 2 x 3.
+        (None, None, {}, "extents"),
+        (5, None, {}, "extents"),
+        ("123", None, {}, "extents"),
+        ({"m": 1, "n": 2, "k": 3}, None, {}, "extents"),
+        (("1", None, "3"), None, {}, "n"),
+        ((1.5, 2, 3), None, {}, "m"),
+        ((True, 2, 3), None, {}, "m"),
+        ((), 5, {}, "csv"),
+        ((), b"shapes.csv", {}, "csv"),
+        ((1, 2, 3), None, {"batch": "x"}, "batch"),
+        ((1, 2, 3), None, {"batch": None}, "batch"),
+        ((1, 2, 3), None, {"layout": None}, "layout"),
+        ((1, 2, 3), None, {"out_bytes": "2"}, "out_bytes"),
+        ((1, 2, 3), None, {"out_bytes": None}, "out_bytes"),
+        ((1, 2, 3), None, {"gpu": 5}, "device"),
+        ((1, 2, 3), None, {"dtype": None}, "dtype"),
+        ((1, 2, 3), None, {"tile": 5}, "tile"),
     ],
 )
 def test_what_cannot_be_listed(extents, table, options, key):
     with pytest.raises(ConfigError) as caught:
         list_gemms(extents, table, **options)
     assert caught.value.key == key
+    assert caught.value.allowed is not None
+
+
+def test_extents_are_texts_or_integers():
+    expected = list_gemms(("4096", "7,168", "2048"), None).reports
+    assert list_gemms([4096, 7168, 2048], None).reports == expected
+    assert list_gemms(np.array([4096, 7168, 2048]), None).reports == expected
 
 
 def test_a_run_without_a_power_model_is_that_of_training_alone():

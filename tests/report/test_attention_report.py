@@ -70,11 +70,13 @@ def test_the_figure_is_written(capsys, tmp_path, suffix):
     ("shape", "text", "key"),
     [
         ((), None, "shape"),
-        ((1, 2, 3), "batch,heads,seq\n1,2,3\n", "shape"),
-        ((1, 2), None, "shape"),
+        (("1", "2", "3"), "batch,heads,seq\n1,2,3\n", "shape"),
+        (("1", "2"), None, "shape"),
+        (("1", "2", "3", "-4"), None, "seq_kv"),
         ((), "batch,heads\n1,2\n", "seq"),
         ((), "batch,heads,seq\n", "csv"),
-        ((), "batch,heads,seq\n1,2\n", "csv"),
+        ((), "batch,heads,seq\n1,2\n", "seq"),
+        ((), "batch,heads,seq\n1,2,3,4\n", "csv"),
         ((), "batch,heads,seq\n1,x,3\n", "heads"),
         ((), "batch,heads,seq\n1,-2,3\n", "heads"),
     ],
@@ -95,9 +97,12 @@ def test_bad_shapes_name_what_is_wrong(tmp_path, shape, text, key):
         (["--gpu", "abacus"], "device"),
         (["--impl", "abacus"], "impl"),
         (["--dtype", "int3"], "dtype"),
+        (["--impl", "trtllm_fmha_fp8"], "dtype"),
         (["--kv-heads", "3"], "kv_heads"),
         (["--clock-mhz", "99999"], "clock_mhz"),
         (["--window", "-1"], "window"),
+        (["--window", "99999999999999999999"], "window"),
+        (["--kv-heads", "99999999999999999999"], "kv_heads"),
         (["--run", "idle"], "run"),
         (["--plot", "a.txt"], "plot"),
     ],
@@ -107,3 +112,13 @@ def test_bad_options_are_refused_by_name(capsys, arguments, key):
     assert code == 2
     assert json.loads(out)["key"] == key
     assert err.startswith("error: ")
+
+
+def test_a_type_without_rows_is_said_beside_the_result(capsys):
+    code, out, err = call(capsys, 1, 8, 64, "--dtype", "fp8")
+    assert code == 0
+    assert "warning: attention 'default' of" in err
+    assert call(capsys, 1, 8, 64, "--dtype", "fp8", "--quiet") == (0, out, "")
+    _, out, err = call(capsys, 1, 8, 64, "--dtype", "fp8", "--json")
+    assert err == ""
+    assert "fp8" in json.loads(out)["warnings"][0]

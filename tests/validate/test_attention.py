@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from projector.config.device import load_device
@@ -197,3 +198,32 @@ def test_a_long_kernel_runs_at_the_clock_of_training():
     many = project(batch="60000", q_heads="16", kv_heads="16")
     slow = attention_time(60000, 16, 1024, head_dim=64, device="h100", impl="fa3") * 1e3
     assert many.predicted == pytest.approx(slow, rel=0.02)
+
+
+# FlashAttention-2 2.7.4 on B200, heads of 64 of a width of 2,048, no mask, 16,384 tokens: sequence
+# length, TFLOP/s forward and backward (github.com/Dao-AILab/flash-attention, issue 1589).
+ON_B200 = (
+    (512, 308.40, 243.05),
+    (1024, 359.30, 280.64),
+    (2048, 380.99, 301.61),
+    (4096, 306.94, 314.71),
+    (8192, 343.07, 329.09),
+    (16384, 379.44, 333.95),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "median", "most"), [("fwd", 1, 0.102, 0.1203), ("bwd", 2, 0.042, 0.0504)]
+)
+def test_published_rates_outside_the_table_are_met_as_the_page_says(name, column, median, most):
+    shape = {"gpu": "B200", "impl": "FlashAttention-2", "causal": "False", "pass": name}
+    shape |= {"q_heads": "32", "kv_heads": "32", "flops_convention": "4*b*s^2*h*d; bwd x2.5"}
+    ratios = [
+        project(
+            **shape, seq_len=str(row[0]), batch=str(16384 // row[0]), tflops=str(row[column])
+        ).ratio
+        for row in ON_B200
+    ]
+    errors = np.abs(np.array(ratios) - 1.0)
+    assert np.median(errors) == pytest.approx(median, abs=2e-3)
+    assert np.max(errors) == pytest.approx(most, abs=2e-3)

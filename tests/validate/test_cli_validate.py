@@ -40,6 +40,12 @@ def projector_run(capsys):
     return call
 
 
+def test_the_report_says_where_a_row_failed_first(table, projector_run):
+    _, out, _ = projector_run("validate", "training_throughput", table, "--quiet")
+    assert "line 5: unknown model 'No such model'" in out
+    assert "line 7: 3 fields, but the header names 18 columns" in out
+
+
 def test_json(table, projector_run):
     code, out, _ = projector_run("validate", "training_throughput", table, "--json", "--quiet")
     found = json.loads(out)

@@ -176,6 +176,41 @@ def test_a_bad_row_fails_alone():
     assert "'many'" in outcomes[3].status
 
 
+@pytest.mark.parametrize(
+    "clock", ["-1300", "0", "0.5", "9000", "1e9", "nan", "many", "9" * 400, "1300,5"]
+)
+def test_a_clock_that_the_device_cannot_be_locked_to(clock):
+    # A minus once made the clock a free one.
+    bad, good = KIND.project([{**ROW, "clock_note": f"locked {clock} MHz"}, ROW])
+    assert bad.status == (
+        f"clock_note: 'locked {clock} MHz' is no clock of {load_device('b200').name}; "
+        f"1 to 1965 MHz are"
+    )
+    assert good == project()
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        ("cta -128x64", "tile"),
+        ("cta 0x64", "tile"),
+        ("cta 128x99999", "tile"),
+        ("cta 2048x64 cluster 2x1", "tile"),
+        (f"cta {'9' * 400}x64", "tile"),
+        ("cta 128", "tile"),
+        ("mma 128x64 cta 128x64 cluster 0x1", "cluster"),
+        ("cta 128x64 cluster 17x1", "cluster"),
+        ("cta 128x64 cluster -2x1", "cluster"),
+        ("cta 128x64 cluster 2", "cluster"),
+    ],
+)
+def test_a_tile_that_no_unit_holds(config, word):
+    # One such row once failed all that were read with it.
+    bad, good = KIND.project([{**ROW, "kernel_config": config}, ROW])
+    assert bad.status.startswith(f"kernel_config: '{config[config.index('cta') :]}' is no {word}; ")
+    assert good == project()
+
+
 def test_no_rows_no_outcomes():
     assert KIND.project([]) == []
 

@@ -12,7 +12,7 @@ import yaml
 
 from projector.config import resources
 from projector.config.device import Device, load_device, merge
-from projector.config.yaml_file import read_yaml
+from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def load_base(name: str) -> Base:
     while str(name).endswith(SUFFIXES) and len(files) <= DEEPEST:
         files.append(Path(name))
         data = read_yaml(name, key="device")
-        parent = data.pop("extends", None)
+        parent = base_of(data, name)
         overrides = merge(data, overrides)
         if not isinstance(parent, str):
             msg = f"device: {name} extends no shipped device, so no row of a table names it"

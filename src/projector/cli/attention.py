@@ -5,11 +5,17 @@ from typing import Any
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+from projector.cli.output import (
+    announce_compilation,
+    plain_envelope,
+    print_json,
+    print_report,
+    print_warnings,
+)
 
 
 @click.command("attention")
-@click.argument("shape", nargs=-1, type=int, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
+@click.argument("shape", nargs=-1, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
 @click.option("--csv", "table", metavar="FILE", help="Shapes, one a line, under these names.")
 @click.option("--kv-heads", type=int, metavar="N", help="Key heads; the query heads by default.")
 @click.option("--head-dim", type=int, default=128, metavar="N", help="Width of a query and key.")
@@ -27,7 +33,7 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw rates by length and a roofline.")
 @output_options
 def command(
-    shape: tuple[int, ...],
+    shape: tuple[str, ...],
     table: str | None,
     plot: str | None,
     explain: bool,
@@ -60,10 +66,11 @@ def command(
 
         write_attention_figure(found, columns, plot)
     if as_json:
-        result = {**plain_envelope(), **found.to_dict()}
+        result = {**plain_envelope(), **found.to_dict(), "warnings": list(found.warnings)}
         result["uncertainty"] = {"relative": None, "basis": "docs/attention.md, by implementation"}
         if together_s is not None:
             result["time_ms"] = together_s * 1e3
         print_json(result)
         return
     print_report(attention_report(found, explain=explain, packed_s=together_s))
+    print_warnings(found.warnings, quiet=quiet)

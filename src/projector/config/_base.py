@@ -2,11 +2,41 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
+
+MOST_COUNT = 1 << 30
+"""Counts beyond this are of no device, and their products leave 64 bits."""
+
+MOST = 1e15
+"""Numbers beyond this are of no device in any unit, and the products of some leave a float."""
+
+Count = Annotated[int, Field(gt=0, le=MOST_COUNT)]
+"""How many of something hardware has."""
+
+CountOrNone = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+"""The same, where it may have none."""
+
+# The schema keeps quiet about MOST: a calibration takes its bounds for those of the meaning.
+Positive = Annotated[
+    float, Field(gt=0, le=MOST), WithJsonSchema({"exclusiveMinimum": 0, "type": "number"})
+]
+"""A rate, a size or a time of hardware."""
+
+NotNegative = Annotated[
+    float, Field(ge=0, le=MOST), WithJsonSchema({"minimum": 0, "type": "number"})
+]
+"""The same, where it may be none."""
 
 
 class Config(BaseModel):
@@ -93,9 +123,9 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
     else:
         text = _sentence(first["msg"])
         allowed = first.get("ctx", {}).get("expected", text)
-    shown = f" (got {_short(value)})" if cause is None else ""
+    got = f" (got {shown(value)})" if cause is None else ""
     return ConfigError(
-        f"{key}: {text}{shown}" if key else text, key=key, value=value, allowed=allowed
+        f"{key}: {text}{got}" if key else text, key=key, value=value, allowed=allowed
     )
 
 
@@ -105,8 +135,3 @@ def _is_union_tag(part: str) -> bool:
 
 def _sentence(message: str) -> str:
     return message.replace("Input should be", "should be").replace("Input", "value")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

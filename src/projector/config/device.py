@@ -10,17 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from projector.config import resources
-from projector.config._base import Config
+from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
 from projector.config.gemm import (
     MOST_TILES,
     GemmLibrary,
@@ -31,7 +24,7 @@ from projector.config.gemm import (
     Share,
     WsPersistent,
 )
-from projector.config.yaml_file import read_yaml
+from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
 
 STALE_PEAK = 0.15
@@ -41,16 +34,16 @@ STALE_PEAK = 0.15
 class AttentionHeadDim(Config):
     """What a fused attention does otherwise at heads of one width; left out, as at 128."""
 
-    forward_rows: PositiveInt | None = None
+    forward_rows: Count | None = None
     """Query rows of one work-group in the forward pass."""
 
-    forward_columns: PositiveInt | None = None
+    forward_columns: Count | None = None
     """Key columns of one inner step in the forward pass."""
 
-    backward_columns: PositiveInt | None = None
+    backward_columns: Count | None = None
     """Key columns of one work-group in the backward pass."""
 
-    backward_rows: PositiveInt | None = None
+    backward_rows: Count | None = None
     """Query rows of one inner step in the backward pass."""
 
     forward_scale: float = Field(default=1.0, gt=0, le=4)
@@ -59,7 +52,7 @@ class AttentionHeadDim(Config):
     backward_scale: float = Field(default=1.0, gt=0, le=4)
     """Efficiency of the backward inner loop over that at heads of 128; no more than makes it 1."""
 
-    mask_rows: NonNegativeInt = 0
+    mask_rows: CountOrNone = 0
     """Multiple of keys up to which masked work is done all the same; 0 means one inner step."""
 
 
@@ -70,16 +63,16 @@ class AttentionKernel(Config):
     at the clock of attention.
     """
 
-    forward_rows: PositiveInt
+    forward_rows: Count
     """Query rows of one work-group in the forward pass."""
 
-    forward_columns: PositiveInt
+    forward_columns: Count
     """Key columns of one inner step in the forward pass."""
 
-    backward_columns: PositiveInt
+    backward_columns: Count
     """Key columns of one work-group in the backward pass."""
 
-    backward_rows: PositiveInt
+    backward_rows: Count
     """Query rows of one inner step in the backward pass."""
 
     forward_efficiency: float = Field(gt=0, le=1)
@@ -91,13 +84,13 @@ class AttentionKernel(Config):
     softmax_exposed: float = Field(ge=0, le=2)
     """Share of the softmax work that the matrix pipe does not hide."""
 
-    tile_overhead_us: NonNegativeFloat
+    tile_overhead_us: NotNegative
     """Start and finish of one work-group (load Q, store O)."""
 
-    atomic_gb_per_s: PositiveFloat | None = None
+    atomic_gb_per_s: Positive | None = None
     """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
 
-    atomic_contention: NonNegativeFloat = 0.0
+    atomic_contention: NotNegative = 0.0
     """By how much of an uncontended add each further writer of one dQ in flight slows it (a
     writer is a block of keys; more of them meet in longer sequences and over more dies)."""
 
@@ -108,7 +101,7 @@ class AttentionKernel(Config):
     backward_softmax_exposed: float | None = Field(default=None, ge=0, le=2)
     """softmax_exposed of the backward; none means as forward."""
 
-    backward_tile_overhead_us: NonNegativeFloat | None = None
+    backward_tile_overhead_us: NotNegative | None = None
     """tile_overhead_us of the backward; none means as forward."""
 
     tail: float = Field(default=0.8, ge=0, le=2)
@@ -128,51 +121,55 @@ class AttentionKernel(Config):
     """Efficiency of work-groups of half the rows over that of whole ones; the library takes them
     where they end sooner, as in grids that would leave units idle. 0 means it has none."""
 
-    start_us: NonNegativeFloat | None = None
+    start_us: NotNegative | None = None
     """Fixed time of the forward's kernels; none means that of one GEMM."""
 
-    backward_start_us: NonNegativeFloat | None = None
+    backward_start_us: NotNegative | None = None
     """Fixed time of the backward's kernels; none means twice the forward's."""
 
-    query_passes: NonNegativeFloat = 0.0
+    query_passes: NotNegative = 0.0
     """Passes of Q through memory that belong to the implementation (rotary positions)."""
 
-    key_passes: NonNegativeFloat = 0.0
+    key_passes: NotNegative = 0.0
     """Passes of new K and V through memory that belong to it (append to a paged cache)."""
 
-    token_ns: NonNegativeFloat = 0.0
+    token_ns: NotNegative = 0.0
     """Time of each new token in those passes."""
 
-    forward_score_passes: NonNegativeFloat = 0.0
+    forward_score_passes: NotNegative = 0.0
     """Passes over all scores through memory; 0 means that they are fused away."""
 
-    backward_score_passes: NonNegativeFloat = 0.0
+    backward_score_passes: NotNegative = 0.0
     """The same backward."""
 
-    mask_score_passes: NonNegativeFloat = 0.0
+    mask_score_passes: NotNegative = 0.0
     """Further passes over scores in memory where they are masked, forward."""
 
-    head_dims: dict[PositiveInt, AttentionHeadDim] = Field(default_factory=dict, max_length=8)
+    head_dims: dict[Count, AttentionHeadDim] = Field(default_factory=dict, max_length=8)
     """Other head widths that the implementation has a tile or an efficiency for. A head takes the
     narrowest that holds it, else the widest."""
+
+    dtypes: tuple[MatrixType, ...] = ()
+    """Types of Q, K and V that it takes. None given means any: the numbers are those of 16 bits,
+    and other types have the same shares of their own matrix rate."""
 
 
 class ExpertKernels(Config):
     """One kind of grouped GEMM and the passes around it in a mixture-of-experts layer."""
 
-    start_us: NonNegativeFloat = 25.0
+    start_us: NotNegative = 25.0
     """Fixed time of a layer on one rank: all its kernels start and end, in a graph."""
 
-    expert_us: NonNegativeFloat = 0.13
+    expert_us: NotNegative = 0.13
     """What an expert with tokens adds to each of the two GEMMs."""
 
-    wave_us: NonNegativeFloat = 1.7
+    wave_us: NotNegative = 1.7
     """Start and end of each wave of tiles."""
 
     matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
     """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
 
-    pass_elements_per_clk_per_cu: PositiveFloat = 12.0
+    pass_elements_per_clk_per_cu: Positive = 12.0
     """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
     activation, quantising, finalising), beside what the memory takes: they gather rows and convert
     types."""
@@ -187,7 +184,7 @@ class ExpertKernels(Config):
     gathers: bool = False
     """A pass copies the rows together before finalising."""
 
-    fullest_expert_ns: NonNegativeFloat = 0.0
+    fullest_expert_ns: NotNegative = 0.0
     """What a row of the fullest expert costs in an activation that gives every expert the same few
     work-groups; 0 where rows are shared out evenly."""
 
@@ -195,34 +192,32 @@ class ExpertKernels(Config):
 class ExpertLayerCosts(Config):
     """What one rank's mixture-of-experts layer costs beside rates of the device."""
 
-    row_tiles: tuple[PositiveInt, ...] = Field(
-        default=(16, 32, 64, 128, 256), min_length=1, max_length=8
-    )
+    row_tiles: tuple[Count, ...] = Field(default=(16, 32, 64, 128, 256), min_length=1, max_length=8)
     """Tile heights (tokens of one expert) that the grouped GEMM chooses from."""
 
-    column_tiles: tuple[PositiveInt, ...] = Field(default=(64, 128), min_length=1, max_length=4)
+    column_tiles: tuple[Count, ...] = Field(default=(64, 128), min_length=1, max_length=4)
     """Tile widths that the grouped GEMM chooses from."""
 
-    tuned_tokens: PositiveInt = 8192
+    tuned_tokens: Count = 8192
     """Most tokens that the library tunes its grouped GEMMs for; fewer are tuned for by the next
     power of two below."""
 
     overlap_loss: float = Field(default=0.2, ge=0, le=1)
     """Share of the shorter of compute and memory time that a grouped GEMM does not hide."""
 
-    sort_unit_ns: NonNegativeFloat = 10.0
+    sort_unit_ns: NotNegative = 10.0
     """Time of one compute unit to sort one pick of a token by its expert."""
 
-    fused_router_topk: PositiveInt = 16
+    fused_router_topk: Count = 16
     """Most picks for which routing is one fused kernel."""
 
-    fused_router_experts: PositiveInt = 512
+    fused_router_experts: Count = 512
     """Most experts for which routing is one fused kernel."""
 
-    unfused_router_us: NonNegativeFloat = 30.0
+    unfused_router_us: NotNegative = 30.0
     """Fixed cost of routing that is not fused."""
 
-    unfused_router_ps: NonNegativeFloat = 25.0
+    unfused_router_ps: NotNegative = 25.0
     """What it adds for each score (token and expert)."""
 
     kernels: dict[str, ExpertKernels] = Field(
@@ -267,55 +262,55 @@ class Device(Sourced):
     architecture: str
     """Family name, e.g. ``cdna3`` or ``hopper``; decides nothing."""
 
-    compute_units: PositiveInt
+    compute_units: Count
     """Streaming multiprocessors or compute units."""
 
-    dies: PositiveInt = 1
+    dies: Count = 1
     """Compute dies with an L2 of their own (XCDs on CDNA)."""
 
-    peak_clock_mhz: PositiveFloat
+    peak_clock_mhz: Positive
     """Clock at which the datasheet peaks hold."""
 
-    sustained_clock_mhz: dict[MatrixType, PositiveFloat]
+    sustained_clock_mhz: dict[MatrixType, Positive]
     """Clock under a long dense matrix load of each type, within the power cap."""
 
-    matrix_flop_per_clk_per_cu: dict[MatrixType, PositiveFloat]
+    matrix_flop_per_clk_per_cu: dict[MatrixType, Positive]
     """Dense matrix rate of one compute unit, for every type that it has natively."""
 
-    matrix_peak_tflops: dict[MatrixType, PositiveFloat]
+    matrix_peak_tflops: dict[MatrixType, Positive]
     """Dense datasheet peak, the denominator of MFU."""
 
     gemm_efficiency: dict[MatrixType, Share]
     """Share of the rate at the sustained clock that the best large GEMM reaches."""
 
-    vector_tflops: PositiveFloat
+    vector_tflops: Positive
     """FP32 vector rate."""
 
-    transcendental_per_clk_per_cu: PositiveFloat
+    transcendental_per_clk_per_cu: Positive
     """Exponentials a compute unit starts per clock."""
 
-    lds_kib_per_cu: PositiveFloat
+    lds_kib_per_cu: Positive
     """Shared memory (LDS) of one compute unit."""
 
-    l2_fill_bytes_per_clk_per_cu: PositiveFloat
+    l2_fill_bytes_per_clk_per_cu: Positive
     """Bytes a compute unit can take from L2 per clock."""
 
-    l2_mib: PositiveFloat
+    l2_mib: Positive
     """L2 of the whole device."""
 
-    l2_tb_per_s: PositiveFloat
+    l2_tb_per_s: Positive
     """L2 read bandwidth of the whole device at ``peak_clock_mhz``."""
 
-    mall_mib: NonNegativeFloat = 0.0
+    mall_mib: NotNegative = 0.0
     """Memory-side cache (Infinity Cache); 0 where there is none."""
 
-    mall_tb_per_s: NonNegativeFloat = 0.0
+    mall_tb_per_s: NotNegative = 0.0
     """Bandwidth of the memory-side cache."""
 
-    hbm_gib: PositiveFloat
+    hbm_gib: Positive
     """Memory as the driver reports it."""
 
-    hbm_peak_tb_per_s: PositiveFloat
+    hbm_peak_tb_per_s: Positive
     """Datasheet memory bandwidth."""
 
     hbm_efficiency: float = Field(gt=0, le=1)
@@ -325,39 +320,39 @@ class Device(Sourced):
     """Share of the peak bandwidth that memory-bound operators of a framework reach (norms,
     activations, quantising, permutation); none given means hbm_efficiency."""
 
-    hbm_latency_us: NonNegativeFloat
+    hbm_latency_us: NotNegative
     """Load latency from memory, idle."""
 
-    tdp_w: PositiveFloat
+    tdp_w: Positive
     """Power cap."""
 
-    kernel_start_us: NonNegativeFloat
+    kernel_start_us: NotNegative
     """Time from one kernel's end to the next one's first work when the queue is full."""
 
-    kernel_start_graph_us: NonNegativeFloat
+    kernel_start_graph_us: NotNegative
     """The same inside a CUDA or HIP graph."""
 
-    gemm_overhead_us: NonNegativeFloat
+    gemm_overhead_us: NotNegative
     """Fixed cost of one GEMM kernel: launch within a full queue, prologue, first loads."""
 
-    gemm_split_k_us: NonNegativeFloat
+    gemm_split_k_us: NotNegative
     """Cost of reducing the partial results of one split-K GEMM."""
 
     gemm_overlap_loss: float = Field(default=0.1, ge=0, le=1)
     """Share of the shorter of compute and memory time that a GEMM does not hide. Fits over
     GEMM tables barely see it (0.0 to 0.3 do equally well)."""
 
-    gemm_epilogue_clk: NonNegativeFloat = 0.0
+    gemm_epilogue_clk: NotNegative = 0.0
     """Clocks that a tile's epilogue takes whatever its size."""
 
-    gemm_epilogue_bytes_per_clk_per_cu: PositiveFloat = 64.0
+    gemm_epilogue_bytes_per_clk_per_cu: Positive = 64.0
     """Bytes of output that a compute unit drains, converts and stores per clock."""
 
     gemm_epilogue_exposed: float = Field(default=1.0, ge=0, le=1)
     """Share of a tile's epilogue that the next tile of a compute unit waits for: 1 where
     work-groups follow one another, less in persistent kernels that overlap them."""
 
-    gemm_clk_per_k: dict[MatrixType, NonNegativeFloat] = Field(default_factory=dict)
+    gemm_clk_per_k: dict[MatrixType, NotNegative] = Field(default_factory=dict)
     """Least clocks that a tile needs for one element of K, however small it is."""
 
     gemm_l2_miss_share: float = Field(default=0.0, ge=0, le=1)
@@ -369,7 +364,7 @@ class Device(Sourced):
     gemm_die_aware: bool = True
     """Whether neighbouring tiles run on one die, rather than in turn on all of them."""
 
-    gpc_units: tuple[PositiveInt, ...] = ()
+    gpc_units: tuple[Count, ...] = ()
     """Compute units of each graphics cluster, which a thread-block cluster cannot cross; none
     given means that only the whole device bounds it. Where they do not add up to
     ``compute_units``, the device was changed, and they are taken in proportion."""
@@ -403,10 +398,10 @@ class Device(Sourced):
     """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
     stands under ``attention`` and ``attention_kernels`` is laid over them."""
 
-    attention_clock_mhz: PositiveFloat | None = None
+    attention_clock_mhz: Positive | None = None
     """Clock of attention in a training step; none means the sustained clock of bf16."""
 
-    attention_boost_clock_mhz: PositiveFloat | None = None
+    attention_boost_clock_mhz: Positive | None = None
     """Clock of attention in short runs (benchmarks); none means the peak clock."""
 
     attention: AttentionKernel
@@ -415,28 +410,28 @@ class Device(Sourced):
     attention_kernels: dict[str, AttentionKernel] = Field(default_factory=dict)
     """Attentions on this device by the name that a job may ask for."""
 
-    scale_up_gb_per_s: PositiveFloat
+    scale_up_gb_per_s: Positive
     """Bandwidth of one device into its scale-up fabric, per direction."""
 
-    scale_up_peer_gb_per_s: PositiveFloat
+    scale_up_peer_gb_per_s: Positive
     """The most one pair of devices gets, per direction: one link of a mesh, all of a switch."""
 
     scale_up_efficiency: float = Field(gt=0, le=1)
     """Share of the link rate that large ring collectives reach."""
 
-    scale_up_latency_us: NonNegativeFloat
+    scale_up_latency_us: NotNegative
     """One hop of a collective within the scale-up domain."""
 
-    collective_start_us: NonNegativeFloat
+    collective_start_us: NotNegative
     """Fixed cost of any collective."""
 
-    in_network_all_reduce_gb_per_s: NonNegativeFloat = 0.0
+    in_network_all_reduce_gb_per_s: NotNegative = 0.0
     """Algorithm bandwidth of a switch-reduced all-reduce (NVLS); 0 where there is none."""
 
-    in_network_all_reduce_min_gpus: NonNegativeInt = 0
+    in_network_all_reduce_min_gpus: CountOrNone = 0
     """Fewest devices for which the library uses it."""
 
-    collective_simple_start_us: NonNegativeFloat = 0.0
+    collective_simple_start_us: NotNegative = 0.0
     """What a collective without flags beside its data (NCCL's Simple protocol) costs on top; with
     flags (LL) it moves twice the bytes. 0 where collective_start_us holds it already."""
 
@@ -450,7 +445,7 @@ class Device(Sourced):
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
     """Share by which compute is slowed while a collective runs beside it."""
 
-    host_link_gb_per_s: PositiveFloat
+    host_link_gb_per_s: Positive
     """Host link, per direction."""
 
     network: str
@@ -510,25 +505,25 @@ class Network(Sourced):
     name: str
     """Name shown in reports."""
 
-    gpus_per_node: PositiveInt = 8
+    gpus_per_node: Count = 8
     """Devices of one host."""
 
-    scale_up_gpus: PositiveInt = 8
+    scale_up_gpus: Count = 8
     """Devices of one scale-up domain (8 in an HGX node, 72 in an NVL72 rack)."""
 
-    nics_per_node: PositiveInt = 8
+    nics_per_node: Count = 8
     """Network adapters of one host."""
 
-    nic_gbit_per_s: PositiveFloat
+    nic_gbit_per_s: Positive
     """Rate of one adapter, per direction."""
 
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)
     """Share of the adapter rate that large messages reach."""
 
-    nic_latency_us: NonNegativeFloat = 5.0
+    nic_latency_us: NotNegative = 5.0
     """One hop of a collective between nodes."""
 
-    collective_start_us: NonNegativeFloat = 20.0
+    collective_start_us: NotNegative = 20.0
     """Fixed cost that any collective between nodes adds."""
 
 
@@ -536,7 +531,7 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     """Return a device by shipped name, by path of a YAML file, or from a mapping.
 
     A file or mapping with ``extends: NAME`` starts from that device and overrides it field by
-    field.
+    field. A file that a file extends is found from the folder of the one that says so.
 
     Raises
     ------
@@ -552,14 +547,16 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
         raise ConfigError(msg, key=f"{key}.extends", value=name)
     if isinstance(name, Mapping):
         data = dict(name)
+        base = data.pop("extends", None)
     elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):
         data = read_yaml(name, key=key)
+        base = base_of(data, name)
     elif isinstance(name, str):
         data = read_yaml(resources.find("hardware", name, key=key), key=key)
+        base = data.pop("extends", None)
     else:
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    base = data.pop("extends", None)
     if base is None:
         return data
     return merge(_device_data(base, key, depth + 1), data)

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field
 
-from projector.config._base import Config
+from projector.config._base import Config, Count, NotNegative, Positive
 
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
@@ -31,7 +31,7 @@ class GemmTile(Config):
     n: int = Field(gt=0, le=MOST_ROWS)
     """Columns of the output tile."""
 
-    k_bytes: PositiveInt
+    k_bytes: Count
     """Bytes of the K dimension that one step of the main loop takes of each operand row."""
 
     efficiency: float = Field(default=1.0, gt=0, le=1)
@@ -54,33 +54,33 @@ class GemmLibrary(Config):
     tiles: tuple[GemmTile, ...] = Field(default=(), max_length=MOST_TILES)
     """Its tile menu; none given means the device's ``gemm_tiles``."""
 
-    overhead_us: NonNegativeFloat | None = None
+    overhead_us: NotNegative | None = None
     """Its fixed cost, instead of ``gemm_overhead_us``."""
 
     split_k: bool = True
     """Whether it splits K."""
 
-    group_m: PositiveInt | None = None
+    group_m: Count | None = None
     """Rows of tiles that are worked off together before the next columns; none given means the
     near-square groups of tiles that libraries swizzle to."""
 
     efficiency: dict[MatrixType, Share] = Field(default_factory=dict)
     """Instead of ``gemm_efficiency``."""
 
-    clk_per_k: dict[MatrixType, NonNegativeFloat] = Field(default_factory=dict)
+    clk_per_k: dict[MatrixType, NotNegative] = Field(default_factory=dict)
     """Instead of ``gemm_clk_per_k``."""
 
 
 class Quantising(Config):
     """The kernels with which an inference library quantises a 16-bit activation."""
 
-    start_us: NonNegativeFloat
+    start_us: NotNegative
     """What they cost whatever the size."""
 
-    bytes_per_element: PositiveFloat
+    bytes_per_element: Positive
     """Traffic of one element of the activation."""
 
-    tb_per_s: PositiveFloat
+    tb_per_s: Positive
     """Rate of that traffic."""
 
 
@@ -91,20 +91,20 @@ class Power(Config):
     ``V = voltage_floor + (1 - voltage_floor) * clock / max_clock_mhz``.
     """
 
-    max_clock_mhz: PositiveFloat
+    max_clock_mhz: Positive
     """Highest clock, of a short kernel on a cool device."""
 
-    idle_w: NonNegativeFloat
+    idle_w: NotNegative
     """Power whatever the kernel does."""
 
     voltage_floor: float = Field(ge=0, lt=1)
     """Voltage at the lowest clock over that at the highest."""
 
-    pj_per_flop: dict[MatrixType, PositiveFloat]
+    pj_per_flop: dict[MatrixType, Positive]
     """Energy of one FLOP at the highest clock, random data. A type without one runs at its
     sustained clock."""
 
-    pj_per_hbm_byte: NonNegativeFloat
+    pj_per_hbm_byte: NotNegative
     """Energy of one byte from memory."""
 
     loaded_share: float = Field(default=0.97, gt=0)
@@ -117,11 +117,11 @@ class Power(Config):
 class WsPersistent(Config):
     """Constants of the documented model of warp-specialised persistent GEMMs."""
 
-    setup_clk: NonNegativeFloat = 8000.0
+    setup_clk: NotNegative = 8000.0
     """Clocks before the first load."""
 
-    epilogue_clk: NonNegativeFloat = 1000.0
+    epilogue_clk: NotNegative = 1000.0
     """Clocks of an epilogue whatever its size."""
 
-    first_load_bytes: NonNegativeFloat = 32.0
+    first_load_bytes: NotNegative = 32.0
     """Bytes of K of each operand row that the first load brings."""

@@ -17,7 +17,7 @@ from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
-from projector.config.yaml_file import parse_yaml, read_text, read_yaml
+from projector.config.yaml_file import base_of, beside, parse_yaml, read_text, read_yaml
 from projector.errors import ConfigError
 
 _ARGUMENT_SUFFIXES = {".sh", ".args", ".txt"}
@@ -143,7 +143,8 @@ def _check_arguments(source: Any, overrides: Any) -> None:
 def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") -> ModelConfig:
     """Read an architecture by shipped name, from a YAML or Hugging Face JSON file, or a mapping.
 
-    A mapping with ``extends: NAME`` starts from that model and overrides it.
+    A mapping or file with ``extends: NAME`` starts from that model and overrides it. A file that a
+    file extends is found from the folder of the one that says so.
     """
     data = model_data(source, key=key)
     return ModelConfig.parse(data, path=key)
@@ -166,7 +167,9 @@ def model_data(source: Any, *, key: str = "model") -> dict[str, Any]:
     if text.endswith(".json"):
         return _from_huggingface(_read_json(Path(text)), name=Path(text).parent.name, key=key)
     if text.endswith((".yaml", ".yml")):
-        return model_data(read_yaml(text, key=key or "model"), key=key)
+        data = read_yaml(text, key=key or "model")
+        base = base_of(data, text)
+        return model_data(data if base is None else {**data, "extends": base}, key=key)
     path = resources.find("models", text, key=key or "model")
     return {"name": path.stem, **read_yaml(path)}
 
@@ -210,17 +213,12 @@ def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     resolved = dict(data)
     cluster = data.get("cluster")
     if isinstance(cluster, Mapping):
-        resolved["cluster"] = {**cluster, "device": _beside(cluster.get("device"), folder)}
+        resolved["cluster"] = {**cluster, "device": beside(cluster.get("device"), folder)}
         if cluster.get("device") is None:
             resolved["cluster"].pop("device")
     if "model" in data:
-        resolved["model"] = _beside(data["model"], folder)
+        resolved["model"] = beside(data["model"], folder)
     return resolved
-
-
-def _beside(value: Any, folder: Path) -> Any:
-    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml", ".json"))
-    return str(folder / value) if is_file and (folder / value).is_file() else value
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Reading YAML defensively: one clear error, no duplicate keys, no bombs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from projector.errors import ConfigError
 MAX_FILE_BYTES = 4 * 1024**2
 MAX_NODES = 100_000
 """Nodes a document may expand to; a real job has a few hundred."""
+
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+"""Endings by which a name is that of a file."""
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -100,6 +104,37 @@ def read_yaml(path: str | Path, *, key: str = "config") -> dict[str, Any]:
         msg = f"{path} holds a {type(data).__name__}, not a mapping of keys to values"
         raise ConfigError(msg, key=key, value=str(path), allowed="a YAML mapping")
     return {str(name): value for name, value in data.items()}
+
+
+def base_of(data: dict[str, Any], path: str | Path) -> Any:
+    """Take ``extends`` out of what a file says; a file it names is found from that file's folder.
+
+    Parameters
+    ----------
+    data : dict
+        The mapping that stands in the file, changed in place.
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    object
+        A name as given, the path of a file, or None where nothing is extended.
+    """
+    base = data.pop("extends", None)
+    is_file = isinstance(base, str) and base.endswith(FILE_SUFFIXES)
+    return str(Path(path).parent / base) if is_file else base
+
+
+def beside(value: Any, folder: Path) -> Any:
+    """Return a file that a job names, or a mapping with one that it extends, from the job's folder.
+
+    What does not lie there stays as it was given, for the working folder.
+    """
+    if isinstance(value, Mapping) and "extends" in value:
+        return {**value, "extends": beside(value["extends"], folder)}
+    is_file = isinstance(value, str) and value.endswith(FILE_SUFFIXES)
+    return str(folder / value) if is_file and (folder / value).is_file() else value
 
 
 def _expanded_size(root: yaml.Node) -> int:

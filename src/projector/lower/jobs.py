@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.config.device import Device
 from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.kernels.distinct import distinct
@@ -15,6 +16,9 @@ from projector.lower.sections import CP_TYPES
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+WIDE = {"fp32", "tf32", "fp16", "bf16"}
+"""Types that Q, K and V of a training job may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,16 +375,29 @@ def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     unknown = []
     for row in first.tolist():
         name = training.of(row).attention_kernel
-        kernels = cluster.of(row).device.attention_kernels
-        unknown.append(name != "default" and name not in kernels)
+        unknown.append(name not in _trained_attentions(cluster.of(row).device))
     return np.array(unknown, np.bool_)[group]
 
 
 def _attention_error(job: Job) -> ConfigError:
     name, device = job.training.attention_kernel, job.cluster.device
-    legal = ["default", *device.attention_kernels]
-    text = f"{device.name} describes no attention kernel {name!r}; it has {_list(legal)}"
+    legal = _trained_attentions(device)
+    if name in device.attention_kernels:
+        types = ", ".join(device.attention_kernels[name].dtypes)
+        text = (
+            f"attention kernel {name!r} of {device.name} takes {types} alone, and training has Q, "
+            f"K and V in 16 or 32 bits; legal: {_list(legal)}"
+        )
+    else:
+        text = f"{device.name} describes no attention kernel {name!r}; it has {_list(legal)}"
     return _error("training.attention_kernel", name, text, legal)
+
+
+def _trained_attentions(device: Device) -> list[str]:
+    """Return the attentions that a job may name: training has no narrow Q, K and V."""
+    kernels = device.attention_kernels.items()
+    wide = [name for name, kernel in kernels if not kernel.dtypes or WIDE & {*kernel.dtypes}]
+    return ["default", *wide]
 
 
 def _list(values: Sequence[object]) -> str:

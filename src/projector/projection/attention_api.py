@@ -17,13 +17,23 @@ from projector.kernels.attention import (
     attention_time_columns,
 )
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import RUNS, Run, device_record
+from projector.lower.hardware import device_record
 from projector.projection.kernel_api import attention_columns, check_impl
-from projector.projection.kernel_inputs import DeviceLike, clock_within, device_from, type_code
+from projector.projection.kernel_inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    run_named,
+    type_code,
+    whole_number,
+)
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
 """Ways to split one sequence over ranks."""
+
+SIXTEEN_BITS = ("fp16", "bf16")
+"""Types that an implementation is described for which names none."""
 
 EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
 """Columns of the extents, as in `projector.attention_time`."""
@@ -64,6 +74,19 @@ class AttentionProjection:
         """Rate of the visible work of each row; 0 where there is none."""
         time_s = self.time_s
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the projection takes from elsewhere: a type that the kernel is not described for."""
+        kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
+        if kernel.dtypes or self.dtype in SIXTEEN_BITS:
+            return ()
+        known = " and ".join(SIXTEEN_BITS)
+        text = (
+            f"attention {self.impl!r} of {self.device.name} is known for {known}; {self.dtype} was "
+            f"given the same shares of its own matrix rate"
+        )
+        return (text,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, one object for each row."""
@@ -116,11 +139,8 @@ def project_attention(
     ----------
     batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window, causal, backward
         As in `projector.attention_time`.
-    device, dtype, impl, clock_mhz
+    device, dtype, impl, clock_mhz, run
         The same.
-    run : str
-        At which clock: ``training``, ``loaded`` (long runs, the same) or ``short`` (benchmarks, the
-        boost clock).
 
     Raises
     ------
@@ -129,14 +149,14 @@ def project_attention(
     """
     profile = device_from(device)
     code = type_code(profile, dtype)
-    check_impl(profile, impl)
+    check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, _ = attention_columns(
         batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
         window=window, causal=causal, backward=backward,
     )  # fmt: skip
     rows = len(extents)
-    record = device_record(profile, clock, impl, run=_run(run))
+    record = device_record(profile, clock, impl, run=run_named(run))
     columns = (
         extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
         np.full(rows, code), np.zeros(rows, np.int64), record,
@@ -151,13 +171,6 @@ def project_attention(
         {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
         tuple(BOUNDS[each] for each in bound), rate,
     )  # fmt: skip
-
-
-def _run(name: str) -> Run:
-    if name not in RUNS:
-        msg = f"unknown run {name!r}; known: {', '.join(RUNS)}"
-        raise ConfigError(msg, key="run", value=name, allowed=list(RUNS))
-    return name
 
 
 def packed_time_s(documents: AttentionProjection) -> float:
@@ -187,24 +200,47 @@ def context_parallel_shapes(
     is passed, either one half of the queries against all keys or all against one half; Ulysses
     exchanges heads for length.
 
+    Parameters
+    ----------
+    length : int
+        Queries and keys of the whole sequence.
+    ranks : int
+        Ranks that share it, at least 1.
+    form : str
+        One of `CONTEXT_FORMS`.
+    heads, kv_heads : int
+        Query and key heads before any exchange.
+
     Raises
     ------
     ConfigError
-        If the sequence or the heads do not divide.
+        If the sequence or, for Ulysses, the heads of either kind do not divide, or a number is
+        none.
     """
+    ranks = whole_number("cp", ranks, least=1)
+    length = whole_number("length", length)
+    heads = whole_number("heads", heads, least=1)
+    kv_heads = whole_number("kv_heads", kv_heads, least=1)
+    if heads % kv_heads:
+        msg = f"kv_heads ({kv_heads}) does not divide heads ({heads})"
+        raise ConfigError(msg, key="kv_heads", value=kv_heads, allowed=f"a divisor of {heads}")
     if form not in CONTEXT_FORMS:
         msg = f"unknown context parallel form {form!r}; known: {', '.join(CONTEXT_FORMS)}"
         raise ConfigError(msg, key="cp_form", value=form, allowed=list(CONTEXT_FORMS))
     if ranks == 1:
         return [(heads, kv_heads, length, length, True)]
     if form == "ulysses":
-        if heads % ranks:
-            msg = f"{heads} heads are not split over {ranks} ranks; Ulysses exchanges whole heads"
-            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {heads}")
-        return [(heads // ranks, max(1, kv_heads // ranks), length, length, True)]
+        # Key heads divide the query heads, so ranks that divide them divide both.
+        if kv_heads % ranks:
+            msg = (
+                f"{heads} heads with {kv_heads} key heads are not split over {ranks} ranks; "
+                f"Ulysses exchanges whole heads of both"
+            )
+            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
+        return [(heads // ranks, kv_heads // ranks, length, length, True)]
     if length % (2 * ranks):
         msg = f"a sequence of {length} is not cut into two chunks for each of {ranks} ranks"
-        raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {length / 2:g}")
+        raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
     chunk = length // (2 * ranks)
     if form == "all_gather":
         # Rank 0: the first chunk and the last.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from projector.config.device import Device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_K_BYTES, TILE_M, TILE_N
 from projector.kernels.gemm import (
     BOUNDS,
@@ -27,8 +27,14 @@ from projector.kernels.gemm import (
 )
 from projector.kernels.gemm_documented import TERMS as WS_TERMS
 from projector.kernels.gemm_documented import Rates, ws_persistent_columns
-from projector.lower.hardware import RUNS, Run, device_record, tile_row
-from projector.projection.kernel_inputs import DeviceLike, clock_within, device_from, type_code
+from projector.lower.hardware import Run, device_record, tile_row
+from projector.projection.kernel_inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    run_named,
+    type_code,
+)
 from projector.units import MEGA, TB
 
 Floats = NDArray[np.float64]
@@ -272,15 +278,22 @@ def gemm_case(
     clock = clock_within(profile, clock_mhz)
     _one_of("model", model, MODELS)
     _one_of("library", library, ("default", *profile.gemm_libraries))
-    _one_of("run", run, RUNS if profile.power is not None else ("training",))
     return GemmCase(
-        profile, dtype, model, clock, library, run, _tile(profile, tile),  # type: ignore[arg-type]  # run is one of RUNS
+        profile, dtype, model, clock, library, _run(profile, run), _tile(profile, tile),
         _hit_rate(l2_hit_rate, model),
     )  # fmt: skip
 
 
-def _one_of(key: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
+def _run(device: Device, name: str) -> Run:
+    run = run_named(name)
+    if run != "training" and device.power is None:
+        msg = f"run {run!r} is none of training: {device.name} has no power model for others"
+        raise ConfigError(msg, key="run", value=run, allowed=["training"])
+    return run
+
+
+def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in legal:
         msg = f"{key} {value!r} is none of {', '.join(legal)}"
         raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
@@ -294,7 +307,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     sizes = [int(number or 1) for number in match.groups()] if match else []
     rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
-        msg = f"tile {text!r} is none: {legal}"
+        msg = f"tile {shown(text)} is none: {legal}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
     menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))
     for tile in (tile for menu in menus for tile in menu):
@@ -307,7 +320,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
 
 def _hit_rate(value: float, model: str) -> float:
     if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
-        msg = f"l2_hit_rate is a share from 0 to 1, got {value!r}"
+        msg = f"l2_hit_rate is a share from 0 to 1, got {shown(value)}"
         raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
     if value and model != "ws_persistent":
         msg = f"l2_hit_rate is a knob of ws_persistent; {model} has none"

@@ -1,24 +1,21 @@
 """Shapes of matrix multiplications, from the command line or a table, and their times."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.projection.gemm import GemmCase, GemmReport, gemm_case
+from projector.projection.kernel_inputs import NO_NUMBERS, DeviceLike, whole_number
+from projector.projection.shape_table import read_extent, shape_rows
 from projector.units import MICROSECOND, TB, TERA
 
-MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix."""
-
-MAX_DIGITS = 20
-MAX_SHAPES = 1_000_000
 MAX_OUT_BYTES = 1024.0
 
 LAYOUTS = ("tn", "nn", "nt", "tt")
@@ -81,10 +78,10 @@ class GemmList:
 
 
 def list_gemms(
-    extents: Sequence[str],
-    table: str | None,
+    extents: Sequence[str | int],
+    table: str | Path | None,
     *,
-    gpu: str = "h100",
+    gpu: DeviceLike = "h100",
     batch: int = 1,
     out_bytes: float = 2.0,
     layout: str = "tn",
@@ -92,76 +89,78 @@ def list_gemms(
 ) -> GemmList:
     """Time the GEMM of three extents, or those of a CSV table with columns m, n, k (and batch).
 
+    Parameters
+    ----------
+    extents : sequence of str or int
+        M, N and K, as text also with commas; none where there is a table.
+    table : str, Path or None
+        CSV file, as `projector.projection.shape_table` reads it.
+    gpu : str, Path, mapping or Device
+        Accelerator, as in a job.
+    batch : int
+        Equal problems in one launch, where the table does not say.
+    out_bytes : float
+        Bytes of an output element.
+    layout : str
+        One of `LAYOUTS`.
+    kind
+        As in `gemm_case`.
+
     Raises
     ------
     ConfigError
         If there is not exactly one of both, a shape is none, or `gemm_case` refuses the rest.
     """
     case = gemm_case(gpu, **kind)
-    if layout.lower() not in LAYOUTS:
+    order = str(layout).lower()
+    if order not in LAYOUTS:
         msg = f"layout {layout!r} is none of {', '.join(LAYOUTS)}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
-    if not 0.0 <= out_bytes <= MAX_OUT_BYTES:
-        msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {out_bytes:g}"
+    if not (_is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
+        msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
-    if bool(extents) == (table is not None):
+    given, repeats = _texts(extents), whole_number("batch", batch)
+    if bool(given) == (table is not None):
         msg = "name one GEMM by its three extents M N K, or many by --csv FILE.csv"
-        raise ConfigError(msg, key="extents", value=list(extents), allowed="M N K, or --csv")
-    shapes = _read_table(Path(table), batch) if table is not None else [_shape(extents, batch)]
+        raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
+    shapes = [_shape(given, repeats)] if table is None else _read_table(table, repeats)
     rows = np.array(shapes, np.int64).reshape(-1, 4)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
-    return GemmList(case, layout.lower(), tuple(reports), _copies(case, layout.lower(), rows))
+    return GemmList(case, order, tuple(reports), _copies(case, order, rows))
 
 
-def _shape(extents: Sequence[str], batch: int) -> tuple[int, ...]:
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, NO_NUMBERS)
+
+
+def _texts(extents: object) -> list[str | int]:
+    """Return extents as a list; the letters of one text are none."""
+    if not isinstance(extents, Sequence | np.ndarray) or isinstance(extents, str | bytes):
+        msg = f"extents are a list of M, N and K, got {extents!r}"
+        raise ConfigError(msg, key="extents", value=extents, allowed="a list of three extents")
+    return list(extents)
+
+
+def _shape(extents: Sequence[str | int], batch: int) -> tuple[int, ...]:
     if len(extents) != 3:
-        msg = f"a GEMM has three extents M N K, got {len(extents)}: {' '.join(extents)}"
+        shown = " ".join(str(extent) for extent in extents)
+        msg = f"a GEMM has three extents M N K, got {len(extents)}: {shown}"
         raise ConfigError(msg, key="extents", value=list(extents), allowed="M N K")
-    return (
-        *(_extent(name, text) for name, text in zip("mnk", extents, strict=True)),
-        _extent("batch", str(batch)),
+    m, n, k = (
+        read_extent(name, value) if isinstance(value, str) else whole_number(name, value)
+        for name, value in zip("mnk", extents, strict=True)
     )
+    return m, n, k, batch
 
 
-def _extent(name: str, text: str, where: str = "") -> int:
-    try:
-        value = int(text.replace(",", "").replace("_", "")[:MAX_DIGITS])
-    except ValueError:
-        value = -1
-    if not 0 <= value <= MAX_EXTENT:
-        msg = f"{where}{name} is an integer from 0 to 2**40, got {text!r}"
-        raise ConfigError(msg, key=name, value=text, allowed="0 <= integer <= 2**40")
-    return value
-
-
-def _read_table(path: Path, batch: int) -> list[tuple[int, ...]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            return _shapes(csv.DictReader(stream), path, batch)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        msg = f"{path} cannot be read: {error}"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="a CSV table") from None
-
-
-def _shapes(reader: "csv.DictReader[str]", path: Path, batch: int) -> list[tuple[int, ...]]:
-    names = [(name or "").strip().lower() for name in reader.fieldnames or ()]
-    reader.fieldnames = names
-    missing = {"m", "n", "k"} - set(names)
-    if missing:
-        msg = f"{path} lacks the columns {', '.join(sorted(missing))}"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="columns m, n, k, and batch")
+def _read_table(table: str | Path, batch: int) -> list[tuple[int, ...]]:
+    if not isinstance(table, str | Path):
+        msg = f"a table is the path of a CSV file, got {table!r}"
+        raise ConfigError(msg, key="csv", value=table, allowed="a path")
     shapes: list[tuple[int, ...]] = []
-    for row in reader:
-        where = f"{path}:{reader.line_num}: "
-        m, n, k = (_extent(name, (row[name] or "").strip(), where) for name in "mnk")
-        own = (row.get("batch") or "").strip() or str(batch)
-        shapes.append((m, n, k, _extent("batch", own, where)))
-        if len(shapes) > MAX_SHAPES:
-            msg = f"{path} has more than {MAX_SHAPES:,} shapes"
-            raise ConfigError(msg, key="csv", value=str(path), allowed=f"up to {MAX_SHAPES:,}")
-    if not shapes:
-        msg = f"{path} has no shapes"
-        raise ConfigError(msg, key="csv", value=str(path), allowed="at least one row")
+    for row in shape_rows(table, ("m", "n", "k"), ("batch",)):
+        m, n, k = (row.extent(name) for name in "mnk")
+        shapes.append((m, n, k, row.extent("batch") if row.text("batch") else batch))
     return shapes
 
 

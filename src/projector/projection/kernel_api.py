@@ -1,7 +1,7 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
+import math
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,22 +9,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import OPERATIONS, collective_time_columns
 from projector.lower.hardware import device_record, domain_gpus, fabric_record
 from projector.lower.jobs import local_members
 from projector.projection.gemm import gemm_case
 from projector.projection.kernel_inputs import (
-    NO_NUMBERS,
+    MAX_EXTENT,
     DeviceLike,
     clock_within,
     device_from,
+    is_integer,
+    run_named,
     type_code,
+    whole_number,
 )
-
-MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix, and their products leave exact numbers."""
 
 MAX_OUT_BYTES = 1024.0
 """Widest element of an output; real ones have 1 to 16 bytes."""
@@ -83,7 +83,8 @@ def gemm_time(
     Raises
     ------
     ConfigError
-        For an unknown device or type, an extent that is no extent, or a clock beyond the peak.
+        For an unknown device, type, model, library or run, an extent that is no extent, or a clock
+        beyond the peak.
     """
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
@@ -111,6 +112,7 @@ def attention_time(
     dtype: str = "bf16",
     impl: str = "default",
     clock_mhz: float | None = None,
+    run: str = "training",
 ) -> float | NDArray[np.float64]:
     """Return the seconds of attention, forward or backward.
 
@@ -126,12 +128,16 @@ def attention_time(
     backward : bool
         Whether to time the backward instead of the forward.
     dtype : str
-        Type of Q, K and V.
+        Type of Q, K and V. An implementation that is described for no type in particular is known
+        for 16 bits; other types have the same shares of their own matrix rate.
     impl : str
         Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
         default is the best that the device's stack offers for training.
     clock_mhz : float, optional
-        Instead of the clock of attention in a training step.
+        Instead of the clock that ``run`` implies.
+    run : str
+        ``training``: the clock of attention in a training step, also of ``loaded`` (long) runs.
+        ``short`` (benchmarks): its boost clock.
 
     Returns
     -------
@@ -141,12 +147,13 @@ def attention_time(
     Raises
     ------
     ConfigError
-        For an unknown device, type or implementation, an extent that is no extent, key heads that
-        do not divide the query heads, or a clock beyond the boost clock.
+        For an unknown device, type or implementation, a type that the implementation does not take,
+        an extent that is no extent, key heads that do not divide the query heads, a clock beyond
+        the boost clock, or an unknown run.
     """
     profile = device_from(device)
     code = type_code(profile, dtype)
-    check_impl(profile, impl)
+    check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, shape = attention_columns(
         batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
@@ -155,7 +162,8 @@ def attention_time(
     rows = len(extents)
     seconds, _ = attention_time_columns(
         extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64), device_record(profile, clock, impl),
+        np.full(rows, code), np.zeros(rows, np.int64),
+        device_record(profile, clock, impl, run=run_named(run)),
     )  # fmt: skip
     return _shaped(seconds, shape)
 
@@ -200,18 +208,30 @@ def attention_columns(
     return extents, _extents(columns, ("window",))[:, 0], shape
 
 
-def check_impl(device: Device, impl: str) -> None:
-    """Refuse an attention implementation that a device does not describe.
+def check_impl(device: Device, impl: str, dtype: str) -> None:
+    """Refuse an attention implementation that a device does not describe, or not for a type.
 
     Raises
     ------
     ConfigError
-        With the names that it has.
+        With the names that it has, or with the types and the other implementations.
     """
     legal = ["default", *device.attention_kernels]
     if not _is_text(impl) or impl not in legal:
         msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
+    types = device.attention_kernels.get(impl, device.attention).dtypes
+    if types and dtype not in types:
+        others = [
+            name
+            for name, kernel in device.attention_kernels.items()
+            if not kernel.dtypes or dtype in kernel.dtypes
+        ]
+        msg = (
+            f"attention {impl!r} of {device.name} takes {', '.join(types)}, not {dtype}; "
+            f"{dtype} has {', '.join(others)}"
+        )
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=list(types))
 
 
 def collective_time(
@@ -255,9 +275,7 @@ def collective_time(
     if not _is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
         raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
-    if not (_is_integer(stride) and 1 <= stride <= MAX_EXTENT):
-        msg = f"stride is an integer from 1 to 2**40, got {stride!r}"
-        raise ConfigError(msg, key="stride", value=stride, allowed="1 <= integer <= 2**40")
+    stride = whole_number("stride", stride, least=1)
     profile = device_from(device)
     cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
     columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
@@ -270,7 +288,7 @@ def collective_time(
         msg = f"send_recv joins two ranks, got {groups.max()}"
         raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
     domain = domain_gpus(cluster)
-    local = np.array([local_members(int(size), int(stride), domain) for size in groups], np.int64)
+    local = np.array([local_members(int(size), stride, domain) for size in groups], np.int64)
     seconds, _ = collective_time_columns(
         OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
     )
@@ -279,10 +297,6 @@ def collective_time(
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
 
 
 def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:
@@ -308,10 +322,20 @@ def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
     except (TypeError, ValueError, OverflowError) as error:
         msg = f"{name} is no number and no array of numbers: {error}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
+    if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
+        # Integers of more than 64 bits; a float says of what size they are.
+        return np.array([_float(each) for each in array.flat]).reshape(array.shape)
     if array.dtype.kind not in "iuf":
-        msg = f"{name} is no number and no array of numbers, got {value!r}"
+        msg = f"{name} is no number and no array of numbers, got {shown(value)}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers")
     return array.astype(np.float64)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:

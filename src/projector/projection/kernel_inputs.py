@@ -1,7 +1,7 @@
-"""What the functions of single kernels take: a device, a type, a clock."""
+"""What the functions of single kernels take: a device, a type, a clock, a run."""
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,17 @@ import numpy as np
 
 from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import native_type
+from projector.lower.hardware import RUNS, Run, native_type
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
+
+MAX_EXTENT = 1 << 40
+"""Extents beyond this are no matrix, and their products leave exact numbers."""
+
+NO_NUMBERS = (bool, np.bool_, np.timedelta64)
+"""Types that call themselves integers."""
 
 
 def device_from(device: DeviceLike) -> Device:
@@ -46,11 +52,41 @@ def clock_within(
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
             f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
-            f"got {clock_mhz!r}"
+            f"got {shown(clock_mhz)}"
         )
         raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
     return float(clock_mhz)
 
 
-NO_NUMBERS = (bool, np.bool_, np.timedelta64)
-"""Types that call themselves integers."""
+def run_named(run: object) -> Run:
+    """Return how long a kernel runs, which decides its clock.
+
+    Raises
+    ------
+    ConfigError
+        With the legal names.
+    """
+    for known in RUNS:
+        if isinstance(run, str) and run == known:
+            return known
+    msg = f"run {run!r} is none of {', '.join(RUNS)}"
+    raise ConfigError(msg, key="run", value=run, allowed=list(RUNS))
+
+
+def whole_number(key: str, value: Any, *, least: int = 0) -> int:
+    """Return an integer from ``least`` to 2**40.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    if not (is_integer(value) and least <= value <= MAX_EXTENT):
+        msg = f"{key} is an integer from {least} to 2**40, got {shown(value)}"
+        raise ConfigError(msg, key=key, value=value, allowed=f"{least} <= integer <= 2**40")
+    return int(value)
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is an integer of Python or NumPy; True and a span of time are none."""
+    return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)

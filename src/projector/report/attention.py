@@ -8,8 +8,8 @@ from rich.console import RenderableType
 
 from projector.errors import ConfigError
 from projector.projection.attention_api import EXTENTS, AttentionProjection
+from projector.projection.shape_table import ShapeRow, read_extent, shape_rows
 from projector.report.tables import add_row, bar, grid, milliseconds, percent, section
-from projector.validate.table import Table
 
 EXPLAINED = 8
 """Shapes whose terms are shown, the first ones; --json has all."""
@@ -31,7 +31,7 @@ _TERMS = (
 
 
 def read_shapes(
-    shape: Sequence[int], table: str | None, options: Mapping[str, Any]
+    shape: Sequence[str], table: str | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of `project_attention` from a shape or a table, and from options.
 
@@ -50,36 +50,26 @@ def read_shapes(
         if len(shape) not in {3, 4}:
             msg = f"a shape is BATCH HEADS SEQ [SEQ_KV], got {len(shape)} numbers"
             raise ConfigError(msg, key="shape", value=list(shape), allowed="3 or 4 integers")
-        names = ("batch", "heads", "seq_q", "seq_kv")
-        return {**given, **dict(zip(names, shape, strict=False))}
+        extents = (read_extent(*each) for each in zip(COLUMNS, shape, strict=False))
+        return {**given, **dict(zip(("batch", "heads", "seq_q", "seq_kv"), extents, strict=False))}
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-    for line in Table(table, COLUMNS[:3], "shapes"):
-        if line.error:
-            msg = f"{table}, line {line.number}: {line.error}"
-            raise ConfigError(msg, key="csv", value=table)
+    for row in shape_rows(table, COLUMNS[:3], COLUMNS[3:]):
         for name in COLUMNS:
-            columns[name].append(_extent(line.row, name, given, f"{table}, line {line.number}"))
-    if not columns["batch"]:
-        msg = f"{table} holds no shapes"
-        raise ConfigError(msg, key="csv", value=table)
+            columns[name].append(_extent(row, name, given))
     arrays = {name: np.array(values) for name, values in columns.items()}
     return {**given, "seq_q": arrays.pop("seq"), **arrays}
 
 
-def _extent(row: Mapping[str, str], name: str, options: Mapping[str, Any], place: str) -> int:
+def _extent(row: ShapeRow, name: str, options: Mapping[str, Any]) -> int:
     """Return one number of a line: its own, that of the options, or what follows from others."""
-    text = (row.get(name) or "").strip()
-    if not text:
+    if not row.text(name):
         value = options.get(name)
-        other = {"seq_kv": "seq", "kv_heads": "heads", "v_head_dim": "head_dim"}.get(name)
-        if value is None and other is not None:
-            return _extent(row, other, options, place)
         if value is not None:
             return int(value)
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        msg = f"{place}: {name} is {text!r}, not a whole number"
-        raise ConfigError(msg, key=name, value=text, allowed="an integer >= 0")
-    return int(text)
+        other = {"seq_kv": "seq", "kv_heads": "heads", "v_head_dim": "head_dim"}.get(name)
+        if other is not None:
+            return _extent(row, other, options)
+    return row.extent(name)
 
 
 def attention_report(

@@ -43,7 +43,7 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
         rest = len(groups) - LONGEST
         parts += section(title, f"{rest} more in --json" if rest > 0 else "", table)
     parts += _counted("Not eligible", totals["not_eligible"])
-    parts += _counted("Eligible, not projected", totals["failures"])
+    parts += _failed(validation, totals["failures"])
     return parts + _worst(validation)
 
 
@@ -81,6 +81,17 @@ def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
         add_row(table, f"{number:,}", why)
     rest = len(counts) - LONGEST
     return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
+
+
+def _failed(validation: Validation, counts: Mapping[str, int]) -> list[RenderableType]:
+    """Return why rows could not be projected, and the first line of each kind of mistake."""
+    first: dict[str, int] = {}
+    for result in validation.results:
+        if result.eligible and not result.projected:
+            first.setdefault(result.status, result.line)
+    return _counted(
+        "Eligible, not projected", {f"line {first[why]}: {why}": n for why, n in counts.items()}
+    )
 
 
 def _worst(validation: Validation) -> list[RenderableType]:

@@ -76,7 +76,8 @@ class Timeline(NamedTuple):
 
 def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
     """Round seconds to integer picoseconds, once, at the edge."""
-    picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
+    with np.errstate(over="ignore"):  # infinity is refused below
+        picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
     # NaN compares false, so it is refused as well.
     if not np.all((picoseconds >= 0) & (picoseconds <= kernels.MAX_DURATION_PS)):
         limit = kernels.MAX_DURATION_PS / PS_PER_S

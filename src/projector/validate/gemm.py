@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.device import Device, load_device
-from projector.config.gemm import GemmTile
+from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import Run, device_record, native_type, tile_row
@@ -44,6 +44,8 @@ MIN_VALUE, MAX_VALUE = 1e-9, 1e15
 
 ACTIVATION_BYTES = 2.0
 """A quantising pass reads 16-bit activations."""
+
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 _OUT_BYTES = {"": 2.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
@@ -179,7 +181,8 @@ def _read(row: Row, longer: Run = "loaded") -> _Case:
     m, n, k = (_extent(row, column) for column in ("m", "n", "k"))
     groups = _extent(row, "groups") if (row.get("groups") or "").strip() else 0
     rules = []
-    native = native_type(load_device(device), kind)
+    profile = load_device(device)
+    native = native_type(profile, kind)
     if native != kind:
         rules.append(f"{kind} runs as {native}")
     out = (row.get("out_dtype") or "").strip().lower()
@@ -206,7 +209,7 @@ def _read(row: Row, longer: Run = "loaded") -> _Case:
         grouped_pass=grouped_pass,
         setup=_Setup(
             device,
-            _locked_clock(row),
+            _locked_clock(row, profile),
             _run(row, longer),
             _library(row, scaling),
             _named_tile(row),
@@ -226,13 +229,15 @@ def _extent(row: Row, column: str) -> int:
     return value
 
 
-def _locked_clock(row: Row) -> float | None:
-    match = re.search(r"locked (\d+(?:\.\d+)?) *MHz", row.get("clock_note") or "")
+def _locked_clock(row: Row, device: Device) -> float | None:
+    """Return the MHz of ``locked 1300 MHz``, None where the clock is free."""
+    match = re.search(r"\blocked (\S+?) *MHz", row.get("clock_note") or "")
     if match is None:
         return None
-    clock_mhz = float(match[1])
-    if clock_mhz < 1.0:
-        msg = f"a clock of {clock_mhz:g} MHz is no clock"
+    peak = max(device.peak_clock_mhz, device.power.max_clock_mhz if device.power else 0.0)
+    clock_mhz = float(match[1]) if _NUMBER.fullmatch(match[1]) else 0.0
+    if not 1.0 <= clock_mhz <= peak:
+        msg = f"clock_note: {match[0]!r} is no clock of {device.name}; 1 to {peak:g} MHz are"
         raise ValueError(msg)
     return clock_mhz
 
@@ -256,16 +261,25 @@ def _named_tile(row: Row) -> tuple[int, ...]:
     An instruction of twice the rows of its unit's tile is one of two units.
     """
     config = row.get("kernel_config") or ""
-    match = re.search(r"cta (\d+)x(\d+)(?: cluster (\d+)x(\d+))?", config)
+    match = re.search(r"\bcta (\S+)(?: cluster (\S+))?", config)
     if match is None:
         return ()
-    rows, columns, high, wide = (int(text or 1) for text in match.groups())
-    if min(rows, columns, high, wide) < 1 or max(rows, columns) > MAX_EXTENT:
-        msg = f"{match[0]!r} is no tile"
+    tile, cluster = _pair(match[1]), _pair(match[2] or "1x1")
+    if not (1 <= min(tile) <= max(tile) <= MOST_ROWS):
+        msg = f"kernel_config: {match[0]!r} is no tile; 1x1 to {MOST_ROWS}x{MOST_ROWS} are"
         raise ValueError(msg)
-    instruction = re.search(r"mma (\d+)x", config)
-    pair = instruction is not None and int(instruction[1]) == 2 * rows
-    return rows, columns, high, wide, int(pair)
+    if not (1 <= min(cluster) <= max(cluster) <= MOST_UNITS):
+        msg = f"kernel_config: {match[0]!r} is no cluster; 1x1 to {MOST_UNITS}x{MOST_UNITS} are"
+        raise ValueError(msg)
+    instruction = re.search(r"\bmma (\d{1,6})x", config)
+    pair = instruction is not None and int(instruction[1]) == 2 * tile[0]
+    return *tile, *cluster, int(pair)
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Return the numbers of ``128x256``, zeros where it says none."""
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _measured_us(row: Row, flop: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from projector.config._base import Config
 from projector.config.device import Device, Network
-from projector.config.yaml_file import read_yaml
+from projector.config.yaml_file import beside, read_yaml
 from projector.errors import ConfigError
 
 _SCALED = {
@@ -88,7 +88,8 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
         overrides: dict[str, Any] = {}
         for section, owner in (("device", Device), ("network", Network)):
             if section in data:
-                overrides |= _partial(data[section], section, owner)
+                value = beside(data[section], Path(path).parent)
+                overrides |= _partial(value, section, owner)
         return overrides, []
     if data.keys() & ({*_SCALED, *_COUNTS, *_SPECIAL, *_UNMODELLED}):
         return _primus(data, [])
