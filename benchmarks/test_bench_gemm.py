@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from projector.config.device import load_device
-from projector.kernels.gemm import NUM_SPLITS, gemm_time_columns, sol_time_columns
+from projector.kernels.gemm import (
+    MIN_SPLIT_DEPTH,
+    NUM_SPLITS,
+    gemm_time_columns,
+    sol_time_columns,
+)
 from projector.lower.hardware import device_record
 
 # Ten thousand rows take a while where the kernels run as Python.
@@ -29,14 +34,20 @@ def columns(rows):
     return extents, np.full(rows, 3), np.full(rows, 2.0), np.ones(rows), np.zeros(rows, np.int64)
 
 
+def splits(depth):
+    """Numbers of parts that a K of each depth may be cut into."""
+    most = np.log2(np.maximum(depth / MIN_SPLIT_DEPTH, 1.0))
+    return np.minimum(most.astype(int), NUM_SPLITS - 1) + 1
+
+
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("name", ["h100", "mi325x"])
+@pytest.mark.parametrize("name", ["h100", "b200", "mi325x"])
 def test_gemm_times(benchmark, rows, name):
     table, device = columns(rows), device_record(load_device(name))
     gemm_time_columns(*table, device)  # compile outside the clock
 
     benchmark(gemm_time_columns, *table, device)
-    candidates = rows * int(device["num_tiles"][0]) * NUM_SPLITS
+    candidates = int(device["num_tiles"][0]) * int(splits(table[0][:, 2]).sum())
     benchmark.extra_info["candidates"] = candidates
     if benchmark.stats is not None:
         seconds = benchmark.stats.stats.median

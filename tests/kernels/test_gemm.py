@@ -279,7 +279,10 @@ def test_python_and_compiled_kernels_agree():
     )  # fmt: skip
     compiled = gemm_time_columns(*columns)
     python = getattr(gemm.gemm_times, "py_func", gemm.gemm_times)
-    scratch = np.empty((gemm.NUM_FIELDS, gemm.MAX_CANDIDATES)), np.empty(gemm.MAX_CANDIDATES)
+    scratch = (
+        np.empty((gemm.NUM_FIELDS, gemm.MAX_TILES)),
+        np.empty((1 + gemm.NUM_SPLITS, gemm.MAX_TILES)),
+    )
     outputs = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
     assert python(*columns, *scratch, *outputs) == gemm.OK
     for one, other in zip(compiled, outputs, strict=True):

@@ -119,3 +119,9 @@ def helper(function: Function) -> Function:
     """Compile a scalar helper that only kernels call; LLVM inlines it."""
     compiled: Function = numba.njit(function, error_model="numpy", nogil=True)
     return compiled
+
+
+def inlined(function: Function) -> Function:
+    """Compile a helper that LLVM must inline, as it would keep a loop from being vectorised."""
+    compiled: Function = numba.njit(function, error_model="numpy", nogil=True, forceinline=True)
+    return compiled

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._jit import helper, kernel
+from ._jit import helper, inlined, kernel
 from .device import (
     MATRIX_TYPES,
     MAX_TILES,
@@ -67,8 +67,7 @@ HALVINGS = 40
 OK, INVALID = 0, 1
 
 NUM_SPLITS = 5
-MAX_CANDIDATES = MAX_TILES * NUM_SPLITS
-NUM_FIELDS = 13
+NUM_FIELDS = 12
 """Numbers that describe a candidate."""
 
 
@@ -211,7 +210,7 @@ def _busy(core: _Core, clock_share: float) -> float:
     return float(max(loops, core.epilogues, core.l2) / clock_share)
 
 
-@helper
+@inlined
 def _missed(since_bytes: float, cache_bytes: float) -> float:
     """Share that a cache has lost of what it is asked for again after reading this much.
 
@@ -222,7 +221,7 @@ def _missed(since_bytes: float, cache_bytes: float) -> float:
     return 1.0 - kept * kept
 
 
-@helper
+@inlined
 def _sweeps(
     problem: _Problem, tile: _Tile, units: float, side: float, rows: float, cache_bytes: float
 ) -> float:
@@ -242,16 +241,17 @@ def _sweeps(
     # A group higher than a wave takes several waves for its rows.
     wave = max(1.0, min(high, max(tile.cluster_m, units / wide)) * rows)
     a, b = problem.a_bytes, problem.b_bytes
-    rows_a, columns_b = a * high * rows / down, b * wide / across
-    again_a, again_b = (across / wide - 1.0) * a, (down / high - 1.0) * b
+    panels, bands, waves = down / high, across / wide, down / wave
+    rows_a, columns_b = a * rows / panels, b / bands
+    again_a, again_b = (bands - 1.0) * a, (panels - 1.0) * b
     soon = _missed(rows_a + columns_b, cache_bytes)
     along_n = again_a * soon + again_b * _missed(b + rows_a, cache_bytes)
     along_m = again_b * soon + again_a * _missed(a + columns_b, cache_bytes)
-    within = (down / wave - down / high) * b * _missed(a * wave / down + columns_b, cache_bytes)
+    within = (waves - panels) * b * _missed(a / waves + columns_b, cache_bytes)
     return float(within + (along_n if problem.group_m > 0.0 else min(along_n, along_m)))
 
 
-@helper
+@inlined
 def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
     """Bytes out of memory, and through the last cache before it."""
     down, across = _grid(problem, tile)
@@ -268,7 +268,7 @@ def _traffic(problem: _Problem, tile: _Tile) -> tuple[float, float]:
     return once + min(from_fabric, from_memory) + missed, once + from_fabric + missed
 
 
-@helper
+@inlined
 def _memory(problem: _Problem, tile: _Tile) -> float:
     """Seconds of the traffic behind L2."""
     hbm_bytes, fabric_bytes = _traffic(problem, tile)
@@ -294,51 +294,57 @@ def _joined(problem: _Problem, core_s: float, memory_s: float) -> float:
 
 
 @helper
-def _load_menu(device: np.void, menu_FC: NDArray[np.float64]) -> int:
-    """Lay a device's tiles times K splits out in columns; return how many there are."""
-    count = 0
+def _load_menu(device: np.void, menu_FT: NDArray[np.float64]) -> int:
+    """Lay a device's tiles out in columns; return how many there are."""
     for row in range(device["num_tiles"]):
         tile = device["tiles"][row]
         m, n = tile[TILE_M], tile[TILE_N]
-        split = 1.0
-        while split <= MAX_SPLIT_K:
-            menu_FC[0, count], menu_FC[1, count] = m, n
-            menu_FC[2, count] = m * tile[TILE_CLUSTER_M]
-            menu_FC[3, count] = n * tile[TILE_CLUSTER_N]
-            menu_FC[4, count] = tile[TILE_CLUSTER_M]
-            menu_FC[5, count] = tile[TILE_CLUSTER_N]
-            menu_FC[6, count] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
-            menu_FC[7, count] = 2.0 * m * n / tile[TILE_EFFICIENCY]
-            menu_FC[8, count] = tile[TILE_SHARE_M]
-            menu_FC[9, count] = tile[TILE_SHARE_N]
-            menu_FC[10, count] = tile[TILE_UNITS]
-            menu_FC[11, count] = np.sqrt(n / m)
-            menu_FC[12, count] = split
-            split *= 2.0
-            count += 1
-    return count
+        menu_FT[0, row], menu_FT[1, row] = m, n
+        menu_FT[2, row] = m * tile[TILE_CLUSTER_M]
+        menu_FT[3, row] = n * tile[TILE_CLUSTER_N]
+        menu_FT[4, row] = tile[TILE_CLUSTER_M]
+        menu_FT[5, row] = tile[TILE_CLUSTER_N]
+        menu_FT[6, row] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
+        menu_FT[7, row] = 2.0 * m * n / tile[TILE_EFFICIENCY]
+        menu_FT[8, row] = tile[TILE_SHARE_M]
+        menu_FT[9, row] = tile[TILE_SHARE_N]
+        menu_FT[10, row] = tile[TILE_UNITS]
+        menu_FT[11, row] = np.sqrt(n / m)
+    return int(device["num_tiles"])
 
 
 @helper
-def _candidate(menu_FC: NDArray[np.float64], c: int) -> _Tile:
+def _candidate(menu_FT: NDArray[np.float64], t: int, split: float) -> _Tile:
     return _Tile(
-        menu_FC[0, c], menu_FC[1, c], menu_FC[2, c], menu_FC[3, c], menu_FC[4, c], menu_FC[5, c],
-        menu_FC[6, c], menu_FC[7, c], menu_FC[8, c], menu_FC[9, c], menu_FC[10, c],
-        menu_FC[11, c], menu_FC[12, c],
+        menu_FT[0, t], menu_FT[1, t], menu_FT[2, t], menu_FT[3, t], menu_FT[4, t], menu_FT[5, t],
+        menu_FT[6, t], menu_FT[7, t], menu_FT[8, t], menu_FT[9, t], menu_FT[10, t],
+        menu_FT[11, t], split,
     )  # fmt: skip
 
 
 @helper
 def _evaluate(
-    problem: _Problem, menu_FC: NDArray[np.float64], count: int, time_s_C: NDArray[np.float64]
-) -> None:
-    """Time one GEMM with each candidate. Free of branches, so that the compiler vectorises it."""
-    for c in range(count):
-        tile = _candidate(menu_FC, c)
-        joined = _joined(problem, _busy(_core(problem, tile), 1.0), _memory(problem, tile))
-        time = problem.start_s + joined + _reduce(problem, tile)
-        deep = problem.k >= MIN_SPLIT_DEPTH * tile.split and tile.split <= problem.max_split
-        time_s_C[c] = time if deep or tile.split == 1.0 else math.inf
+    problem: _Problem, menu_FT: NDArray[np.float64], tiles: int, scratch_s_RT: NDArray[np.float64]
+) -> int:
+    """Time one GEMM with each tile and split of K; return how many splits there are.
+
+    Writes the traffic behind L2, which no split changes, into the first row of the scratch and the
+    times of each split into the next ones. Loops over tiles are free of branches, so that the
+    compiler vectorises them.
+    """
+    for t in range(tiles):
+        scratch_s_RT[0, t] = _memory(problem, _candidate(menu_FT, t, 1.0))
+    split, row = 1.0, 0
+    while split <= problem.max_split or row == 0:
+        row += 1
+        for t in range(tiles):
+            tile = _candidate(menu_FT, t, split)
+            joined = _joined(problem, _busy(_core(problem, tile), 1.0), scratch_s_RT[0, t])
+            scratch_s_RT[row, t] = problem.start_s + joined + _reduce(problem, tile)
+        split *= 2.0
+        if problem.k < MIN_SPLIT_DEPTH * split:
+            break
+    return row
 
 
 @helper
@@ -451,8 +457,8 @@ def gemm_times(
     efficiency_G: NDArray[np.float64],
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
-    menu_FC: NDArray[np.float64],
-    candidate_s_C: NDArray[np.float64],
+    menu_FT: NDArray[np.float64],
+    scratch_s_RT: NDArray[np.float64],
     time_s_G: NDArray[np.float64],
     bound_G: NDArray[np.int64],
     choice_G: NDArray[np.int64],
@@ -472,7 +478,7 @@ def gemm_times(
     device_G : int64[G]
         Row of ``devices_D``.
     devices_D : DEVICE[D]
-    menu_FC, candidate_s_C : float64[NUM_FIELDS, MAX_CANDIDATES], float64[MAX_CANDIDATES]
+    menu_FT, scratch_s_RT : float64[NUM_FIELDS, MAX_TILES], float64[1 + NUM_SPLITS, MAX_TILES]
         Scratch, overwritten; one for each thread.
     time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
         Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
@@ -494,14 +500,14 @@ def gemm_times(
     read comes from a cache as far as the operands fit there (an L2 for each die, the memory-side
     cache for all of them), and a share of the loads misses all the same. ``time = overhead +
     max(core, memory) + loss * min(core, memory)``, plus the reduction of a split K. The smallest
-    wins, the first of equals. Under a power cap the clock of the winner is the highest at which
-    ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays below it.
+    wins, of equals the one of fewest parts of K, then the first. Under a power cap the clock of
+    the winner is the highest at which ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays below it.
 
     Left out: drift of units in a very deep K, stream-K.
     """
     status = OK
     menu_of = np.int64(-1)
-    candidates = 0
+    tiles = 0
     for g in range(extent_G4.shape[0]):
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
@@ -520,19 +526,20 @@ def gemm_times(
             status = INVALID
             continue
         if d != menu_of:
-            candidates = _load_menu(devices_D[d], menu_FC)
+            tiles = _load_menu(devices_D[d], menu_FT)
             menu_of = d
         problem = _meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
-        _evaluate(problem, menu_FC, candidates, candidate_s_C)
-        best, best_s = -1, math.inf
-        for c in range(candidates):
-            if candidate_s_C[c] < best_s:
-                best, best_s = c, candidate_s_C[c]
+        splits = _evaluate(problem, menu_FT, tiles, scratch_s_RT)
+        best, parts, best_s = -1, 1, math.inf
+        for row in range(splits):
+            for t in range(tiles):
+                if scratch_s_RT[row + 1, t] < best_s:
+                    best, parts, best_s = t, 1 << row, scratch_s_RT[row + 1, t]
         if best < 0:
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        tile = _candidate(menu_FC, best)
+        tile = _candidate(menu_FT, best, float(parts))
         share = _clock_share(devices_D[d], code, problem, tile)
         if share < 1.0:
             best_s = _power(devices_D[d], code, problem, tile, share)[1]
@@ -540,7 +547,7 @@ def gemm_times(
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
         bound_G[g] = _bound(problem, tile, best_s, share)
-        choice_G[g] = best // NUM_SPLITS * MAX_SPLIT_K + np.int64(tile.split) - 1
+        choice_G[g] = best * MAX_SPLIT_K + parts - 1
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
     return status
@@ -555,7 +562,7 @@ def gemm_terms(
     device_G: NDArray[np.int64],
     devices_D: NDArray[np.void],
     choice_G: NDArray[np.int64],
-    menu_FC: NDArray[np.float64],
+    menu_FT: NDArray[np.float64],
     term_GT: NDArray[np.float64],
 ) -> None:
     """Write out what the times of `gemm_times` are made of.
@@ -578,11 +585,9 @@ def gemm_terms(
         if choice_G[g] < 0:
             continue
         device, code = devices_D[device_G[g]], dtype_G[g]
-        _load_menu(device, menu_FC)
-        split, place = choice_G[g] % MAX_SPLIT_K + 1, 0
-        while 1 << place < split:
-            place += 1
-        tile = _candidate(menu_FC, choice_G[g] // MAX_SPLIT_K * NUM_SPLITS + place)
+        _load_menu(device, menu_FT)
+        parts = choice_G[g] % MAX_SPLIT_K + 1
+        tile = _candidate(menu_FT, choice_G[g] // MAX_SPLIT_K, float(parts))
         problem = _meet(
             device, code, float(extent_G4[g, 0]), float(extent_G4[g, 1]), float(extent_G4[g, 2]),
             float(extent_G4[g, 3]), out_bytes_G[g], efficiency_G[g],
@@ -664,7 +669,7 @@ def gemm_time_columns(
         np.ascontiguousarray(out_bytes_G, np.float64),
         np.ascontiguousarray(efficiency_G, np.float64),
         np.ascontiguousarray(device_G, np.int64), devices_D,
-        np.empty((NUM_FIELDS, MAX_CANDIDATES)), np.empty(MAX_CANDIDATES),
+        np.empty((NUM_FIELDS, MAX_TILES)), np.empty((1 + NUM_SPLITS, MAX_TILES)),
         time_s_G, bound_G, choice_G,
     )  # fmt: skip
     if status != OK:
@@ -688,7 +693,7 @@ def gemm_term_columns(
         np.ascontiguousarray(out_bytes_G, np.float64),
         np.ascontiguousarray(efficiency_G, np.float64),
         np.ascontiguousarray(device_G, np.int64), devices_D,
-        np.ascontiguousarray(choice_G, np.int64), np.empty((NUM_FIELDS, MAX_CANDIDATES)), term_GT,
+        np.ascontiguousarray(choice_G, np.int64), np.empty((NUM_FIELDS, MAX_TILES)), term_GT,
     )  # fmt: skip
     return term_GT
 
