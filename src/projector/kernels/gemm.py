@@ -501,7 +501,8 @@ def gemm_times(
     cache for all of them), and a share of the loads misses all the same. ``time = overhead +
     max(core, memory) + loss * min(core, memory)``, plus the reduction of a split K. The smallest
     wins, of equals the one of fewest parts of K, then the first. Under a power cap the clock of
-    the winner is the highest at which ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays below it.
+    the winner is the highest at which ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays
+    below it.
 
     Left out: drift of units in a very deep K, stream-K.
     """
