@@ -11,6 +11,7 @@ from projector.config.space import load_space
 from projector.errors import ConfigError, ProjectorError
 from projector.sweeps import engine
 from projector.sweeps.engine import sweep
+from projector.units import to_ms
 from sweeps.grid import BASE
 
 SPACE = {
@@ -43,7 +44,7 @@ def test_rows_of_a_space_are_its_jobs():
     names = [*space.fields, "iteration_time_ms"]
     rows = found.to_arrow(names).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
-        (*axes, seconds * 1e3) for *axes, seconds in expected
+        (*axes, to_ms(seconds)) for *axes, seconds in expected
     ]
     assert sum(found.infeasible.values()) == left_out > 0 < len(rows)
     # What cannot be computed is a point that is left out, not the end.

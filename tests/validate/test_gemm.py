@@ -36,6 +36,15 @@ def test_a_plain_row_is_the_kernel_in_microseconds():
     assert outcome.ratio == pytest.approx(expected_us / 100.0)
 
 
+def test_a_host_that_launches_slowly_is_waited_for():
+    small = {"m": "192", "n": "4096", "k": "4096", "library": "CUTLASS CuTeDSL persistent"}
+    cutedsl = project(**small, in_dtype="nvfp4(e2m1)", clock_note="locked 1300 MHz")
+    assert cutedsl.predicted == pytest.approx(24.0)
+    assert project(**small, in_dtype="fp8", clock_note="locked 1300 MHz").predicted < 24.0
+    large = project(**{**small, "m": "16384"}, in_dtype="nvfp4(e2m1)", clock_note="locked 1300 MHz")
+    assert large.predicted > 24.0
+
+
 def test_a_rate_becomes_a_time():
     # 2 * 1000 * 2000 * 500 FLOP at 100 TFLOP/s.
     outcome = project(m="1000", n="2000", k="500", runtime_us="", tflops="100")
