@@ -531,13 +531,26 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     """Return a device by shipped name, by path of a YAML file, or from a mapping.
 
     A file or mapping with ``extends: NAME`` starts from that device and overrides it field by
-    field. A file that a file extends is found from the folder of the one that says so.
+    field. A file that a file extends is found from the folder of the one that says so. A shipped
+    device is read once in a process.
 
     Raises
     ------
     ConfigError
         For an unknown name (with the nearest ones) or an invalid field.
     """
+    if isinstance(name, str) and not name.endswith((".yaml", ".yml")):
+        return _shipped(name, key)
+    return _read(name, key)
+
+
+@lru_cache(maxsize=128)
+def _shipped(name: str, key: str) -> Device:
+    """Return a shipped device, read once: it takes milliseconds, and functions go by name."""
+    return _read(name, key)
+
+
+def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
     return Device.parse(_with_family(_device_data(name, key, depth=0), key), path=key)
 
 
