@@ -104,3 +104,8 @@ def test_extents_of_both_commands_may_have_commas(capsys):
     assert capsys.readouterr().out.count("1,024") == 3
     assert run(["attention", "1", "8", "many", "--quiet"]) == 2
     assert "seq is an integer from 0 to 2**40, got 'many'" in capsys.readouterr().err
+
+
+def test_a_quote_that_is_never_closed_loses_no_rows(table):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        table('<a>,<b>,<c>,note\n8,16,1024,"oops\n8,16,2048,x\n')

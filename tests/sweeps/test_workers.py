@@ -46,6 +46,39 @@ def test_workers_stay_for_the_next_sweep(started, tmp_path):
     assert not list(tmp_path.glob("*/_new-*"))
 
 
+def test_a_file_that_a_space_names_may_change(started, tmp_path):
+    file = tmp_path / "chip.yaml"
+    rows = []
+    for units in (132, 66):
+        file.write_text(f"extends: h100\ncompute_units: {units}\n")
+        space = grid({"cluster.device": [str(file), "h100"], **AXES})
+        rows.append(sweep(space, workers=2).to_arrow())
+        assert rows[-1].equals(sweep(space, workers=1).to_arrow())
+    assert len(started) == 2
+    assert not rows[0].equals(rows[1])
+
+
+def test_a_folder_made_anew_wants_other_workers(started, tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    for _ in range(2):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert sweep(small(64, 128), "out", workers=2).rows
+        folder.rename(tmp_path / f"gone{len(started)}")
+    assert len(started) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no umask here")
+def test_workers_write_with_the_umask_of_the_caller(started, tmp_path):
+    sweep(small(64, 128), tmp_path / "open", workers=2)
+    before = os.umask(0o077)
+    try:
+        sweep(small(64, 128), tmp_path / "closed", workers=2)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "closed").glob("part-*")} == {0}
+
+
 def test_more_workers_than_rest(started):
     sweep(small(64, 128, 192, 256), workers=2)
     sweep(small(64, 128, 192, 256), workers=3)

@@ -86,7 +86,7 @@ def shape_rows(
     count = 0
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
+            reader = csv.reader(stream, strict=True)
             names = [name.strip().lower() for name in next(reader, [])]
             _check_names(names, path, required, optional)
             for fields in reader:

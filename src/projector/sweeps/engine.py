@@ -259,7 +259,7 @@ def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
     if space.size < MANY_POINTS:
         return
     if here and workers > 1:
-        start_ahead(workers)
+        start_ahead(min(workers, -(-space.size // chunk_points(space))))
     days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"

@@ -177,7 +177,7 @@ class Sweeper:
         drafts : Path, optional
             Where rows are written, of a `Store`; without, parts carry them.
         """
-        self.drafts = drafts
+        self._drafts = drafts
         self._plan = Plan.of(space, column_kinds(axes), chunk_points)
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
@@ -194,9 +194,9 @@ class Sweeper:
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible)
         content = encode(batch.table, self._schema)
-        if self.drafts is None or not content:
+        if self._drafts is None or not content:
             return Part(chunk, content, totals)
-        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content))
+        return Part(chunk, b"", totals, write_draft(self._drafts, chunk, content))
 
 
 def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":

@@ -2,8 +2,8 @@
 
 They are started as programs of their own, so that neither threads of the caller are copied nor
 its main module is run again; where the caller dies, they find their input closed and end. Those of
-a sweep that has ended well stay for the next one a while, with the kernels they have loaded and
-what they have learnt.
+a sweep that has ended well stay for the next one a while, with the kernels they have loaded and the
+orders of pipelines they have met. Of a space they keep nothing: files that it names may change.
 """
 
 import atexit
@@ -56,16 +56,19 @@ class _Resting:
     """Worker processes that nobody uses, each with the surroundings it was started in."""
 
     def __init__(self) -> None:
-        self._forget()
-        atexit.register(self.end)
-        if hasattr(os, "register_at_fork"):
-            # They are left to the process that this one is a copy of.
-            os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._processes: list[tuple[_Surroundings, subprocess.Popen[bytes]]] = []
         self._timer: threading.Timer | None = None
+        atexit.register(self.end)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """Leave them to the process that this one is a copy of."""
+        for _, process in self._processes:
+            process.returncode = 0
+            _close(process)
+        self._lock, self._processes, self._timer = threading.Lock(), [], None
 
     def take(self, most: int, here: "_Surroundings") -> list[subprocess.Popen[bytes]]:
         """Return up to ``most`` of them that run as a new one would; end those that do not."""
@@ -97,16 +100,23 @@ class _Resting:
 
 _resting = _Resting()
 
-_Surroundings = tuple[str, tuple[str, ...], dict[str, str]]
+_Surroundings = tuple[object, ...]
 
 
 def _surroundings() -> _Surroundings:
     """Return what a process takes over when it is started."""
     try:
-        folder = str(Path.cwd())
+        here = Path().stat()
+        # A folder that was made anew under the same name is another one.
+        folder: object = here.st_dev, here.st_ino, str(Path.cwd())
     except OSError:
-        folder = ""
-    return folder, tuple(sys.path), dict(os.environ)
+        folder = object()
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        status = ""
+    limits = [line for line in status.splitlines() if line.startswith(("Umask", "Cpus_allowed"))]
+    return folder, limits, tuple(sys.path), dict(os.environ)
 
 
 def start_ahead(workers: int) -> None:
@@ -242,7 +252,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     _load_lightly()
-    sweeper, failure, known, drafts = None, "", b"", None
+    sweeper, failure, drafts = None, "", None
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             request = pickle.load(requests)  # noqa: S301  # our own process
@@ -251,23 +261,20 @@ def serve() -> None:
                 answers.write(pickle.dumps(found))
                 answers.flush()
             elif request is None:
-                drafts = None
+                sweeper = drafts = None
             else:
                 task, drafts = request
-                if task != known:
-                    sweeper, failure = _sweeper(task)
-                    known = task
-                if sweeper is not None:
-                    sweeper.drafts = drafts
+                sweeper, failure = _sweeper(task, drafts)
     if drafts is not None:
         # A caller that is there kills us; one that is gone takes no draft any more.
         remove_drafts(drafts)
 
 
-def _sweeper(task: bytes) -> tuple[Sweeper | None, str]:
+def _sweeper(task: bytes, drafts: Path | None) -> tuple[Sweeper | None, str]:
     """Return who answers for a space, or the traceback of why nobody can."""
     try:
-        return Sweeper(*pickle.loads(task)), ""  # noqa: S301  # our own process
+        space, axes, chunk_points = pickle.loads(task)  # noqa: S301  # our own process
+        return Sweeper(space, axes, chunk_points, drafts), ""
     except Exception:  # noqa: BLE001, RUF100  # told to the caller at the first request
         return None, traceback.format_exc()
 
@@ -310,11 +317,15 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.kill()
     for process in processes:
         process.wait()
-        for stream in (process.stdin, process.stdout):
-            # A request that was cut short cannot be flushed any more.
-            with contextlib.suppress(OSError):
-                assert stream is not None
-                stream.close()
+        _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        # A request that was cut short cannot be flushed any more.
+        with contextlib.suppress(OSError):
+            assert stream is not None
+            stream.close()
 
 
 def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
