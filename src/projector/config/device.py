@@ -486,6 +486,12 @@ class Device(Sourced):
             msg = f"power.idle_w ({power.idle_w:g}) leaves nothing of the cap ({cap_w:g} W)"
             raise ConfigError(msg, key="power.idle_w", value=power.idle_w, allowed=f"< {cap_w:g}")
 
+    @property
+    def highest_clock_mhz(self) -> float:
+        """Highest clock of a kernel: the boost may lie above the clock of a datasheet's peak."""
+        boost_mhz = 0.0 if self.power is None else self.power.max_clock_mhz
+        return max(self.peak_clock_mhz, boost_mhz)
+
     def peak_tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.
 

@@ -45,7 +45,7 @@ def clock_within(
     """
     if clock_mhz is None:
         return None
-    peak = max(device.peak_clock_mhz, device.power.max_clock_mhz if device.power else 0.0)
+    peak = device.highest_clock_mhz
     if attention:
         peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)

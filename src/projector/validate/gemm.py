@@ -242,7 +242,7 @@ def _locked_clock(row: Row, device: Device) -> float | None:
     match = re.search(r"\blocked (\S+?) *MHz", row.get("clock_note") or "")
     if match is None:
         return None
-    peak = max(device.peak_clock_mhz, device.power.max_clock_mhz if device.power else 0.0)
+    peak = device.highest_clock_mhz
     clock_mhz = float(match[1]) if _NUMBER.fullmatch(match[1]) else 0.0
     if not 1.0 <= clock_mhz <= peak:
         msg = f"clock_note: {match[0]!r} is no clock of {device.name}; 1 to {peak:g} MHz are"
