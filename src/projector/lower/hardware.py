@@ -108,7 +108,7 @@ def device_record(
 
 
 def _clock_mhz(device: Device, kind: str, run: Run) -> float:
-    power, sustained = device.power, device.sustained_clock_mhz[kind]  # type: ignore[index]
+    power, sustained = device.power, device.sustained_clock_mhz[kind]  # type: ignore[index]  # any name may be asked
     if run == "training" or power is None or kind not in power.pj_per_flop:
         return sustained
     if power.max_clock_mhz < sustained:
