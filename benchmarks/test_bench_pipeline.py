@@ -11,8 +11,10 @@ import numba
 import numpy as np
 import pytest
 
-from projector.schedule import programs, registry, replay
-from projector.schedule.costs import uniform_costs
+from projector.schedule import registry
+from projector.schedule.planning.costs import uniform_costs
+from projector.schedule.replay import order_times as replay
+from projector.schedule.replay import programs
 
 SIZES = [
     ("1f1b", 8, 1, 64),

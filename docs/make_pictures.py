@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 
 import projector
-from projector.report.heat_map import write_heat_map
-from projector.report.pareto import write_pareto
-from projector.report.roofline import write_roofline
+from projector.report.figures.heat_map import write_heat_map
+from projector.report.figures.pareto import write_pareto
+from projector.report.figures.roofline import write_roofline
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = Path(__file__).with_name("figures")

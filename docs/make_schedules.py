@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projector.schedule.registry import SCHEDULES
-from projector.schedule.run import PipelineRun
+from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
 PAGE = Path(__file__).with_name("schedules.md")
@@ -278,7 +278,7 @@ def draw(name: str) -> None:
     """Write the chart of a schedule, in few colours."""
     from PIL import Image, PngImagePlugin
 
-    from projector.report.gantt import write_gantt
+    from projector.report.figures.gantt import write_gantt
 
     run = chart_run(name)
     with tempfile.TemporaryDirectory() as folder:

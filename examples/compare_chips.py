@@ -11,9 +11,9 @@ from pathlib import Path
 
 import projector as pj
 from projector.errors import UnsupportedError
-from projector.report.heat_map import write_heat_map
+from projector.report.figures.heat_map import write_heat_map
+from projector.searches.multi_job import workloads_of
 from projector.searches.sensitivity import sensitivity
-from projector.searches.several import workloads_of
 from projector.searches.sobol import sobol_indices
 
 DEVICE = "cluster.device."

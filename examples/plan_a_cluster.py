@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import projector as pj
-from projector.report.pareto import write_pareto
-from projector.report.scaling import write_scaling
+from projector.report.figures.pareto import write_pareto
+from projector.report.figures.scaling import write_scaling
 
 TARGET_TOKENS = 1.0e12
 DEADLINE_DAYS = 30.0

@@ -10,9 +10,9 @@ import pytest
 import projector as pj
 from projector.errors import ConfigError, ProjectorError, ScheduleError, shown
 from projector.lower.hardware import RUNS
-from projector.projection.attention_api import project_attention
-from projector.projection.gemm import gemm_case
 from projector.schedule.registry import SCHEDULES
+from projector.single.attention import project_attention
+from projector.single.gemm import gemm_case
 
 JOB = {
     "model": "llama3.1_8b",

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from projector.errors import ScheduleError
-from projector.schedule import programs, registry
+from projector.schedule import registry
 from projector.schedule.registry import SCHEDULES
-from projector.schedule.run import PipelineRun
+from projector.schedule.replay import programs
+from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
 TABLE = Path(__file__).with_name("data") / "primus_pipeline.csv"

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from projector.config.space import load_space
     from projector.errors import ProjectorError
     from projector.projection.api import project_jobs, project_memory, project_performance
-    from projector.projection.kernel_api import attention_time, collective_time, gemm_time
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
+    from projector.single.times import attention_time, collective_time, gemm_time
     from projector.sweeps.engine import sweep
     from projector.sweeps.result import SweepResult
 
@@ -29,9 +29,9 @@ _HOMES = {
     "ScheduleResult": "projector.schedule.simulate",
     "SweepResult": "projector.sweeps.result",
     "SearchResult": "projector.searches.configurations",
-    "attention_time": "projector.projection.kernel_api",
-    "collective_time": "projector.projection.kernel_api",
-    "gemm_time": "projector.projection.kernel_api",
+    "attention_time": "projector.single.times",
+    "collective_time": "projector.single.times",
+    "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
     "load_space": "projector.config.space",
     "project_jobs": "projector.projection.api",

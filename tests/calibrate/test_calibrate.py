@@ -15,7 +15,7 @@ from projector.cli.main import run
 from projector.config import resources
 from projector.config.device import load_device
 from projector.errors import ConfigError, ProjectorError
-from projector.projection.kernel_api import gemm_time
+from projector.single.times import gemm_time
 from projector.validate import attention, collectives, gemm
 
 DEVICE = "h100"

@@ -6,9 +6,9 @@ import numba
 import numpy as np
 
 from projector.schedule import registry
-from projector.schedule.costs import Costs
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages, v_shape
 from projector.schedule.orders import interleaved
+from projector.schedule.planning.costs import Costs
 
 
 def order_from(ranks, stage_of, microbatches, splits_backward=False):

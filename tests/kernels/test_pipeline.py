@@ -21,7 +21,7 @@ from projector.schedule import registry
 from projector.schedule.legality import check_complete, check_order
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.orders import interleaved
-from projector.schedule.replay import (
+from projector.schedule.replay.order_times import (
     compile_line,
     compile_peaks,
     peak_bytes,

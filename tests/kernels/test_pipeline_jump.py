@@ -23,8 +23,8 @@ from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_jump
 from projector.kernels.pipeline_jump import CAPACITY, FIRST_ROW, HISTORY, PERIODS
 from projector.schedule import registry
-from projector.schedule.programs import MIN_PERIODS, compile_jump, compile_line
-from projector.schedule.replay import MIN_BATCH, fastest_method, replay_batch
+from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
+from projector.schedule.replay.programs import MIN_PERIODS, compile_jump, compile_line
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT

@@ -18,8 +18,8 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.schedule import registry
-from projector.schedule.programs import compile_lanes, compile_line
-from projector.schedule.replay import METHODS, empty_replays, replay_batch
+from projector.schedule.replay.order_times import METHODS, empty_replays, replay_batch
+from projector.schedule.replay.programs import compile_lanes, compile_line
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from kernels.pipelines import random_costs
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
-from projector.schedule import planning, registry
-from projector.schedule.costs import Costs
+from projector.schedule import registry
 from projector.schedule.legality import check_order
 from projector.schedule.order import round_robin_stages, v_shape
-from projector.schedule.planning import Candidates
-from projector.schedule.replay import replay
+from projector.schedule.planning import candidates as planning
+from projector.schedule.planning.candidates import Candidates
+from projector.schedule.planning.costs import Costs
+from projector.schedule.replay.order_times import replay
 from reference import pipeline
 from reference import planning as reference
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.projection.gemm import gemm_case
+from projector.single.gemm import gemm_case
 
 WIDTHS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 """(n, k) of a layer's GEMMs."""

@@ -12,7 +12,7 @@ import projector
 from projector.errors import ConfigError
 from projector.report.timeline import messages, timeline_text, trace_events, write_timeline
 from projector.schedule.order import BACKWARD, FORWARD, Order
-from projector.schedule.run import PipelineRun
+from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
 
 MIXTRAL = Path(__file__).parents[2] / "examples" / "mixtral_8x22b_mi355x.yaml"

@@ -5,10 +5,10 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.costs import uniform_costs
 from projector.schedule.legality import check_order
 from projector.schedule.order import Order
-from projector.schedule.replay import compile_line, peak_in_flight
+from projector.schedule.planning.costs import uniform_costs
+from projector.schedule.replay.order_times import compile_line, peak_in_flight
 from reference import pipeline as reference
 
 

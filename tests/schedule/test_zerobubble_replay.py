@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from projector.schedule import registry
-from projector.schedule.replay import peak_bytes, replay
+from projector.schedule.replay.order_times import peak_bytes, replay
 from reference import pipeline as reference
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
-from projector.report.sobol import sobol_figure
+from projector.report.terminal.sobol import sobol_figure
 from projector.searches import screening, sobol
+from projector.searches.multi_job import shared_sensitivity, workloads_of
 from projector.searches.sensitivity import sensitivity
-from projector.searches.several import shared_sensitivity, workloads_of
 from projector.searches.sobol import sobol_indices
 
 HBM = "cluster.device.hbm_peak_tb_per_s"

@@ -141,7 +141,7 @@ class Terminal:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_progress_shows_after_a_second(quiet, monkeypatch):
-    from projector.report import progress
+    from projector.report.terminal import progress
 
     terminal = Terminal()
     monkeypatch.setattr(progress.sys, "stderr", terminal)

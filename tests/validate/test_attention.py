@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from projector.config.device import load_device
-from projector.projection.kernel_api import attention_time
+from projector.single.times import attention_time
 from projector.validate.attention import KIND, default_or_name
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

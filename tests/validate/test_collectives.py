@@ -8,7 +8,7 @@ from projector.kernels.collectives import (
     moe_exchange_time_column,
 )
 from projector.lower.hardware import fabric_record
-from projector.projection.kernel_api import collective_time
+from projector.single.times import collective_time
 from projector.validate.collectives import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

@@ -1,7 +1,7 @@
 import pytest
 
 from projector.config.device import load_device
-from projector.projection.kernel_api import gemm_time
+from projector.single.times import gemm_time
 from projector.validate.gemm import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

@@ -50,19 +50,19 @@ def command(
     the options. Implementations are listed by ``projector hardware NAME``.
     """
     if plot is not None:
-        from projector.report.figure import check_figure
+        from projector.report.figures.figure import check_figure
 
         check_figure(plot)
     announce_compilation(quiet=quiet)
-    from projector.report.attention import attention_report, read_shapes
+    from projector.report.terminal.attention import attention_report, read_shapes
 
     columns = read_shapes(shape, table, options)
-    from projector.projection.attention_api import packed_time_s, project_attention
+    from projector.single.attention import packed_time_s, project_attention
 
     found = project_attention(**columns)
     together_s = packed_time_s(found) if packed else None
     if plot is not None:
-        from projector.report.attention_plots import write_attention_figure
+        from projector.report.figures.attention import write_attention_figure
 
         write_attention_figure(found, columns, plot)
     if as_json:

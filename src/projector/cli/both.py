@@ -29,8 +29,8 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
         parts = {"memory": result.memory.to_dict(), "performance": result.to_dict()}
         print_json({**envelope(result.provenance, result.uncertainty), **parts})
     else:
-        from projector.report.both import both_report
-        from projector.report.suggestions import suggest
+        from projector.report.terminal.both import both_report
+        from projector.report.terminal.suggestions import suggest
 
         print_report(both_report(result, suggest(result)))
         print_warnings(result.provenance.warnings, quiet=quiet)

@@ -70,7 +70,7 @@ def command(
         warnings = {"warnings": found.warnings}
         print_json({**plain_envelope(), **found.to_dict(), "output": out, **warnings})
         return
-    from projector.report.calibrate import calibration_report
+    from projector.report.terminal.calibrate import calibration_report
 
     print_report(calibration_report(found))
     print_warnings(found.warnings, quiet=quiet)

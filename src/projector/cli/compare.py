@@ -31,7 +31,7 @@ def command(
     """
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_performance
-    from projector.report.compare import Comparison, compare_report
+    from projector.report.terminal.compare import Comparison, compare_report
 
     overrides = dict(parse_override(text) for text in assignments)
     jobs = []

@@ -8,7 +8,7 @@ from projector.cli.job_options import output_options
 from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
 
 if TYPE_CHECKING:
-    from projector.projection.gemm_list import GemmList
+    from projector.single.gemm_list import GemmList
 
 
 @click.command("gemm")
@@ -40,15 +40,15 @@ def command(
     layouts pay for a transposed copy.
     """
     if plot is not None:
-        from projector.report.figure import check_figure
+        from projector.report.figures.figure import check_figure
 
         check_figure(plot)
     announce_compilation(quiet=quiet)
-    from projector.projection.gemm_list import list_gemms
+    from projector.single.gemm_list import list_gemms
 
     found = list_gemms(extents, table, **options)
     if plot is not None:
-        from projector.report.gemm_plot import write_gemm_figure
+        from projector.report.figures.gemm import write_gemm_figure
 
         write_gemm_figure(found, plot)
     if as_json:
@@ -58,6 +58,6 @@ def command(
 
 
 def _print(found: "GemmList", *, explain: bool) -> None:
-    from projector.report.gemm import gemm_report
+    from projector.report.terminal.gemm import gemm_report
 
     print_report(gemm_report(found, explain=explain))

@@ -22,7 +22,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({**plain_envelope(), **_object(devices, one=name is not None)})
         return
-    from projector.report.inventory import device_list, device_report
+    from projector.report.terminal.inventory import device_list, device_report
 
     print_report(device_list(devices) if name is None else device_report(devices[name]))
 

@@ -26,7 +26,7 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.memory import memory_report
+        from projector.report.terminal.memory import memory_report
 
         print_report(memory_report(result))
         print_warnings(result.provenance.warnings, quiet=quiet)

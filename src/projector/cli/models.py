@@ -22,7 +22,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({**plain_envelope(), **_object(models, one=name is not None)})
         return
-    from projector.report.inventory import model_list, model_report
+    from projector.report.terminal.inventory import model_list, model_report
 
     print_report(model_list(models) if name is None else model_report(models[name]))
 

@@ -46,7 +46,7 @@ def plain_envelope() -> dict[str, Any]:
 
 def print_report(parts: "Iterable[RenderableType]") -> None:
     """Write a report laid out for the terminal."""
-    from projector.report.console import render
+    from projector.report.terminal.console import render
 
     write(render(*parts))
 

@@ -61,7 +61,7 @@ def command(
         check_timeline(timeline)
     result = JobRequest(**request).project_performance(quiet=quiet)
     if timeline is not None:
-        from projector.report.job import short_title
+        from projector.report.terminal.job import short_title
         from projector.report.timeline import write_timeline
 
         write_timeline(result.pipeline, timeline, short_title(result.job))
@@ -69,8 +69,8 @@ def command(
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.performance import performance_report
-        from projector.report.suggestions import suggest
+        from projector.report.terminal.performance import performance_report
+        from projector.report.terminal.suggestions import suggest
 
         print_report(performance_report(result, suggest(result)))
         print_warnings(result.provenance.warnings, quiet=quiet)

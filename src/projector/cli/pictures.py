@@ -6,7 +6,7 @@ from projector.cli.output import say
 
 if TYPE_CHECKING:
     from projector.config.job import Job
-    from projector.report.pictures import Picture
+    from projector.report.figures.pictures import Picture
     from projector.searches.configurations import SearchResult
     from projector.sweeps.result import SweepResult
 
@@ -21,15 +21,15 @@ def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tupl
     html : str or None
         Page to write.
     kinds : str
-        Name of the kinds of this command in `projector.report.pictures`.
+        Name of the kinds of this command in `projector.report.figures.pictures`.
     """
     if html is not None:
-        from projector.report.page import check_page
+        from projector.report.pages.page import check_page
 
         check_page(html)
     if not plots:
         return ()
-    from projector.report import pictures
+    from projector.report.figures import pictures
 
     return pictures.read_pictures(plots, getattr(pictures, kinds))
 
@@ -40,7 +40,7 @@ def write_pictures(
     """Draw them and say so."""
     if not pictures:
         return
-    from projector.report import pictures as report
+    from projector.report.figures import pictures as report
 
     report.write_pictures(pictures, found)
     for each in pictures:

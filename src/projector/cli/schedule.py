@@ -145,7 +145,7 @@ def command(
     """  # noqa: D301  click looks for the backspace
     _check_input(given)
     if plot is not None:
-        from projector.report.figure import check_figure
+        from projector.report.figures.figure import check_figure
 
         check_figure(plot)
     if timeline is not None:
@@ -156,7 +156,7 @@ def command(
     if given["config"] is not None:
         job = _job(given)
         announce_compilation(quiet=quiet)
-        from projector.projection.pipeline import compare_job_schedules
+        from projector.projection.job_pipeline import compare_job_schedules
 
         found = compare_job_schedules(job, algorithm)
     else:
@@ -236,7 +236,7 @@ def _print(found: "ScheduleComparison", job: "Job | None", *, as_json: bool) -> 
     if as_json:
         print_json({**envelope, **found.to_dict()})
     else:
-        from projector.report.schedule import schedule_report
+        from projector.report.terminal.schedule import schedule_report
 
         print_report(schedule_report(found, job))
     return warnings
@@ -260,11 +260,11 @@ def _write(
         return
     title = ""
     if job is not None:
-        from projector.report.job import short_title
+        from projector.report.terminal.job import short_title
 
         title = short_title(job)
     if plot is not None:
-        from projector.report.gantt import write_gantt
+        from projector.report.figures.gantt import write_gantt
 
         write_gantt(best.run, plot, title)
     if timeline is not None:

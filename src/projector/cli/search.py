@@ -88,7 +88,7 @@ def command(
     found = search(job, top=top, limits=limits)
     write_pictures(pictures, found, quiet=quiet)
     if html is not None:
-        from projector.report.search_page import write_search_page
+        from projector.report.pages.search import write_search_page
 
         write_search_page(found, html)
         say_written(html, quiet=quiet)
@@ -96,7 +96,7 @@ def command(
     if as_json:
         print_json({**envelope(provenance, uncertainty(found.job, "time")), **found.to_dict()})
     else:
-        from projector.report.search import search_report
+        from projector.report.terminal.search import search_report
 
         print_report(search_report(found))
     print_warnings(provenance.warnings, quiet=quiet or as_json)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from projector.config.job import Job
     from projector.searches.bottleneck_map import BottleneckMap
+    from projector.searches.multi_job import SharedSensitivity
     from projector.searches.sensitivity import Sensitivity
-    from projector.searches.several import SharedSensitivity
     from projector.searches.sobol import SobolIndices
 
 
@@ -126,7 +126,7 @@ def command(
     configs = request.pop("config")
     jobs = [JobRequest(config=config, **request).load() for config in configs]
     announce_compilation(quiet=quiet)
-    from projector.searches.several import sensitivity_of, workloads_of
+    from projector.searches.multi_job import sensitivity_of, workloads_of
 
     named = fields or None
     ranges: dict[str, Any] = {} if factor is None else {"factor": factor}
@@ -169,15 +169,15 @@ class Answer:
     def draw(self, kind: str, path: str, top: int) -> None:
         """Write one figure."""
         if kind == "map":
-            from projector.report.bottleneck import write_maps
+            from projector.report.figures.bottleneck import write_maps
 
             write_maps(self.maps, path)
         elif kind == "sobol" and self.indices is not None:
-            from projector.report.sobol import write_sobol
+            from projector.report.terminal.sobol import write_sobol
 
             write_sobol(self.indices, path)
         else:
-            from projector.report.sensitivity import write_tornado
+            from projector.report.terminal.sensitivity import write_tornado
 
             write_tornado(self.found, path, top)
 
@@ -201,15 +201,15 @@ class Answer:
 
     def report(self, top: int) -> "list[RenderableType]":
         """Return the parts of the report, in the order of printing."""
-        from projector.report.sensitivity import sensitivity_report
+        from projector.report.terminal.sensitivity import sensitivity_report
 
         parts = sensitivity_report(self.found, top)
         if self.indices is not None:
-            from projector.report.sobol import sobol_report
+            from projector.report.terminal.sobol import sobol_report
 
             parts += sobol_report(self.indices)
         if self.maps:
-            from projector.report.bottleneck import map_report
+            from projector.report.figures.bottleneck import map_report
 
             parts += [part for each in self.maps for part in map_report(each)]
         return parts
@@ -225,7 +225,7 @@ def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str,
         if not asked[kind]:
             msg = f"--plot {text}: there is nothing to draw without --{kind}"
             raise ConfigError(msg, key="plot", value=text, allowed=f"together with --{kind}")
-        from projector.report.figure import check_figure
+        from projector.report.figures.figure import check_figure
 
         check_figure(path)
         found.append((kind, path))

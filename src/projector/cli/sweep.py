@@ -90,12 +90,12 @@ def command(
 
     found = read_space(space)
     if pictures:
-        from projector.report.pictures import check_pictures
+        from projector.report.figures.pictures import check_pictures
 
         pictures = check_pictures(pictures, found)
     if dry_run:
         return _dry_run(found, workers, engine, scheduler, as_json=as_json)
-    from projector.report.progress import SweepProgress
+    from projector.report.terminal.progress import SweepProgress
     from projector.sweeps.engine import sweep
 
     try:
@@ -115,14 +115,14 @@ def command(
         raise
     write_pictures(pictures, result, quiet=quiet)
     if html is not None:
-        from projector.report.sweep_page import write_sweep_page
+        from projector.report.pages.sweep import write_sweep_page
 
         write_sweep_page(result, html)
         say_written(html, quiet=quiet)
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.sweep import sweep_report
+        from projector.report.terminal.sweep import sweep_report
 
         print_report(sweep_report(result, found.fields))
     print_warnings(result.warnings, quiet=quiet)
@@ -138,7 +138,7 @@ def _dry_run(
     if as_json:
         print_json({**plain_envelope(), **found.to_dict(), "fields": list(space.fields)})
     else:
-        from projector.report.sweep import estimate_report
+        from projector.report.terminal.sweep import estimate_report
 
         print_report(estimate_report(found, space.fields))
     return SUCCESS

@@ -25,7 +25,7 @@ def command(
     itself could be read.
     """
     if plot is not None:
-        from projector.report.figure import check_figure
+        from projector.report.figures.figure import check_figure
 
         check_figure(plot)
     announce_compilation(quiet=quiet)
@@ -34,7 +34,7 @@ def command(
 
     validation = write_results(kind, file, out)
     if plot is not None:
-        from projector.report.plots import write_figure
+        from projector.report.figures.measurements import write_figure
 
         write_figure(validation, plot)
     totals = summary(validation)
@@ -42,6 +42,6 @@ def command(
         found: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}
         print_json(found)
         return
-    from projector.report.validate import validation_report
+    from projector.report.terminal.validate import validation_report
 
     print_report(validation_report(validation, totals))

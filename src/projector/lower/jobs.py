@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from projector.config.device import Device
 from projector.config.job import Job
 from projector.errors import ConfigError
-from projector.kernels.distinct import distinct
+from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.sections import CP_TYPES
 
@@ -371,7 +371,7 @@ def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     training, cluster = batch.training, batch.cluster
     if training.table.column("default_attention").all():
         return np.zeros(len(batch), np.bool_)
-    first, group = distinct(training.part("attention"), cluster.part("pipeline"))
+    first, group = group_rows(training.part("attention"), cluster.part("pipeline"))
     unknown = []
     for row in first.tolist():
         name = training.of(row).attention_kernel

@@ -19,7 +19,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.device import MATRIX_TYPES
-from projector.kernels.distinct import concatenated_ranges, distinct, offsets
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import device_record, fabric_record
 from projector.lower.jobs import JobColumns, local_members
@@ -250,7 +250,7 @@ class LayoutRuns:
 def lay_out(batch: JobBatch) -> Layouts:
     """Place the layers of all jobs, layouts that are equal once."""
     model, split, training = batch.model, batch.parallelism, batch.training
-    first, of_job = distinct(model.index, split.part("layout"), training.part("layout"))
+    first, of_job = group_rows(model.index, split.part("layout"), training.part("layout"))
     found = [_laid_out(batch, row) for row in first.tolist()]
     return Layouts(of_job, found)
 
@@ -282,7 +282,7 @@ def lower(
     model, split, training, cluster = (
         batch.model, batch.parallelism, batch.training, batch.cluster,
     )  # fmt: skip
-    first, pipeline = distinct(
+    first, pipeline = group_rows(
         model.index,
         split.part("pipeline"),
         training.part("pipeline"),
@@ -294,7 +294,7 @@ def lower(
     stages_of, runs_of = (np.array(counts)[layout] for counts in (runs.stages, runs.runs))
     run = concatenated_ranges(runs.first_run[layout], runs_of)
     stage = concatenated_ranges(runs.first_stage[layout], stages_of)
-    piece, piece_of_run = distinct(np.repeat(np.arange(len(first)), runs_of), runs.kind[run])
+    piece, piece_of_run = group_rows(np.repeat(np.arange(len(first)), runs_of), runs.kind[run])
     owner = np.repeat(np.arange(len(first)), runs_of)[piece]
     rows = _records(
         batch.take(first[owner]),
@@ -304,7 +304,7 @@ def lower(
         fabric[owner],
     )
     content = rows.view(np.int64).reshape(len(rows), -1)
-    distinct_rows, row_of_piece = distinct(content)
+    distinct_rows, row_of_piece = group_rows(content)
     return Workloads(
         batch=batch,
         jobs=columns,
@@ -372,7 +372,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]
 def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     """Return the device and the fabric of each job."""
     training, cluster = batch.training, batch.cluster
-    first, group = distinct(cluster.part("pipeline"), training.part("attention"))
+    first, group = group_rows(cluster.part("pipeline"), training.part("attention"))
     device = [
         machines.device(cluster.of(row), training.of(row).attention_kernel)
         for row in first.tolist()
@@ -515,7 +515,7 @@ def _matrix_types(batch: JobBatch, kinds: NDArray[np.void]) -> tuple[Ints, NDArr
 def _loads(batch: JobBatch, ep: Ints) -> Ints:
     """Return the load of the fullest expert rank over the average one, in parts of `LOAD_ONE`."""
     experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
-    first, group = distinct(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
+    first, group = group_rows(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
     loads = []
     for row in first.tolist():
         load = 1.0

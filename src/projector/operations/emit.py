@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.attention import emit_attention
-from projector.operations.ends import emit_embedding, emit_head, emit_mtp
+from projector.operations.embedding_and_head import emit_embedding, emit_head, emit_mtp
 from projector.operations.mlp import emit_mlp
 from projector.operations.moe import emit_moe
 from projector.operations.norm import emit_norm, emit_residual

@@ -9,9 +9,9 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.projection.evaluate import check_placed, evaluate
+from projector.projection.job_pipeline import under_schedule
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
-from projector.projection.pipeline import under_schedule
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
 JobLike = Job | Mapping[str, Any] | str | Path

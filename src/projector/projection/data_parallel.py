@@ -11,10 +11,10 @@ from projector.kernels.collectives import (
     REDUCE_SCATTER,
     collective_time_columns,
 )
-from projector.kernels.distinct import distinct, segment_sums
+from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.operations.cost import WorkloadCosts
-from projector.projection.pipelines import PipelineCosts
+from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     """
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
     # Layers of one kind are alike in all stages of a replica.
-    first, of_run = distinct(replicas.of_run, workloads.run_workload[replicas.run])
+    first, of_run = group_rows(replicas.of_run, workloads.run_workload[replicas.run])
     owner = replicas.of_run[first]
     workload = workloads.run_workload[replicas.run[first]]
     fabric = workloads.rows["fabric"][workload]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.errors import ProjectorError
-from projector.kernels.distinct import distinct
+from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import RULES, JobColumns, broken_rules, lower_jobs
 from projector.lower.workloads import LayoutRuns, Layouts, Workloads, lay_out, layout_of, lower
@@ -35,7 +35,7 @@ from projector.projection.data_parallel import (
     stage_times,
 )
 from projector.projection.memory_columns import RankMemory, state_memory
-from projector.projection.pipelines import cost_pipelines
+from projector.projection.pipeline_costs import cost_pipelines
 from projector.projection.replicas import (
     cost_optimizer,
     cost_p2p,
@@ -53,9 +53,9 @@ from projector.projection.step import (
     step_inputs,
 )
 from projector.schedule import registry
-from projector.schedule.costs import Costs, costs_from
 from projector.schedule.order import Order
-from projector.schedule.replay import to_ps
+from projector.schedule.planning.costs import Costs, costs_from
+from projector.schedule.replay.order_times import to_ps
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -161,7 +161,7 @@ class Legal(NamedTuple):
 
 def _kept(number: Ints, found: list[Any]) -> tuple[Ints, list[Any]]:
     """Leave out what nobody has any more."""
-    first, kept = distinct(number)
+    first, kept = group_rows(number)
     return kept, [found[each] for each in number[first].tolist()]
 
 
@@ -177,7 +177,7 @@ def find_legal(batch: JobBatch) -> Legal:
     rows = np.flatnonzero(broken >= 0)
     if len(rows):
         # Messages name the model, the device and the type, besides numbers.
-        first, group = distinct(
+        first, group = group_rows(
             broken[rows],
             batch.model.index[rows],
             batch.cluster.index[rows],
@@ -368,7 +368,7 @@ def _orders(
         return [each.order() for each in settings], setting_of_job
     batch = inputs.replicas.workloads.batch
     training = batch.training
-    first, order_of_job = distinct(
+    first, order_of_job = group_rows(
         setting_of_job,
         *(np.where(planned, column, -1) for column in (
             inputs.replicas.of_job, training.most_pending, training.post_validation,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.distinct import distinct
+from projector.kernels.grouping import group_rows
 from projector.projection.step import BREAKDOWN
 from projector.units import TERA
 
@@ -90,7 +90,7 @@ def bounds(
     uneven = (largest == BREAKDOWN.index("pp_bubble")) & (waiting > 0.5 * bubble_s) & ~few
     percent = np.rint(100.0 * waiting / np.where(ending_s > 0.0, ending_s, 1.0)).astype(np.int64)
     plain = ~few & ~uneven
-    first, code = distinct(
+    first, code = group_rows(
         np.where(plain, largest, -1),
         np.where(few, microbatches, np.where(uneven, percent, 0)),
         np.where(few, pp, np.where(uneven, -1 - busiest_rank, 0)),

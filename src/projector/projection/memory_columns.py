@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.distinct import largest_of_segments
+from projector.kernels.grouping import largest_of_segments
 from projector.lower.workloads import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
-from projector.projection.pipelines import PipelineCosts
+from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
 
 Floats = NDArray[np.float64]

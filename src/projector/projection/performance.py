@@ -13,12 +13,12 @@ from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
 from projector.projection import measures
 from projector.projection.evaluate import Evaluation
+from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.pipeline import pipeline_run_of
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.projection.step import BREAKDOWN
 from projector.schedule.placement import Placement
-from projector.schedule.run import PipelineRun
+from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms
 
 

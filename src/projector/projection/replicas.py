@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
-from projector.kernels.distinct import concatenated_ranges, distinct, offsets, segment_sums
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.lower.workloads import Workloads, padded_vocab
@@ -113,7 +113,7 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
     """Find what jobs share, apart from their number of microbatches."""
     batch = workloads.batch
     code = np.array([NAMES.index(each.name) for each in settings], np.int64)[setting_of_job]
-    first, of_job = distinct(
+    first, of_job = group_rows(
         workloads.pipeline,
         workloads.jobs.gpus,
         batch.parallelism.part("replica"),

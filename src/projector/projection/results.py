@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.distinct import distinct
+from projector.kernels.grouping import group_rows
 from projector.operations.counts import count_model
 from projector.projection import measures
 from projector.projection.documented import documented_forms, documented_gib
@@ -123,7 +123,7 @@ def result_columns(evaluation: Evaluation) -> dict[str, NDArray[Any] | Coded]:
 def _counts(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     workloads = evaluation.workloads
     jobs = workloads.first_jobs()
-    first, group = distinct(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
+    first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
     found = [count_model(evaluation.job(row)) for row in workloads.first[first].tolist()]
     names: Mapping[str, type] = {
         "parameters_total": np.int64,
@@ -140,7 +140,7 @@ def _documented(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     workloads, jobs = evaluation.workloads, evaluation.workloads.jobs
     batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
     model, split, training = batch.model, batch.parallelism, batch.training
-    first, group = distinct(
+    first, group = group_rows(
         model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
     )
     forms = [

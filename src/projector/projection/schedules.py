@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.errors import ProjectorError
-from projector.kernels.distinct import concatenated_ranges, distinct, offsets
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.schedule import registry
@@ -60,7 +60,7 @@ def choose_schedules(batch: JobBatch, columns: JobColumns) -> Schedules:
     asked = batch.training.part("schedule")
     group_size = batch.parallelism.group_size
     keys = (asked, columns.pp, columns.vpp, columns.microbatches, group_size)
-    first, of_job = distinct(*keys)
+    first, of_job = group_rows(*keys)
     found: list[Setting | ProjectorError] = []
     for row in first.tolist():
         pp, vpp, microbatches = (int(column[row]) for column in keys[1:4])
@@ -90,7 +90,7 @@ class Placements(NamedTuple):
 
 def place(names: list[str], code: Ints, pp: Ints, vpp: Ints) -> Placements:
     """Return the placement of each of n replicas, given the number of its schedule in ``names``."""
-    first, of = distinct(code, pp, vpp)
+    first, of = group_rows(code, pp, vpp)
     found = tuple(
         registry.placement(names[code[row]], int(pp[row]), int(vpp[row])) for row in first.tolist()
     )

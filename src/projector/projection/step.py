@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels import step as kernels
-from projector.kernels.distinct import distinct, distinct_pairs
+from projector.kernels.grouping import distinct_pairs, group_rows
 from projector.operations.table import CATEGORIES
 from projector.projection.data_parallel import StageTimes
 from projector.projection.memory_columns import StateMemory
-from projector.projection.pipelines import PipelineCosts
+from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-from projector.schedule.replay import (
+from projector.schedule.replay.order_times import (
     Replays,
     compile_peaks,
     empty_replays,
@@ -152,7 +152,7 @@ def step_inputs(
     weight_ps = to_ps(weight_s)
     # Whatever data parallelism adds to a backward stays with B.
     split_backward_ps = to_ps(np.maximum(0.0, backward_s - weight_s[:, None]))
-    _, like_kind = distinct(
+    _, like_kind = group_rows(
         kind_ps[:, 0, MIDDLE], kind_ps[:, 1, MIDDLE], kind_ps[:, 1, LAST],
         split_backward_ps[:, MIDDLE], split_backward_ps[:, LAST], weight_ps,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    first, timing = distinct(
+    first, timing = group_rows(
         inputs.first_forward_ps.take(stage).reshape(len(chosen), -1),
         inputs.like_kind.take(replicas.stage_kind.take(stage)).reshape(len(chosen), -1),
         latency_ps.reshape(len(chosen), -1),
@@ -389,7 +389,7 @@ def _peaks(
                 compile_peaks(order).key, (len(of_kind), order)
             )
     kind = np.array([kind_of_order[number] for number in order_of_job[pair].tolist()], np.int64)
-    first, row_of_pair = distinct(kind, pipeline[pair])
+    first, row_of_pair = group_rows(kind, pipeline[pair])
     placement = replicas.placement(int(replica[0]))
     peak = np.empty((len(first), len(placement.model_stage)))
     for number, order in of_kind.values():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from projector.report.files import check_place, write_whole
 from projector.schedule.order import BACKWARD, FORWARD
-from projector.schedule.run import PipelineRun
+from projector.schedule.replay.run import PipelineRun
 
 PROCESS = 1
 """Number of the process; viewers give 0 a meaning of its own."""

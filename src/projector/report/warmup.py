@@ -3,18 +3,18 @@
 import numpy as np
 
 from projector.projection.api import project_jobs
-from projector.projection.attention_api import project_attention
-from projector.projection.gemm import MODELS
-from projector.projection.gemm_list import list_gemms
-from projector.projection.kernel_api import collective_time
-from projector.schedule.anneal import improve
-from projector.schedule.costs import uniform_costs
-from projector.schedule.programs import MIN_PERIODS
+from projector.schedule.planning.anneal import improve
+from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.registry import build
-from projector.schedule.replay import METHODS, replay_batch
+from projector.schedule.replay.order_times import METHODS, replay_batch
+from projector.schedule.replay.programs import MIN_PERIODS
 from projector.schedule.simulate import simulate_schedule
 from projector.serving.deployment import Deployment
 from projector.serving.step import prefill_time_s
+from projector.single.attention import project_attention
+from projector.single.gemm import MODELS
+from projector.single.gemm_list import list_gemms
+from projector.single.times import collective_time
 from projector.sweeps.engine import sweep
 
 _MODEL = {

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.errors import ProjectorError
+from projector.schedule.planning.costs import Objective
+from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
+from projector.schedule.replay.run import PipelineRun
+from projector.schedule.simulate import check_arguments, pipeline_run
 from projector.units import to_gib, to_ms
-
-from .costs import Objective
-from .registry import SCHEDULES, refuse_on_request, resolve
-from .run import PipelineRun
-from .simulate import check_arguments, pipeline_run
 
 ALL = "all"
 """Stands for every schedule that can run."""

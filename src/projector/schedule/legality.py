@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.errors import ScheduleError
-
-from .order import BACKWARD, FORWARD, Order
+from projector.schedule.order import BACKWARD, FORWARD, Order
 
 
 def check_complete(order: Order) -> None:

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .order import BACKWARD, FORWARD
+from projector.schedule.order import BACKWARD, FORWARD
 
 Ints = NDArray[np.int64]
 

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
-
-from .costs import Costs, uniform_costs
-from .kept import kept_by_operations
-from .order import Order, round_robin_stages, v_shape
-from .orders import (
+from projector.schedule.order import Order, round_robin_stages, v_shape
+from projector.schedule.orders import (
     dualpipe,
     gpipe,
     interleaved,
@@ -23,8 +20,10 @@ from .orders import (
     zbv_formatted,
     zerobubble,
 )
-from .orders._rules import one_chunk_of_any, two_chunks
-from .placement import Placement
+from projector.schedule.orders._rules import one_chunk_of_any, two_chunks
+from projector.schedule.placement import Placement
+from projector.schedule.planning.costs import Costs, uniform_costs
+from projector.schedule.replay.order_cache import kept_by_operations
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""

@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from projector.errors import NumericError, ScheduleError
-
-from .costs import OBJECTIVES, UNLIMITED, Objective, costs_from
-from .order import BACKWARD, FORWARD, WEIGHT, Order
-from .placement import Placement
-from .registry import SCHEDULES, build, check, check_sizes
-from .replay import to_ps
-from .run import PipelineRun
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
+from projector.schedule.placement import Placement
+from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
+from projector.schedule.registry import SCHEDULES, build, check, check_sizes
+from projector.schedule.replay.order_times import to_ps
+from projector.schedule.replay.run import PipelineRun
 
 MAX_TIME_S = 5e5
 """Longest time of an argument; b and w together still fit :func:`to_ps`."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels import attention, gemm
-from projector.kernels.distinct import segment_sums
+from projector.kernels.grouping import segment_sums
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
 from projector.projection.evaluate import Evaluation

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from projector.errors import ConfigError
 from projector.searches.fields import levers_of
-from projector.searches.several import SharedEffect, Workload, check_fields, shared_sensitivity
+from projector.searches.multi_job import SharedEffect, Workload, check_fields, shared_sensitivity
 
 MOST_FIELDS = 8
 """Fields that are sampled where none are named, the most effective ones."""

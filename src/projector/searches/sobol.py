@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
+from projector.searches.multi_job import Workload
 from projector.searches.screening import sampled_fields
-from projector.searches.several import Workload
 
 Floats = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from projector.config.job import Job
 from projector.config.load import Variants
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.kernels.places import combine_places, find_places
+from projector.kernels.space_index import combine_places, find_places
 from projector.lower.batch import SECTIONS, TABLES, JobBatch, Sections
 from projector.lower.sections import SectionTable
 

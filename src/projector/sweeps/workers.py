@@ -26,7 +26,7 @@ import numpy as np
 
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.kernels.distinct import distinct
+from projector.kernels.grouping import group_rows
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import Part, remove_drafts
 
@@ -296,7 +296,7 @@ def _load_lightly() -> None:
     sys.meta_path.insert(0, absent)
     try:
         pa.array([])
-        distinct(np.zeros(1, np.int64))
+        group_rows(np.zeros(1, np.int64))
     finally:
         sys.meta_path.remove(absent)
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
-
-from ._rules import one_chunk
+from projector.schedule.orders._rules import one_chunk
 
 Ints = NDArray[np.int64]
 

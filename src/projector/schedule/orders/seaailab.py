@@ -13,11 +13,10 @@ import itertools
 
 import numpy as np
 
-from projector.schedule.costs import Costs
 from projector.schedule.order import Order, round_robin_stages
-from projector.schedule.planning import Candidates, best_order, check_memory, fastest
-
-from . import zerobubble
+from projector.schedule.orders import zerobubble
+from projector.schedule.planning.candidates import Candidates, best_order, check_memory, fastest
+from projector.schedule.planning.costs import Costs
 
 SLOPES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 """Forwards ahead for each rank behind; 1 is 1F1B and ZB-H1, 2 is ZB-H2."""

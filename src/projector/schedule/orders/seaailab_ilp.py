@@ -8,12 +8,11 @@ of `seaailab`.
 
 from weakref import WeakKeyDictionary
 
-from projector.schedule import anneal, optimise
-from projector.schedule.costs import Costs
-from projector.schedule.optimise import Optimised
 from projector.schedule.order import Order
-
-from . import seaailab
+from projector.schedule.orders import seaailab
+from projector.schedule.planning import anneal, optimise
+from projector.schedule.planning.costs import Costs
+from projector.schedule.planning.optimise import Optimised
 
 _FOUND: WeakKeyDictionary[Order, Optimised] = WeakKeyDictionary()
 

@@ -1,0 +1,244 @@
+"""Which rows of a table of keys are equal, and what the segments of a column add up to.
+
+Shapes
+    N   rows, K keys of a row, S segments; ``offset`` cuts rows into segments (CSR)
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jit import helper, kernel
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(29)
+_SEED = np.uint64(0x243F6A8885A308D3)
+
+
+@helper
+def _mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
+    mixed = (one ^ np.uint64(value)) * _MIX
+    return mixed ^ (mixed >> _SHIFT)
+
+
+@helper
+def _hash(key_NK: NDArray[np.int64], row: int) -> np.uint64:
+    """Hash one row in four strands, as each step waits for the one before."""
+    columns = key_NK.shape[1]
+    a = b = c = d = _SEED
+    for column in range(0, columns - 3, 4):
+        a = _mixed(a, key_NK[row, column])
+        b = _mixed(b, key_NK[row, column + 1])
+        c = _mixed(c, key_NK[row, column + 2])
+        d = _mixed(d, key_NK[row, column + 3])
+    for column in range(columns - columns % 4, columns):
+        a = _mixed(a, key_NK[row, column])
+    if columns < 4:
+        return a
+    return _mixed(_mixed(_mixed(a, b), c), d)
+
+
+@kernel
+def number_distinct(
+    key_NK: NDArray[np.int64],
+    slot: NDArray[np.int32],
+    group_N: NDArray[np.int64],
+    first_N: NDArray[np.int64],
+) -> int:
+    """Give each distinct row a number, in the order in which they first appear.
+
+    Parameters
+    ----------
+    key_NK : int64[N, K]
+    slot : int32[size]
+        Scratch, all -1; ``size`` is a power of two of at least 2 N.
+    group_N : int64[N]
+        Output: number of each row.
+    first_N : int64[N]
+        Output: first row of each number; beyond the returned count it means nothing.
+
+    Returns
+    -------
+    int
+        Distinct rows.
+    """
+    last = np.uint64(slot.shape[0] - 1)
+    count = 0
+    for row in range(key_NK.shape[0]):
+        place = _hash(key_NK, row) & last
+        while True:
+            number = slot[place]
+            if number < 0:
+                slot[place] = count
+                first_N[count] = row
+                group_N[row] = count
+                count += 1
+                break
+            known = first_N[number]
+            same = True
+            for column in range(key_NK.shape[1]):
+                same = same and key_NK[row, column] == key_NK[known, column]
+            if same:
+                group_N[row] = number
+                break
+            place = (place + np.uint64(1)) & last
+    return count
+
+
+@kernel
+def number_pairs(
+    major_N: NDArray[np.int64],
+    minor_N: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pair_N: NDArray[np.int64],
+    first_N: NDArray[np.int64],
+) -> int:
+    """Give each distinct pair a number, those with one ``major`` one after the other.
+
+    Parameters
+    ----------
+    major_N : int64[N]
+        Ascending, from 0 on.
+    minor_N : int64[N]
+        From 0 on.
+    seen, number : int64[larger than any of ``minor_N``]
+        Scratch; ``seen`` all -1.
+    pair_N : int64[N]
+        Output: number of each pair.
+    first_N : int64[N]
+        Output: first row of each number; beyond the returned count it means nothing.
+
+    Returns
+    -------
+    int
+        Distinct pairs.
+    """
+    count = 0
+    for row in range(major_N.shape[0]):
+        minor = minor_N[row]
+        if seen[minor] != major_N[row]:
+            seen[minor] = major_N[row]
+            number[minor] = count
+            first_N[count] = row
+            count += 1
+        pair_N[row] = number[minor]
+    return count
+
+
+@kernel
+def sum_segments(
+    offset: NDArray[np.int64], value_N: NDArray[np.float64], sum_S: NDArray[np.float64]
+) -> None:
+    """Add the values of each segment up, one after the other.
+
+    Parameters
+    ----------
+    offset : int64[S + 1]
+        First row of each segment.
+    value_N : float64[N]
+    sum_S : float64[S]
+        Output: 0 for a segment without rows.
+    """
+    for segment in range(offset.shape[0] - 1):
+        total = 0.0
+        for row in range(offset[segment], offset[segment + 1]):
+            total += value_N[row]
+        sum_S[segment] = total
+
+
+@kernel
+def largest_of_segments(
+    offset: NDArray[np.int64], value_N: NDArray[np.float64], largest_S: NDArray[np.float64]
+) -> None:
+    """Find the largest value of each segment, 0 where none is larger.
+
+    Parameters
+    ----------
+    offset : int64[S + 1]
+        First row of each segment.
+    value_N : float64[N]
+    largest_S : float64[S]
+        Output.
+    """
+    for segment in range(offset.shape[0] - 1):
+        most = 0.0
+        for row in range(offset[segment], offset[segment + 1]):
+            most = max(most, value_N[row])
+        largest_S[segment] = most
+
+
+def group_rows(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each distinct combination, and the number of that of each row.
+
+    Parameters
+    ----------
+    *columns : int64[N] or int64[N, K]
+        What rows are compared by.
+
+    Returns
+    -------
+    first : int64[groups]
+        Ascending.
+    group : int64[N]
+    """
+    if all(column.ndim == 1 for column in columns):
+        # Stacked as they are and turned: written row by row they would take twice as long.
+        key_NK = np.stack(columns, dtype=np.int64).T
+    else:
+        key_NK = np.ascontiguousarray(np.column_stack(columns), np.int64)
+    rows = len(key_NK)
+    slot = np.full(1 << max(1, (2 * rows - 1).bit_length()), -1, np.int32)
+    group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    count = number_distinct(key_NK, slot, group_N, first_N)
+    return first_N[:count].copy(), group_N
+
+
+def distinct_pairs(
+    major: NDArray[np.int64], minor: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of each distinct pair, and the number of the pair of each row.
+
+    Parameters
+    ----------
+    major : int64[N]
+        Ascending, from 0 on.
+    minor : int64[N]
+        From 0 on, and not much larger than N: there is a place for every number.
+
+    Returns
+    -------
+    first : int64[pairs]
+        Pairs with one ``major`` follow one another.
+    pair : int64[N]
+    """
+    size = int(minor.max(initial=-1)) + 1
+    pair_N, first_N = np.empty(len(major), np.int64), np.empty(len(major), np.int64)
+    count = number_pairs(
+        major, minor, np.full(size, -1, np.int64), np.empty(size, np.int64), pair_N, first_N
+    )
+    return first_N[:count].copy(), pair_N
+
+
+def segment_sums(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what `sum_segments` writes, for float64[N]."""
+    sums = np.empty(len(offset) - 1)
+    sum_segments(offset, np.ascontiguousarray(values, np.float64), sums)
+    return sums
+
+
+def segment_maxima(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what `largest_of_segments` writes, for float64[N]."""
+    largest = np.empty(len(offset) - 1)
+    largest_of_segments(offset, np.ascontiguousarray(values, np.float64), largest)
+    return largest
+
+
+def concatenated_ranges(first: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``first[i], first[i] + 1, ...``, ``count[i]`` numbers for each i, in one array."""
+    offset = offsets(count)
+    return np.repeat(first - offset[:-1], count) + np.arange(offset[-1])
+
+
+def offsets(count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where segments of ``count`` rows begin, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(count, dtype=np.int64)])

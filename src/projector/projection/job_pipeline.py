@@ -1,0 +1,87 @@
+"""The pipeline of an evaluated job, operation by operation, and its schedules compared."""
+
+from typing import Any
+
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.lower.jobs import data_parallel
+from projector.lower.sections import usable_bytes
+from projector.projection.evaluate import Evaluation, check_placed, evaluate
+from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
+from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
+from projector.schedule.replay.run import PipelineRun
+
+SCHEDULE = "training.schedule"
+
+
+def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
+    """Return what the ranks of one evaluated job do, and what they hold.
+
+    It fits where `MemoryProjection` says so: the limit is the usable memory of the device, and
+    everything but activations counts for the whole step.
+    """
+    inputs = evaluation.inputs
+    replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
+    replica, timings = int(replicas.of_job[row]), pipeline.timings
+    sends_ps = None
+    if timings.blocks[0]:
+        sends_ps = pipeline.replayed.rank_busy_ps[0] - pipeline.alone.rank_busy_ps[0]
+    return PipelineRun(
+        schedule=evaluation.schedule(row),
+        order=evaluation.order(row),
+        duration_ps=timings.duration_ps[0],
+        p2p_ps=timings.latency_ps[0],
+        activation_bytes=pipeline.activation_bytes,
+        w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
+        static_bytes=inputs.static_bytes[replicas.ranks(replica)],
+        limit_bytes=usable_bytes(evaluation.job(row).cluster),
+        sends_ps=sends_ps,
+    )
+
+
+def under_schedule(job: Job, name: str) -> Job:
+    """Return a job under another schedule, its layers in as many chunks as that needs."""
+    overrides: dict[str, Any] = {SCHEDULE: name}
+    chunks = SCHEDULES[name].chunks(job.parallelism.vpp)
+    if chunks != job.parallelism.vpp:
+        overrides["parallelism.vpp"] = chunks
+    return load_job(job, overrides)
+
+
+def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
+    """Run one schedule of a job or all of them.
+
+    With ``all``, a schedule that needs another number of chunks has the layers laid out in them;
+    one that is named runs in the layout of the job.
+
+    Parameters
+    ----------
+    job : Job
+        Gives everything but the schedule.
+    algorithm : str
+        Name of a schedule, ``auto`` or ``all``.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot exist, or the one schedule that is named cannot run.
+    """
+    split, training = job.parallelism, job.training
+    check_placed(job)  # A job that cannot exist is no fault of the schedules.
+    every = algorithm == ALL
+
+    def candidate(name: str) -> Candidate:
+        def run() -> tuple[PipelineRun, float]:
+            if every:
+                refuse_on_request(name)
+            own = under_schedule(job, name) if every else load_job(job, {SCHEDULE: name})
+            evaluation = evaluate([own])
+            return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
+
+        chunks = SCHEDULES[name].chunks(split.vpp) if every else split.vpp
+        return attempt(name, chunks, run, excuse=every)
+
+    names = SCHEDULES if every else [resolve(algorithm, split.vpp).name]
+    candidates = ranked(map(candidate, names))
+    microbatches = training.global_batch_size // (training.micro_batch_size * data_parallel(job))
+    return ScheduleComparison(split.pp, split.vpp, microbatches, candidates)

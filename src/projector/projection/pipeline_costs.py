@@ -1,0 +1,156 @@
+"""What one microbatch takes and leaves in each stage of a pipeline, data parallelism left out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.kernels.grouping import segment_maxima, segment_sums
+from projector.lower.batch import JobBatch
+from projector.lower.stages import RECOMPUTE_FULL
+from projector.lower.workloads import DENSE, MOE, Workloads
+from projector.operations.cost import WorkloadCosts
+from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
+"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCosts:
+    """Columns of the pipelines of a batch, of their virtual stages and of their runs."""
+
+    forward_s: Floats
+    """float64[runs]: one layer forward, host side included."""
+    backward_s: Floats
+    """float64[runs]: one layer backward, input and weight gradient together."""
+    categories_s: Floats
+    """float64[stages, categories]: exposed time of a microbatch."""
+    launch_s: Floats
+    """float64[stages]: gaps between kernels and waits for the host."""
+    weight_s: Floats
+    """float64[stages]: gradient of the weights alone."""
+    saved_bytes: Floats
+    """float64[stages]: activations one microbatch keeps."""
+    dense_parameters: Floats
+    """float64[stages]: parameters of one rank outside routed experts."""
+    expert_parameters: Floats
+    """float64[stages]: parameters of routed experts of one rank."""
+    narrow_parameters: Floats
+    """float64[stages]: those of both that linear layers quantise."""
+    transient_bytes: Floats
+    """float64[stages]: the largest working set of a layer, that of recomputing it included."""
+    layer_parameters: Floats
+    """float64[stages]: parameters of the largest layer."""
+    weight_share: Floats
+    """float64[pipelines]: share of what is saved that the gradients of the weights need."""
+    recompute_flop: Floats
+    """float64[pipelines]: matrix FLOP of a rank that recomputation repeats, over all stages."""
+
+
+def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
+    """Put the layers of each pipeline together."""
+    jobs = workloads.first_jobs()
+    workload, count = workloads.run_workload, workloads.run_count.astype(np.float64)
+    runs = _cost_runs(jobs, workloads, costs)
+
+    def per_stage(values: Floats) -> Floats:
+        return segment_sums(workloads.run_offset, values)
+
+    def per_pipeline(values: Floats) -> Floats:
+        return segment_sums(workloads.run_offset[workloads.stage_offset], values)
+
+    categories = np.zeros((len(workloads.run_offset) - 1, len(CATEGORIES)))
+    launch = np.zeros(len(categories))
+    for phase in range(3):
+        for term in range(len(CATEGORIES)):
+            categories[:, term] += per_stage(runs.exposed_s[:, phase, term] * count)
+        launch += per_stage(runs.launch_s[:, phase] * count)
+    saved = costs.saved_bytes[workload] * count
+    stage_of_pipeline = np.repeat(np.arange(len(jobs)), np.diff(workloads.stage_offset))
+    stays = (1.0 - jobs.training.offload)[stage_of_pipeline]
+    copies = workloads.run_copies.astype(np.float64)
+    dense, experts = costs.dense_parameters[workload], costs.expert_parameters[workload]
+    record = workloads.rows
+    is_layer = (record["kind"] == DENSE) | (record["kind"] == MOE)
+    narrow = ((record["dtype"] >= 4) & is_layer)[workload]
+    unit = jobs.training.recompute_unit[workloads.pipeline_of_run]
+    full = (record["recompute"] == RECOMPUTE_FULL)[workload]
+    again = np.where(full, costs.unchecked_bytes[workload] * unit, 0.0)
+    transient = np.maximum(costs.transient_bytes[workload], 0.0) + again
+    return PipelineCosts(
+        forward_s=np.ascontiguousarray(runs.layer_s[:, FORWARD]),
+        backward_s=runs.layer_s[:, 1] + runs.layer_s[:, 2],
+        categories_s=categories,
+        launch_s=launch,
+        weight_s=per_stage(runs.layer_s[:, WEIGHT] * count),
+        saved_bytes=per_stage(saved) * stays,
+        dense_parameters=per_stage(dense * copies),
+        expert_parameters=per_stage(experts * copies),
+        narrow_parameters=per_stage((dense + experts) * narrow * copies),
+        transient_bytes=segment_maxima(workloads.run_offset, transient),
+        layer_parameters=segment_maxima(workloads.run_offset, dense + experts),
+        weight_share=per_pipeline(costs.weight_bytes[workload] * count) / per_pipeline(saved),
+        recompute_flop=per_pipeline(costs.recompute_flop[workload] * count),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunCosts:
+    """One layer of each run on its pipeline's cluster, host side included."""
+
+    exposed_s: Floats
+    """float64[runs, phases, categories]."""
+    launch_s: Floats
+    """float64[runs, phases]: gaps between kernels and waits for the host."""
+    layer_s: Floats
+    """float64[runs, phases]: everything but data parallelism."""
+
+
+def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _RunCosts:
+    """Add the host: it runs ahead of the device unless launching takes longer than computing.
+
+    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
+    removes the framework's part of each launch.
+    """
+    training, cluster = jobs.training, jobs.cluster
+    graphs = training.graphs == 1
+
+    def column(values: Floats) -> Floats:
+        return np.asarray(values, np.float64)[workloads.pipeline_of_run][:, None]
+
+    gap_s = column(np.where(graphs, cluster.graph_gap_s, cluster.gap_s))
+    operator_s = np.where(training.compiled == 1, 0.0, cluster.operator_s)
+    host_s = column(np.where(graphs, 0.0, cluster.launch_s + operator_s))
+    sync_s = column(cluster.host_sync_s)
+    workload = workloads.run_workload
+    exposed_s = costs.exposed_s[workload]
+    # Phase by phase and term by term, so that the order of additions is fixed.
+    device_s = np.zeros(exposed_s.shape[:2])
+    for term in range(exposed_s.shape[2]):
+        device_s += exposed_s[:, :, term]
+    launches, syncs = costs.launches[workload], costs.syncs[workload]
+    gaps_s = launches * gap_s
+    # Routing, permutation and dispatch keep the host busier than their launches tell.
+    is_moe = (workloads.rows["kind"] == MOE)[workload]
+    host_floor_s = column(_moe_host_s(jobs)) * is_moe[:, None] * MOE_HOST_PHASES
+    busy_s = np.maximum(launches * host_s, host_floor_s)
+    waiting_s = np.maximum(0.0, busy_s - device_s - gaps_s)
+    launch_s = gaps_s + waiting_s + syncs * sync_s
+    offload_s = column(training.offload / cluster.host_link_bytes_per_s)
+    moved_s = costs.saved_bytes[workload][:, None] * offload_s
+    # Offloading runs beside the forward and, coming back, beside the backward.
+    layer_s = device_s + launch_s
+    late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
+    return _RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
+
+
+def _moe_host_s(jobs: JobBatch) -> Floats:
+    """Least host time of one MoE layer and microbatch; a graph needs none."""
+    training, cluster = jobs.training, jobs.cluster
+    waits = (training.host_sync == 1) & (training.capacity == 0.0)
+    seconds = np.where(waits, cluster.moe_layer_s, cluster.moe_layer_sync_free_s)
+    return np.where(training.graphs == 1, 0.0, seconds)

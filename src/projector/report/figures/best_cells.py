@@ -1,0 +1,174 @@
+"""The best of a column for each pair of values of two axes, from all rows of a sweep."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.errors import ConfigError
+from projector.projection.results import TEXT
+from projector.report.figures.rows import (
+    FITS,
+    Bools,
+    Floats,
+    Ints,
+    axes_of,
+    codes,
+    more_is_better,
+    numbers,
+    resolve,
+    switches,
+    unit_of,
+)
+from projector.sweeps.result import SweepResult
+from projector.sweeps.space import cell
+from projector.sweeps.store import Plan
+
+KEY = "plot"
+
+MOST_CELLS = 4_000_000
+"""Cells of a heat map, more than any screen has; their memory would have no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """The best of one column for each pair of values of two axes."""
+
+    fields: tuple[str, str]
+    """The axis from left to right and the one from bottom to top."""
+    values: tuple[tuple[Any, ...], tuple[Any, ...]]
+    column: str
+    best: Floats
+    """float64[values of the second, values of the first]; NaN where nothing fits."""
+    rows: Ints
+    """Rows of each cell, whether they fit or not."""
+    over: tuple[str, ...]
+    """The other axes, of whose values the best is taken."""
+
+    @property
+    def label(self) -> str:
+        """Which value a cell has."""
+        which = "largest" if more_is_better(self.column) else "least"
+        return f"{unit_of(self.column)}: {which} that fits"
+
+
+def check_fields(
+    fields: Sequence[str], column: str, kinds: Mapping[str, str]
+) -> tuple[str, str, str]:
+    """Return the full names of two axes and a column.
+
+    Raises
+    ------
+    ConfigError
+        If they are not two, there is none of that name, or the column holds no numbers.
+    """
+    known = [*axes_of(kinds), *(name for name in ("gpus", "parallelism.dp") if name in kinds)]
+    if len(fields) != 2:
+        msg = f"{KEY}: a heat map has two axes, got {', '.join(fields) or 'none'}"
+        raise ConfigError(msg, key=KEY, value=list(fields), allowed="two axes of the space")
+    first, second = (resolve(name, known, key=KEY) for name in fields)
+    if first == second:
+        msg = f"{KEY}: a heat map has two different axes, got {first} twice"
+        raise ConfigError(msg, key=KEY, value=first, allowed=known)
+    able = [name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)]
+    return first, second, resolve(column, able, key=KEY)
+
+
+def heat_maps(result: SweepResult, wanted: Sequence[tuple[str, str, str]]) -> list[HeatMap | None]:
+    """Read several heat maps of (axis, axis, column) at once, one chunk in memory at a time.
+
+    None stands for one with more than `MOST_CELLS`.
+    """
+    grids = [_Grid(*each, [values_of(result.plan, field) for field in each[:2]]) for each in wanted]
+    if grids:
+        columns = dict.fromkeys([FITS, *(name for each in wanted for name in each)])
+        for table in result.tables(list(columns)):
+            fits = switches(table, FITS)
+            coded = {name: codes(table, name) for each in wanted for name in each[:2]}
+            for grid in grids:
+                grid.add(coded, numbers(table, grid.column), fits)
+    axes = axes_of(result.columns)
+    return [grid.finish(axes) for grid in grids]
+
+
+class _Grid:
+    """A heat map that grows with the values it meets."""
+
+    def __init__(self, first: str, second: str, column: str, values: list[list[Any]]) -> None:
+        self.fields, self.column = (first, second), column
+        self._sign = 1.0 if more_is_better(column) else -1.0
+        x, y = ({value: place for place, value in enumerate(own)} for own in values)
+        self._places: tuple[dict[Any, int], dict[Any, int]] = (x, y)
+        self._best = np.full((0, 0), -np.inf)
+        self._rows = np.zeros((0, 0), np.int64)
+        self._grow()
+
+    def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Bools) -> None:
+        """Take the rows of one chunk."""
+        places = []
+        for field, known in zip(self.fields, self._places, strict=True):
+            code, own = coded[field]
+            place = np.array([known.setdefault(each, len(known)) for each in own], np.int64)
+            places.append(place[code])
+        if not self._grow():
+            return
+        x, y = places
+        np.add.at(self._rows, (y, x), 1)
+        able = fits & ~np.isnan(value)
+        np.maximum.at(self._best, (y[able], x[able]), self._sign * value[able])
+
+    def _grow(self) -> bool:
+        """Make room for all known values; tell whether there are not too many."""
+        if len(self._places[0]) * len(self._places[1]) > MOST_CELLS:
+            self._best, self._rows = self._best[:0, :0], self._rows[:0, :0]
+            return False
+        grow = [(0, len(known) - size) for known, size in
+                zip(self._places[::-1], self._best.shape, strict=True)]  # fmt: skip
+        self._best = np.pad(self._best, grow, constant_values=-np.inf)
+        self._rows = np.pad(self._rows, grow)
+        return True
+
+    def finish(self, axes: Iterable[str]) -> HeatMap | None:
+        """Sort the values of both axes; None where there are too many."""
+        if not self._grow():
+            return None
+        orders = [_order(list(known)) for known in self._places]
+        best = np.where(np.isinf(self._best), np.nan, self._sign * self._best)
+        cells = np.ix_(orders[1], orders[0])
+        first, second = (
+            tuple(list(known)[place] for place in order)
+            for known, order in zip(self._places, orders, strict=True)
+        )
+        return HeatMap(
+            self.fields, (first, second), self.column, best[cells], self._rows[cells],
+            tuple(name for name in axes if name not in self.fields),
+        )  # fmt: skip
+
+
+def values_of(plan: Plan, field: str) -> list[Any]:
+    """Return the values that a space lists for an axis, as its column holds them.
+
+    Rows have further ones where a value is computed, or where it is left open.
+    """
+    kind, found = plan.kinds.get(field), []
+    axes = plan.space.get("axes")
+    for axis in axes if isinstance(axes, list) else []:
+        if field in axis["fields"]:
+            place = axis["fields"].index(field)
+            for point in axis["points"]:
+                # What its column cannot hold has no row either.
+                with suppress(ConfigError):
+                    found.append(cell(field, str(kind), point[place]))
+    return list(dict.fromkeys(each for each in found if each is not None))
+
+
+def _order(values: list[Any]) -> list[int]:
+    """Sort numbers by size and leave words in their order; what is missing comes last."""
+    words = any(isinstance(each, str) for each in values)
+    return sorted(
+        range(len(values)),
+        key=lambda place: (values[place] is None, 0 if words or values[place] is None
+                           else values[place], place),
+    )  # fmt: skip

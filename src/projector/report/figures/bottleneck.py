@@ -1,0 +1,169 @@
+"""The map of what bounds a step: as a few lines, and as a picture."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.text import Text
+
+from projector.report.figures.figure import DPI, INK, SOFT, save_figure
+from projector.report.terminal.job import short_title
+from projector.report.terminal.sensitivity import short_field
+from projector.report.terminal.tables import add_row, grid, milliseconds, section
+from projector.searches.bottleneck import CLASSES
+from projector.searches.bottleneck_map import BottleneckMap, MapAxis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+# Okabe and Ito's palette, which keeps apart for the colour-blind; idle is grey.
+COLOURS = {
+    "compute": "#56B4E9",
+    "memory": "#E69F00",
+    "communication": "#009E73",
+    "latency": "#CC79A7",
+    "bubble": "#A6A6A6",
+}
+NO_JOB = "#FFFFFF"
+
+MOST_PRINTED = 81
+"""Cells with their step printed in them; more have contours."""
+
+FEW_TICKS = 9
+
+
+def map_report(found: BottleneckMap) -> list[RenderableType]:
+    """Say how much of the map each class bounds, and how long its steps are."""
+    cells = [each for row in found.cells for each in row if each is not None]
+    counts = Counter(each.bound for each in cells)
+    table = grid("=bound by", "cells", "shortest ms", "longest ms")
+    for name in CLASSES:
+        times = [each.iteration_time_s for each in cells if each.bound == name]
+        if times:
+            shortest, longest = milliseconds(min(times)), milliseconds(max(times))
+            add_row(table, name, f"{counts[name]:,}", shortest, longest)
+    illegal = sum(found.infeasible.values())
+    if illegal:
+        add_row(table, "no job", f"{illegal:,}", "", "")
+    note = f"{_span(found.x)}, {_span(found.y)}; --plot map=FILE draws it"
+    return [Text(), *section(f"Bottleneck map of {found.job.model.name}", note, table)]
+
+
+def _span(axis: MapAxis) -> str:
+    return f"{short_field(axis.field)} {_number(axis.values[0])} to {_number(axis.values[-1])}"
+
+
+def write_maps(found: Sequence[BottleneckMap], path: str | Path) -> None:
+    """Draw maps side by side; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If `check_figure` refuses the path, or the file cannot be written.
+    """
+    save_figure(path, lambda: map_figure(found))
+
+
+def map_figure(found: Sequence[BottleneckMap]) -> "Figure":
+    """Draw each map as cells in the colours of their classes, with the step and the job's place."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
+    figure = Figure(figsize=(1.2 + 6.4 * len(found), 6.2), dpi=DPI, layout=engine)
+    FigureCanvasAgg(figure)
+    for axes, each in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+        _draw(axes, each)
+    cells = [cell for each in found for row in each.cells for cell in row]
+    seen = {cell.bound for cell in cells if cell is not None}
+    handles = [
+        Patch(facecolor=COLOURS[name], label=f"{name}-bound") for name in CLASSES if name in seen
+    ]
+    if None in cells:
+        handles.append(Patch(facecolor=NO_JOB, edgecolor=SOFT, hatch="///", label="no job"))
+    job = Line2D([], [], marker="o", color=INK, markerfacecolor="white", linestyle="", label="job")
+    figure.legend(
+        handles=[*handles, job], loc="outside lower center", ncols=len(handles) + 1, frameon=False
+    )
+    return figure
+
+
+def _draw(axes: "Axes", found: BottleneckMap) -> None:
+    from matplotlib.colors import ListedColormap
+
+    codes = np.array(
+        [[-1 if cell is None else CLASSES.index(cell.bound) for cell in row] for row in found.cells]
+    )
+    seconds = np.array(
+        [[np.nan if cell is None else cell.iteration_time_s for cell in row] for row in found.cells]
+    )
+    colours = ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)])
+    axes.imshow(
+        codes, origin="lower", aspect="auto", cmap=colours, vmin=-1.5, vmax=len(CLASSES) - 0.5,
+        interpolation="nearest",
+    )  # fmt: skip
+    for y, x in np.argwhere(codes < 0).tolist():
+        axes.fill_between(
+            [x - 0.5, x + 0.5], y - 0.5, y + 0.5, facecolor="none", edgecolor="#D0D0D0",
+            hatch="///", linewidth=0.0,
+        )  # fmt: skip
+    if codes.size <= MOST_PRINTED or min(codes.shape) < 3:
+        _print_steps(axes, seconds)
+    else:
+        _draw_contours(axes, seconds)
+    place = found.x.values.index(found.x.value), found.y.values.index(found.y.value)
+    # Above the number, where numbers are printed.
+    up = 0.3 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
+    axes.plot(place[0], place[1] + up, marker="o", color=INK, markerfacecolor="white", markersize=7)
+    for axis, which, set_label in (
+        (axes.xaxis, found.x, axes.set_xlabel),
+        (axes.yaxis, found.y, axes.set_ylabel),
+    ):
+        step = max(1, -(-len(which.values) // FEW_TICKS))
+        ticks = range(which.values.index(which.value) % step, len(which.values), step)
+        axis.set_ticks(ticks, [_number(which.values[tick]) for tick in ticks])
+        set_label(short_field(which.field, in_figure=True))
+    axes.set_title(f"{short_title(found.job)}: what bounds the step", fontsize=10.5)
+
+
+def _print_steps(axes: "Axes", seconds: Floats) -> None:
+    for (y, x), each in np.ndenumerate(seconds):
+        if np.isfinite(each):
+            axes.text(
+                x,
+                y,
+                f"{_number(1e3 * float(each))} ms",
+                ha="center",
+                va="center",
+                fontsize=8.0,
+                color=INK,
+            )
+
+
+def _draw_contours(axes: "Axes", seconds: Floats) -> None:
+    """Draw lines of equal step, evenly spaced in its logarithm."""
+    low, high = float(np.nanmin(seconds)), float(np.nanmax(seconds))
+    if high <= low * 1.001:
+        return
+    levels = np.geomspace(low, high, 9)[1:-1]
+    lines = axes.contour(
+        np.ma.masked_invalid(seconds), levels=levels, colors=INK, linewidths=0.8, alpha=0.75
+    )
+    axes.clabel(lines, fmt=lambda level: f"{_number(1e3 * float(level))} ms", fontsize=8.0)
+
+
+def _number(value: float) -> str:
+    """Write whole numbers in full and others with three digits, never as powers of ten."""
+    if value.is_integer() and value < 1e7:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):,.10g}"

@@ -1,0 +1,356 @@
+"""The figure of one measurement table: agreement, ratios, and errors by group.
+
+Matplotlib is imported where a figure is drawn, and without pyplot: no window, no global state.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.report.figures.figure import (
+    DPI,
+    MANY,
+    PALETTE,
+    SOFT,
+    number_ticks,
+    save_figure,
+    short_number,
+)
+from projector.validate.run import Result, Validation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+COLOURED = 7
+"""Groups with a colour of their own; the others share a grey."""
+
+LONGEST_GROUPS = 12
+"""Groups with bars of their own; the others share one."""
+
+LONGEST_NAME = 26
+"""Characters of a group's name that the figure shows."""
+
+BAND = 0.1
+"""Half width of the band around agreement."""
+
+_OTHER_COLOUR = "#A6A6A6"
+_UNNAMED = "not stated"
+_BAND_COLOUR = "#DBE1E7"
+
+_SIZE_IN = (15.0, 5.2)
+
+_UNITS = {
+    "training_throughput": "s",
+    "memory": "GiB",
+    "gemm_measured": "µs",
+    "moe_measured": "µs",
+    "attention_measured": "ms",
+    "collectives_measured": "µs",
+    "serving_measured": "row's unit",
+    "param_counts": "parameters",
+}
+_RATED = "tokens/s/GPU"
+_RATIO_OF = {"memory": "memory", "serving_measured": "in the row's unit", "param_counts": "count"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Projected rows as columns, with the group of each."""
+
+    predicted: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+    group: NDArray[np.int64]
+    names: tuple[str, ...]
+    """Groups, largest first."""
+    grouped_by: str
+
+    def rated(self) -> NDArray[np.bool_]:
+        """Return which rows are rates: their ratio of times is the inverse of that of rates."""
+        direct = self.predicted / self.measured
+        return np.abs(direct * self.ratio - 1.0) < np.abs(direct / self.ratio - 1.0)
+
+
+def write_figure(validation: Validation, path: str | Path) -> None:
+    """Draw a validated table; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If `check_figure` refuses the path, or the file cannot be written.
+    """
+    save_figure(path, lambda: _drawn(validation))
+
+
+def _drawn(validation: Validation) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    points = _points(validation)
+    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
+    figure = Figure(figsize=_SIZE_IN, dpi=DPI, layout=engine)
+    FigureCanvasAgg(figure)
+    figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
+    if len(points.ratio):
+        agreement, ratios, groups = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.95))
+        _draw_agreement(agreement, points, validation.kind)
+        _draw_ratios(ratios, points, validation.kind)
+        _draw_groups(groups, points)
+    else:
+        figure.text(0.5, 0.5, "no row could be projected", ha="center", color=SOFT)
+    return figure
+
+
+def _points(validation: Validation) -> _Points:
+    """Return the rows that log axes can show, grouped by device, else by model."""
+    shown = [
+        (outcome.predicted, outcome.measured, outcome.ratio, result)
+        for result in validation.results
+        if result.projected
+        for outcome in (result.outcome,)
+        if _positive(outcome.predicted, outcome.measured, outcome.ratio)
+    ]
+    rows = [result for *_, result in shown]
+    grouped_by, key = _grouping(rows)
+    texts = [key(row) or _UNNAMED for row in rows]
+    names = tuple(sorted(counts := Counter(texts), key=lambda name: (-counts[name], name)))
+    index = {name: position for position, name in enumerate(names)}
+    columns = np.array([entry[:3] for entry in shown], dtype=np.float64).reshape(-1, 3).T
+    return _Points(
+        predicted=columns[0],
+        measured=columns[1],
+        ratio=columns[2],
+        group=np.array([index[text] for text in texts], dtype=np.int64),
+        names=names,
+        grouped_by=grouped_by,
+    )
+
+
+def _positive(*values: float | None) -> bool:
+    return all(value is not None and 0.0 < value < float("inf") for value in values)
+
+
+def _grouping(rows: Sequence[Result]) -> tuple[str, Callable[[Result], str]]:
+    if any(row.device for row in rows) or not any(row.model for row in rows):
+        return "device", lambda row: row.device
+    return "model", lambda row: row.model
+
+
+def _title(validation: Validation, points: _Points) -> str:
+    file = Path(validation.path)
+    name = validation.kind
+    if file.stem != name:
+        name = f"{name}: {_plain(file.name, 60)}"
+    eligible = sum(result.eligible for result in validation.results)
+    rows = f"{len(points.ratio):,} of {eligible:,} eligible rows projected"
+    if not len(points.ratio):
+        return f"{name}   |   {rows}"
+    median, p90 = _errors(points.ratio)
+    return f"{name}   |   {rows}   |   error: median {median:.1f} %, p90 {p90:.1f} %"
+
+
+def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    rated = points.rated() if kind == "training_throughput" else np.zeros(len(points.ratio), bool)
+    mixed = bool(rated.any()) and not bool(rated.all())
+    low, high = _limits(np.concatenate([points.predicted, points.measured]), least=4.0)
+    ends = np.array([low, high])
+    axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=_BAND_COLOUR, lw=0)
+    axes.plot(ends, ends, color=SOFT, lw=1.0, zorder=7)
+    size = float(np.clip(9_000 / len(points.ratio), 5.0, 34.0))
+    colours = np.array([_colour(position) for position in range(len(points.names))])
+    # Smaller groups are drawn over larger ones.
+    order = np.argsort(points.group, kind="stable")
+    for marker, these in (("o", ~rated), ("^", rated)):
+        chosen = order[these[order]]
+        if len(chosen):
+            axes.scatter(
+                points.measured[chosen],
+                points.predicted[chosen],
+                s=size,
+                c=colours[points.group[chosen]],
+                marker=marker,
+                alpha=0.75,
+                linewidths=0.4,
+                edgecolors="white",
+                zorder=6,  # over the legends: no point is hidden
+                rasterized=len(points.ratio) > MANY,
+            )
+    unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    axes.set_xlabel(f"measured ({unit})")
+    axes.set_ylabel(f"predicted ({unit})")
+    axes.set_title("Predicted against measured")
+    number_ticks(axes.xaxis, low, high)
+    number_ticks(axes.yaxis, low, high)
+    axes.grid(color="#EEEEEE", lw=0.8)
+    names = [_label(name) for name in points.names[:COLOURED]]
+    handles: list[Any] = [_dot(PALETTE[position]) for position in range(len(names))]
+    if len(points.names) > COLOURED:
+        names.append(f"{len(points.names) - COLOURED} more")
+        handles.append(_dot(_OTHER_COLOUR))
+    legend = axes.legend(handles, names, loc="upper left", **_LEGEND)
+    axes.add_artist(legend)
+    notes: list[Any] = [Patch(facecolor=_BAND_COLOUR)]
+    texts = [f"±{BAND:.0%} of measured".replace("%", " %")]
+    if mixed:
+        for marker, text in (("o", "s"), ("^", _RATED)):
+            notes.append(Line2D([], [], ls="", marker=marker, color=SOFT, ms=6))
+            texts.append(text)
+    axes.legend(notes, texts, loc="lower right", **_LEGEND)
+
+
+_LEGEND: dict[str, Any] = {
+    "framealpha": 0.85,
+    "edgecolor": "none",
+    "handletextpad": 0.5,
+    "handlelength": 1.1,
+    "labelspacing": 0.35,
+    "borderpad": 0.3,
+}
+
+
+def _dot(colour: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], ls="", marker="o", color=colour, ms=6)
+
+
+def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
+    ratio = np.sort(points.ratio)
+    count = len(ratio)
+    low, high = _limits(np.concatenate([ratio, [0.8, 1.25]]), least=1.0)
+    marks = [
+        (name, at, float(np.percentile(ratio, at)))
+        for name, at in (("p10", 10.0), ("median", 50.0), ("p90", 90.0))
+    ]
+    # Room for the names of marks near the ends.
+    room = float(high / low) ** 0.1
+    low = min(low, marks[0][2] / room)
+    high = max(high, marks[-1][2] * room)
+    axes.axhspan(1 - BAND, 1 + BAND, color=_BAND_COLOUR, lw=0)
+    axes.axhline(1.0, color=SOFT, lw=1.0)
+    share = (np.arange(count) + 0.5) / count * 100.0
+    marker = "o" if count <= 100 else ""
+    axes.plot(share, ratio, color=PALETTE[0], lw=2.2, marker=marker, ms=3.5)
+    for name, at, value in marks:
+        # The curve rises: below it on the right and above it on the left there is room.
+        across, up, shift = ("left", "top", 9) if at < 90.0 else ("right", "bottom", -9)
+        axes.plot([at], [value], "o", color=PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
+        axes.annotate(
+            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {short_number(value)}",
+            (at, value),
+            xytext=(shift, -10 if up == "top" else 10),
+            textcoords="offset points",
+            ha=across,
+            va=up,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.2},
+            zorder=5,
+        )
+    axes.set(yscale="log", xlim=(0.0, 100.0), ylim=(low, high))
+    _ratio_ticks(axes.yaxis, low, high)
+    axes.grid(axis="y", color="#EEEEEE", lw=0.8)
+    axes.set_xlabel("rows, sorted by ratio (%)")
+    axes.set_ylabel(f"predicted / measured {_RATIO_OF.get(kind, 'time')}")
+    axes.set_title("Ratios: 1 is agreement")
+
+
+def _draw_groups(axes: "Axes", points: _Points) -> None:
+    shown = len(points.names)
+    if shown > LONGEST_GROUPS:
+        shown = LONGEST_GROUPS - 1
+    bars = [
+        (_label(name), _colour(position), points.ratio[points.group == position])
+        for position, name in enumerate(points.names[:shown])
+    ]
+    if rest := len(points.names) - shown:
+        bars.append((f"{rest} more", _OTHER_COLOUR, points.ratio[points.group >= shown]))
+    errors = np.array([_errors(ratio) for _, _, ratio in bars])
+    # An error beyond the axis has its number all the same.
+    longest = min(float(errors.max()), max(100.0, 4.0 * float(np.median(errors[:, 1]))))
+    longest = max(longest, 1.0)
+    height = 0.74 if len(bars) > 2 else 0.4
+    for position, ((_, colour, ratio), (median, p90)) in enumerate(zip(bars, errors, strict=True)):
+        axes.barh(position, p90, height=height, color=colour, alpha=0.3, lw=0)
+        axes.barh(position, median, height=height, color=colour, lw=0)
+        axes.annotate(
+            f"{median:.1f} / {p90:.1f}   n = {len(ratio):,}",
+            (min(p90, longest), position),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9.0,
+        )
+    axes.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=9.5)
+    axes.tick_params(axis="y", length=0)
+    least = 4
+    axes.set_ylim(max(len(bars), least) - 0.5, -0.5)
+    # Room for the numbers behind the longest bar.
+    axes.set_xlim(0.0, longest * 1.7)
+    axes.set_xlabel("error (%): median solid, p90 pale")
+    axes.grid(axis="x", color="#EEEEEE", lw=0.8)
+    axes.spines["left"].set_visible(False)
+    axes.set_title(f"Median / p90 error by {points.grouped_by}")
+
+
+def _errors(ratio: NDArray[np.float64]) -> tuple[float, float]:
+    """Return median and 90th percentile of the error, in percent."""
+    error = np.abs(ratio - 1.0) * 100.0
+    return float(np.median(error)), float(np.percentile(error, 90.0))
+
+
+def _colour(position: int) -> str:
+    return PALETTE[position] if position < COLOURED else _OTHER_COLOUR
+
+
+def _limits(values: NDArray[np.float64], *, least: float) -> tuple[float, float]:
+    """Return ends of a log axis with some room, at least a factor ``least`` apart."""
+    low, high = float(values.min()), float(values.max())
+    room = max((high / low) ** 0.06, (least * low / high) ** 0.5, 1.03)
+    return low / room, high * room
+
+
+_NICE_RATIOS = (
+    *(1.0, 0.5, 2.0, 0.1, 10.0, 0.8, 1.25, 0.2, 5.0, 0.9, 1.1, 0.7, 1.5, 0.6, 0.3, 3.0, 0.4),
+    *(0.05, 20.0, 0.02, 50.0),
+    *(10.0**power for sign in (-1, 1) for power in range(sign * 2, sign * 13, sign)),
+)
+"""Marks of an axis of ratios, the most wanted first."""
+
+
+def _ratio_ticks(axis: "Axis", low: float, high: float) -> None:
+    """Mark round ratios, those about 1 first, none closer than labels allow."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    apart = 0.055 * np.log(high / low)
+    marks: list[float] = []
+    for mark in _NICE_RATIOS:
+        if low <= mark <= high and all(abs(np.log(mark / other)) > apart for other in marks):
+            marks.append(mark)
+    axis.set_major_locator(FixedLocator(sorted(marks)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _label(name: str) -> str:
+    return _plain(name, LONGEST_NAME)
+
+
+def _plain(text: str, longest: int) -> str:
+    """Return text that matplotlib takes word for word, on one line."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    line = " ".join(line.split())
+    if len(line) > longest:
+        line = f"{line[: longest - 1]}…"
+    # A legend leaves out names that begin so.
+    return f" {line}" if line.startswith("_") else line

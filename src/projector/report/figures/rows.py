@@ -1,0 +1,167 @@
+"""What pictures read of a sweep: some columns of all rows, chunk by chunk, and names for them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import ConfigError
+from projector.report.terminal.tables import plain
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+RATE, PEAK, FITS, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "fits", "gpus", "usable_gib"
+
+FIRST_RESULT = "iteration_time_ms"
+"""The column behind those of the axes."""
+
+UNITS = {
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tflops_per_gpu": "TFLOP/s/GPU",
+    "iteration_time_ms": "step, ms",
+    "peak_gib": "peak memory, GiB",
+    "headroom_gib": "free memory, GiB",
+    "usable_gib": "usable memory, GiB",
+    "mfu": "MFU",
+    "hfu": "HFU",
+}
+"""Columns under the names that an axis of a figure has; others are named as they are."""
+
+_SHORT = {
+    "micro_batch_size": "MBS",
+    "global_batch_size": "GBS",
+    "zero_stage": "ZeRO",
+    "seq_length": "seq",
+    **{name: name.upper() for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
+}
+
+_FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute")
+"""Axes that say most about a configuration, in the order in which it is written."""
+
+
+def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns of the axes, in the order of the space."""
+    return tuple(takewhile(lambda name: name != FIRST_RESULT, columns))
+
+
+def unit_of(column: str) -> str:
+    """Name a column for the axis of a figure."""
+    return UNITS.get(column, column.replace("breakdown_ms.", "ms of "))
+
+
+def more_is_better(column: str) -> bool:
+    """Tell whether the best value of a column is its largest."""
+    return column in MORE_IS_BETTER
+
+
+def resolve(name: str, known: Sequence[str], *, key: str) -> str:
+    """Return the column that a name means: its own, or the only one with that last part.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or there are several.
+    """
+    name = name.strip()
+    if name in known:
+        return name
+    found = [each for each in known if each.rpartition(".")[2] == name]
+    if len(found) == 1:
+        return found[0]
+    why = f"may be {' or '.join(found)}" if found else "is none of them"
+    msg = f"{key}: {name!r} {why}; there are {', '.join(known)}"
+    raise ConfigError(msg, key=key, value=name, allowed=list(known))
+
+
+def numbers(table: "pa.Table", name: str) -> Floats:
+    """Return a column of numbers, NaN where it is missing."""
+    import pyarrow as pa
+
+    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
+
+
+def switches(table: "pa.Table", name: str) -> Bools:
+    """Return a column of switches."""
+    return np.asarray(table.column(name).to_numpy(), np.bool_)
+
+
+def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
+    """Return a column as positions in a list of its distinct values; None is one of them."""
+    column = table.column(name).combine_chunks().dictionary_encode("encode")
+    return np.asarray(column.indices.to_numpy(), np.int64), column.dictionary.to_pylist()
+
+
+def rows_at(
+    result: SweepResult, columns: Sequence[str], wanted: Ints
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield some columns of the rows with these rising numbers, one chunk in memory at a time."""
+    begin = 0
+    for table in result.tables(columns):
+        first, last = np.searchsorted(wanted, [begin, begin + len(table)]).tolist()
+        if last > first:
+            own = table.take(wanted[first:last] - begin).to_pylist()
+            yield from zip(wanted[first:last].tolist(), own, strict=True)
+        begin += len(table)
+
+
+def sample(rows: int, most: int) -> Ints:
+    """Return the numbers of at most so many rows, rising, always the same of equally many rows.
+
+    They are drawn at random: every so manieth row would always have the same value on the axis
+    that varies fastest.
+    """
+    if rows <= most:
+        return np.arange(rows, dtype=np.int64)
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False).astype(np.int64))
+
+
+def value_text(value: Any) -> str:
+    """Write one value of an axis."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if whole else plain(value)
+
+
+def configuration(fields: Mapping[str, Any]) -> str:
+    """Write a configuration in one line: degrees first, then batch and memory, then the rest."""
+    names = {field: field.rpartition(".")[2] for field in fields}
+    order = sorted(fields, key=lambda field: _FIRST.index(names[field])
+                   if names[field] in _FIRST else len(_FIRST))  # fmt: skip
+    return ", ".join(_setting(names[field], fields[field]) for field in order)
+
+
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if name == "nodes":
+        return f"{value_text(value)} {'node' if value == 1 else 'nodes'}"
+    if name == "recompute" and isinstance(value, str):
+        return f"{'no' if value == 'none' else value_text(value)} recompute"
+    short = _SHORT.get(name)
+    text = value_text(value)
+    return f"{short}{'' if len(short) < 4 else ' '}{text}" if short else f"{name} {text}"
+
+
+def shared(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields that have the same value in all of several configurations."""
+    if not settings:
+        return {}
+    first = settings[0]
+    return {
+        field: value
+        for field, value in first.items()
+        if all(each.get(field) == value for each in settings[1:])
+    }
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return configurations without what all of them share; one alone stays whole."""
+    same = shared(settings) if len(settings) > 1 else {}
+    return [{name: value for name, value in each.items() if name not in same} for each in settings]

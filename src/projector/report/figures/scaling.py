@@ -1,0 +1,217 @@
+"""How far more devices help: the best configuration at each number of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from projector.report.figures.figure import (
+    FAINT,
+    PALETTE,
+    SOFT,
+    check_figure,
+    head,
+    new_figure,
+    number_ticks,
+    save_figure,
+    short_number,
+)
+from projector.report.figures.markers import draw_list
+from projector.report.figures.names import title_of_sweep
+from projector.report.figures.rows import (
+    FITS,
+    GPUS,
+    RATE,
+    Floats,
+    Ints,
+    axes_of,
+    configuration,
+    differing,
+    numbers,
+    shared,
+    switches,
+)
+from projector.sweeps.result import SweepResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
+"""Fields that say how many devices there are, which every line says anyway."""
+
+MOST_LISTED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The fastest row that fits at each number of devices."""
+
+    title: str
+    gpus: Ints
+    """Rising."""
+    rate: Floats
+    """tokens/s/GPU; NaN where nothing fits."""
+    settings: tuple[Mapping[str, Any] | None, ...]
+    """Field -> value of each, without the number of devices; None where nothing fits."""
+
+    @property
+    def total(self) -> Floats:
+        """tokens/s of all devices."""
+        return self.gpus * self.rate
+
+    @property
+    def first(self) -> int | None:
+        """The fewest devices on which something fits; the others are compared with it."""
+        fits = np.flatnonzero(~np.isnan(self.rate))
+        return int(fits[0]) if len(fits) else None
+
+    @property
+    def efficiency(self) -> Floats:
+        """tokens/s/GPU relative to the fewest devices."""
+        return self.rate / self.rate[self.first] if self.first is not None else self.rate
+
+
+def write_scaling(result: SweepResult, path: str | Path) -> None:
+    """Draw the best configuration over devices; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If `check_figure` refuses the path, or the file cannot be written.
+    """
+    check_figure(path)
+    found = read_scaling(result)
+    save_figure(path, lambda: scaling_figure(found))
+
+
+def read_scaling(result: SweepResult) -> Scaling:
+    """Find the fastest row at each number of devices, one chunk in memory at a time."""
+    fields = [name for name in axes_of(result.columns) if name not in _SIZES]
+    best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
+    for table in result.tables([GPUS, RATE, FITS, *fields]):
+        gpus = numbers(table, GPUS).astype(np.int64)
+        rate = np.where(switches(table, FITS), numbers(table, RATE), np.nan)
+        rate = np.where(np.isnan(rate), -np.inf, rate)
+        # By devices, the fastest of each first, earlier rows before equal ones.
+        order = np.lexsort((-rate, gpus))
+        firsts = order[np.unique(gpus[order], return_index=True)[1]]
+        for row in firsts.tolist():
+            number, value = int(gpus[row]), float(rate[row])
+            if value > best.get(number, (-np.inf, None))[0]:
+                best[number] = value, table.select(fields).slice(row, 1).to_pylist()[0]
+            else:
+                best.setdefault(number, (-np.inf, None))
+    kept = sorted(best)
+    rates = np.array([best[number][0] for number in kept], np.float64)
+    return Scaling(
+        title_of_sweep(result),
+        np.array(kept, np.int64),
+        np.where(np.isinf(rates), np.nan, rates),
+        tuple(best[number][1] for number in kept),
+    )
+
+
+def scaling_figure(found: Scaling) -> "Figure":
+    """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
+    figure = new_figure(15.0, 5.6)
+    note = "the fastest configuration that fits at each number of GPUs, of all other axes"
+    head(figure, f"Scaling: {found.title}", note)
+    total, each, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
+    fits = ~np.isnan(found.rate)
+    if not fits.any():
+        for axes in (total, each):
+            axes.set_axis_off()
+        text = "nothing fits" if len(found.gpus) else "no row"
+        total.text(0.5, 0.5, text, ha="center", color=SOFT, transform=total.transAxes)
+        side.set_axis_off()
+        return figure
+    _draw_total(total, found, fits)
+    _draw_each(each, found, fits)
+    _draw_configurations(side, found, fits)
+    return figure
+
+
+def _draw_total(axes: "Axes", found: Scaling, fits: Any) -> None:
+    gpus = found.gpus[fits].astype(np.float64)
+    first = found.first
+    assert first is not None
+    ends = np.array([gpus[0], gpus[-1]])
+    axes.plot(
+        ends, ends * found.rate[first], color=SOFT, lw=1.2, ls=(0, (4, 3)), zorder=2,
+        label=f"ideal: as on {found.gpus[first]:,} GPUs",
+    )  # fmt: skip
+    axes.plot(
+        gpus, found.total[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white", zorder=3,
+        label="best configuration",
+    )  # fmt: skip
+    axes.set(xscale="log", yscale="log")
+    both = np.concatenate([found.total[fits], ends * found.rate[first]])
+    low, high = float(both.min()) / 1.3, float(both.max()) * 1.3
+    axes.set_ylim(low, high)
+    number_ticks(axes.yaxis, low, high)
+    axes.set_ylabel("tokens/s of all GPUs")
+    axes.legend(loc="upper left", frameon=False)
+    _gpu_axis(axes, found)
+
+
+def _draw_each(axes: "Axes", found: Scaling, fits: Any) -> None:
+    axes.plot(found.gpus[fits], found.rate[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white")
+    high = float(np.nanmax(found.rate)) * 1.16
+    axes.set(xscale="log", ylim=(0.0, high))
+    axes.set_ylabel("tokens/s/GPU")
+    if int(fits.sum()) <= MOST_LISTED:
+        for gpus, rate, share in zip(
+            found.gpus[fits], found.rate[fits], found.efficiency[fits], strict=True
+        ):
+            axes.annotate(
+                f"{100.0 * share:.0f} %", (gpus, rate), xytext=(0, 9), fontsize=8.8,
+                textcoords="offset points", ha="center", color=SOFT,
+            )  # fmt: skip
+        axes.set_title(f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
+                       fontsize=9.5, fontweight="normal")  # fmt: skip
+    _gpu_axis(axes, found)
+
+
+def _gpu_axis(axes: "Axes", found: Scaling) -> None:
+    """Mark the numbers of devices, as many as have room; also those on which nothing fits."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = float(found.gpus[0]) / 1.25, float(found.gpus[-1]) * 1.25
+    axes.set_xlim(low, high)
+    marks: list[float] = []
+    for gpus in found.gpus.tolist():
+        if not marks or np.log(gpus / marks[-1]) > 0.095 * np.log(high / low):
+            marks.append(float(gpus))
+    axes.xaxis.set_major_locator(FixedLocator(marks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(
+        lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value)
+    ))  # fmt: skip
+    for gpus, rate in zip(found.gpus.tolist(), found.rate.tolist(), strict=True):
+        if np.isnan(rate):
+            axes.axvline(gpus, color=FAINT, lw=5.0, zorder=1)
+    axes.set_xlabel("GPUs")
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+
+
+def _draw_configurations(side: "Axes", found: Scaling, fits: Any) -> None:
+    chosen = np.flatnonzero(fits)
+    if len(chosen) > MOST_LISTED:
+        # Both ends and an even choice between them.
+        chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MOST_LISTED).astype(int))]
+    settings = [found.settings[row] or {} for row in chosen.tolist()]
+    same = shared(settings) if any(differing(settings)) and len(settings) > 1 else {}
+    rows = [
+        (f"{found.gpus[row]:,}", f"{found.rate[row]:,.0f}", configuration(own))
+        for row, own in zip(chosen.tolist(), differing(settings) if same else settings, strict=True)
+    ]
+    notes = [f"All of these: {configuration(same)}"] if same else []
+    if nothing := [f"{gpus:,}" for gpus in found.gpus[~fits]]:
+        shown = ", ".join(nothing[:MOST_LISTED]) + (", ..." if len(nothing) > MOST_LISTED else "")
+        notes.append(f"Nothing fits on {shown} GPUs (grey).")
+    columns = (("GPUs", 0.0, "left"), ("tokens/s/GPU", 0.33, "right"),
+               ("configuration", 0.37, "left"))  # fmt: skip
+    draw_list(side, columns, rows, notes=notes, wrap=40)

@@ -1,0 +1,205 @@
+"""The page of a sweep."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from projector.projection.provenance import package_version
+from projector.report.figures.best_cells import HeatMap, heat_maps
+from projector.report.figures.names import title_of_sweep
+from projector.report.figures.pareto import read_front
+from projector.report.figures.rows import (
+    FITS,
+    PEAK,
+    RATE,
+    axes_of,
+    configuration,
+    rows_at,
+    sample,
+    value_text,
+)
+from projector.report.figures.scaling import read_scaling
+from projector.report.pages import figures as page_figures
+from projector.report.pages.page import Section, Table, write_page
+from projector.report.terminal.tables import plain
+from projector.sweeps.result import SweepResult
+
+BEST = 50
+"""Rows of the table."""
+
+SAMPLE = 4_000
+"""Rows of the cloud; fewer are all there."""
+
+MOST_AXES = 6
+"""Axes of which each pair has a heat map."""
+
+MOST_CELLS = 10_000
+"""Cells of a heat map of a page."""
+
+MOST_REASONS = 15
+
+_FIRST = ("tp", "pp", "cp", "ep", "micro_batch_size", "nodes")
+"""Axes that are shown first, where there are many."""
+
+_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "MFU %": 1}
+
+
+def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) -> None:
+    """Write a sweep as one interactive page that works offline; it appears whole or not at all.
+
+    However many rows there are, the front and the best rows are there in full, of the others a
+    sample, and heat maps and scaling are computed from all. One chunk at a time is in memory.
+
+    Parameters
+    ----------
+    result : SweepResult
+        Rows of a sweep.
+    path : str or Path
+        File to write.
+    column : str
+        Column of numbers that the heat maps show.
+
+    Raises
+    ------
+    ConfigError
+        If `check_page` refuses the path, or the file cannot be written.
+    """
+    from projector.report.pages.page import check_page
+
+    check_page(path)
+    title = title_of_sweep(result)
+    lead = (
+        f"{result.rows:,} jobs of {result.evaluated:,} points: "
+        f"{result.rows - result.does_not_fit:,} fit, {result.does_not_fit:,} do not."
+    )
+    sections = [*_best(result), _pareto(result), *_heat_maps(result, column), *_scaling(result),
+                *_reasons(result), _space(result)]  # fmt: skip
+    write_page(path, f"Sweep: {title}", lead, sections)
+
+
+def _best(result: SweepResult) -> list[Section]:
+    fields = axes_of(result.columns)
+    rows = result.best(BEST)
+    if not rows:
+        why = "No row fits." if result.rows else "No point of the space is a legal job."
+        return [Section("Best that fit", why)]
+    names = [field.rpartition(".")[2] for field in fields]
+    heads = ["#", "tokens/s/GPU", "step ms", "MFU %", "peak GiB", "GPUs",
+             *(name if names.count(name) == 1 else field
+               for name, field in zip(names, fields, strict=True))]  # fmt: skip
+    cells = [
+        [place + 1, row[RATE], row["iteration_time_ms"], 100.0 * row["mfu"], row[PEAK],
+         row["gpus"], *(_cell(row[field]) for field in fields)]
+        for place, row in enumerate(rows)
+    ]  # fmt: skip
+    text = f"The {len(rows)} rows with the most tokens/s/GPU. A click on a head sorts."
+    return [Section("Best that fit", text, Table(heads, cells, _DIGITS))]
+
+
+def _cell(value: Any) -> Any:
+    """Return whole numbers as they are, to sort by, and everything else as text."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
+
+
+def _pareto(result: SweepResult) -> Section:
+    front = read_front(result)
+    fields = axes_of(result.columns)
+    wanted = sample(result.rows, SAMPLE)
+    rows = [row for _, row in rows_at(result, [RATE, PEAK, FITS, *fields], wanted)]
+    rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
+    fits = np.array([row[FITS] for row in rows], np.bool_)
+    names = [configuration({field: row[field] for field in fields}) for row in rows]
+    # What lies outside of the figure would only make the page larger.
+    inside = np.flatnonzero((peak <= front.cloud.shown[1]) & (rate <= front.cloud.shown[3]))
+    figure = page_figures.pareto(
+        front, rate[inside], peak[inside], fits[inside], [names[row] for row in inside.tolist()]
+    )
+    text = f"The front has {len(front.rate):,} rows that no other beats in both, all of them shown."
+    if len(wanted) < result.rows:
+        text += (
+            f" Of all {result.rows:,} rows a sample of {len(wanted):,} is drawn, chosen at random, "
+            "the same each time."
+        )
+    if front.cloud.outside:
+        text += f" {front.cloud.outside:,} rows lie outside of the figure."
+    return Section("Speed against memory", text, figures=[("", figure)])
+
+
+def _heat_maps(result: SweepResult, column: str) -> list[Section]:
+    axes = _varying(result)
+    chosen = sorted(axes, key=lambda name: _place(name, axes))[:MOST_AXES]
+    pairs = list(combinations(chosen, 2))
+    maps = heat_maps(result, [(*pair, column) for pair in pairs])
+    found = [each for each in maps if each is not None and 0 < each.best.size <= MOST_CELLS]
+    if not found:
+        return []
+    text = (
+        f"Each cell has the best of all rows with its two values ({found[0].label}); computed "
+        "from all rows. Grey: nothing fits. Empty: no legal job."
+    )
+    if len(axes) > len(chosen):
+        text += f" {len(axes) - len(chosen)} more axes have no heat map here."
+    if len(found) < len(pairs):
+        text += f" {len(pairs) - len(found)} pairs have too many values for a page."
+    return [Section("Heat maps", text, figures=[_named(each) for each in found])]
+
+
+def _named(found: HeatMap) -> tuple[str, Any]:
+    names = [field.rpartition(".")[2] for field in found.fields]
+    return f"{names[0]} and {names[1]}", page_figures.heat_map(found)
+
+
+def _varying(result: SweepResult) -> list[str]:
+    """Return the axes with more than one value among the rows."""
+    fields = axes_of(result.columns)
+    seen: dict[str, Any] = {}
+    varying: set[str] = set()
+    for table in result.tables(list(fields)):
+        for field in fields:
+            if field in varying or not len(table):
+                continue
+            own = table.column(field).unique().to_pylist()
+            first = seen.setdefault(field, own[0])
+            if any(value != first for value in own):
+                varying.add(field)
+        if len(varying) == len(fields):
+            break
+    return [field for field in fields if field in varying]
+
+
+def _place(field: str, axes: list[str]) -> tuple[int, int]:
+    name = field.rpartition(".")[2]
+    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), axes.index(field))
+
+
+def _scaling(result: SweepResult) -> list[Section]:
+    found = read_scaling(result)
+    if len(found.gpus) < 2 or found.first is None:
+        return []
+    text = "The fastest configuration that fits at each number of GPUs, of all rows."
+    nothing = [value_text(gpus) for gpus in found.gpus[np.isnan(found.rate)].tolist()]
+    if nothing:
+        text += f" Nothing fits on {', '.join(nothing)} GPUs."
+    return [Section("Scaling", text, figures=[("", page_figures.scaling(found))])]
+
+
+def _reasons(result: SweepResult) -> list[Section]:
+    reasons = list(result.infeasible.items())
+    if not reasons:
+        return []
+    rest = len(reasons) - MOST_REASONS
+    text = f"{rest} more reasons are not shown." if rest > 0 else ""
+    rows = [[count, why] for why, count in reasons[:MOST_REASONS]]
+    return [Section("Left out", text, Table(["points", "why"], rows))]
+
+
+def _space(result: SweepResult) -> Section:
+    """Say which sweep it is, and where its rows are."""
+    fields = axes_of(result.columns)
+    text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
+    if result.output is not None:
+        text += f" Rows: {result.output}."
+    warnings = "".join(f" Warning: {each}." for each in result.warnings)
+    return Section("This sweep", f"{text} Version {package_version()}.{warnings}")

@@ -1,0 +1,213 @@
+"""What moved between two jobs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from projector.config.job import Job
+from projector.projection.memory import StageMemoryProjection
+from projector.projection.performance import PerformanceProjection
+from projector.projection.provenance import envelope
+from projector.report.terminal.job import title, verdict
+from projector.report.terminal.memory import TERMS
+from projector.report.terminal.tables import DIM, add_row, flatten, grid, heading, plain, section
+from projector.units import to_gib, to_ms
+
+_UNSHOWN = {"name", "model.source", "model.name", "parallelism.dp"}
+"""Settings that change no result, or that follow from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One number in both jobs."""
+
+    first: float
+    second: float
+
+    @property
+    def difference(self) -> float:
+        """Second less first."""
+        return self.second - self.first
+
+    @property
+    def relative(self) -> float | None:
+        """Difference over the first; none where that is 0."""
+        return self.difference / self.first if self.first else None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the change as ``--json`` prints it."""
+        return {
+            "a": self.first,
+            "b": self.second,
+            "difference": self.difference,
+            "relative": self.relative,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two projections side by side."""
+
+    first: PerformanceProjection
+    second: PerformanceProjection
+
+    @property
+    def headline(self) -> dict[str, Change]:
+        """Numbers people ask for first."""
+        return {
+            "iteration_time_ms": Change(
+                to_ms(self.first.iteration_time_s), to_ms(self.second.iteration_time_s)
+            ),
+            **{
+                name: Change(getattr(self.first, name), getattr(self.second, name))
+                for name in (
+                    "tokens_per_s_per_gpu",
+                    "tflops_per_gpu",
+                    "mfu",
+                    "hfu",
+                    "bubble_fraction",
+                )
+            },
+            "peak_gib": Change(
+                to_gib(self.first.memory.peak_bytes), to_gib(self.second.memory.peak_bytes)
+            ),
+        }
+
+    @property
+    def breakdown_ms(self) -> dict[str, Change]:
+        """Terms of the step, the one that moved most first."""
+        first, second = self.first.breakdown_s, self.second.breakdown_s
+        return _by_size(
+            {
+                name: Change(to_ms(first.get(name, 0.0)), to_ms(second.get(name, 0.0)))
+                for name in dict.fromkeys([*first, *second])
+            }
+        )
+
+    @property
+    def memory_gib(self) -> dict[str, Change]:
+        """Memory terms of the peak stage of each job, the one that moved most first."""
+        first, second = _peak_stage(self.first), _peak_stage(self.second)
+        return _by_size(
+            {
+                term: Change(
+                    to_gib(getattr(first, f"{term}_bytes")),
+                    to_gib(getattr(second, f"{term}_bytes")),
+                )
+                for term in TERMS
+            }
+        )
+
+    @property
+    def settings(self) -> dict[str, tuple[Any, Any]]:
+        """Settings that differ, by dotted field, defaults filled in."""
+        first, second = job_settings(self.first.job), job_settings(self.second.job)
+        return {
+            key: (first.get(key), second.get(key))
+            for key in dict.fromkeys([*first, *second])
+            if first.get(key) != second.get(key)
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``projector compare --json`` prints."""
+        head = envelope(self.first.provenance, self.first.uncertainty)
+        notes = [*self.first.provenance.warnings, *self.second.provenance.warnings]
+        return {
+            **head,
+            "warnings": list(dict.fromkeys(notes)),
+            "headline": _plain(self.headline),
+            "breakdown_ms": _plain(self.breakdown_ms),
+            "memory_gib": _plain(self.memory_gib),
+            "fits": {"a": self.first.memory.fits, "b": self.second.memory.fits},
+            "bound": {"a": self.first.bound, "b": self.second.bound},
+            "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
+        }
+
+
+def compare_report(comparison: Comparison) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    parts: list[RenderableType] = []
+    for label, each in (("A", comparison.first), ("B", comparison.second)):
+        parts.append(Text(f"{label}  ", style="bold").append_text(title(each.job)))
+        parts.append(Text("   ").append_text(verdict(each.memory)))
+    parts.append(Text())
+    parts += _changes("Result", comparison.headline, keep_all=True)
+    parts += _changes("Time of one step", comparison.breakdown_ms, unit="ms")
+    parts += _changes("Memory of the peak stage", comparison.memory_gib, unit="GiB")
+    parts += _settings(comparison.settings)
+    return parts
+
+
+def job_settings(job: Job) -> dict[str, Any]:
+    """Return every setting of a job by dotted field, sources and names left out."""
+    sections = {
+        name: getattr(job, name).model_dump(mode="json")
+        for name in ("model", "parallelism", "training", "cluster")
+    }
+    settings = {
+        key: value
+        for key, value in flatten(sections).items()
+        if key not in _UNSHOWN and ".sources" not in key
+    }
+    settings["model"] = job.model.name
+    if job.parallelism.etp is None and job.model.moe is None:
+        settings.pop("parallelism.etp", None)
+    return settings
+
+
+def _peak_stage(result: PerformanceProjection) -> StageMemoryProjection:
+    return result.memory.stages[result.memory.peak_stage]
+
+
+def _by_size(changes: dict[str, Change]) -> dict[str, Change]:
+    return dict(sorted(changes.items(), key=lambda item: -abs(item[1].difference)))
+
+
+def _plain(changes: Mapping[str, Change]) -> dict[str, dict[str, float | None]]:
+    return {name: change.to_dict() for name, change in changes.items()}
+
+
+def _changes(
+    name: str, changes: Mapping[str, Change], *, unit: str = "", keep_all: bool = False
+) -> list[RenderableType]:
+    table = grid(f"={unit}", "A", "B", "difference", "%")
+    for term, change in changes.items():
+        if change.first == change.second == 0.0 and not keep_all:
+            continue
+        digits = 4 if term in {"mfu", "hfu", "bubble_fraction"} else 2
+        relative = change.relative
+        add_row(
+            table,
+            term,
+            f"{change.first:,.{digits}f}",
+            f"{change.second:,.{digits}f}",
+            f"{change.difference:+,.{digits}f}" if change.difference else "=",
+            "" if relative is None or not change.difference else f"{relative * 100:+,.1f}",
+            style=None if change.difference else DIM,
+        )
+    return section(name, "", table)
+
+
+def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
+    if not settings:
+        return [heading("Settings", "the same in both")]
+    names = list(settings)
+    device_differs = "cluster.device.name" in settings
+    model_differs = "model" in settings
+    table = grid("=setting", "<A", "<B")
+    hidden = 0
+    for key in names:
+        detail = (
+            device_differs and key.startswith("cluster.device.") and key != "cluster.device.name"
+        ) or (model_differs and key.startswith("model."))
+        network = key.startswith("cluster.network.") and "cluster.network.name" in settings
+        if detail or (network and key != "cluster.network.name"):
+            hidden += 1
+            continue
+        first, second = settings[key]
+        add_row(table, key, plain(first), plain(second))
+    note = f"{hidden} more of another model, device or network: --json lists them" if hidden else ""
+    return section("Settings that differ", note, table)

@@ -1,0 +1,136 @@
+"""What ships with the package: models and devices, listed or one in full."""
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from projector.config.device import Device, Network, load_network
+from projector.config.model import ModelConfig
+from projector.report.terminal.tables import DIM, add_row, flatten, grid, plain, section
+
+CLASSES = ("fp32", "bf16", "fp8")
+"""Types whose peak a list of devices shows."""
+
+GROUPS = ("gemm_libraries.", "attention_kernels.", "attention.", "expert_layer.")
+"""Fields that have tables of their own."""
+
+DITTO = "″"
+"""Stands for the source of the row above."""
+
+
+def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
+    """Return one line for each model."""
+    table = grid("=name", "layers", "hidden", "heads", "kv", "ffn", "experts", "top-k", "vocab")
+    for name, model in models.items():
+        moe = model.moe
+        kv = "MLA" if model.mla else str(model.query_groups)
+        add_row(
+            table,
+            name,
+            str(model.num_layers),
+            f"{model.hidden_size:,}",
+            str(model.num_attention_heads),
+            kv,
+            f"{moe.ffn_hidden_size if moe else model.ffn_hidden_size:,}",
+            str(moe.num_experts) if moe else "",
+            str(moe.router_topk) if moe else "",
+            f"{model.vocab_size:,}",
+        )
+    return section("Models", "`projector models NAME` shows one in full", table)
+
+
+def model_report(model: ModelConfig) -> list[RenderableType]:
+    """Return every field of a model."""
+    table = grid("=field", "<value")
+    for key, value in flatten(model.model_dump()).items():
+        stated = key.partition(".")[0] in model.model_fields_set
+        add_row(table, key, _runs(value), style=None if stated else DIM)
+    return section(model.name, "dim: defaults", table)
+
+
+def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
+    """Return one line for each device."""
+    table = grid("=name", "<device", "GiB", "TB/s", *(kind.upper() for kind in CLASSES))
+    for name, device in devices.items():
+        add_row(
+            table,
+            name,
+            device.name,
+            f"{device.hbm_gib:,.1f}",
+            f"{device.hbm_peak_tb_per_s:.2f}",
+            *(_rate(device, kind) for kind in CLASSES),
+        )
+    return section("Devices", "dense peaks in TFLOP/s; `projector hardware NAME` shows one", table)
+
+
+def device_report(device: Device) -> list[RenderableType]:
+    """Return every number of a device and of its usual network, with its source."""
+    network = load_network(device.network)
+    parts = _sourced(device.name, f"{device.architecture}, network {device.network}", device)
+    return [*parts, *_sourced(f"Network: {network.name}", "", network)]
+
+
+def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableType]:
+    """Return a table of an owner's own fields, and one for each group that it nests."""
+    groups: dict[str, dict[str, Any]] = {title: {}}
+    for key, value in _fields(owner).items():
+        group = next((name for name in GROUPS if key.startswith(name)), "")
+        groups.setdefault(group.rstrip(".") or title, {})[key.removeprefix(group)] = value
+    parts = []
+    for name, fields in groups.items():
+        prefix = "" if name == title else f"{name}."
+        parts += section(name, note if name == title else "", _table(owner, prefix, fields))
+    return parts
+
+
+def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Table:
+    table = grid("=field", "<value", "<source")
+    above = ""
+    for key, value in fields.items():
+        source = _source(owner, f"{prefix}{key}")
+        add_row(
+            table, key, plain(value), Text(DITTO if source and source == above else source, DIM)
+        )
+        above = source
+    return table
+
+
+def _source(owner: Device | Network, key: str) -> str:
+    """Return the source of a field, or of the nearest mapping that has one for all of it."""
+    while key not in owner.sources and "." in key:
+        key = key.rpartition(".")[0]
+    return owner.sources.get(key, "")
+
+
+def _fields(owner: Device | Network) -> dict[str, Any]:
+    named = {"sources", "name", "network", "architecture", "vendor"}
+    values = owner.model_dump(exclude=named, exclude_none=True)
+    algorithms = values.pop("collective_algorithms", ())
+    menus = {"gemm_tiles": values.pop("gemm_tiles", ())}
+    for name, library in values.get("gemm_libraries", {}).items():
+        menus[f"gemm_libraries.{name}.tiles"] = library.pop("tiles")
+    flat = flatten(values)
+    flat |= {name: ", ".join(_tile(tile) for tile in menu) for name, menu in menus.items() if menu}
+    return flat | {f"collective_algorithms.{i}": name for i, name in enumerate(algorithms)}
+
+
+def _tile(tile: Mapping[str, Any]) -> str:
+    """Write a tile as ``projector gemm --tile`` reads it."""
+    cluster = tile["cluster_m"], tile["cluster_n"]
+    text = f"{tile['m']}x{tile['n']}"
+    return f"{text}:{cluster[0]}x{cluster[1]}" if max(cluster) > 1 else text
+
+
+def _rate(device: Device, kind: str) -> str:
+    return f"{rate:,.1f}" if (rate := device.matrix_peak_tflops.get(kind)) else "-"  # type: ignore[call-overload]  # any name may be asked
+
+
+def _runs(value: Any) -> str:
+    """Write a long pattern as repetitions."""
+    if isinstance(value, tuple | list) and len(value) > 8:
+        return " ".join(f"{len(list(run))}x{item}" for item, run in groupby(value))
+    return plain(value)

@@ -1,0 +1,164 @@
+"""What every report says about its job: title, configuration, verdict, what was filled in."""
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.config.job import Job
+from projector.config.training import RecomputeConfig
+from projector.lower.jobs import data_parallel
+from projector.projection.memory import MemoryProjection
+from projector.projection.provenance import Provenance
+from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
+from projector.units import to_gib
+
+LONG_ENTRY = 40
+"""Longer entries stand at the end of their list."""
+
+
+def title(job: Job) -> Text:
+    """Name model, devices and precision in one line."""
+    cluster = job.cluster
+    line = Text(job.model.name, style="bold")
+    line.append(f" on {cluster.gpus:,} x {cluster.device.name}", style="bold")
+    nodes = "node" if cluster.nodes == 1 else "nodes"
+    line.append(f" ({cluster.nodes:,} {nodes} of {cluster.gpus_per_node})", style="not bold")
+    line.append(f", {precision(job)}", style="not bold")
+    if job.name and job.name != job.model.name:
+        line.append(f"  {job.name}", style="not bold dim")
+    return line
+
+
+def short_title(job: Job) -> str:
+    """Name model and devices, for figures and traces."""
+    return f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
+
+
+def precision(job: Job) -> str:
+    """Name the training type, with its recipe where it has one."""
+    training = job.training
+    return (
+        f"FP8 ({training.fp8_recipe})"
+        if training.precision == "fp8"
+        else training.precision.upper()
+    )
+
+
+def recompute(config: RecomputeConfig) -> str:
+    """Describe recomputation in a few words."""
+    if config.granularity == "none":
+        return "none"
+    if config.granularity == "selective":
+        return f"selective ({', '.join(config.modules)})"
+    if config.layers is not None:
+        return f"full ({len(config.layers)} layers)"
+    if config.method == "block":
+        return f"full (block, {config.num_layers} layers a chunk)"
+    return (
+        "full"
+        if config.num_layers in (None, 1)
+        else f"full (uniform, units of {config.num_layers})"
+    )
+
+
+def sharding(job: Job) -> tuple[str, str]:
+    """Name what is sharded over data parallelism."""
+    split = job.parallelism
+    return ("FSDP", str(split.fsdp)) if split.fsdp else ("ZeRO", str(split.zero_stage))
+
+
+def configuration(job: Job, schedule: str) -> Padding:
+    """List parallelism and batch, a line each."""
+    split, training = job.parallelism, job.training
+    dp = data_parallel(job)
+    microbatches = training.global_batch_size // (training.micro_batch_size * dp)
+    degrees = {"TP": split.tp, "PP": split.pp, "VPP": split.vpp, "CP": split.cp}
+    if job.model.moe is not None:
+        degrees |= {"EP": split.ep, "ETP": split.expert_tp}
+    first = [(name, str(value)) for name, value in {**degrees, "DP": dp}.items()]
+    first += [sharding(job), ("schedule", schedule)]
+    second = [
+        ("MBS", str(training.micro_batch_size)),
+        ("GBS", f"{training.global_batch_size:,}"),
+        ("microbatches", f"{microbatches:,}"),
+        ("sequence", f"{training.seq_length:,}"),
+        ("recompute", recompute(training.recompute)),
+    ]
+    text = Text()
+    for line in (first, second):
+        if text:
+            text.append("\n")
+        for index, (name, value) in enumerate(line):
+            text.append(f"{'  ' if index else ''}{name} ", style=DIM)
+            text.append(value)
+    return Padding(text, (0, 0, 0, 2))
+
+
+def verdict(memory: MemoryProjection) -> Text:
+    """Say whether the job fits, and by how much."""
+    fits = memory.fits
+    line = Text("FITS" if fits else "DOES NOT FIT", style="bold green" if fits else "bold red")
+    line.append(
+        f"  peak {gib(memory.peak_bytes)} GiB on stage {memory.peak_stage}, "
+        f"usable {gib(memory.usable_bytes)} of {to_gib(memory.device_memory_bytes):,.2f}, ",
+        style="not bold default",
+    )
+    left = memory.headroom_bytes
+    line.append(f"{gib(left)} free" if fits else f"{gib(-left)} over", style="not bold default")
+    return line
+
+
+def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
+    """List what the job does not state: derived values with their origin, then defaults.
+
+    Defaults that change nothing in this job are only counted; ``--json`` has all of them.
+    """
+    text = Text(style=DIM)
+    derived = [f"{key} = {value}" for key, value in provenance.derived.items()]
+    if derived:
+        text.append("derived: ", style="italic").append("; ".join(sorted(derived, key=len)))
+    sections: dict[str, list[str]] = {}
+    idle = _idle_settings(job)
+    left_out = 0
+    for key, value in flatten(provenance.defaults).items():
+        if key.startswith(idle):
+            left_out += 1
+            continue
+        section, _, name = key.partition(".")
+        sections.setdefault(section, []).append(f"{name}={plain(value)}")
+    for section, values in sections.items():
+        text.append("\n" if text else "").append(f"{section} defaults: ", style="italic")
+        text.append("  ".join(sorted(values, key=lambda entry: len(entry) > LONG_ENTRY)))
+    note = f"{left_out} more defaults change nothing here; --json lists them" if left_out else ""
+    return [heading("Filled in", note), Padding(text, (0, 0, 0, 2))]
+
+
+def _idle_settings(job: Job) -> tuple[str, ...]:
+    """Return the beginnings of fields that have no effect in a job."""
+    split, training = job.parallelism, job.training
+    idle: list[str] = []
+    if job.model.moe is None:
+        idle += ["training.moe.", "parallelism.overlap_moe", "parallelism.ep"]
+    elif training.moe.load == "balanced":
+        idle.append("training.moe.zipf_exponent")
+    if training.precision in {"fp32", "bf16", "fp16"}:
+        idle += ["training.fp8_", "training.first_last_layers_bf16"]
+    elif training.precision != "fp8":
+        idle.append("training.fp8_recipe")
+    if split.cp == 1:
+        idle.append("parallelism.cp_comm_type")
+    if split.tp == 1:
+        idle.append("parallelism.tp_comm_overlap")
+    if split.pp == 1:
+        idle += ["parallelism.account_for_", "parallelism.vpp", "training.schedule"]
+    if not split.fsdp:
+        idle.append("parallelism.fsdp_reshard")
+    else:
+        idle.append("parallelism.zero_stage")
+    if training.recompute.granularity != "selective":
+        idle.append("training.recompute.modules")
+    if training.recompute.granularity != "full":
+        idle += [f"training.recompute.{name}" for name in ("method", "num_layers", "layers")]
+    if not job.model.mtp_num_layers:
+        idle.append("training.mtp_loss")
+    return tuple(idle)

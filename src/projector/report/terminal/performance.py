@@ -1,0 +1,168 @@
+"""The report of `project_performance`, for one screen."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from projector.projection.measures import LIMITS
+from projector.projection.performance import PerformanceProjection
+from projector.report.terminal.job import configuration, filled_in, title, verdict
+from projector.report.terminal.suggestions import Suggestion
+from projector.report.terminal.tables import (
+    DIM,
+    add_row,
+    bar,
+    gib,
+    grid,
+    milliseconds,
+    percent,
+    section,
+    signed,
+)
+
+MAX_COLLECTIVES = 10
+"""Collectives shown one by one; what follows is summed."""
+
+
+def performance_report(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    parts: list[RenderableType] = [
+        title(result.job),
+        configuration(result.job, result.schedule),
+        Text(),
+        verdict(result.memory),
+        headline(result),
+        limit(result),
+        Text(),
+        *breakdown(result),
+        *communication(result),
+        *alternatives(result),
+        *next_steps(result, suggestions),
+        *filled_in(result.job, result.provenance),
+    ]
+    return parts
+
+
+def band(uncertainty: Mapping[str, Any]) -> str:
+    """Return the band of a figure, e.g. `` ± 9 %``; nothing where it is unknown."""
+    relative = uncertainty["relative"]
+    return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
+
+
+def headline(result: PerformanceProjection) -> Text:
+    """Return the numbers that people ask for first."""
+    line = Text()
+    for text in (
+        f"{milliseconds(result.iteration_time_s)} ms/step",
+        f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
+        f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
+        f"MFU {percent(result.mfu)}",
+        f"HFU {percent(result.hfu)}",
+    ):
+        line.append("  " if line else "")
+        line.append(text, style="bold")
+    return line
+
+
+def limit(result: PerformanceProjection) -> Text:
+    """Name what limits the step."""
+    text = f"limited by {result.bound}"
+    if result.job.parallelism.pp > 1:
+        text += f"; pipeline idle for {percent(result.bubble_fraction)} of the work"
+    return Text(text)
+
+
+def breakdown(result: PerformanceProjection) -> list[RenderableType]:
+    """Return where the step goes; the rows add up to the total."""
+    table = grid("=term", "ms", "share", "|")
+    largest = max(result.breakdown_s.values())
+    for name, seconds in result.breakdown_s.items():
+        if seconds > 0.0:
+            add_row(
+                table,
+                Text(f"{name:18}").append(LIMITS[name], style=DIM),
+                milliseconds(seconds),
+                percent(seconds / result.iteration_time_s),
+                bar(seconds / largest),
+            )
+    add_row(table, "total", milliseconds(result.iteration_time_s), percent(1.0), "", style="bold")
+    return section("Time of one step", "", table)
+
+
+def communication(result: PerformanceProjection) -> list[RenderableType]:
+    """Return the collectives of the step, the longest first."""
+    entries = sorted(result.communication.items(), key=lambda item: -item[1].time_s)
+    entries = [item for item in entries if item[1].time_s > 0.0]
+    if not entries:
+        return []
+    table = grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
+    for name, entry in entries[:MAX_COLLECTIVES]:
+        add_row(
+            table,
+            name,
+            entry.algorithm,
+            f"{entry.bytes / 1e9:,.2f}",
+            milliseconds(entry.time_s),
+            milliseconds(entry.exposed_s),
+        )
+    rest = [entry for _, entry in entries[MAX_COLLECTIVES:]]
+    if rest:
+        add_row(
+            table,
+            f"{len(rest)} shorter ones",
+            "",
+            f"{sum(entry.bytes for entry in rest) / 1e9:,.2f}",
+            milliseconds(sum(entry.time_s for entry in rest)),
+            milliseconds(sum(entry.exposed_s for entry in rest)),
+            style=DIM,
+        )
+    return section("Communication of one GPU", "on the stage that ends the step", table)
+
+
+def alternatives(result: PerformanceProjection) -> list[RenderableType]:
+    """Return the other schedules that were compared, if any were, and why some were not."""
+    if not result.alternatives and not result.left_out:
+        return []
+    table = grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
+    for other in (result, *result.alternatives):
+        add_row(
+            table,
+            other.schedule,
+            str(other.degrees["vpp"]),
+            milliseconds(other.iteration_time_s),
+            percent(other.bubble_fraction),
+            gib(other.memory.peak_bytes),
+            "chosen" if other is result else "" if other.memory.fits else "does not fit",
+        )
+    parts = section("Schedules", "", table)
+    if result.left_out:
+        left = grid("=schedule", "<why")
+        for name, reason in result.left_out:
+            add_row(left, name, reason)
+        parts += section("Left out", "", left)
+    return parts
+
+
+def next_steps(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion]
+) -> list[RenderableType]:
+    """Return changes that help, with what each of them gives."""
+    if not suggestions:
+        return []
+    table = grid("<change", "tokens/s", "peak GiB", "<")
+    for each in suggestions:
+        outcome = "trains differently" if each.changes_training else ""
+        if not result.memory.fits:
+            outcome = "fits" if each.fits else "still does not fit"
+        add_row(
+            table,
+            each.change,
+            f"{signed(each.speed * 100)} %",
+            signed(each.peak_bytes / 2**30),
+            Text(outcome, style=DIM),
+        )
+    return section("What to try next", "each projected; append to the command", table)

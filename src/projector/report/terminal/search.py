@@ -1,0 +1,119 @@
+"""The report of `search`: the best configurations, what they trade, what was left out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from projector.projection.performance import PerformanceProjection
+from projector.report.terminal.tables import DIM, add_row, gib, grid, percent, section
+from projector.searches.configurations import Configuration, SearchResult
+
+SHOWN_PARETO = 10
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp")
+
+
+def search_report(found: SearchResult) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    job = found.job
+    title = Text(
+        f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}, global batch "
+        f"{job.training.global_batch_size:,}, sequence {job.training.seq_length:,}",
+        style="bold",
+    )
+    counts = Text(
+        f"  {found.evaluated:,} legal configurations in {found.seconds:.1f} s: "
+        f"{len(found.configurations):,} fit, {found.too_large:,} leave too little memory"
+    )
+    return [title, counts, Text(), *_best(found), *_pareto(found), *_illegal(found)]
+
+
+def command_of(each: Configuration) -> str:
+    """Return the overrides that turn the job of the search into a configuration."""
+    return " ".join(f"{name}={_text(value)}" for name, value in each.overrides.items())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _best(found: SearchResult) -> list[RenderableType]:
+    if not found.best:
+        return [Text("NOTHING FITS", style="bold red")]
+    table = grid(
+        "#", *(name.upper() for name in DEGREES), "MBS", "=recompute", "ZeRO", "=schedule",
+        "tokens/s/GPU", "MFU", "peak GiB",
+    )  # fmt: skip
+    for place, step in enumerate(found.best):
+        add_row(table, str(place + 1), *_cells(step), style="bold" if place == 0 else None)
+    lines = section("Fastest", "", table)
+    return [
+        *lines,
+        Text(f"The first is limited by {found.best[0].bound}."),
+        Text("The first as overrides of the job:", style=DIM),
+        Text(f"  {command_of(found.configurations[0])}"),
+        Text(),
+    ]
+
+
+def _cells(step: PerformanceProjection) -> list[str]:
+    training = step.job.training
+    return [
+        *(f"{step.degrees[name]:,}" for name in DEGREES),
+        str(training.micro_batch_size),
+        training.recompute.granularity,
+        str(step.job.parallelism.sharding_stage),
+        step.schedule,
+        f"{step.tokens_per_s_per_gpu:,.0f}",
+        percent(step.mfu),
+        gib(step.memory.peak_bytes),
+    ]
+
+
+def _pareto(found: SearchResult) -> list[RenderableType]:
+    """Show what less memory costs: an even choice of the front."""
+    front = found.pareto
+    if len(front) < 2:
+        return []
+    table = grid("peak GiB", "tokens/s/GPU", "of the best", "=configuration")
+    last = len(front) - 1
+    shown = sorted({round(last * k / (SHOWN_PARETO - 1)) for k in range(SHOWN_PARETO)})
+    tokens = found.job.training.global_batch_size * found.job.training.seq_length
+    for each in (front[index] for index in shown):
+        rate = tokens / each.iteration_time_s / found.job.cluster.gpus
+        add_row(
+            table,
+            gib(each.peak_bytes),
+            f"{rate:,.0f}",
+            percent(front[0].iteration_time_s / each.iteration_time_s),
+            _short(each.overrides),
+        )
+    note = f"{len(front)} configurations that no other beats in both"
+    return section("Speed against memory", note, table)
+
+
+def _short(overrides: Mapping[str, Any]) -> str:
+    names = ("tp", "pp", "vpp", "cp", "ep")
+    degrees = [f"{name}{overrides[f'parallelism.{name}']}" for name in names]
+    kept = [text for text, name in zip(degrees, names, strict=True)
+            if overrides[f"parallelism.{name}"] > 1]  # fmt: skip
+    return " ".join(
+        [
+            *(kept or ["dp only"]),
+            f"mbs{overrides['training.micro_batch_size']}",
+            f"zero{overrides['parallelism.zero_stage']}",
+            str(overrides["training.recompute"]),
+        ]
+    )
+
+
+def _illegal(found: SearchResult) -> list[RenderableType]:
+    if not found.illegal:
+        return []
+    table = grid("=field that refuses", "configurations")
+    for key, count in sorted(found.illegal.items(), key=lambda item: -item[1]):
+        add_row(table, key, f"{count:,}")
+    return section("Cannot exist", "", table)

@@ -1,0 +1,101 @@
+"""What a sweep found, in short, and what a sample of it suggests."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from projector.report.terminal.tables import add_row, grid, heading, percent, plain, section
+from projector.sweeps.engine import Estimate
+from projector.sweeps.result import SweepResult
+
+BEST = 5
+"""Rows that the report lists."""
+
+LONGEST = 10
+"""Reasons that the report lists."""
+
+MOST_AXES = 7
+"""Axes that fit beside the results; more are written one below the other."""
+
+
+def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[RenderableType]:
+    """Return counts, reasons and the best rows."""
+    left_out = sum(result.infeasible.values())
+    table = grid("<", "points")
+    add_row(table, "fit", f"{result.rows - result.does_not_fit:,}")
+    add_row(table, "do not fit", f"{result.does_not_fit:,}")
+    if result.not_best:
+        add_row(table, "not the best", f"{result.not_best:,}")
+    add_row(table, "left out", f"{left_out:,}")
+    add_row(table, "together", f"{result.evaluated:,}")
+    rate = result.rate_per_s
+    note = f"{result.rows:,} rows"
+    if rate is not None:
+        note += f", {result.seconds:,.1f} s, {rate:,.0f} rows/s"
+    elif result.output is not None:
+        note += ", complete before"
+    parts = section("Sweep", note, table)
+    parts += _reasons("Left out", result.infeasible)
+    parts += _best(result, fields)
+    if result.output is not None:
+        parts += [Text(f"Rows: {result.output}"), Text()]
+    return parts
+
+
+def estimate_report(found: Estimate, fields: Sequence[str]) -> list[RenderableType]:
+    """Return the size of a space and what a sample of it suggests."""
+    table = grid("<", "<")
+    add_row(table, "points", f"{found.points:,}")
+    add_row(table, "axes", ", ".join(fields))
+    for name, number in (("legal", found.legal), ("fit", found.fit)):
+        share = number / found.sampled if found.sampled else 0.0
+        text = f"{number:,} of {found.sampled:,} looked at ({percent(share)})"
+        if found.sampled < found.points:
+            text += f", about {share * found.points:,.0f} of all"
+        add_row(table, name, text)
+    add_row(table, "time", f"about {_duration(found.seconds)}")
+    return section("Dry run", "nothing written", table) + _reasons("Left out", found.infeasible)
+
+
+def _reasons(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
+    if not counts:
+        return []
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    table = grid("points", "<why")
+    for why, number in ranked[:LONGEST]:
+        add_row(table, f"{number:,}", why)
+    rest = len(ranked) - LONGEST
+    return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
+
+
+def _best(result: SweepResult, fields: Sequence[str]) -> list[RenderableType]:
+    rows = result.best(BEST)
+    if not rows:
+        why = "No row fits" if result.rows else "No point of the space is a legal job"
+        return [heading(why), Text()]
+    numbers = ("tokens/s/GPU", "step ms", "peak GiB")
+    if len(fields) <= MOST_AXES:
+        table = grid(*numbers, *(f"<{field.rsplit('.', 1)[-1]}" for field in fields))
+    else:
+        table = grid(*numbers, "<axes")
+    for row in rows:
+        shown = [plain(row[field]) for field in fields]
+        if len(fields) > MOST_AXES:
+            pairs = zip(fields, shown, strict=True)
+            shown = [", ".join(f"{field.rsplit('.', 1)[-1]}={text}" for field, text in pairs)]
+        add_row(
+            table,
+            f"{row['tokens_per_s_per_gpu']:,.0f}",
+            f"{row['iteration_time_ms']:,.1f}",
+            f"{row['peak_gib']:,.1f}",
+            *shown,
+        )
+    return section("Best that fit", "by tokens/s/GPU", table)
+
+
+def _duration(seconds: float) -> str:
+    for length, unit in ((86_400.0 * 365.25, "years"), (86_400.0, "days"), (3600.0, "hours")):
+        if seconds >= 2.0 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds / 60.0:,.1f} minutes" if seconds >= 120.0 else f"{seconds:,.1f} s"

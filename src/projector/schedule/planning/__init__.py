@@ -1,0 +1,1 @@
+"""Orders that are planned for times and memory: integer program, annealing, candidates."""

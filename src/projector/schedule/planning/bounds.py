@@ -1,0 +1,292 @@
+"""What every zero-bubble schedule of one chunk a rank must keep to: windows, orders and a bound.
+
+A stage takes the same time for every microbatch, so operations of one kind may as well run in the
+order of their microbatches: renumber the i-th F, B and W that a rank starts as those of microbatch
+i. When the i-th F of a stage starts, i F's have arrived from the stage before, so the dependency
+that is new has arrived too; the same holds for B and W; and memory only counts operations. What
+must precede an operation on its rank is then a *prefix* of each kind, and three numbers say it.
+
+Shapes
+    pp, microbatches  stages (each on a rank of its own) and microbatches
+    3                 kind: F, B, W
+Units
+    times int64 picoseconds; memory in the unit of `Costs`.
+"""
+
+import math
+import time
+from itertools import permutations
+
+import numpy as np
+
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
+from projector.schedule.planning.costs import Costs, Objective
+from projector.schedule.planning.problem import Ints, Operation, Problem, problem_of
+
+ROUNDING = 1e-12
+"""Relative error of a sum of two products, with room to spare."""
+
+
+def one_after_another(pp: int, microbatches: int) -> list[Operation]:
+    """List all operations, each microbatch after the one before: legal in any memory."""
+    stages = range(pp)
+    sequence: list[Operation] = []
+    for number in range(microbatches):
+        sequence += [(stage, FORWARD, number) for stage in stages]
+        sequence += [(stage, BACKWARD, number) for stage in reversed(stages)]
+        sequence += [(stage, WEIGHT, number) for stage in stages]
+    return sequence
+
+
+class Windows:
+    """Orders that are implied, earliest starts, and what must follow; they only ever tighten.
+
+    A rank runs what must precede an operation before it, and what must succeed it after it, one
+    at a time: of any set of operations, the earliest start plus all their work is a bound on what
+    comes next. And where one order of two operations would end later than the objective may be,
+    the other order is implied. Both are the usual arguments of job-shop scheduling (heads, tails
+    and one-machine bounds: Carlier and Pinson, Management Science 35, 1989).
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be scheduled; every rank must have room for one microbatch.
+    sequence : list of Operation
+        All operations in the order of some legal schedule. Any will do; that of a good one saves
+        sweeps.
+    until_s : float
+        When to leave it at what is known so far, on the clock of `time.perf_counter`. Everything
+        known is true at any time.
+    """
+
+    def __init__(
+        self, problem: Problem, sequence: list[Operation], until_s: float = math.inf
+    ) -> None:
+        pp, microbatches = problem.pp, problem.microbatches
+        self.problem = problem
+        self.sequence = sequence
+        self.until_s = until_s
+        self.before = np.zeros((pp, 3, microbatches, 3), np.int64)
+        """How many operations of each kind must precede each operation on its rank."""
+        self.start_ps = np.zeros((pp, 3, microbatches), np.int64)
+        """Earliest starts."""
+        # No operation ends later than its rank does.
+        self.tail_ps = np.zeros_like(self.start_ps) - problem.since_ps[:, np.newaxis, np.newaxis]
+        """The objective is at least the end of an operation plus this; it can be negative."""
+        number = np.arange(microbatches)
+        for kind in range(3):
+            self.before[:, kind, :, kind] = number
+            self.before[:, kind, :, :kind] = number[:, np.newaxis] + 1
+        for stage in range(pp):
+            self._remember_memory(stage)
+        self._close()
+        self._sweep(None)
+
+    @property
+    def most_before(self) -> Ints:
+        """How many operations of each kind may precede each operation; shaped as ``before``."""
+        most = np.empty_like(self.before)
+        number = np.arange(self.problem.microbatches)
+        for stage in range(self.problem.pp):
+            for kind in range(3):
+                for other in range(3):
+                    # An operation comes later for sure once this one must precede it.
+                    most[stage, kind, :, other] = np.searchsorted(
+                        self.before[stage, other, :, kind], number, side="right"
+                    )
+                most[stage, kind, :, kind] = number
+        return most
+
+    @property
+    def undecided(self) -> int:
+        """Pairs of operations of one rank that can still run in either order."""
+        return int((self.most_before - self.before).sum()) // 2
+
+    def lower_bound_ps(self) -> int:
+        """Return a bound that the objective of no schedule is below.
+
+        For any set of operations of one rank, the objective is at least their earliest start, plus
+        their work, plus their least tail. The sets tried are all that a threshold of the starts
+        and one of the tails cut out, which include the best.
+        """
+        bound = 0
+        for stage in range(self.problem.pp):
+            tail = self.tail_ps[stage].ravel()
+            by_tail = np.argsort(-tail, kind="stable")
+            tail = tail[by_tail]
+            start = self.start_ps[stage].ravel()[by_tail]
+            work = np.repeat(self.problem.duration_ps[stage], self.problem.microbatches)[by_tail]
+            for threshold in np.unique(start):
+                if self._is_late():
+                    return bound
+                inside = start >= threshold
+                least = threshold + np.cumsum(work[inside]) + tail[inside]
+                bound = max(bound, int(least.max()))
+        return bound
+
+    def tighten(self, objective_ps: int) -> bool:
+        """Imply what all schedules of at most this objective have in common.
+
+        Returns
+        -------
+        bool
+            False where there is no such schedule; the windows then mean nothing.
+        """
+        while True:
+            if self.lower_bound_ps() > objective_ps:
+                return False
+            if self._is_late():
+                return True
+            known = int(self.before.sum())
+            self._imply(objective_ps)
+            if not self._close():
+                return False
+            if int(self.before.sum()) == known:
+                return True
+            if not self._sweep(objective_ps):
+                return False
+
+    def _is_late(self) -> bool:
+        return time.perf_counter() >= self.until_s
+
+    def _remember_memory(self, stage: int) -> None:
+        """Imply the B's and W's without which an F finds no room."""
+        problem = self.problem
+        # Sums of the same size round differently; what may fit by that must not be ruled out.
+        limit = problem.limit[stage] * (1.0 + ROUNDING)
+        backward = weight = 0
+        for number in range(problem.microbatches):
+            # B's free most where each has its W behind it, W's where all others have their B.
+            while problem.held(stage, number + 1 - backward, 0) > limit:
+                backward += 1
+            while problem.held(stage, 1, number - weight) > limit:
+                weight += 1
+            self.before[stage, FORWARD, number, BACKWARD:] = backward, weight
+
+    def _imply(self, objective_ps: int) -> None:
+        """Reverse the orders of two operations that would end too late."""
+        place = np.arange(1, self.problem.microbatches + 1)
+        for stage in range(self.problem.pp):
+            start, tail = self.start_ps[stage], self.tail_ps[stage]
+            duration = self.problem.duration_ps[stage]
+            for kind, other in permutations(range(3), 2):
+                both = duration[kind] + duration[other]
+                late = start[kind][:, np.newaxis] + both + tail[other] > objective_ps
+                column = self.before[stage, kind, :, other]
+                np.maximum(column, np.where(late, place, 0).max(axis=1), out=column)
+
+    def _close(self) -> bool:
+        """Complete the orders of each rank by transitivity; return whether they are without cycle.
+
+        What precedes an operation precedes all that must follow it.
+        """
+        before = self.before
+        stage = np.arange(self.problem.pp)[:, np.newaxis]
+        number = np.arange(self.problem.microbatches)
+        while True:
+            known = int(before.sum())
+            np.maximum.accumulate(before, axis=2, out=before)
+            for kind in range(3):
+                for through in range(3):
+                    if through == kind:
+                        continue
+                    count = before[:, kind, :, through]
+                    inherited = before[stage, through, np.maximum(count - 1, 0)]
+                    inherited = np.where(count[..., np.newaxis] > 0, inherited, 0)
+                    np.maximum(before[:, kind], inherited, out=before[:, kind])
+            if any(np.any(before[:, kind, :, kind] > number) for kind in range(3)):
+                return False
+            if int(before.sum()) == known:
+                return True
+
+    def _sweep(self, objective_ps: int | None) -> bool:
+        """Bring starts and tails up to the orders; False where that passes the objective.
+
+        One pass is enough where the sequence agrees with the orders; where none can, passes go on
+        until a time is too late.
+        """
+        # Nothing ends after this, and the objective counts from no later than the largest since.
+        latest_ps = None
+        if objective_ps is not None:
+            latest_ps = objective_ps + int(self.problem.since_ps.max())
+        most = self.most_before
+        for column, pass_over in (
+            (self.start_ps, self._pass_starts),
+            (self.tail_ps, lambda: self._pass_tails(most)),
+        ):
+            while True:
+                known = column.copy()
+                pass_over()
+                if np.array_equal(known, column) or self._is_late():
+                    break
+                if latest_ps is not None and int(column.max()) > latest_ps:
+                    return False
+        return True
+
+    def _pass_starts(self) -> None:
+        problem, start = self.problem, self.start_ps
+        duration, to_next, to_previous = (
+            column.tolist()
+            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
+        )
+        for stage, kind, number in self.sequence:
+            if self._is_late():
+                return
+            if kind == WEIGHT or (kind == BACKWARD and stage == problem.pp - 1):
+                source = kind - 1
+                arrival = int(start[stage, source, number]) + duration[stage][source]
+            elif kind == BACKWARD:
+                arrival = int(start[stage + 1, BACKWARD, number])
+                arrival += duration[stage + 1][BACKWARD] + to_previous[stage + 1]
+            elif stage > 0:
+                arrival = int(start[stage - 1, FORWARD, number])
+                arrival += duration[stage - 1][FORWARD] + to_next[stage - 1]
+            else:
+                arrival = 0
+            counts = self.before[stage, kind, number].tolist()
+            earlier = [start[stage, k, :count] for k, count in enumerate(counts)]
+            least = max(arrival, _one_at_a_time(earlier, problem.duration_ps[stage]))
+            start[stage, kind, number] = max(least, int(start[stage, kind, number]))
+
+    def _pass_tails(self, most: Ints) -> None:
+        problem, tail = self.problem, self.tail_ps
+        duration, to_next, to_previous = (
+            column.tolist()
+            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
+        )
+        for stage, kind, number in reversed(self.sequence):
+            if self._is_late():
+                return
+            least = int(tail[stage, kind, number])
+            if kind == FORWARD and stage < problem.pp - 1:
+                behind = int(tail[stage + 1, FORWARD, number])
+                least = max(least, behind + duration[stage + 1][FORWARD] + to_next[stage])
+            elif kind == BACKWARD and stage > 0:
+                behind = int(tail[stage - 1, BACKWARD, number])
+                least = max(least, behind + duration[stage - 1][BACKWARD] + to_previous[stage])
+            counts = most[stage, kind, number].tolist()
+            counts[kind] += 1
+            later = [tail[stage, k, count:] for k, count in enumerate(counts)]
+            if any(map(len, later)):
+                least = max(least, _one_at_a_time(later, problem.duration_ps[stage]))
+            tail[stage, kind, number] = least
+
+
+def lower_bound_ps(costs: Costs, microbatches: int, objective: Objective = "makespan") -> int:
+    """Return a bound that no schedule of one chunk a rank is below, rank s holding stage s."""
+    problem = problem_of(costs, microbatches, objective)
+    return Windows(problem, one_after_another(problem.pp, microbatches)).lower_bound_ps()
+
+
+def _one_at_a_time(ready_ps: list[Ints], duration_ps: Ints) -> int:
+    """Return when operations that are ready at these times can all be done; 0 without any.
+
+    ``ready_ps`` has those of each kind. Also read backwards in time, from tails.
+    """
+    ready = np.concatenate(ready_ps)
+    if not len(ready):
+        return 0
+    work = np.repeat(duration_ps, [len(times) for times in ready_ps])
+    latest_first = np.argsort(-ready)
+    done: Ints = ready[latest_first] + np.cumsum(work[latest_first])
+    return int(done.max())

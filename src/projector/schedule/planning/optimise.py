@@ -1,0 +1,282 @@
+"""The best zero-bubble schedule of one chunk a rank that an integer linear program finds.
+
+The program is in :mod:`.ilp`, and what it cannot undercut in :mod:`.bounds`. A solver computes with
+floats and tolerances, so nothing that it finds is believed: only its order is taken, and counts by
+a replay in whole picoseconds and a walk through the memory of each rank. Nor is its proof, the
+first time: it is asked once more, in another way, for anything better. Its bound has to be believed
+where it ran out of time.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.errors import ScheduleError
+from projector.schedule.order import Order
+from projector.schedule.planning.bounds import Windows
+from projector.schedule.planning.costs import Costs, Objective
+from projector.schedule.planning.ilp import Answer, Model, grain_ps, run
+from projector.schedule.planning.problem import (
+    Ints,
+    Problem,
+    begin,
+    objective_ps,
+    order_of,
+    sequence_of,
+    verified,
+)
+
+TIME_LIMIT_S = 10.0
+"""Seconds that a schedule is worth where nobody says otherwise."""
+
+BOUND_S = 2.0
+"""Seconds that a bound is worth in any case; 32 ranks with 256 microbatches take 1.4 s."""
+
+BINARIES_IN_1_S = 1000
+"""Binaries of a model whose relaxation HiGHS 1.15 solves in a second on one core; the time grows
+with about the square (1,800 took 1.8 s and 4,400 30 s). Before that it finds nothing, so a model
+that needs more than its time is not begun."""
+
+PROVEN = 1e-5
+"""Gap below which the solver's proof counts as one; its floats are worth no more."""
+
+Status = Literal[
+    "start is optimal",
+    "optimal",
+    "unconfirmed",
+    "time limit",
+    "too large",
+    "not verified",
+    "solver failed",
+]
+"""How a search ended:
+
+- ``start is optimal``: the order it began with meets the bound of :mod:`.bounds`;
+- ``optimal``: proven the best twice, the second time by asking for anything better;
+- ``unconfirmed``: proven the best once, and there was no time for the second;
+- ``time limit``: the best of what there was time for;
+- ``too large``: the order it began with, as the solver would not get through the model in time;
+- ``not verified``: as ``time limit``, but the solver has found or proven what the replay denies;
+- ``solver failed``: the order it began with, as the solver gave up.
+"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Optimised:
+    """The best order that was found, and what is known about it."""
+
+    order: Order
+    objective: Objective
+    objective_ps: int
+    """Of the order, by its replay."""
+    start_ps: int
+    """Of the order that the search began with."""
+    bound_ps: int
+    """No order has a smaller objective."""
+    status: Status
+    seconds: float
+    """Wall clock, everything together."""
+    time_limit_s: float
+    """What was allowed."""
+    nodes: int = 0
+    """Of the solver's search tree."""
+    binaries: int = 0
+    """Pairs of operations whose order was left to the solver."""
+
+    @property
+    def gap(self) -> float:
+        """``(objective - bound) / objective``: the most that a better order could save."""
+        return (self.objective_ps - self.bound_ps) / self.objective_ps if self.objective_ps else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        return {
+            "status": self.status,
+            "objective": self.objective,
+            "bound_s": self.bound_ps / 1e12,
+            "gap": self.gap,
+            "seconds": self.seconds,
+            "time_limit_s": self.time_limit_s,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Optimised({self.status}: {self.objective} {self.objective_ps} ps, bound "
+            f"{self.bound_ps} ps, gap {self.gap:.2%}, from {self.start_ps} ps in "
+            f"{self.seconds:.3g} s, {self.nodes} nodes, {self.binaries} binaries)"
+        )
+
+
+@lru_cache(maxsize=128)
+def solve(
+    costs: Costs,
+    microbatches: int,
+    start: Order,
+    *,
+    objective: Objective = "makespan",
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Optimised:
+    """Return the best order of F, B and W that can be found in some time; never one that is worse.
+
+    The same arguments give the same object, so that a report can ask for the gap of an order that
+    was planned before.
+
+    Parameters
+    ----------
+    costs : Costs
+        Times by stage, memory limits by rank; one chunk a rank.
+    microbatches : int
+        Microbatches of the step.
+    start : Order
+        The order to begin with: legal, and within the limits.
+    objective : {"makespan", "period"}
+        What is to be short, see :data:`.costs.Objective`.
+    time_limit_s : float
+        Seconds for the model and the solver together. The solver does not always stop at once.
+
+    Raises
+    ------
+    ScheduleError
+        Where a rank has no room for one microbatch, ``start`` is not legal or beyond a limit, an
+        argument is out of range, or a solver is needed and not installed.
+    """
+    began_s = time.perf_counter()
+    # NaN compares false, so it is refused as well.
+    if not 0 <= time_limit_s < math.inf:
+        msg = f"time_limit_s must be a number of seconds >= 0, not {time_limit_s!r}"
+        raise ScheduleError(msg, key="time_limit_s", value=time_limit_s, allowed=">= 0")
+    problem, start, timeline = begin(costs, microbatches, start, objective)
+    start_ps = objective_ps(problem, start, timeline)
+
+    windows = Windows(problem, sequence_of(start), began_s + max(BOUND_S, time_limit_s))
+    bound_ps = windows.lower_bound_ps()
+    best, best_ps = start, start_ps
+    status: Status = "start is optimal"
+    nodes = binaries = 0
+    if bound_ps < start_ps:
+        until_s = windows.until_s = began_s + time_limit_s
+        # There is a schedule with this objective: the one at hand.
+        assert windows.tighten(start_ps)
+        bound_ps = max(bound_ps, windows.lower_bound_ps())
+        binaries = windows.undecided
+        left_s = until_s - time.perf_counter()
+        if left_s <= 0:
+            status = "time limit"
+        elif (binaries / BINARIES_IN_1_S) ** 2 > left_s:
+            status = "too large"
+        else:
+            model = Model(windows, start_ps)
+            known = model.values(*_by_operation(start, timeline.start_ps))
+            answer = run(model, known, max(0.0, until_s - time.perf_counter()))
+            nodes = answer.nodes
+            for order in _orders(model, answer, start):
+                value = verified(problem, costs, order)
+                if value is not None and value < best_ps:
+                    best, best_ps = order, value
+            least_ps = bound_ps
+            status, bound_ps = _judge(answer, best_ps, bound_ps)
+            while status == "optimal":
+                verdict = _anything_better(problem, costs, best, best_ps, until_s)
+                if isinstance(verdict, int):
+                    bound_ps = max(bound_ps, verdict)
+                    break
+                if verdict is None:
+                    status = "unconfirmed"
+                else:
+                    best, best_ps = verdict
+                    # The first proof was wrong, and so is its bound.
+                    bound_ps = least_ps
+    return Optimised(
+        order=best,
+        objective=objective,
+        objective_ps=best_ps,
+        start_ps=start_ps,
+        bound_ps=bound_ps,
+        status=status,
+        seconds=time.perf_counter() - began_s,
+        time_limit_s=time_limit_s,
+        nodes=nodes,
+        binaries=binaries,
+    )
+
+
+def _anything_better(
+    problem: Problem, costs: Costs, best: Order, best_ps: int, until_s: float
+) -> int | tuple[Order, int] | None:
+    """Return a bound that leaves nothing better, or a better order with its objective.
+
+    None where there was no time to tell. Most often the windows of a better order contradict each
+    other, which is exact and needs no solver.
+    """
+    grain = grain_ps(problem)
+    windows = Windows(problem, sequence_of(best), until_s)
+    if not windows.tighten(best_ps - grain):
+        return best_ps
+    # As much better as the solver can tell; an objective beyond that is a grain more at least.
+    most_ps = best_ps - grain * max(1, int(PROVEN * best_ps / grain))
+    if not windows.tighten(most_ps):
+        return most_ps + grain
+    left_s = until_s - time.perf_counter()
+    if left_s <= 0:
+        return None
+    model = Model(windows, best_ps, most_ps)
+    left_s = max(0.0, until_s - time.perf_counter())
+    answer = run(model, None, left_s, again=True)
+    for order in _orders(model, answer, best):
+        value = verified(problem, costs, order)
+        if value is not None and value < best_ps:
+            return order, value
+    return most_ps + grain if answer.infeasible else None
+
+
+def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
+    """Return how the search ended, and the bound that may be believed."""
+    if answer.failed or answer.infeasible:
+        # There is a solution: the order that it began with.
+        return "solver failed", bound_ps
+    slack_ps = PROVEN * best_ps
+    if answer.bound_ps > best_ps + slack_ps:
+        # A bound above an order that stands is wrong, and may be wrong anywhere.
+        return "not verified", bound_ps
+    bound_ps = min(best_ps, max(bound_ps, answer.bound_ps))
+    if best_ps - bound_ps <= slack_ps:
+        return "optimal", bound_ps
+    return ("not verified" if answer.finished else "time limit"), bound_ps
+
+
+def _by_operation(order: Order, start_ps: Ints) -> tuple[Ints, Ints]:
+    """Return starts and places in the rank as int64[pp, 3, microbatches], by stage and kind."""
+    shape = (order.pp, 3, order.microbatches)
+    starts, places = np.empty(shape, np.int64), np.empty(shape, np.int64)
+    index = order.stage, order.kind, order.microbatch
+    starts[index] = start_ps
+    places[index] = np.arange(len(start_ps))
+    return starts, places
+
+
+def _orders(model: Model, answer: Answer, like: Order) -> list[Order]:
+    """Read a solution in two ways: by its starts, and by its binaries.
+
+    Either can be ambiguous, within the solver's tolerance or between operations of no time.
+    """
+    if answer.values is None:
+        return []
+    shape = (like.pp, 3, like.microbatches)
+    starts = answer.values[: model.starts].reshape(shape)
+    earlier = model.earlier(answer.values)
+    return [_order_by(keys, like) for keys in ((earlier, starts), (starts, earlier))]
+
+
+def _order_by(keys: tuple[NDArray[np.float64], NDArray[np.float64]], like: Order) -> Order:
+    """Sort the operations of each rank by two keys, float64[pp, 3, microbatches] by stage."""
+    ranks = like.stage_of[:, 0]
+    first, second = (key[ranks].reshape(like.pp, -1) for key in keys)
+    place = np.lexsort((second, first), axis=1)
+    by_stage = np.empty_like(place)
+    by_stage[ranks] = place // like.microbatches
+    return order_of(by_stage, like)

@@ -1,0 +1,319 @@
+"""Times and activations of an order: the gate between arrays of a caller and the kernels."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.errors import NumericError
+from projector.kernels import pipeline as kernels
+from projector.kernels import pipeline_jump, pipeline_lanes
+from projector.schedule.legality import check_complete
+from projector.schedule.order import Order
+from projector.schedule.replay.order_cache import kept_by_operations, of_order
+from projector.schedule.replay.programs import (
+    MIN_CYCLES,
+    compile_jump,
+    compile_lanes,
+    compile_line,
+    freeze,
+)
+
+PS_PER_S = 1e12
+
+_Times = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+METHODS = ("auto", "direct", "lanes", "jump")
+"""Ways to replay a batch. All give the same, bit for bit."""
+
+MIN_BATCH = 32
+"""Fewer configurations than this are replayed directly: compiling takes longer, once."""
+
+# Picoseconds that one core takes for an operation, in batches at 8 to 64 ranks; those of a jump
+# include its search for a steady state.
+LANES_PS, JUMP_PS = 300, 2000
+
+
+class Peaks(NamedTuple):
+    """States that can be a peak; see :func:`projector.kernels.pipeline.compile_peaks`."""
+
+    offset: NDArray[np.int64]
+    """``int64[pp + 1]``"""
+    state: NDArray[np.int64]
+    """``int64[states, 2 * vpp]``"""
+    key: tuple[bytes, bytes]
+    """The same for orders with the same peaks."""
+
+
+class Replays(NamedTuple):
+    """Times of n configurations, int64 picoseconds from the start of the first operation."""
+
+    rank_start_ps: NDArray[np.int64]
+    """``int64[n, pp]``: start of the first operation of each rank."""
+    rank_end_ps: NDArray[np.int64]
+    """``int64[n, pp]``: end of the last operation of each rank."""
+    rank_busy_ps: NDArray[np.int64]
+    """``int64[n, pp]``: time each rank spends in operations."""
+    last_backward_end_ps: NDArray[np.int64]
+    """``int64[n, pp, vpp]``: end of the last B (W, where it stands alone) of each chunk."""
+
+    @property
+    def makespan_ps(self) -> NDArray[np.int64]:
+        """``int64[n]``: end of the last operation."""
+        longest: NDArray[np.int64] = self.rank_end_ps.max(axis=1)
+        return longest
+
+    def rows(self, begin: int, end: int) -> "Replays":
+        """Return some of the configurations, in the same arrays."""
+        return Replays(*(column[begin:end] for column in self))
+
+
+class Timeline(NamedTuple):
+    """Every operation of one configuration, in the rows of its order."""
+
+    start_ps: NDArray[np.int64]
+    """``int64[ops]``"""
+    end_ps: NDArray[np.int64]
+    """``int64[ops]``"""
+    summary: Replays
+    """The batch of one it comes from."""
+
+
+def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
+    """Round seconds to integer picoseconds, once, at the edge."""
+    with np.errstate(over="ignore"):  # infinity is refused below
+        picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
+    # NaN compares false, so it is refused as well.
+    if not np.all((picoseconds >= 0) & (picoseconds <= kernels.MAX_DURATION_PS)):
+        limit = kernels.MAX_DURATION_PS / PS_PER_S
+        msg = f"a time is negative, not finite or longer than {limit:.3g} s"
+        raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
+    return picoseconds.astype(np.int64)
+
+
+@kept_by_operations(of_order)
+def compile_peaks(order: Order) -> Peaks:
+    """Find the states of each rank that can be its peak of memory."""
+    check_complete(order)
+    offset = np.empty(order.pp + 1, np.int64)
+    state = kernels.compile_peaks(
+        order.rank_offset, order.kind, order.chunk, order.vpp, order.splits_backward, offset
+    )
+    peaks = Peaks(offset, state, (offset.tobytes(), state.tobytes()))
+    freeze(peaks)
+    return peaks
+
+
+def replay_batch(
+    order: Order,
+    duration_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
+    method: str = "auto",
+    which: ArrayLike | None = None,
+    into: Replays | None = None,
+) -> Replays:
+    """Run one order with the durations of n configurations.
+
+    Parameters
+    ----------
+    order : Order
+        What every configuration runs.
+    duration_ps : int64[rows, pp, vpp, 3, 3]
+        By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
+        last microbatch are class 2, everything else is class 1. A single microbatch has F in
+        class 0 and B and W in class 2. Without W in the order, B lasts for both.
+    p2p_ps : int64[rows, 2, pp * vpp] or None
+        Latency from each virtual stage to the next (row 0) and to the one before (row 1);
+        nothing is added between two chunks of one rank, whatever stands here. None is no latency
+        anywhere, which is faster than many of 0.
+    method : str
+        ``direct`` runs one operation after the other; ``lanes`` runs 64 configurations side by
+        side; ``jump`` leaves out the steady state of long orders, where they have one that can
+        be proven, and is ``direct`` where not; ``auto`` takes what should be fastest. The result
+        does not depend on it.
+    which : int64[n], optional
+        Row that each configuration has; without, row i is configuration i.
+    into : Replays, optional
+        Of n configurations, overwritten and returned; without, new ones are.
+    """
+    if method not in METHODS:
+        msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
+        raise ValueError(msg)
+    times = _times(order, duration_ps, p2p_ps, which)
+    outputs = empty_replays(order, len(times[2])) if into is None else into
+    if method == "auto":
+        method = fastest_method(order, len(times[2]))
+    status = kernels.UNSURE
+    if method == "lanes":
+        status = pipeline_lanes.replay_lanes(*compile_lanes(order), *times, *outputs)
+    elif method == "jump":
+        status = _jump(order, times, outputs)
+    if status == kernels.UNSURE:
+        status, _ = _direct(order, times, outputs)
+    _check(status)
+    return outputs
+
+
+def fastest_method(order: Order, n: int) -> str:
+    """Return what ``auto`` stands for with n configurations."""
+    if n < MIN_BATCH:
+        return "direct"
+    # Lanes beyond the last configuration cost as much as the others.
+    filled = -(-n // pipeline_lanes.LANES) * pipeline_lanes.LANES
+    lanes_ps = LANES_PS * len(order.kind) * filled // n
+    # A search for a period is spared where even one of a single microbatch would not pay.
+    if JUMP_PS * len(order.kind) * 2 * MIN_CYCLES // order.microbatches < lanes_ps:
+        program = compile_jump(order)
+        if program is not None and JUMP_PS * program.expected_operations() < lanes_ps:
+            return "jump"
+    return "lanes"
+
+
+def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
+    """Run one configuration and keep every operation; a batch of one of :func:`replay_batch`.
+
+    Parameters
+    ----------
+    order : Order
+        What runs.
+    duration_ps : int64[pp, vpp, 3, 3]
+        As in :func:`replay_batch`.
+    p2p_ps : int64[2, pp * vpp]
+        As in :func:`replay_batch`.
+    """
+    times = _times(order, np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis])
+    summary = empty_replays(order, 1)
+    status, ends = _direct(order, times, summary)
+    _check(status)
+    line = compile_line(order)
+    end_ps = ends[line.slot]
+    index = line.line[line.slot - 1, kernels.DURATION]
+    return Timeline(end_ps - times[0][0, index], end_ps, summary)
+
+
+def _times(
+    order: Order,
+    duration_ps: ArrayLike,
+    p2p_ps: ArrayLike | None,
+    which: ArrayLike | None = None,
+) -> _Times:
+    """Check and cast.
+
+    Returns
+    -------
+    int64[rows, pp * vpp * 9], int64[rows, 2, pp * vpp], int64[n]
+        Durations, latencies (no rows for none), and the row of each configuration.
+    """
+    durations = _column(duration_ps, np.int64)
+    pp, vpp, n = order.pp, order.vpp, len(durations)
+    latencies = np.empty((0, 2, pp * vpp), np.int64)
+    if p2p_ps is not None:
+        latencies = _column(p2p_ps, np.int64)
+    expected = (0 if p2p_ps is None else n, 2, pp * vpp)
+    if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != expected:
+        msg = (
+            f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
+            f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
+        )
+        raise ValueError(msg)
+    rows = np.arange(n) if which is None else _column(which, np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < n:
+        msg = f"rows of configurations must lie from 0 to {n - 1}"
+        raise ValueError(msg)
+    return durations.reshape(n, pp * vpp * 9), latencies, rows
+
+
+def empty_replays(order: Order, n: int) -> Replays:
+    """Make room for the replays of n configurations."""
+    start, end, busy = (np.empty((n, order.pp), np.int64) for _ in range(3))
+    return Replays(start, end, busy, np.empty((n, order.pp, order.vpp), np.int64))
+
+
+def _direct(order: Order, times: _Times, outputs: Replays) -> tuple[int, NDArray[np.int64]]:
+    """Return the status, and the end of each slot of the line in the last configuration."""
+    line = compile_line(order)
+    end_ps = np.empty(len(order.kind) + 1, np.int64)
+    status = kernels.replay_batch(
+        line.line,
+        line.used,
+        line.uses,
+        line.latency_uses,
+        line.first_slot,
+        line.last_slot,
+        line.last_backward_slot,
+        *times,
+        end_ps,
+        *outputs,
+    )
+    return status, end_ps
+
+
+def _jump(order: Order, times: _Times, outputs: Replays) -> int:
+    program = compile_jump(order)
+    if program is None:
+        return kernels.UNSURE
+    periods_run = np.empty(len(times[2]), np.int64)
+    return pipeline_jump.replay_jump(*program, *times, periods_run, *outputs)
+
+
+def _check(status: int) -> None:
+    if status != kernels.OK:
+        limit = kernels.MAX_PS / PS_PER_S
+        msg = f"a time of the schedule is negative or the step is longer than {limit:.3g} s"
+        raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
+
+
+def peak_bytes(
+    order: Order, activation_bytes: ArrayLike, w_share: ArrayLike = 0.0
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the largest memory of activations that each rank holds at one time.
+
+    Parameters
+    ----------
+    order : Order
+        What every configuration runs.
+    activation_bytes : float64[n, pp, vpp]
+        Bytes that one microbatch leaves in one chunk from its F to its B.
+    w_share : float or float64[n]
+        Share of those bytes that stays until W, where the order has W.
+
+    Returns
+    -------
+    peak : float64[n, pp]
+        Bytes at the peak.
+    in_flight : int64[n, pp, vpp]
+        Microbatches between F and B of each chunk at the peak; the first such state where
+        several hold the same.
+    """
+    held = _column(activation_bytes, np.float64)
+    n = len(held)
+    if held.shape != (n, order.pp, order.vpp):
+        msg = f"bytes of shape {held.shape} do not fit {order.pp} ranks with {order.vpp} chunks"
+        raise ValueError(msg)
+    shares = np.broadcast_to(np.asarray(w_share, np.float64), n).copy()
+    if not np.all((shares >= 0.0) & (shares <= 1.0)):
+        msg = f"w_share must lie between 0 and 1, not {w_share!r}"
+        raise ValueError(msg)
+    peaks = compile_peaks(order)
+    peak = np.empty((n, order.pp), np.float64)
+    in_flight = np.empty((n, order.pp, 2, order.vpp), np.int64)
+    kernels.peak_bytes(peaks.offset, peaks.state, held, shares, peak, in_flight)
+    return peak, in_flight[:, :, 0]
+
+
+def peak_in_flight(order: Order) -> NDArray[np.int64]:
+    """Return the largest number of microbatch-chunks that each rank holds, ``int64[pp]``.
+
+    One is held from its F to its B, or to its W where the order has W.
+    """
+    ones = np.ones((1, order.pp, order.vpp))
+    peak, _ = peak_bytes(order, ones, w_share=1.0 if order.splits_backward else 0.0)
+    count: NDArray[np.int64] = peak[0].astype(np.int64)
+    return count
+
+
+def _column(values: ArrayLike, dtype: type) -> NDArray[Any]:
+    """Cast for a kernel. Never floats to integers; writable, or numba would compile once more."""
+    given: NDArray[Any] = np.asarray(values)
+    cast: NDArray[Any] = given.astype(dtype, order="C", casting="same_kind", copy=False)
+    return np.require(cast, requirements=["C", "W"])

@@ -1,0 +1,141 @@
+"""One step of a pipeline with its times and its memory: what is compared, drawn and traced."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.schedule.order import BACKWARD, FORWARD, Order
+from projector.schedule.replay.order_times import (
+    PS_PER_S,
+    Timeline,
+    peak_bytes,
+    peak_in_flight,
+    replay,
+)
+
+if TYPE_CHECKING:
+    from projector.schedule.planning.optimise import Optimised
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+SEARCHED = ("seaailab-ilp",)
+"""Schedules whose plan says how far it may be from the best."""
+
+
+class MemoryCurve(NamedTuple):
+    """What one rank holds over time: ``bytes[i]`` from ``time_ps[i]`` until ``time_ps[i + 1]``."""
+
+    time_ps: Ints
+    bytes: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineRun:
+    """An order with the durations, latencies and activations of one configuration."""
+
+    schedule: str
+    order: Order
+    duration_ps: Ints
+    """``int64[pp, vpp, 3, 3]``: by rank, chunk, kind and class, as `replay_batch` takes them."""
+    p2p_ps: Ints
+    """``int64[2, pp * vpp]``: latency from each virtual stage to the next and the one before."""
+    activation_bytes: Floats
+    """``float64[pp, vpp]``: what one microbatch leaves in each chunk, from F on."""
+    w_share: float = 1.0
+    """Share of it that stays from B until W, where the order has W."""
+    static_bytes: Floats | None = None
+    """``float64[pp]``: everything else that a rank holds; None where it is not known."""
+    limit_bytes: float | None = None
+    """The most that a rank may hold altogether; None where there is no limit."""
+    sends_ps: Ints | None = None
+    """``int64[pp]``: what of the operations of each rank is waiting for its own messages to
+    arrive; None where ranks work on meanwhile."""
+
+    @property
+    def search(self) -> "Optimised | None":
+        """How the order was found, where that took a search."""
+        if self.schedule not in SEARCHED:
+            return None
+        from projector.schedule.orders.seaailab_ilp import search_of
+
+        return search_of(self.order)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Start and end of every operation."""
+        return replay(self.order, self.duration_ps, self.p2p_ps)
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first start to the last end of any rank."""
+        return int(self.timeline.summary.makespan_ps[0]) / PS_PER_S
+
+    @property
+    def period_s(self) -> float:
+        """Seconds of the longest span of one rank."""
+        summary = self.timeline.summary
+        return int((summary.rank_end_ps - summary.rank_start_ps).max()) / PS_PER_S
+
+    @property
+    def busiest_s(self) -> float:
+        """Seconds of work of the busiest rank."""
+        return self._work_ps / PS_PER_S
+
+    @property
+    def _work_ps(self) -> int:
+        busy = self.timeline.summary.rank_busy_ps[0]
+        return int((busy if self.sends_ps is None else busy - self.sends_ps).max())
+
+    @property
+    def bubble_fraction(self) -> float:
+        """``(makespan - work) / work`` with the work of the busiest rank; 0 without work."""
+        makespan, work = int(self.timeline.summary.makespan_ps[0]), self._work_ps
+        return (makespan - work) / work if work else 0.0
+
+    @cached_property
+    def peak_in_flight(self) -> list[int]:
+        """Most microbatch-chunks that each rank holds at one time."""
+        return [int(count) for count in peak_in_flight(self.order)]
+
+    @cached_property
+    def peak_activation_bytes(self) -> Floats:
+        """Most that each rank holds of activations at one time, ``float64[pp]``."""
+        peak, _ = peak_bytes(self.order, self.activation_bytes[np.newaxis], self.w_share)
+        return np.asarray(peak[0], np.float64)
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """Most that each rank holds at one time, ``float64[pp]``."""
+        peak = self.peak_activation_bytes
+        return peak if self.static_bytes is None else peak + self.static_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether no rank holds more than its limit."""
+        return self.limit_bytes is None or bool(np.all(self.peak_bytes <= self.limit_bytes))
+
+    def memory_curve(self, rank: int) -> MemoryCurve:
+        """Return what a rank holds over time, from the replay.
+
+        F allocates when it starts; B frees when it ends what W does not need, W frees the rest.
+        The first entry stands at time 0, with what is always there.
+        """
+        order, timeline = self.order, self.timeline
+        mine = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
+        kind = order.kind[mine]
+        held = self.activation_bytes[rank, order.chunk[mine]]
+        # An operation starts no earlier than the one before it ends, so that times only grow.
+        time_ps = np.where(kind == FORWARD, timeline.start_ps[mine], timeline.end_ps[mine])
+        later = self.w_share if order.splits_backward else 0.0
+        change = np.where(
+            kind == FORWARD, held, np.where(kind == BACKWARD, held * (later - 1.0), -held * later)
+        )
+        always = 0.0 if self.static_bytes is None else float(self.static_bytes[rank])
+        return MemoryCurve(
+            np.concatenate([[0], time_ps]), always + np.concatenate([[0.0], np.cumsum(change)])
+        )

@@ -1,0 +1,1 @@
+"""One kernel at a time: GEMM, attention, a collective, and lists of them."""

@@ -1,0 +1,273 @@
+"""Attention of given shapes with every term of its time, alone, packed or split over ranks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.config.device import Device
+from projector.errors import ConfigError
+from projector.kernels.attention import (
+    BOUNDS,
+    HIDDEN_LOSS,
+    TERMS,
+    attention_terms,
+    attention_time_columns,
+)
+from projector.kernels.device import MATRIX_TYPES
+from projector.lower.hardware import device_record
+from projector.single.inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    run_named,
+    type_code,
+    whole_number,
+)
+from projector.single.times import attention_columns, check_impl
+from projector.units import MEGA
+
+CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
+"""Ways to split one sequence over ranks."""
+
+SIXTEEN_BITS = ("fp16", "bf16")
+"""Types that an implementation is described for which names none."""
+
+EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
+"""Columns of the extents, as in `projector.attention_time`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionProjection:
+    """Attentions on one device, each with its terms."""
+
+    device: Device
+    impl: str
+    """Name that was asked for."""
+    dtype: str
+    backward: bool
+    clock_mhz: float
+    extents: NDArray[np.int64]
+    """``EXTENTS`` of each row."""
+    causal: bool
+    window: NDArray[np.int64]
+    terms: dict[str, NDArray[np.float64]]
+    """Columns ``TERMS`` of the kernel."""
+    bound: tuple[str, ...]
+    """What limits each row: matrix, softmax, memory, atomics or overhead."""
+    peak_flop_per_s: float
+    """Matrix rate at the clock."""
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.extents)
+
+    @property
+    def time_s(self) -> NDArray[np.float64]:
+        """Seconds of each row."""
+        return self.terms["time_s"]
+
+    @property
+    def flop_per_s(self) -> NDArray[np.float64]:
+        """Rate of the visible work of each row; 0 where there is none."""
+        time_s = self.time_s
+        return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the projection takes from elsewhere: a type that the kernel is not described for."""
+        kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
+        if kernel.dtypes or self.dtype in SIXTEEN_BITS:
+            return ()
+        known = " and ".join(SIXTEEN_BITS)
+        text = (
+            f"attention {self.impl!r} of {self.device.name} is known for {known}; {self.dtype} was "
+            f"given the same shares of its own matrix rate"
+        )
+        return (text,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, one object for each row."""
+        names = [name for name in TERMS if name != "time_s"]
+        rows = [
+            {
+                **dict(zip(EXTENTS, (int(value) for value in self.extents[row]), strict=True)),
+                "window": int(self.window[row]),
+                "time_ms": float(self.time_s[row]) * 1e3,
+                "tflops": float(self.flop_per_s[row]) * 1e-12,
+                "bound": self.bound[row],
+                "terms": {name: float(self.terms[name][row]) for name in names},
+            }
+            for row in range(len(self))
+        ]
+        return {
+            "device": self.device.name,
+            "impl": self.impl,
+            "dtype": self.dtype,
+            "pass": "backward" if self.backward else "forward",
+            "causal": self.causal,
+            "clock_mhz": self.clock_mhz,
+            "peak_tflops": self.peak_flop_per_s * 1e-12,
+            "time_ms": float(self.time_s.sum()) * 1e3,
+            "rows": rows,
+        }
+
+
+def project_attention(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None = None,
+    *,
+    head_dim: ArrayLike,
+    device: DeviceLike,
+    kv_heads: ArrayLike | None = None,
+    v_head_dim: ArrayLike | None = None,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    backward: bool = False,
+    dtype: str = "bf16",
+    impl: str = "default",
+    clock_mhz: float | None = None,
+    run: str = "training",
+) -> AttentionProjection:
+    """Return attentions with every term of their time.
+
+    Parameters
+    ----------
+    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window, causal, backward
+        As in `projector.attention_time`.
+    device, dtype, impl, clock_mhz, run
+        The same.
+
+    Raises
+    ------
+    ConfigError
+        As `projector.attention_time`.
+    """
+    profile = device_from(device)
+    code = type_code(profile, dtype)
+    check_impl(profile, impl, dtype)
+    clock = clock_within(profile, clock_mhz, attention=True)
+    extents, windows, _ = attention_columns(
+        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
+        window=window, causal=causal, backward=backward,
+    )  # fmt: skip
+    rows = len(extents)
+    record = device_record(profile, clock, impl, run=run_named(run))
+    columns = (
+        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
+        np.full(rows, code), np.zeros(rows, np.int64), record,
+    )  # fmt: skip
+    _, bound = attention_time_columns(*columns)
+    terms = np.empty((rows, len(TERMS)))
+    attention_terms(*columns, terms)
+    rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
+    per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]
+    return AttentionProjection(
+        profile, impl, dtype, bool(backward), rate / per_clk / MEGA, extents, bool(causal), windows,
+        {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
+        tuple(BOUNDS[each] for each in bound), rate,
+    )  # fmt: skip
+
+
+def packed_time_s(documents: AttentionProjection) -> float:
+    """Return the seconds of documents that one kernel runs together (a packed sequence).
+
+    Work-groups of all documents fill each other's gaps, so that the idle time of one of them
+    remains; the kernels start once.
+    """
+    terms = documents.terms
+    if not len(documents):
+        return 0.0
+    busy_s = float(np.sum(terms["compute_s"] - terms["idle_s"]) + np.max(terms["idle_s"]))
+    busy_s = max(busy_s, float(np.sum(terms["atomics_s"])))
+    memory_s = float(np.sum(terms["memory_s"]))
+    overlapped_s = max(busy_s, memory_s) + HIDDEN_LOSS * min(busy_s, memory_s)
+    return overlapped_s + float(np.sum(terms["passes_s"]) + np.max(terms["start_s"]))
+
+
+def context_parallel_shapes(
+    length: int, ranks: int, form: str, *, heads: int, kv_heads: int
+) -> list[tuple[int, int, int, int, bool]]:
+    """Return what a rank runs of a causal sequence: (heads, kv_heads, queries, keys, causal).
+
+    Each rank holds the chunks r and 2 ranks - 1 - r of twice as many as there are ranks (zig-zag),
+    so that all have the same work. ``all_gather`` collects the keys and runs each chunk against
+    those before it; ``ring`` passes them on and runs its own part under the mask and, of what it
+    is passed, either one half of the queries against all keys or all against one half; Ulysses
+    exchanges heads for length.
+
+    Parameters
+    ----------
+    length : int
+        Queries and keys of the whole sequence.
+    ranks : int
+        Ranks that share it, at least 1.
+    form : str
+        One of `CONTEXT_FORMS`.
+    heads, kv_heads : int
+        Query and key heads before any exchange.
+
+    Raises
+    ------
+    ConfigError
+        If the sequence or, for Ulysses, the heads of either kind do not divide, or a number is
+        none.
+    """
+    ranks = whole_number("cp", ranks, least=1)
+    length = whole_number("length", length)
+    heads = whole_number("heads", heads, least=1)
+    kv_heads = whole_number("kv_heads", kv_heads, least=1)
+    if heads % kv_heads:
+        msg = f"kv_heads ({kv_heads}) does not divide heads ({heads})"
+        raise ConfigError(msg, key="kv_heads", value=kv_heads, allowed=f"a divisor of {heads}")
+    if form not in CONTEXT_FORMS:
+        msg = f"unknown context parallel form {form!r}; known: {', '.join(CONTEXT_FORMS)}"
+        raise ConfigError(msg, key="cp_form", value=form, allowed=list(CONTEXT_FORMS))
+    if ranks == 1:
+        return [(heads, kv_heads, length, length, True)]
+    if form == "ulysses":
+        # Key heads divide the query heads, so ranks that divide them divide both.
+        if kv_heads % ranks:
+            msg = (
+                f"{heads} heads with {kv_heads} key heads are not split over {ranks} ranks; "
+                f"Ulysses exchanges whole heads of both"
+            )
+            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
+        return [(heads // ranks, kv_heads // ranks, length, length, True)]
+    if length % (2 * ranks):
+        msg = f"a sequence of {length} is not cut into two chunks for each of {ranks} ranks"
+        raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
+    chunk = length // (2 * ranks)
+    if form == "all_gather":
+        # Rank 0: the first chunk and the last.
+        return [
+            (heads, kv_heads, chunk, chunk, True),
+            (heads, kv_heads, chunk, 2 * ranks * chunk, True),
+        ]
+    own = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
+    halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
+    return own + halves
+
+
+def context_parallel_time_s(
+    length: int, ranks: int, form: str, *, heads: int, kv_heads: int, **options: Any
+) -> float:
+    """Return the seconds of the kernels of one rank; ``options`` are those of `project_attention`.
+
+    What it sends and receives is a collective and not counted.
+    """
+    shapes = context_parallel_shapes(length, ranks, form, heads=heads, kv_heads=kv_heads)
+    batch = options.pop("batch", 1)
+    parts: Sequence[float] = [
+        float(
+            project_attention(
+                batch, each[0], each[2], each[3], kv_heads=each[1], causal=each[4], **options
+            ).time_s.sum()
+        )
+        for each in shapes
+    ]
+    return float(sum(parts))

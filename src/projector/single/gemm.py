@@ -1,0 +1,328 @@
+"""Matrix multiplications by themselves: three models behind one interface, and every term.
+
+``tile`` is the model that projections use (`projector.kernels.gemm`). ``ws_persistent`` and
+``sol`` are documented ones, to compare with.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.config.device import Device
+from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
+from projector.errors import ConfigError, shown
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_K_BYTES, TILE_M, TILE_N
+from projector.kernels.gemm import (
+    BOUNDS,
+    MAX_SPLIT_K,
+    STEP_ELEMENT_BYTES,
+    TERMS,
+    gemm_term_columns,
+    gemm_time_columns,
+    sol_time_columns,
+)
+from projector.kernels.gemm_documented import TERMS as WS_TERMS
+from projector.kernels.gemm_documented import Rates, ws_persistent_columns
+from projector.lower.hardware import Run, device_record, tile_row
+from projector.single.inputs import (
+    DeviceLike,
+    clock_within,
+    device_from,
+    run_named,
+    type_code,
+)
+from projector.units import MEGA, TB
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MODELS = ("tile", "ws_persistent", "sol")
+
+_TILE = re.compile(r"(\d{1,5})x(\d{1,5})(?::(\d{1,3})x(\d{1,3}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmReport:
+    """One GEMM, explained."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    time_s: float
+    bound: str
+    """What sets the time."""
+    kernel: str
+    """Tile with its cluster, whether units run in pairs, and split of K; empty without one."""
+    clock_mhz: float
+    """Clock that the kernel runs at."""
+    power_w: float | None
+    """Watts, where the device has a power model and the model uses it."""
+    terms: dict[str, float]
+    """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
+    factors: dict[str, float]
+    """What the time is made of: ``ideal_s``, the FLOP at the peak clock, times the rest."""
+
+    @property
+    def flop_per_s(self) -> float:
+        """Needed FLOP over the time."""
+        return 2.0 * self.m * self.n * self.k * self.batch / self.time_s if self.time_s else 0.0
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """A kind of GEMM on a device: all but the extents."""
+
+    device: Device
+    dtype: str
+    model: str
+    clock_mhz: float | None
+    library: str
+    run: Run
+    tile: GemmTile | None
+    l2_hit_rate: float
+
+    @cached_property
+    def _record(self) -> NDArray[np.void]:
+        records = device_record(
+            self.device, self.clock_mhz, gemm_library=self.library, run=self.run
+        )
+        if self.tile is not None:
+            records[0]["tiles"][0] = tile_row(self.device, self.tile)
+            records[0]["num_tiles"] = 1
+        return records
+
+    @property
+    def _code(self) -> int:
+        return MATRIX_TYPES.index(self.dtype)
+
+    def times_s(self, extents: Ints, out_bytes: Floats) -> Floats:
+        """Return the seconds of GEMMs.
+
+        Parameters
+        ----------
+        extents : int64[gemms, 4]
+            (m, n, k, batch).
+        out_bytes : float64[gemms]
+
+        Returns
+        -------
+        float64[gemms]
+        """
+        if self.model == "ws_persistent":
+            return self._ws_persistent(extents, out_bytes)[1][:, -1]
+        rows = len(extents)
+        code, device = np.full(rows, self._code), np.zeros(rows, np.int64)
+        if self.model == "sol":
+            return sol_time_columns(extents, code, out_bytes, device, self._record)[0]
+        return gemm_time_columns(extents, code, out_bytes, np.ones(rows), device, self._record)[0]
+
+    def explain(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
+        """Return every term of each GEMM; parameters are those of `times_s`."""
+        if self.model == "ws_persistent":
+            return self._explain_ws_persistent(extents, out_bytes)
+        if self.model == "sol":
+            return self._explain_sol(extents, out_bytes)
+        rows = len(extents)
+        columns = (
+            np.ascontiguousarray(extents, np.int64), np.full(rows, self._code), out_bytes,
+            np.ones(rows), np.zeros(rows, np.int64), self._record,
+        )  # fmt: skip
+        time_s, bound, choice = gemm_time_columns(*columns)
+        terms = gemm_term_columns(*columns, choice)
+        return [
+            self._report(extents[row], float(time_s[row]), BOUNDS[bound[row]], int(choice[row]),
+                         dict(zip(TERMS, terms[row].tolist(), strict=True)))
+            for row in range(rows)
+        ]  # fmt: skip
+
+    def _report(
+        self, extents: Ints, time_s: float, bound: str, choice: int, terms: dict[str, float]
+    ) -> GemmReport:
+        m, n, k, batch = (int(extent) for extent in extents)
+        full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
+        share, watts = terms.pop("clock_share"), terms.pop("power_w")
+        if choice < 0:
+            empty = {"ideal_s": 0.0}
+            return GemmReport(m, n, k, batch, 0.0, bound, "", full_clock_mhz, None, terms, empty)
+        tile, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
+        row = self._record[0]["tiles"][tile]
+        step = float(row[TILE_K_BYTES]) / STEP_ELEMENT_BYTES
+        depth = np.ceil(np.ceil(k / step) / split) * step * split
+        tiles = terms["tiles"] / split
+        padded = tiles * float(row[TILE_M]) * float(row[TILE_N]) * depth / (m * n * k * batch)
+        waves = terms["waves"] * float(self._record[0]["compute_units"]) / terms["tiles"]
+        clock_mhz = full_clock_mhz * share
+        frequency = self.device.peak_clock_mhz / clock_mhz
+        factors = {"padding": float(padded), "waves": waves, "frequency": frequency}
+        return GemmReport(
+            m, n, k, batch, time_s, bound, self._label(tile, split), clock_mhz,
+            watts if watts > 0.0 else None, terms,
+            self._factors(m, n, k, batch, time_s, factors),
+        )  # fmt: skip
+
+    def _factors(
+        self, m: int, n: int, k: int, batch: int, time_s: float, factors: dict[str, float]
+    ) -> dict[str, float]:
+        """Lead the factors by the FLOP at the peak clock, and close them by what is left."""
+        per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]  # type: ignore[index]
+        peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
+        ideal_s = 2.0 * m * n * k * batch / peak
+        known = ideal_s * float(np.prod(list(factors.values())))
+        return {"ideal_s": ideal_s, **factors, "utilisation": time_s / known}
+
+    def _label(self, position: int, split: int) -> str:
+        library = self.device.gemm_libraries.get(self.library)
+        menu = (library.tiles if library else ()) or self.device.gemm_tiles
+        tile = self.tile or menu[position]
+        text = f"{tile.m}x{tile.n}"
+        if tile.cluster_m * tile.cluster_n > 1:
+            text += f":{tile.cluster_m}x{tile.cluster_n}"
+        if tile.pair:
+            text += " pair"
+        return f"{text} split {split}" if split > 1 else text
+
+    def _explain_sol(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
+        rows, record = len(extents), self._record
+        code, device = np.full(rows, self._code), np.zeros(rows, np.int64)
+        time_s, bound = sol_time_columns(extents, code, out_bytes, device, record)
+        clock_mhz = float(record[0]["clock_hz"][self._code]) / MEGA
+        reports = []
+        for row, (m, n, k, batch) in enumerate(extents.tolist()):
+            flop_s = 2.0 * m * n * k * batch / float(record[0]["matrix_flop_per_s"][self._code])
+            operands = (m + n) * k * float(OPERAND_BYTES[self._code])
+            traffic = batch * (operands + m * n * float(out_bytes[row]))
+            terms = {
+                "matrix_s": flop_s, "memory_s": traffic / float(record[0]["hbm_bytes_per_s"]),
+                "hbm_bytes": traffic,
+            }  # fmt: skip
+            factors = {"frequency": self.device.peak_clock_mhz / clock_mhz}
+            seconds = float(time_s[row])
+            reports.append(
+                GemmReport(
+                    m, n, k, batch, seconds, BOUNDS[bound[row]], "", clock_mhz, None, terms,
+                    self._factors(m, n, k, batch, seconds, factors) if seconds
+                    else {"ideal_s": 0.0},
+                )
+            )  # fmt: skip
+        return reports
+
+    def _ws_persistent(self, extents: Ints, out_bytes: Floats) -> tuple[Ints, Floats]:
+        device, constants = self.device, self.device.ws_persistent
+        clock_hz = float(self._record[0]["clock_hz"][self._code])
+        element_bytes = float(OPERAND_BYTES[self._code])
+        scales = element_bytes % 0.5
+        rates = Rates(
+            device.matrix_flop_per_clk_per_cu[self.dtype] * clock_hz,  # type: ignore[index]
+            device.hbm_peak_tb_per_s * device.hbm_efficiency * TB,
+            element_bytes,
+            constants.first_load_bytes / (element_bytes - scales),
+            constants.setup_clk / clock_hz,
+            constants.epilogue_clk / clock_hz,
+            1.0 - self.l2_hit_rate,
+        )
+        count = int(self._record[0]["num_tiles"])
+        menu = self._record[0]["tiles"][:count][:, [TILE_M, TILE_N, 4, 5, 8]]
+        return ws_persistent_columns(extents, out_bytes, menu, rates)
+
+    def _explain_ws_persistent(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
+        choice, columns = self._ws_persistent(extents, out_bytes)
+        clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
+        reports = []
+        for row, (m, n, k, batch) in enumerate(extents.tolist()):
+            terms = dict(zip(WS_TERMS, columns[row].tolist(), strict=True))
+            time_s = terms.pop("time_s")
+            parts = {
+                "memory": terms["load_s"], "compute": terms["matrix_s"],
+                "epilogue": terms["epilogue_s"], "overhead": 0.0,
+            }  # fmt: skip
+            factors = {"ideal_s": 0.0}
+            if time_s:
+                frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
+                factors = self._factors(m, n, k, batch, time_s, frequency)
+            reports.append(
+                GemmReport(
+                    m, n, k, batch, time_s, max(parts, key=lambda name: parts[name]),
+                    self._label(int(choice[row]), 1) if choice[row] >= 0 else "", clock_mhz, None,
+                    terms, factors,
+                )
+            )  # fmt: skip
+        return reports
+
+
+def gemm_case(
+    device: DeviceLike,
+    dtype: str = "bf16",
+    *,
+    clock_mhz: float | None = None,
+    model: str = "tile",
+    library: str = "default",
+    run: str = "training",
+    tile: str | None = None,
+    l2_hit_rate: float = 0.0,
+) -> GemmCase:
+    """Return a kind of GEMM on a device; parameters are those of `gemm_time`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device, type, model, library or run, a tile that is none, a clock beyond the
+        peak, or a hit rate that is no share or that the model does not have.
+    """
+    profile = device_from(device)
+    type_code(profile, dtype)
+    clock = clock_within(profile, clock_mhz)
+    _one_of("model", model, MODELS)
+    _one_of("library", library, ("default", *profile.gemm_libraries))
+    return GemmCase(
+        profile, dtype, model, clock, library, _run(profile, run), _tile(profile, tile),
+        _hit_rate(l2_hit_rate, model),
+    )  # fmt: skip
+
+
+def _run(device: Device, name: str) -> Run:
+    run = run_named(name)
+    if run != "training" and device.power is None:
+        msg = f"run {run!r} is none of training: {device.name} has no power model for others"
+        raise ConfigError(msg, key="run", value=run, allowed=["training"])
+    return run
+
+
+def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in legal:
+        msg = f"{key} {value!r} is none of {', '.join(legal)}"
+        raise ConfigError(msg, key=key, value=value, allowed=list(legal))
+
+
+def _tile(device: Device, text: str | None) -> GemmTile | None:
+    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps what else it has."""
+    if text is None:
+        return None
+    legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
+    match = _TILE.fullmatch(str(text))
+    sizes = [int(number or 1) for number in match.groups()] if match else []
+    rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
+    if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
+        msg = f"tile {shown(text)} is none: {legal}"
+        raise ConfigError(msg, key="tile", value=text, allowed=legal)
+    menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))
+    for tile in (tile for menu in menus for tile in menu):
+        if [tile.m, tile.n, tile.cluster_m, tile.cluster_n] == sizes:
+            return tile
+    m, n, high, wide = sizes
+    step = device.gemm_tiles[0].k_bytes
+    return GemmTile(m=m, n=n, k_bytes=step, cluster_m=high, cluster_n=wide)
+
+
+def _hit_rate(value: float, model: str) -> float:
+    if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
+        msg = f"l2_hit_rate is a share from 0 to 1, got {shown(value)}"
+        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
+    if value and model != "ws_persistent":
+        msg = f"l2_hit_rate is a knob of ws_persistent; {model} has none"
+        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed=[0])
+    return float(value)

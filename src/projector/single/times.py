@@ -1,0 +1,364 @@
+"""Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
+from projector.errors import ConfigError, shown
+from projector.kernels.attention import attention_time_columns
+from projector.kernels.collectives import OPERATIONS, collective_time_columns
+from projector.lower.hardware import device_record, domain_gpus, fabric_record
+from projector.lower.jobs import local_members
+from projector.single.gemm import gemm_case
+from projector.single.inputs import (
+    MAX_EXTENT,
+    DeviceLike,
+    clock_within,
+    device_from,
+    is_integer,
+    run_named,
+    type_code,
+    whole_number,
+)
+
+MAX_OUT_BYTES = 1024.0
+"""Widest element of an output; real ones have 1 to 16 bytes."""
+
+MAX_BYTES = 1e24
+"""Largest buffer of a collective, far beyond any memory."""
+
+
+def gemm_time(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    *,
+    device: DeviceLike,
+    dtype: str = "bf16",
+    batch: ArrayLike = 1,
+    out_bytes: ArrayLike = 2.0,
+    clock_mhz: float | None = None,
+    model: str = "tile",
+    library: str = "default",
+    run: str = "training",
+    tile: str | None = None,
+    l2_hit_rate: float = 0.0,
+) -> float | NDArray[np.float64]:
+    """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
+
+    Parameters
+    ----------
+    m, n, k, batch : int or int array
+        Extents, broadcast like numpy; ``batch`` equal problems run in one launch.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    dtype : str
+        Operand type; one that the device has natively.
+    out_bytes : float or float array
+        Bytes of an output element (8 for FP32 read and written in place).
+    clock_mhz : float, optional
+        Instead of the clock that ``run`` implies.
+    model : str
+        ``tile``, ``ws_persistent`` or ``sol`` (`projector.single.gemm`).
+    library : str
+        ``default``, or a GEMM library that the device describes.
+    run : str
+        ``training``: the sustained clock. ``loaded`` (a second of the same kernel) or ``short``
+        (a few launches): the highest clock that the power cap allows.
+    tile : str, optional
+        The only tile, ``128x256`` or with its cluster ``128x256:2x1``; else the fastest.
+    l2_hit_rate : float
+        Share of the loads that ``ws_persistent`` takes from L2; no other model has it.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds, without launching from the host and without quantising passes.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device, type, model, library or run, an extent that is no extent, or a clock
+        beyond the peak.
+    """
+    columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
+    extents = _extents(columns, ("m", "n", "k", "batch"))
+    _within(columns, "out_bytes", MAX_OUT_BYTES)
+    case = gemm_case(
+        device, dtype, clock_mhz=clock_mhz, model=model, library=library, run=run, tile=tile,
+        l2_hit_rate=l2_hit_rate,
+    )  # fmt: skip
+    return _shaped(case.times_s(extents, columns["out_bytes"]), shape)
+
+
+def attention_time(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None = None,
+    *,
+    head_dim: ArrayLike,
+    device: DeviceLike,
+    kv_heads: ArrayLike | None = None,
+    v_head_dim: ArrayLike | None = None,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    backward: bool = False,
+    dtype: str = "bf16",
+    impl: str = "default",
+    clock_mhz: float | None = None,
+    run: str = "training",
+) -> float | NDArray[np.float64]:
+    """Return the seconds of attention, forward or backward.
+
+    Parameters
+    ----------
+    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window : int or int array
+        Extents, broadcast like numpy. Keys default to the queries' length, key heads to the
+        query heads, the value width to ``head_dim``; ``window`` 0 sees everything.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    causal : bool
+        Whether a query sees only earlier keys.
+    backward : bool
+        Whether to time the backward instead of the forward.
+    dtype : str
+        Type of Q, K and V. An implementation that is described for no type in particular is known
+        for 16 bits; other types have the same shares of their own matrix rate.
+    impl : str
+        Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
+        default is the best that the device's stack offers for training.
+    clock_mhz : float, optional
+        Instead of the clock that ``run`` implies.
+    run : str
+        ``training``: the clock of attention in a training step, also of ``loaded`` (long) runs.
+        ``short`` (benchmarks): its boost clock.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device, type or implementation, a type that the implementation does not take,
+        an extent that is no extent, key heads that do not divide the query heads, a clock beyond
+        the boost clock, or an unknown run.
+    """
+    profile = device_from(device)
+    code = type_code(profile, dtype)
+    check_impl(profile, impl, dtype)
+    clock = clock_within(profile, clock_mhz, attention=True)
+    extents, windows, shape = attention_columns(
+        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
+        window=window, causal=causal, backward=backward,
+    )  # fmt: skip
+    rows = len(extents)
+    seconds, _ = attention_time_columns(
+        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
+        np.full(rows, code), np.zeros(rows, np.int64),
+        device_record(profile, clock, impl, run=run_named(run)),
+    )  # fmt: skip
+    return _shaped(seconds, shape)
+
+
+def attention_columns(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None,
+    *,
+    kv_heads: ArrayLike | None,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None,
+    window: ArrayLike,
+    causal: bool,
+    backward: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
+    """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
+
+    Raises
+    ------
+    ConfigError
+        As `attention_time`.
+    """
+    for key, switch in (("causal", causal), ("backward", backward)):
+        if not isinstance(switch, bool | np.bool_):
+            msg = f"{key} is True or False, got {switch!r}"
+            raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
+    columns, shape = _broadcast(
+        batch=batch,
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_q if seq_kv is None else seq_kv,
+        head_dim=head_dim,
+        v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        window=window,
+    )
+    extents = _extents(columns, names)
+    _check_groups(extents[:, 1], extents[:, 2])
+    return extents, _extents(columns, ("window",))[:, 0], shape
+
+
+def check_impl(device: Device, impl: str, dtype: str) -> None:
+    """Refuse an attention implementation that a device does not describe, or not for a type.
+
+    Raises
+    ------
+    ConfigError
+        With the names that it has, or with the types and the other implementations.
+    """
+    legal = ["default", *device.attention_kernels]
+    if not _is_text(impl) or impl not in legal:
+        msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="impl", value=impl, allowed=legal)
+    types = device.attention_kernels.get(impl, device.attention).dtypes
+    if types and dtype not in types:
+        others = [
+            name
+            for name, kernel in device.attention_kernels.items()
+            if not kernel.dtypes or dtype in kernel.dtypes
+        ]
+        msg = (
+            f"attention {impl!r} of {device.name} takes {', '.join(types)}, not {dtype}; "
+            f"{dtype} has {', '.join(others)}"
+        )
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=list(types))
+
+
+def collective_time(
+    operation: str,
+    num_bytes: ArrayLike,
+    ranks: ArrayLike,
+    *,
+    device: DeviceLike,
+    network: str | Mapping[str, Any] | None = None,
+    stride: int = 1,
+) -> float | NDArray[np.float64]:
+    """Return the seconds of a collective, with the best algorithm.
+
+    Parameters
+    ----------
+    operation : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or
+        ``send_recv``.
+    num_bytes : float or float array
+        The whole buffer: what every rank holds (all-reduce), the gathered output, the input of
+        one rank (reduce-scatter, all-to-all), the message.
+    ranks : int or int array
+        Group size.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    network : str or mapping, optional
+        Cluster network; the device's usual one when left out.
+    stride : int
+        Distance between neighbouring ranks of the group, in devices.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name, or a size that is no size.
+    """
+    if not _is_text(operation) or operation not in OPERATIONS:
+        msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
+        raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
+    stride = whole_number("stride", stride, least=1)
+    profile = device_from(device)
+    cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
+    columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
+    sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
+    _within(columns, "num_bytes", MAX_BYTES)
+    if np.any(groups < 1):
+        msg = f"ranks are at least 1, got {groups.min()}"
+        raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
+    if operation == "send_recv" and np.any(groups > 2):
+        msg = f"send_recv joins two ranks, got {groups.max()}"
+        raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
+    domain = domain_gpus(cluster)
+    local = np.array([local_members(int(size), stride, domain) for size in groups], np.int64)
+    seconds, _ = collective_time_columns(
+        OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
+    )
+    return _shaped(seconds, shape)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:
+    wrong = np.flatnonzero((heads > 0) & (heads % np.maximum(kv_heads, 1) + (kv_heads < 1) > 0))
+    if wrong.size:
+        row = wrong[0]
+        msg = f"kv_heads ({kv_heads[row]}) does not divide heads ({heads[row]})"
+        allowed = f"a divisor of {heads[row]}"
+        raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)
+
+
+def _within(columns: dict[str, NDArray[np.float64]], name: str, most: float) -> None:
+    # NaN compares false, so it is refused as well.
+    wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
+    if wrong.size:
+        msg = f"{name} is a number from 0 to {most:g}, got {wrong[0]:g}"
+        raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
+
+
+def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{name} is no number and no array of numbers: {error}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
+    if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
+        # Integers of more than 64 bits; a float says of what size they are.
+        return np.array([_float(each) for each in array.flat]).reshape(array.shape)
+    if array.dtype.kind not in "iuf":
+        msg = f"{name} is no number and no array of numbers, got {shown(value)}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers")
+    return array.astype(np.float64)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+    given = [_number_array(name, value) for name, value in values.items()]
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in given))
+    except ValueError as error:
+        msg = f"{', '.join(values)} do not broadcast to one shape of numbers: {error}"
+        raise ConfigError(msg, key=next(iter(values))) from None
+    flat = (np.array(np.broadcast_to(array, shape)).reshape(-1) for array in given)
+    return dict(zip(values, flat, strict=True)), shape
+
+
+def _extents(columns: dict[str, NDArray[np.float64]], names: tuple[str, ...]) -> NDArray[np.int64]:
+    stacked = np.stack([columns[name] for name in names], axis=1)
+    legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
+    if not np.all(legal):
+        row, column = np.argwhere(~legal)[0]
+        name, value = names[column], stacked[row, column]
+        msg = f"{name} is an integer from 0 to 2**40, got {value:g}"
+        raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
+    return stacked.astype(np.int64)
+
+
+def _shaped(seconds: NDArray[np.float64], shape: tuple[int, ...]) -> float | NDArray[np.float64]:
+    return float(seconds[0]) if shape == () else seconds.reshape(shape)

@@ -1,0 +1,180 @@
+"""Attentions of given shapes: terms that add up, packed documents, ranks that share a sequence."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projector import attention_time
+from projector.errors import ConfigError
+from projector.kernels.attention import HIDDEN_LOSS
+from projector.single.attention import (
+    CONTEXT_FORMS,
+    context_parallel_shapes,
+    context_parallel_time_s,
+    packed_time_s,
+    project_attention,
+)
+
+COMPUTE = ("matrix_s", "softmax_s", "mask_s", "tile_s", "idle_s")
+
+
+def project(*shape, **options):
+    return project_attention(*shape, **{"head_dim": 128, "device": "h100", **options})
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 5000),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["default", "fa2", "trtllm_fmha", "vllm_fa3", "unfused", "fa3_deterministic"]),
+    st.sampled_from([64, 128, 256]),
+)
+def test_terms_add_up_to_the_time(batch, groups, length, causal, backward, impl, width):
+    options = {"kv_heads": 4, "causal": causal, "backward": backward, "impl": impl}
+    found = project(batch, 4 * groups, length, head_dim=width, **options)
+    term = {name: float(column[0]) for name, column in found.terms.items()}
+    busy = max(term["compute_s"], term["atomics_s"])
+    time_s = max(busy, term["memory_s"]) + HIDDEN_LOSS * min(busy, term["memory_s"])
+    time_s += term["passes_s"] + term["start_s"]
+    assert term["time_s"] == pytest.approx(time_s)
+    assert sum(term[name] for name in COMPUTE) == pytest.approx(term["compute_s"])
+    assert min(term.values()) >= 0.0
+    alone = attention_time(batch, 4 * groups, length, head_dim=width, device="h100", **options)
+    assert found.time_s[0] == alone
+
+
+def test_the_object_is_plain_and_complete():
+    found = project([1, 2], 8, 1024, window=[0, 128])
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert [row["batch"] for row in plain["rows"]] == [1, 2]
+    assert plain["time_ms"] == pytest.approx(sum(row["time_ms"] for row in plain["rows"]))
+    assert plain["rows"][0]["tflops"] == pytest.approx(found.flop_per_s[0] * 1e-12)
+    assert (plain["pass"], plain["impl"], plain["clock_mhz"]) == ("forward", "default", 1723.0)
+    assert 0.0 < plain["rows"][0]["tflops"] < plain["peak_tflops"]
+
+
+def test_short_runs_are_faster_than_training():
+    assert project(4, 16, 4096, run="short").time_s < project(4, 16, 4096).time_s
+    assert project(4, 16, 4096, clock_mhz=1980).time_s == project(4, 16, 4096, run="short").time_s
+
+
+def test_nothing_costs_nothing():
+    found = project(0, 16, 4096)
+    assert (found.time_s[0], found.flop_per_s[0]) == (0.0, 0.0)
+
+
+def test_an_implementation_the_device_lacks_is_refused_with_what_it_has():
+    with pytest.raises(ConfigError, match="describes no attention 'ck'") as error:
+        project(1, 8, 64, impl="ck")
+    assert error.value.key == "impl"
+    assert {"default", "fa2", "fa3", "cudnn", "unfused"} <= set(error.value.allowed)
+    with pytest.raises(ConfigError, match="1980 MHz"):
+        project(1, 8, 64, clock_mhz=1990)
+
+
+@pytest.mark.parametrize("device", ["h100", "b200"])
+@pytest.mark.parametrize(
+    ("impl", "dtype", "takes"),
+    [("trtllm_fmha_fp8", "bf16", ["fp8"]), ("trtllm_fmha", "fp8", ["fp16", "bf16"])],
+)
+def test_a_kernel_of_other_types_is_refused_with_those_that_have_it(device, impl, dtype, takes):
+    options = {"head_dim": 128, "device": device, "impl": impl}
+    for call in (project_attention, attention_time):
+        with pytest.raises(ConfigError, match=f"{dtype} has .*(te|cudnn)") as error:
+            call(1, 8, 64, dtype=dtype, **options)
+        assert (error.value.key, error.value.value) == ("dtype", dtype)
+        assert error.value.allowed == takes
+        assert call(1, 8, 64, dtype=takes[0], **options)
+
+
+def test_a_type_that_no_row_of_a_kernel_has_is_noted():
+    assert project(1, 8, 64).warnings == ()
+    assert project(1, 8, 64, dtype="fp8", impl="trtllm_fmha_fp8").warnings == ()
+    (note,) = project(1, 8, 64, dtype="fp8").warnings
+    assert "known for fp16 and bf16; fp8 was given the same shares" in note
+
+
+def test_documents_packed_in_one_kernel_cost_less_than_in_turn_and_no_less_than_their_work():
+    documents = project(1, 16, np.array([100, 700, 1500, 300, 1496]))
+    packed = packed_time_s(documents)
+    assert packed < documents.time_s.sum()
+    whole = project(1, 16, int(documents.extents[:, 3].sum()))
+    assert packed < whole.time_s[0]
+    one = project(1, 16, 4096)
+    assert packed_time_s(one) == pytest.approx(one.time_s[0])
+    assert packed_time_s(project(1, 16, np.zeros(0, int))) == 0.0
+
+
+@pytest.mark.parametrize("form", CONTEXT_FORMS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_ranks_of_a_long_sequence_share_its_work(form, backward):
+    options = {"head_dim": 128, "device": "h100", "backward": backward}
+    whole = float(project(1, 32, 1 << 17, kv_heads=8, backward=backward).time_s[0])
+    rank = context_parallel_time_s(1 << 17, 8, form, heads=32, kv_heads=8, **options)
+    assert 8 * rank == pytest.approx(whole, rel=0.08)
+    alone = context_parallel_time_s(1 << 17, 1, form, heads=32, kv_heads=8, **options)
+    assert alone == whole
+
+
+@pytest.mark.parametrize("form", ["ring", "all_gather"])
+def test_ranks_see_every_pair_once(form):
+    length, ranks = 1 << 12, 4
+    pairs = 0
+    for _, _, queries, keys, causal in context_parallel_shapes(
+        length, ranks, form, heads=8, kv_heads=8
+    ):
+        pairs += (
+            queries * (keys - queries) + queries * (queries + 1) // 2
+            if causal
+            else (queries * keys)
+        )
+    # The ranks have equal shares, but for the diagonals.
+    assert ranks * pairs == pytest.approx(length * (length + 1) // 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("length", "ranks", "form", "key"),
+    [
+        (4096, 3, "ring", "cp"),
+        (4096, 5, "ulysses", "cp"),
+        (4096, 2, "tree", "cp_form"),
+        (4097, 2, "all_gather", "cp"),
+        (-4096, 2, "ring", "length"),
+        ("4096", 2, "ring", "length"),
+        *(
+            (4096, ranks, form, "cp")
+            for ranks in (0, -2, 1.5, None, True)
+            for form in CONTEXT_FORMS
+        ),
+    ],
+)
+def test_a_sequence_that_does_not_divide_is_refused(length, ranks, form, key):
+    with pytest.raises(ConfigError) as error:
+        context_parallel_shapes(length, ranks, form, heads=8, kv_heads=8)
+    assert error.value.key == key
+    assert error.value.allowed
+
+
+@pytest.mark.parametrize("ranks", [3, 6, 8])
+def test_ulysses_exchanges_whole_heads_of_both_kinds(ranks):
+    # 8 ranks once shared 4 key heads as if each had one of its own.
+    with pytest.raises(ConfigError, match=f"4 key heads are not split over {ranks} ranks") as error:
+        context_parallel_shapes(4096, ranks, "ulysses", heads=24, kv_heads=4)
+    assert (error.value.key, error.value.allowed) == ("cp", "a divisor of 4")
+    shapes = context_parallel_shapes(4096, 4, "ulysses", heads=24, kv_heads=4)
+    assert shapes == [(6, 1, 4096, 4096, True)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "key"), [((8, 3), "kv_heads"), ((8, 0), "kv_heads"), ((0, 8), "heads")]
+)
+def test_heads_of_ranks_are_heads(heads, key):
+    with pytest.raises(ConfigError) as error:
+        context_parallel_shapes(4096, 2, "ring", heads=heads[0], kv_heads=heads[1])
+    assert error.value.key == key
