@@ -15,7 +15,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Ints8
 
 from ._jit import helper, kernel
 
@@ -43,7 +44,7 @@ def _next_random(state: int) -> int:
 
 @helper
 def _is_legal(
-    kind: NDArray[np.int8], rank: int, begin: int, end: int, each: float, share: float, limit: float
+    kind: Ints8, rank: int, begin: int, end: int, each: float, share: float, limit: float
 ) -> bool:
     """Whether a rank is in order and within its limit after its operations in ``begin:end``."""
     forward = 0
@@ -66,7 +67,7 @@ def _is_legal(
 
 
 @helper
-def _move(kind: NDArray[np.int8], rank: int, source: int, target: int) -> None:
+def _move(kind: Ints8, rank: int, source: int, target: int) -> None:
     moved = kind[rank, source]
     step = 1 if target > source else -1
     for place in range(source, target, step):
@@ -76,14 +77,14 @@ def _move(kind: NDArray[np.int8], rank: int, source: int, target: int) -> None:
 
 @helper
 def _objective(
-    kind: NDArray[np.int8],
-    duration_ps: NDArray[np.int64],
-    to_next_ps: NDArray[np.int64],
-    to_previous_ps: NDArray[np.int64],
-    since_ps: NDArray[np.int64],
+    kind: Ints8,
+    duration_ps: Ints,
+    to_next_ps: Ints,
+    to_previous_ps: Ints,
+    since_ps: Ints,
     most_ps: int,
-    end_ps: NDArray[np.int64],
-    state: NDArray[np.int64],
+    end_ps: Ints,
+    state: Ints,
 ) -> int:
     """Replay legal texts; ``NONE`` where they wait for ever or come to more than ``most_ps``.
 
@@ -140,14 +141,14 @@ def _objective(
 
 @kernel
 def anneal(
-    kind: NDArray[np.int8],
-    duration_ps: NDArray[np.int64],
-    to_next_ps: NDArray[np.int64],
-    to_previous_ps: NDArray[np.int64],
-    since_ps: NDArray[np.int64],
-    activation: NDArray[np.float64],
+    kind: Ints8,
+    duration_ps: Ints,
+    to_next_ps: Ints,
+    to_previous_ps: Ints,
+    since_ps: Ints,
+    activation: Floats,
     w_share: float,
-    limit: NDArray[np.float64],
+    limit: Floats,
     least_ps: int,
     threshold_ps: float,
     moves: int,

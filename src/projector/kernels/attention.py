@@ -18,7 +18,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, kernel
 from .device import (
@@ -478,7 +479,7 @@ def _bound(terms: _Terms) -> int:
 
 @helper
 def _time(
-    extents: NDArray[np.int64],
+    extents: Ints,
     causal: bool,
     window: float,
     backward: bool,
@@ -519,9 +520,7 @@ def _time(
 
 
 @helper
-def _legal(
-    extents: NDArray[np.int64], window: int, d: int, code: int, devices_D: NDArray[np.void]
-) -> bool:
+def _legal(extents: Ints, window: int, d: int, code: int, devices_D: Records) -> bool:
     return bool(
         np.min(extents) > 0
         and window >= 0
@@ -532,15 +531,15 @@ def _legal(
 
 @kernel
 def attention_times(
-    extent_A7: NDArray[np.int64],
-    causal_A: NDArray[np.int64],
-    window_A: NDArray[np.int64],
-    backward_A: NDArray[np.int64],
-    dtype_A: NDArray[np.int64],
-    device_A: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    time_s_A: NDArray[np.float64],
-    bound_A: NDArray[np.int64],
+    extent_A7: Ints,
+    causal_A: Ints,
+    window_A: Ints,
+    backward_A: Ints,
+    dtype_A: Ints,
+    device_A: Ints,
+    devices_D: Records,
+    time_s_A: Floats,
+    bound_A: Ints,
 ) -> int:
     """Time of each fused attention, forward or backward.
 
@@ -601,14 +600,14 @@ def attention_times(
 
 @kernel
 def attention_terms(
-    extent_A7: NDArray[np.int64],
-    causal_A: NDArray[np.int64],
-    window_A: NDArray[np.int64],
-    backward_A: NDArray[np.int64],
-    dtype_A: NDArray[np.int64],
-    device_A: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    terms_AT: NDArray[np.float64],
+    extent_A7: Ints,
+    causal_A: Ints,
+    window_A: Ints,
+    backward_A: Ints,
+    dtype_A: Ints,
+    device_A: Ints,
+    devices_D: Records,
+    terms_AT: Floats,
 ) -> None:
     """Write the terms (``TERMS``) of attentions that `attention_times` has timed."""
     for a in range(extent_A7.shape[0]):
@@ -648,14 +647,14 @@ def attention_terms(
 
 
 def attention_time_columns(
-    extent_A7: NDArray[np.int64],
-    causal_A: NDArray[np.int64],
-    window_A: NDArray[np.int64],
-    backward_A: NDArray[np.int64],
-    dtype_A: NDArray[np.int64],
-    device_A: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    extent_A7: Ints,
+    causal_A: Ints,
+    window_A: Ints,
+    backward_A: Ints,
+    dtype_A: Ints,
+    device_A: Ints,
+    devices_D: Records,
+) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, bound)`` of `attention_times`.
 
     Raises

@@ -14,7 +14,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from projector.arrays import Array, Floats, Ints, Records
 
 from ._jit import helper, kernel
 
@@ -293,7 +295,7 @@ def _seconds(algorithm: int, op: int, size: float, group: _Group) -> float:
 
 
 @helper
-def _group(fabrics: NDArray[np.void], fabric: int, ranks: int, local: int) -> _Group:
+def _group(fabrics: Records, fabric: int, ranks: int, local: int) -> _Group:
     record = fabrics[fabric]
     scale_up = float(record["scale_up_bytes_per_s"])
     peer = float(record["peer_bytes_per_s"])
@@ -311,7 +313,7 @@ def _group(fabrics: NDArray[np.void], fabric: int, ranks: int, local: int) -> _G
 
 
 @helper
-def _is_valid_group(ranks: int, local: int, fabric: int, fabrics: NDArray[np.void]) -> bool:
+def _is_valid_group(ranks: int, local: int, fabric: int, fabrics: Records) -> bool:
     if not 0 <= fabric < fabrics.shape[0]:
         return False
     return 1 <= local <= ranks and local <= fabrics[fabric]["domain_gpus"]
@@ -326,7 +328,7 @@ def _has_rates(group: _Group) -> bool:
 
 
 @helper
-def _start_s(fabrics: NDArray[np.void], fabric: int, domains: int) -> float:
+def _start_s(fabrics: Records, fabric: int, domains: int) -> float:
     start_s = float(fabrics[fabric]["start_s"])
     if domains > 1:
         start_s += float(fabrics[fabric]["network_start_s"])
@@ -334,9 +336,7 @@ def _start_s(fabrics: NDArray[np.void], fabric: int, domains: int) -> float:
 
 
 @helper
-def _best(
-    op: int, size: float, group: _Group, fabrics: NDArray[np.void], fabric: int
-) -> tuple[float, int]:
+def _best(op: int, size: float, group: _Group, fabrics: Records, fabric: int) -> tuple[float, int]:
     """Return the least time of the allowed algorithms, without the start, and the algorithm."""
     record = fabrics[fabric]
     copy_s = 0.0
@@ -377,14 +377,14 @@ def _best(
 
 @kernel
 def collective_times(
-    op_G: NDArray[np.int64],
-    bytes_G: NDArray[np.float64],
-    ranks_G: NDArray[np.int64],
-    local_G: NDArray[np.int64],
-    fabric_G: NDArray[np.int64],
-    fabrics: NDArray[np.void],
-    time_s_G: NDArray[np.float64],
-    algorithm_G: NDArray[np.int64],
+    op_G: Ints,
+    bytes_G: Floats,
+    ranks_G: Ints,
+    local_G: Ints,
+    fabric_G: Ints,
+    fabrics: Records,
+    time_s_G: Floats,
+    algorithm_G: Ints,
 ) -> int:
     """Time of each collective with the best valid algorithm, and that algorithm.
 
@@ -455,13 +455,13 @@ def collective_times(
 
 @kernel
 def moe_exchange_times(
-    local_bytes_G: NDArray[np.float64],
-    remote_bytes_G: NDArray[np.float64],
-    ranks_G: NDArray[np.int64],
-    local_G: NDArray[np.int64],
-    fabric_G: NDArray[np.int64],
-    fabrics: NDArray[np.void],
-    time_s_G: NDArray[np.float64],
+    local_bytes_G: Floats,
+    remote_bytes_G: Floats,
+    ranks_G: Ints,
+    local_G: Ints,
+    fabric_G: Ints,
+    fabrics: Records,
+    time_s_G: Floats,
 ) -> int:
     """Time of each dispatch or combine of a mixture of experts by a fused exchange kernel.
 
@@ -524,7 +524,7 @@ def moe_exchange_times(
     return status
 
 
-def _columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -> tuple[NDArray[Any], ...]:
+def _columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -> tuple[Array, ...]:
     """Broadcast to one dimension; writable, since numba compiles anew for read-only arrays."""
     shape = np.broadcast_shapes((1,), *map(np.shape, values))
     return tuple(
@@ -533,7 +533,7 @@ def _columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -> tuple[N
     )
 
 
-def _raise_first_invalid(what: str, time_s_G: NDArray[np.float64], **columns: Any) -> None:
+def _raise_first_invalid(what: str, time_s_G: Floats, **columns: Any) -> None:
     row = int(np.flatnonzero(np.isnan(time_s_G))[0])
     values = ", ".join(f"{name} {column[row]}" for name, column in columns.items())
     msg = f"{what} {row} has no valid time: {values}"
@@ -546,8 +546,8 @@ def collective_time_columns(
     ranks: ArrayLike,
     local: ArrayLike,
     fabric_index: ArrayLike,
-    fabrics: NDArray[np.void],
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    fabrics: Records,
+) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, algorithm)`` of ``collective_times``; scalars broadcast.
 
     Raises
@@ -581,8 +581,8 @@ def moe_exchange_time_column(
     ranks: ArrayLike,
     local: ArrayLike,
     fabric_index: ArrayLike,
-    fabrics: NDArray[np.void],
-) -> NDArray[np.float64]:
+    fabrics: Records,
+) -> Floats:
     """Return the column ``time_s`` of ``moe_exchange_times``; scalars broadcast.
 
     Raises

@@ -10,7 +10,8 @@ Units
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Records
 
 from ._jit import kernel
 
@@ -19,12 +20,12 @@ OK, INVALID = 0, 1
 
 @kernel
 def elementwise_times(
-    bytes_G: NDArray[np.float64],
-    flop_G: NDArray[np.float64],
-    exponentials_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    time_s_G: NDArray[np.float64],
+    bytes_G: Floats,
+    flop_G: Floats,
+    exponentials_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    time_s_G: Floats,
 ) -> int:
     """Time of each operator on the whole device; what surrounds a kernel is the caller's.
 
@@ -61,12 +62,12 @@ def elementwise_times(
 
 
 def elementwise_time_column(
-    bytes_G: NDArray[np.float64],
-    flop_G: NDArray[np.float64],
-    exponentials_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-) -> NDArray[np.float64]:
+    bytes_G: Floats,
+    flop_G: Floats,
+    exponentials_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+) -> Floats:
     """Return the column ``time_s`` of `elementwise_times`.
 
     Raises

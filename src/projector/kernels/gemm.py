@@ -15,7 +15,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, inlined, kernel
 from .device import (
@@ -294,7 +295,7 @@ def _joined(problem: _Problem, core_s: float, memory_s: float) -> float:
 
 
 @helper
-def _load_menu(device: np.void, menu_FT: NDArray[np.float64]) -> int:
+def _load_menu(device: np.void, menu_FT: Floats) -> int:
     """Lay a device's tiles out in columns; return how many there are."""
     for row in range(device["num_tiles"]):
         tile = device["tiles"][row]
@@ -314,7 +315,7 @@ def _load_menu(device: np.void, menu_FT: NDArray[np.float64]) -> int:
 
 
 @helper
-def _candidate(menu_FT: NDArray[np.float64], t: int, split: float) -> _Tile:
+def _candidate(menu_FT: Floats, t: int, split: float) -> _Tile:
     return _Tile(
         menu_FT[0, t], menu_FT[1, t], menu_FT[2, t], menu_FT[3, t], menu_FT[4, t], menu_FT[5, t],
         menu_FT[6, t], menu_FT[7, t], menu_FT[8, t], menu_FT[9, t], menu_FT[10, t],
@@ -323,9 +324,7 @@ def _candidate(menu_FT: NDArray[np.float64], t: int, split: float) -> _Tile:
 
 
 @helper
-def _evaluate(
-    problem: _Problem, menu_FT: NDArray[np.float64], tiles: int, scratch_s_RT: NDArray[np.float64]
-) -> int:
+def _evaluate(problem: _Problem, menu_FT: Floats, tiles: int, scratch_s_RT: Floats) -> int:
     """Time one GEMM with each tile and split of K; return how many splits there are.
 
     Writes the traffic behind L2, which no split changes, into the first row of the scratch and the
@@ -451,17 +450,17 @@ def _clock_share(device: np.void, code: int, problem: _Problem, tile: _Tile) -> 
 
 @kernel
 def gemm_times(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    efficiency_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    menu_FT: NDArray[np.float64],
-    scratch_s_RT: NDArray[np.float64],
-    time_s_G: NDArray[np.float64],
-    bound_G: NDArray[np.int64],
-    choice_G: NDArray[np.int64],
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    menu_FT: Floats,
+    scratch_s_RT: Floats,
+    time_s_G: Floats,
+    bound_G: Ints,
+    choice_G: Ints,
 ) -> int:
     """Time of each GEMM ``C[m, n] = A[m, k] @ B[k, n]`` with the best tile and K split.
 
@@ -556,15 +555,15 @@ def gemm_times(
 
 @kernel
 def gemm_terms(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    efficiency_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    choice_G: NDArray[np.int64],
-    menu_FT: NDArray[np.float64],
-    term_GT: NDArray[np.float64],
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    choice_G: Ints,
+    menu_FT: Floats,
+    term_GT: Floats,
 ) -> None:
     """Write out what the times of `gemm_times` are made of.
 
@@ -612,13 +611,13 @@ def gemm_terms(
 
 @kernel
 def sol_times(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    time_s_G: NDArray[np.float64],
-    bound_G: NDArray[np.int64],
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    time_s_G: Floats,
+    bound_G: Ints,
 ) -> int:
     """Speed of light of each GEMM: the longer of its FLOP and its compulsory traffic.
 
@@ -649,13 +648,13 @@ def sol_times(
 
 
 def gemm_time_columns(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    efficiency_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+) -> tuple[Floats, Ints, Ints]:
     """Return the columns ``(time_s, bound, choice)`` of `gemm_times`.
 
     Raises
@@ -679,14 +678,14 @@ def gemm_time_columns(
 
 
 def gemm_term_columns(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    efficiency_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-    choice_G: NDArray[np.int64],
-) -> NDArray[np.float64]:
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    choice_G: Ints,
+) -> Floats:
     """Return the terms (float64[G, len(TERMS)]) of `gemm_terms`."""
     term_GT = np.empty((len(extent_G4), len(TERMS)))
     gemm_terms(
@@ -700,12 +699,12 @@ def gemm_term_columns(
 
 
 def sol_time_columns(
-    extent_G4: NDArray[np.int64],
-    dtype_G: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    device_G: NDArray[np.int64],
-    devices_D: NDArray[np.void],
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, bound)`` of `sol_times`.
 
     Raises
@@ -725,7 +724,7 @@ def sol_time_columns(
     return time_s_G, bound_G
 
 
-def _explain(time_s_G: NDArray[np.float64], extent_G4: NDArray[np.int64]) -> str:
+def _explain(time_s_G: Floats, extent_G4: Ints) -> str:
     valid = np.isfinite(time_s_G) & (time_s_G >= 0.0) & (np.min(extent_G4, axis=1) >= 0)
     row = int(np.argmin(valid))
     m, n, k, batch = (int(extent) for extent in extent_G4[row])

@@ -18,7 +18,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints
 
 from ._jit import helper, kernel
 
@@ -51,8 +52,8 @@ class Rates(NamedTuple):
 
 @helper
 def _terms(
-    m: float, n: float, k: float, batch: float, out_bytes: float, kernel_K: NDArray[np.float64],
-    rates: Rates, term_T: NDArray[np.float64],
+    m: float, n: float, k: float, batch: float, out_bytes: float, kernel_K: Floats,
+    rates: Rates, term_T: Floats,
 ) -> None:  # fmt: skip
     tile_m, tile_n, cluster_m, cluster_n, units = kernel_K
     down = np.ceil(m / (tile_m * cluster_m)) * cluster_m
@@ -77,12 +78,12 @@ def _terms(
 
 @kernel
 def ws_persistent_terms(
-    extent_G4: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    kernel_CK: NDArray[np.float64],
+    extent_G4: Ints,
+    out_bytes_G: Floats,
+    kernel_CK: Floats,
     rates: Rates,
-    choice_G: NDArray[np.int64],
-    term_GT: NDArray[np.float64],
+    choice_G: Ints,
+    term_GT: Floats,
 ) -> int:
     """Terms of each GEMM with the fastest kernel of a menu.
 
@@ -133,11 +134,11 @@ def ws_persistent_terms(
 
 
 def ws_persistent_columns(
-    extent_G4: NDArray[np.int64],
-    out_bytes_G: NDArray[np.float64],
-    kernel_CK: NDArray[np.float64],
+    extent_G4: Ints,
+    out_bytes_G: Floats,
+    kernel_CK: Floats,
     rates: Rates,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[Ints, Floats]:
     """Return the columns ``(choice, terms)`` of `ws_persistent_terms`.
 
     Raises

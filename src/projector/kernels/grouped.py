@@ -13,7 +13,8 @@ Units
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, kernel
 
@@ -53,7 +54,7 @@ GROUPED = np.dtype(
 
 
 @helper
-def _row_tiles(load_R: NDArray[np.int64], tile_m: float) -> float:
+def _row_tiles(load_R: Ints, tile_m: float) -> float:
     """Tiles along the rows of all groups, each padded by itself."""
     tiles = 0.0
     for load in load_R:
@@ -75,15 +76,15 @@ def _core_s(
 
 @kernel
 def grouped_gemm_times(
-    offset_B1: NDArray[np.int64],
-    load_R: NDArray[np.int64],
-    set_L: NDArray[np.int64],
-    extent_L2: NDArray[np.int64],
-    tuned_L: NDArray[np.int64],
-    class_L: NDArray[np.int64],
-    classes_K: NDArray[np.void],
-    time_s_L: NDArray[np.float64],
-    tile_L: NDArray[np.int64],
+    offset_B1: Ints,
+    load_R: Ints,
+    set_L: Ints,
+    extent_L2: Ints,
+    tuned_L: Ints,
+    class_L: Ints,
+    classes_K: Records,
+    time_s_L: Floats,
+    tile_L: Ints,
 ) -> int:
     """Time of each launch ``C_g[load_g, n] = A_g[load_g, k] @ W_g[k, n]`` over all its groups g.
 
@@ -179,14 +180,14 @@ def grouped_gemm_times(
 
 
 def grouped_gemm_time_columns(
-    offset_B1: NDArray[np.int64],
-    load_R: NDArray[np.int64],
-    set_L: NDArray[np.int64],
-    extent_L2: NDArray[np.int64],
-    tuned_L: NDArray[np.int64],
-    class_L: NDArray[np.int64],
-    classes_K: NDArray[np.void],
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    offset_B1: Ints,
+    load_R: Ints,
+    set_L: Ints,
+    extent_L2: Ints,
+    tuned_L: Ints,
+    class_L: Ints,
+    classes_K: Records,
+) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, tile)`` of `grouped_gemm_times`.
 
     Raises

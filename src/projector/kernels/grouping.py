@@ -5,7 +5,8 @@ Shapes
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Ints32
 
 from ._jit import helper, kernel
 
@@ -21,7 +22,7 @@ def _mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
 
 
 @helper
-def _hash(key_NK: NDArray[np.int64], row: int) -> np.uint64:
+def _hash(key_NK: Ints, row: int) -> np.uint64:
     """Hash one row in four strands, as each step waits for the one before."""
     columns = key_NK.shape[1]
     a = b = c = d = _SEED
@@ -39,10 +40,10 @@ def _hash(key_NK: NDArray[np.int64], row: int) -> np.uint64:
 
 @kernel
 def number_distinct(
-    key_NK: NDArray[np.int64],
-    slot: NDArray[np.int32],
-    group_N: NDArray[np.int64],
-    first_N: NDArray[np.int64],
+    key_NK: Ints,
+    slot: Ints32,
+    group_N: Ints,
+    first_N: Ints,
 ) -> int:
     """Give each distinct row a number, in the order in which they first appear.
 
@@ -86,12 +87,12 @@ def number_distinct(
 
 @kernel
 def number_pairs(
-    major_N: NDArray[np.int64],
-    minor_N: NDArray[np.int64],
-    seen: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pair_N: NDArray[np.int64],
-    first_N: NDArray[np.int64],
+    major_N: Ints,
+    minor_N: Ints,
+    seen: Ints,
+    number: Ints,
+    pair_N: Ints,
+    first_N: Ints,
 ) -> int:
     """Give each distinct pair a number, those with one ``major`` one after the other.
 
@@ -126,9 +127,7 @@ def number_pairs(
 
 
 @kernel
-def sum_segments(
-    offset: NDArray[np.int64], value_N: NDArray[np.float64], sum_S: NDArray[np.float64]
-) -> None:
+def sum_segments(offset: Ints, value_N: Floats, sum_S: Floats) -> None:
     """Add the values of each segment up, one after the other.
 
     Parameters
@@ -147,9 +146,7 @@ def sum_segments(
 
 
 @kernel
-def largest_of_segments(
-    offset: NDArray[np.int64], value_N: NDArray[np.float64], largest_S: NDArray[np.float64]
-) -> None:
+def largest_of_segments(offset: Ints, value_N: Floats, largest_S: Floats) -> None:
     """Find the largest value of each segment, 0 where none is larger.
 
     Parameters
@@ -167,7 +164,7 @@ def largest_of_segments(
         largest_S[segment] = most
 
 
-def group_rows(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each distinct combination, and the number of that of each row.
 
     Parameters
@@ -193,9 +190,7 @@ def group_rows(*columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return first_N[:count].copy(), group_N
 
 
-def distinct_pairs(
-    major: NDArray[np.int64], minor: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each distinct pair, and the number of the pair of each row.
 
     Parameters
@@ -219,26 +214,26 @@ def distinct_pairs(
     return first_N[:count].copy(), pair_N
 
 
-def segment_sums(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def segment_sums(offset: Ints, values: Floats) -> Floats:
     """Return what `sum_segments` writes, for float64[N]."""
     sums = np.empty(len(offset) - 1)
     sum_segments(offset, np.ascontiguousarray(values, np.float64), sums)
     return sums
 
 
-def segment_maxima(offset: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def segment_maxima(offset: Ints, values: Floats) -> Floats:
     """Return what `largest_of_segments` writes, for float64[N]."""
     largest = np.empty(len(offset) - 1)
     largest_of_segments(offset, np.ascontiguousarray(values, np.float64), largest)
     return largest
 
 
-def concatenated_ranges(first: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
+def concatenated_ranges(first: Ints, count: Ints) -> Ints:
     """Return ``first[i], first[i] + 1, ...``, ``count[i]`` numbers for each i, in one array."""
     offset = offsets(count)
     return np.repeat(first - offset[:-1], count) + np.arange(offset[-1])
 
 
-def offsets(count: NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets(count: Ints) -> Ints:
     """Return where segments of ``count`` rows begin, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(count, dtype=np.int64)])

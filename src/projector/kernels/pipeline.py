@@ -18,7 +18,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Ints8, Ints32
 
 from ._jit import helper, kernel
 
@@ -75,15 +76,15 @@ def _duration_class(kind: int, microbatch: int, microbatches: int) -> int:
 
 @kernel
 def compile_line(
-    rank_offset: NDArray[np.int64],
-    kind: NDArray[np.int8],
-    chunk: NDArray[np.int64],
-    microbatch: NDArray[np.int64],
-    stage_of: NDArray[np.int64],
+    rank_offset: Ints,
+    kind: Ints8,
+    chunk: Ints,
+    microbatch: Ints,
+    stage_of: Ints,
     num_stages: int,
     microbatches: int,
-    line: NDArray[np.int32],
-    slot: NDArray[np.int64],
+    line: Ints32,
+    slot: Ints,
 ) -> int:
     """Turn the orders of the ranks into one topological list.
 
@@ -173,7 +174,7 @@ def at(index: int) -> np.uint64:
 
 
 @helper
-def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[np.int64]) -> bool:
+def load_latencies(p2p_ps: Ints, config: int, latency_ps: Ints) -> bool:
     """Copy the latencies of one configuration to int64[1 + 2 * stages]; say whether they fit.
 
     Where there are no rows there is no latency.
@@ -195,12 +196,12 @@ def load_latencies(p2p_ps: NDArray[np.int64], config: int, latency_ps: NDArray[n
 
 @helper
 def total_ps(
-    duration_ps: NDArray[np.int64],
+    duration_ps: Ints,
     config: int,
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    latency_ps: NDArray[np.int64],
-    latency_uses: NDArray[np.int64],
+    used: Ints,
+    uses: Ints,
+    latency_ps: Ints,
+    latency_uses: Ints,
 ) -> float:
     """Sum all operations and latencies of one configuration; -1 where one is out of range.
 
@@ -219,13 +220,13 @@ def total_ps(
 
 @helper
 def write_busy(
-    duration_ps: NDArray[np.int64],
+    duration_ps: Ints,
     row: int,
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
+    used: Ints,
+    uses: Ints,
     per_rank: int,
     config: int,
-    rank_busy_ps: NDArray[np.int64],
+    rank_busy_ps: Ints,
 ) -> None:
     """Sum the operations of each rank, which has ``per_rank`` durations, of one configuration."""
     i = 0
@@ -239,21 +240,21 @@ def write_busy(
 
 @kernel
 def replay_batch(
-    line: NDArray[np.int32],
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    latency_uses: NDArray[np.int64],
-    first_slot: NDArray[np.int64],
-    last_slot: NDArray[np.int64],
-    last_backward_slot: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    p2p_ps: NDArray[np.int64],
-    which: NDArray[np.int64],
-    end_ps: NDArray[np.int64],
-    rank_start_ps: NDArray[np.int64],
-    rank_end_ps: NDArray[np.int64],
-    rank_busy_ps: NDArray[np.int64],
-    last_backward_end_ps: NDArray[np.int64],
+    line: Ints32,
+    used: Ints,
+    uses: Ints,
+    latency_uses: Ints,
+    first_slot: Ints,
+    last_slot: Ints,
+    last_backward_slot: Ints,
+    duration_ps: Ints,
+    p2p_ps: Ints,
+    which: Ints,
+    end_ps: Ints,
+    rank_start_ps: Ints,
+    rank_end_ps: Ints,
+    rank_busy_ps: Ints,
+    last_backward_end_ps: Ints,
 ) -> int:
     """Run one order with the durations of each configuration.
 
@@ -327,7 +328,7 @@ def replay_batch(
 
 
 @helper
-def _dominates(states: NDArray[np.int64], larger: int, smaller: int) -> bool:
+def _dominates(states: Ints, larger: int, smaller: int) -> bool:
     for i in range(states.shape[1]):  # noqa: SIM110  numba knows no all() of a generator
         if states[larger, i] < states[smaller, i]:
             return False
@@ -335,16 +336,14 @@ def _dominates(states: NDArray[np.int64], larger: int, smaller: int) -> bool:
 
 
 @helper
-def _copy_state(
-    source: NDArray[np.int64], row: int, target: NDArray[np.int64], target_row: int
-) -> None:
+def _copy_state(source: Ints, row: int, target: Ints, target_row: int) -> None:
     # Scalar loops throughout: assignments of slices took 3 s to compile.
     for i in range(source.shape[1]):
         target[target_row, i] = source[row, i]
 
 
 @helper
-def _find_dominating(states: NDArray[np.int64], begin: int, end: int, latest: int) -> int:
+def _find_dominating(states: Ints, begin: int, end: int, latest: int) -> int:
     """Return a state in ``begin:end`` that dominates state 0, or -1.
 
     States repeat in cycles: the search begins behind the one that was met last.
@@ -357,7 +356,7 @@ def _find_dominating(states: NDArray[np.int64], begin: int, end: int, latest: in
 
 
 @helper
-def _drop_dominated(states: NDArray[np.int64], begin: int, end: int) -> int:
+def _drop_dominated(states: Ints, begin: int, end: int) -> int:
     """Close the ranks of the states in ``begin:end`` that state 0 does not dominate."""
     kept = begin
     for index in range(begin, end):
@@ -369,13 +368,13 @@ def _drop_dominated(states: NDArray[np.int64], begin: int, end: int) -> int:
 
 @kernel
 def compile_peaks(
-    rank_offset: NDArray[np.int64],
-    kind: NDArray[np.int8],
-    chunk: NDArray[np.int64],
+    rank_offset: Ints,
+    kind: Ints8,
+    chunk: Ints,
     num_chunks: int,
     splits_backward: bool,
-    peak_offset: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    peak_offset: Ints,
+) -> Ints:
     """Find the states of each rank that can be its peak of memory.
 
     A state counts the activations of each chunk that wait for B and those that wait for W only.
@@ -444,12 +443,12 @@ def compile_peaks(
 
 @kernel
 def peak_bytes(
-    peak_offset: NDArray[np.int64],
-    peak_state: NDArray[np.int64],
-    activation_bytes: NDArray[np.float64],
-    w_share: NDArray[np.float64],
-    peak: NDArray[np.float64],
-    in_flight: NDArray[np.int64],
+    peak_offset: Ints,
+    peak_state: Ints,
+    activation_bytes: Floats,
+    w_share: Floats,
+    peak: Floats,
+    in_flight: Ints,
 ) -> None:
     """Largest memory of activations that each rank holds at one time.
 

@@ -36,7 +36,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Ints, Ints32
 
 from ._jit import helper, kernel
 from .pipeline import (
@@ -63,12 +64,12 @@ among the ends; how many ends there are."""
 
 @helper
 def _run(
-    program: NDArray[np.int32],
+    program: Ints32,
     base: int,
-    latency_ps: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
+    latency_ps: Ints,
+    duration_ps: Ints,
     config: int,
-    end_ps: NDArray[np.int64],
+    end_ps: Ints,
 ) -> None:
     """Run a straight program whose places count from ``base``."""
     for i in range(program.shape[0]):
@@ -79,14 +80,14 @@ def _run(
 
 
 @helper
-def _copy(end_ps: NDArray[np.int64], source: int, target: int, count: int) -> None:
+def _copy(end_ps: Ints, source: int, target: int, count: int) -> None:
     """Move ends to lower places; the ranges may overlap."""
     for i in range(count):
         end_ps[target + i] = end_ps[source + i]
 
 
 @helper
-def _velocity(end_ps: NDArray[np.int64], place: int, window: int, cycle: int) -> int:
+def _velocity(end_ps: Ints, place: int, window: int, cycle: int) -> int:
     """Return what an end advances by in one cycle; those before the window borrow from it."""
     newest = place if place >= window else place + cycle
     return int(end_ps[at(newest)] - end_ps[at(newest - cycle)])
@@ -94,9 +95,9 @@ def _velocity(end_ps: NDArray[np.int64], place: int, window: int, cycle: int) ->
 
 @helper
 def _jumps(
-    period: NDArray[np.int32],
-    end_ps: NDArray[np.int64],
-    latency_ps: NDArray[np.int64],
+    period: Ints32,
+    end_ps: Ints,
+    latency_ps: Ints,
     stop: int,
     cycle: int,
     most: int,
@@ -126,18 +127,18 @@ def _jumps(
 
 
 @helper
-def _advances_evenly(end_ps: NDArray[np.int64], place: int, cycle: int) -> bool:
+def _advances_evenly(end_ps: Ints, place: int, cycle: int) -> bool:
     last = end_ps[place] - end_ps[place - cycle]
     return bool(last == end_ps[place - cycle] - end_ps[place - 2 * cycle])
 
 
 @helper
 def _find_jump(
-    period: NDArray[np.int32],
-    probe: NDArray[np.int64],
-    layout: NDArray[np.int64],
-    end_ps: NDArray[np.int64],
-    latency_ps: NDArray[np.int64],
+    period: Ints32,
+    probe: Ints,
+    layout: Ints,
+    end_ps: Ints,
+    latency_ps: Ints,
     filled: int,
     left: int,
 ) -> tuple[int, int]:
@@ -163,13 +164,13 @@ def _find_jump(
 
 @helper
 def _run_periods(
-    period: NDArray[np.int32],
-    probe: NDArray[np.int64],
-    layout: NDArray[np.int64],
-    latency_ps: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
+    period: Ints32,
+    probe: Ints,
+    layout: Ints,
+    latency_ps: Ints,
+    duration_ps: Ints,
     config: int,
-    end_ps: NDArray[np.int64],
+    end_ps: Ints,
 ) -> int:
     """Run or jump all periods; the last ``history`` of them end where the first ones stood.
 
@@ -214,26 +215,26 @@ def _run_periods(
 
 @kernel
 def replay_jump(
-    prologue: NDArray[np.int32],
-    period: NDArray[np.int32],
-    epilogue: NDArray[np.int32],
-    layout: NDArray[np.int64],
-    probe: NDArray[np.int64],
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    latency_uses: NDArray[np.int64],
-    first: NDArray[np.int64],
-    first_duration: NDArray[np.int64],
-    last: NDArray[np.int64],
-    last_backward: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    p2p_ps: NDArray[np.int64],
-    which: NDArray[np.int64],
-    periods_run: NDArray[np.int64],
-    rank_start_ps: NDArray[np.int64],
-    rank_end_ps: NDArray[np.int64],
-    rank_busy_ps: NDArray[np.int64],
-    last_backward_end_ps: NDArray[np.int64],
+    prologue: Ints32,
+    period: Ints32,
+    epilogue: Ints32,
+    layout: Ints,
+    probe: Ints,
+    used: Ints,
+    uses: Ints,
+    latency_uses: Ints,
+    first: Ints,
+    first_duration: Ints,
+    last: Ints,
+    last_backward: Ints,
+    duration_ps: Ints,
+    p2p_ps: Ints,
+    which: Ints,
+    periods_run: Ints,
+    rank_start_ps: Ints,
+    rank_end_ps: Ints,
+    rank_busy_ps: Ints,
+    last_backward_end_ps: Ints,
 ) -> int:
     """Run one order with the durations of each configuration, jumping where that is exact.
 

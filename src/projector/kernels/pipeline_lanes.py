@@ -16,7 +16,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Ints32
 
 from ._jit import helper, kernel
 from .pipeline import (
@@ -38,10 +39,10 @@ LANES = 64
 
 @kernel
 def compile_lanes(
-    line: NDArray[np.int32],
-    kept_slot: NDArray[np.int64],
-    program: NDArray[np.int32],
-    place_of: NDArray[np.int64],
+    line: Ints32,
+    kept_slot: Ints,
+    program: Ints32,
+    place_of: Ints,
 ) -> int:
     """Give each slot of a line a place that is free while the slot is live.
 
@@ -105,14 +106,14 @@ def compile_lanes(
 
 @helper
 def _load_lanes(
-    source: NDArray[np.int64],
+    source: Ints,
     column: int,
-    which: NDArray[np.int64],
+    which: Ints,
     block: int,
     weight: int,
-    rows: NDArray[np.int64],
+    rows: Ints,
     row: int,
-    total: NDArray[np.float64],
+    total: Floats,
 ) -> bool:
     """Copy one column of a block of configurations to a row of lanes; say whether it fits.
 
@@ -133,10 +134,10 @@ def _load_lanes(
 
 @helper
 def _run_lanes(
-    program: NDArray[np.int32],
-    latency_ps: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    end_ps: NDArray[np.int64],
+    program: Ints32,
+    latency_ps: Ints,
+    duration_ps: Ints,
+    end_ps: Ints,
 ) -> None:
     for i in range(program.shape[0]):
         previous = program[i, PREVIOUS]
@@ -152,9 +153,7 @@ def _run_lanes(
 
 
 @helper
-def _run_silent_lanes(
-    program: NDArray[np.int32], duration_ps: NDArray[np.int64], end_ps: NDArray[np.int64]
-) -> None:
+def _run_silent_lanes(program: Ints32, duration_ps: Ints, end_ps: Ints) -> None:
     """Run lanes without latencies, which makes a quarter fewer vectors to read."""
     for i in range(program.shape[0]):
         previous = program[i, PREVIOUS]
@@ -169,22 +168,22 @@ def _run_silent_lanes(
 
 @kernel
 def replay_lanes(
-    program: NDArray[np.int32],
+    program: Ints32,
     num_places: int,
-    used: NDArray[np.int64],
-    uses: NDArray[np.int64],
-    latency_uses: NDArray[np.int64],
-    first: NDArray[np.int64],
-    first_duration: NDArray[np.int64],
-    last: NDArray[np.int64],
-    last_backward: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    p2p_ps: NDArray[np.int64],
-    which: NDArray[np.int64],
-    rank_start_ps: NDArray[np.int64],
-    rank_end_ps: NDArray[np.int64],
-    rank_busy_ps: NDArray[np.int64],
-    last_backward_end_ps: NDArray[np.int64],
+    used: Ints,
+    uses: Ints,
+    latency_uses: Ints,
+    first: Ints,
+    first_duration: Ints,
+    last: Ints,
+    last_backward: Ints,
+    duration_ps: Ints,
+    p2p_ps: Ints,
+    which: Ints,
+    rank_start_ps: Ints,
+    rank_end_ps: Ints,
+    rank_busy_ps: Ints,
+    last_backward_end_ps: Ints,
 ) -> int:
     """Run one order with the durations of each configuration, 64 at a time.
 

@@ -24,7 +24,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints, Ints8
 
 from ._jit import helper, kernel
 
@@ -43,7 +44,7 @@ ROUNDING = 1.0 + 2.0**-40
 
 
 @helper
-def _shift(shape: NDArray[np.int64], microbatch: int, microbatches: int) -> int:
+def _shift(shape: Ints, microbatch: int, microbatches: int) -> int:
     squeezed = max(0, microbatch - (microbatches - 1 - shape[RAMP_OUT_LENGTH]))
     return int(
         shape[INTERVAL] * microbatch
@@ -53,7 +54,7 @@ def _shift(shape: NDArray[np.int64], microbatch: int, microbatches: int) -> int:
 
 
 @helper
-def _decide_at(clock: NDArray[np.int64], rank: int, time_ps: int) -> None:
+def _decide_at(clock: Ints, rank: int, time_ps: int) -> None:
     """Note when a rank decides next.
 
     The clock is a binary tree: entry n is the earlier of 2 n and 2 n + 1, ranks are its last half.
@@ -69,7 +70,7 @@ def _decide_at(clock: NDArray[np.int64], rank: int, time_ps: int) -> None:
 
 
 @helper
-def _earliest(clock: NDArray[np.int64]) -> int:
+def _earliest(clock: Ints) -> int:
     """Return the rank that decides first, of several the first one."""
     ranks = clock.shape[0] // 2
     node = 1
@@ -83,10 +84,10 @@ def _earliest(clock: NDArray[np.int64]) -> int:
 @helper
 def _next_in_sequence(
     rank: int,
-    stage_of: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    shape: NDArray[np.int64],
-    count: NDArray[np.int64],
+    stage_of: Ints,
+    offset: Ints,
+    shape: Ints,
+    count: Ints,
     microbatches: int,
 ) -> tuple[int, int]:
     """Return kind and chunk of the rank's next F or B; kind -1 when there is none.
@@ -107,7 +108,7 @@ def _next_in_sequence(
 
 
 @helper
-def _waiting_weight(rank: int, stage_of: NDArray[np.int64], count: NDArray[np.int64]) -> int:
+def _waiting_weight(rank: int, stage_of: Ints, count: Ints) -> int:
     """Return the chunk whose W has waited longest by its microbatch, or -1."""
     found = -1
     for c in range(stage_of.shape[1]):
@@ -120,9 +121,7 @@ def _waiting_weight(rank: int, stage_of: NDArray[np.int64], count: NDArray[np.in
 
 
 @helper
-def _reset(
-    stage_of: NDArray[np.int64], ready: NDArray[np.int64], span: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
     """Forget the candidate before; return the rank of each virtual stage."""
     num_ranks, num_chunks = stage_of.shape
     rank_of = np.empty(num_ranks * num_chunks, np.int64)
@@ -142,8 +141,8 @@ def _reset(
 def _arrival(
     kind: int,
     stage: int,
-    count: NDArray[np.int64],
-    ready: NDArray[np.int64],
+    count: Ints,
+    ready: Ints,
     has_room: bool,
 ) -> int:
     """Return when the next F or B of a stage can run; an F without room waits for a W."""
@@ -154,20 +153,20 @@ def _arrival(
 
 @helper
 def _plan(
-    stage_of: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    shape: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    to_next_ps: NDArray[np.int64],
-    to_previous_ps: NDArray[np.int64],
-    activation: NDArray[np.float64],
+    stage_of: Ints,
+    offset: Ints,
+    shape: Ints,
+    duration_ps: Ints,
+    to_next_ps: Ints,
+    to_previous_ps: Ints,
+    activation: Floats,
     w_share: float,
-    limit: NDArray[np.float64],
-    ready: NDArray[np.int64],
-    kind: NDArray[np.int8],
-    chunk: NDArray[np.int64],
-    microbatch: NDArray[np.int64],
-    span: NDArray[np.int64],
+    limit: Floats,
+    ready: Ints,
+    kind: Ints8,
+    chunk: Ints,
+    microbatch: Ints,
+    span: Ints,
 ) -> bool:
     """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
     num_ranks, num_chunks = stage_of.shape
@@ -246,21 +245,21 @@ def _plan(
 
 @kernel
 def plan_candidates(
-    stage_of: NDArray[np.int64],
-    offset: NDArray[np.int64],
-    shape: NDArray[np.int64],
-    duration_ps: NDArray[np.int64],
-    to_next_ps: NDArray[np.int64],
-    to_previous_ps: NDArray[np.int64],
-    activation: NDArray[np.float64],
+    stage_of: Ints,
+    offset: Ints,
+    shape: Ints,
+    duration_ps: Ints,
+    to_next_ps: Ints,
+    to_previous_ps: Ints,
+    activation: Floats,
     w_share: float,
-    limit: NDArray[np.float64],
-    ready: NDArray[np.int64],
-    kind: NDArray[np.int8],
-    chunk: NDArray[np.int64],
-    microbatch: NDArray[np.int64],
-    makespan_ps: NDArray[np.int64],
-    period_ps: NDArray[np.int64],
+    limit: Floats,
+    ready: Ints,
+    kind: Ints8,
+    chunk: Ints,
+    microbatch: Ints,
+    makespan_ps: Ints,
+    period_ps: Ints,
 ) -> None:
     """Lay out every candidate and time it.
 

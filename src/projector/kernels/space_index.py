@@ -5,15 +5,14 @@ Shapes
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Ints, Ints32
 
 from ._jit import kernel
 
 
 @kernel
-def find_places(
-    point_N: NDArray[np.int64], size_A: NDArray[np.int64], place_AN: NDArray[np.int32]
-) -> None:
+def find_places(point_N: Ints, size_A: Ints, place_AN: Ints32) -> None:
     """Turn numbers of points into places on the axes.
 
     A point that follows on the one before it is counted on, like an odometer: divisions are slow.
@@ -49,10 +48,10 @@ def find_places(
 
 @kernel
 def combine_places(
-    place_AN: NDArray[np.int32],
-    axis_K: NDArray[np.int64],
-    size_A: NDArray[np.int64],
-    key_N: NDArray[np.int64],
+    place_AN: Ints32,
+    axis_K: Ints,
+    size_A: Ints,
+    key_N: Ints,
 ) -> None:
     """Give each combination of some axes a number.
 

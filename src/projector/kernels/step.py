@@ -7,7 +7,8 @@ Units
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Floats, Ints
 
 from ._jit import helper, kernel
 
@@ -24,14 +25,14 @@ backward, and to a forward and a backward between the first and the last."""
 
 @kernel
 def overlapped_stages(
-    run_offset: NDArray[np.int64],
-    run_count: NDArray[np.int64],
-    compute_s: NDArray[np.float64],
-    gather_s: NDArray[np.float64],
-    reduce_s: NDArray[np.float64],
+    run_offset: Ints,
+    run_count: Ints,
+    compute_s: Floats,
+    gather_s: Floats,
+    reduce_s: Floats,
     backward: bool,
-    duration_s: NDArray[np.float64],
-    tail_s: NDArray[np.float64],
+    duration_s: Floats,
+    tail_s: Floats,
 ) -> None:
     """Run compute and one communication channel through each stage, layer by layer.
 
@@ -84,17 +85,17 @@ def overlapped_stages(
 
 @kernel
 def gathered_forwards(
-    stage_offset: NDArray[np.int64],
-    rank_of_stage: NDArray[np.int64],
-    kind_of_stage: NDArray[np.int64],
-    run_offset: NDArray[np.int64],
-    run_count: NDArray[np.int64],
-    compute_s: NDArray[np.float64],
-    gather_s: NDArray[np.float64],
-    slowdown: NDArray[np.float64],
-    channel_s: NDArray[np.float64],
-    silent_s: NDArray[np.float64],
-    duration_s: NDArray[np.float64],
+    stage_offset: Ints,
+    rank_of_stage: Ints,
+    kind_of_stage: Ints,
+    run_offset: Ints,
+    run_count: Ints,
+    compute_s: Floats,
+    gather_s: Floats,
+    slowdown: Floats,
+    channel_s: Floats,
+    silent_s: Floats,
+    duration_s: Floats,
 ) -> None:
     """Run the first microbatch through the stages while updated weights are still gathered.
 
@@ -146,12 +147,12 @@ def gathered_forwards(
 
 @helper
 def _gradients_sent_s(
-    last_end_ps: NDArray[np.int64],
+    last_end_ps: Ints,
     replay: int,
     rank: int,
-    tail_s: NDArray[np.float64],
+    tail_s: Floats,
     first: int,
-    waiting: NDArray[np.int64],
+    waiting: Ints,
 ) -> float:
     """Return when a rank has sent its gradients; 0 where nothing is left to send.
 
@@ -177,32 +178,32 @@ def _gradients_sent_s(
 
 @kernel
 def end_steps(
-    jobs: NDArray[np.int64],
-    run: NDArray[np.int64],
-    stage_first: NDArray[np.int64],
-    rank_first: NDArray[np.int64],
-    chunk_first: NDArray[np.int64],
-    held: NDArray[np.int64],
-    microbatches: NDArray[np.int64],
-    apart: NDArray[np.int64],
-    start_ps: NDArray[np.int64],
-    end_ps: NDArray[np.int64],
-    last_backward_end_ps: NDArray[np.int64],
-    alone_start_ps: NDArray[np.int64],
-    alone_end_ps: NDArray[np.int64],
-    alone_busy_ps: NDArray[np.int64],
-    kind_of_stage: NDArray[np.int64],
-    stage_s: NDArray[np.float64],
-    exposed_first_s: NDArray[np.float64],
-    tail_s: NDArray[np.float64],
-    reduce_after_s: NDArray[np.float64],
-    gather_after_s: NDArray[np.float64],
-    optimizer_s: NDArray[np.float64],
-    tied_s: NDArray[np.float64],
-    overhead_s: NDArray[np.float64],
-    breakdown_s: NDArray[np.float64],
-    time_s: NDArray[np.float64],
-    rank: NDArray[np.int64],
+    jobs: Ints,
+    run: Ints,
+    stage_first: Ints,
+    rank_first: Ints,
+    chunk_first: Ints,
+    held: Ints,
+    microbatches: Ints,
+    apart: Ints,
+    start_ps: Ints,
+    end_ps: Ints,
+    last_backward_end_ps: Ints,
+    alone_start_ps: Ints,
+    alone_end_ps: Ints,
+    alone_busy_ps: Ints,
+    kind_of_stage: Ints,
+    stage_s: Floats,
+    exposed_first_s: Floats,
+    tail_s: Floats,
+    reduce_after_s: Floats,
+    gather_after_s: Floats,
+    optimizer_s: Floats,
+    tied_s: Floats,
+    overhead_s: Floats,
+    breakdown_s: Floats,
+    time_s: Floats,
+    rank: Ints,
 ) -> None:
     """Let the gradients, the optimizer and the gathers follow the last backwards.
 
@@ -326,13 +327,13 @@ def end_steps(
 
 @kernel
 def fullest_ranks(
-    jobs: NDArray[np.int64],
-    rank_first: NDArray[np.int64],
-    static_bytes: NDArray[np.float64],
-    held: NDArray[np.int64],
-    activation_bytes: NDArray[np.float64],
-    peak_bytes: NDArray[np.float64],
-    peak_rank: NDArray[np.int64],
+    jobs: Ints,
+    rank_first: Ints,
+    static_bytes: Floats,
+    held: Ints,
+    activation_bytes: Floats,
+    peak_bytes: Floats,
+    peak_rank: Ints,
 ) -> None:
     """Find the rank of each job that holds the most.
 
