@@ -1,7 +1,7 @@
 """Write the table and charts of docs/schedules.md; --check only says whether they are current.
 
-A chart carries in its description what it shows, so that one that is out of date is noticed
-without being drawn.
+The description of a chart says what it shows. A chart that is out of date is therefore noticed
+without drawing it.
 """
 
 import io
@@ -88,7 +88,8 @@ FACTS = {
         "(PP - 1)(F + B + W)",
         lambda s: (s.pp - 1) * (s.f + s.b + s.w),
         "Narayanan et al., [2006.09503](https://arxiv.org/abs/2006.09503)",
-        "The bubble of GPipe in other places, with PP microbatches on rank 0 and one on the last.",
+        "The bubble is as long as GPipe's, in other places. Rank 0 holds PP microbatches, the last "
+        "rank one.",
     ),
     "interleaved": Facts(
         "multiple of PP",
@@ -97,7 +98,7 @@ FACTS = {
         "(PP - 1)(F + B + W) / VPP",
         lambda s: (s.pp - 1) * (s.f + s.b + s.w) / s.vpp,
         "Narayanan et al., [2104.04473](https://arxiv.org/abs/2104.04473)",
-        "Ramps are made of chunks, which are shorter; the longer warm-up holds more.",
+        "Ramps are shorter because they are made of chunks. The longer warm-up holds more.",
         (2, 4),
     ),
     "zerobubble": Facts(
@@ -107,8 +108,8 @@ FACTS = {
         "(PP - 1)(F + B - W)",
         lambda s: (s.pp - 1) * (s.f + s.b - s.w),
         f"ZB-H1, {ZERO_BUBBLE}",
-        "W's put off fill the end of the later ranks; what waiting is left lies before the first "
-        "B's, and every rank holds what only the first does in 1F1B.",
+        "Postponed W's fill the end of the later ranks. The remaining waits lie before the first "
+        "B's. Every rank holds as much as only rank 0 does in 1F1B.",
     ),
     "zerobubble-h2": Facts(
         "any",
@@ -117,8 +118,8 @@ FACTS = {
         "(PP - 1) F at F = B = W; none within a rank",
         lambda s: (s.pp - 1) * s.f,
         f"ZB-H2, {ZERO_BUBBLE}",
-        "No rank waits between its first and its last operation, but each starts and ends later "
-        "than the one before: a step that ends for all at once gains nothing.",
+        "No rank waits between its first and its last operation, but each rank starts and ends "
+        "later than the one before. A step that ends for all ranks at once gains nothing.",
     ),
     "zbv-formatted": Facts(
         "any",
@@ -127,8 +128,8 @@ FACTS = {
         "(PP - 1) F / 2 at F = B = W; none within a rank",
         lambda s: (s.pp - 1) * s.f / 2,
         f"ZB-V, {ZERO_BUBBLE}",
-        "Chunk 0 (dark) runs down the ranks and chunk 1 (light) back up, so that rank 0 has the "
-        "loss and the first B; no rank waits within its span, and all hold the same.",
+        "Chunk 0 (dark) runs down the ranks and chunk 1 (light) back up, so rank 0 has the loss "
+        "and the first B. No rank waits within its span, and all ranks hold the same.",
         (2,),
     ),
     "zbv-greedy-min": _v(
@@ -137,8 +138,8 @@ FACTS = {
         lambda s: -(-(s.pp + 2) // 3),
         "planned",
         None,
-        "Half the memory of 1F1B here and a third of it with many ranks; the waits behind the "
-        "first F's and before the last B's are the price.",
+        "It holds half as much as 1F1B here, and a third with many ranks. The price is the waits "
+        "after the first F's and before the last B's.",
     ),
     "zbv-greedy-half": _v(
         "V-Half",
@@ -146,7 +147,8 @@ FACTS = {
         lambda s: -(-s.pp // 2) + 1,
         "planned",
         None,
-        "One microbatch more than V-Min closes nearly all gaps of the drain, not of the warm-up.",
+        "One microbatch more than V-Min closes nearly all gaps of the drain, but not those of the "
+        "warm-up.",
     ),
     "zbv-greedy-zb": _v(
         "V-ZB",
@@ -154,7 +156,7 @@ FACTS = {
         lambda s: s.pp,
         "(PP - 1) F / 2 at F = B = W",
         lambda s: (s.pp - 1) * s.f / 2,
-        "As fast as ZB-V at equal times, from a search that also follows unequal ones.",
+        "It is as fast as ZB-V at equal times. Its search also adapts to unequal times.",
     ),
     "dualpipe": Facts(
         "even, at least 2 PP",
@@ -163,8 +165,8 @@ FACTS = {
         "(PP / 2 - 1) F at F = B = W",
         lambda s: (s.pp / 2 - 1) * s.f,
         "DeepSeek-V3, [2412.19437](https://arxiv.org/abs/2412.19437)",
-        "Dark microbatches enter on rank 0 and light ones, of the other copy, on the last rank: "
-        "both ends are busy from the start. Numbers count the microbatches of one copy.",
+        "Dark microbatches enter on rank 0. Light ones, of the other copy, enter on the last rank, "
+        "so both ends are busy from the start. Numbers count the microbatches of one copy.",
     ),
     "seaailab": Facts(
         "any",
@@ -173,8 +175,8 @@ FACTS = {
         "planned",
         None,
         f"automatic search, {ZERO_BUBBLE}",
-        "With a limit of 5 microbatches, between H1's 4 and H2's 7, the longest span is 26, "
-        "between their 27 and 24.",
+        "The limit is 5 microbatches, between the 4 of ZB-H1 and the 7 of ZB-H2. The longest span "
+        "is 26, between their 27 and 24.",
         limit=5.0,
     ),
     "seaailab-ilp": Facts(
@@ -184,8 +186,8 @@ FACTS = {
         "searched for",
         None,
         f"integer program, {ZERO_BUBBLE}",
-        "With a limit of 3 microbatches, less than 1F1B holds: 31, and no order takes less; "
-        "`seaailab` alone plans 38.",
+        "The limit is 3 microbatches, less than 1F1B holds. The order takes 31, and no order takes "
+        "less. `seaailab` alone plans 38.",
         limit=3.0,
     ),
 }
