@@ -1,12 +1,14 @@
-"""Documentation agrees with the code: generated pages are current, links lead somewhere."""
+"""Documentation agrees with the code: generated pages are current, links and names exist."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from projector.cli.main import run
 from projector.schedule.registry import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,28 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_and_modules_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = (ROOT, ROOT / "src" / "projector")
+    for path in re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:csv|ipynb|py|yaml))\b[^`]*`", text):
+        # Files of other projects are named by their top folder, which is not ours.
+        if any((folder / path.split("/")[0]).is_dir() for folder in folders):
+            assert any((folder / path).exists() for folder in folders), path
+    names = re.findall(r"`(projector(?:\.[a-z_]+){2,})`", text)
+    for name in (*names, *re.findall(r"^from (projector[\w.]*)", text, re.MULTILINE)):
+        resolve_name(name)
+
+
+def test_the_worked_example_of_a_gemm_is_current(capsys):
+    page = (ROOT / "docs" / "gemm.md").read_text(encoding="utf-8")
+    command, shown = re.findall(r"```\n\$ projector (gemm .*)\n([\s\S]*?)\n```", page)[0]
+    assert run(command.split()) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert shown.splitlines() == printed[: len(shown.splitlines())]
+    assert not any(printed[len(shown.splitlines()) :])
 
 
 def test_the_quick_start_is_two_blocks_that_stand_alone():

@@ -16,20 +16,20 @@ from projector.cli.output import (
 
 @click.command("attention")
 @click.argument("shape", nargs=-1, metavar="[BATCH HEADS SEQ [SEQ_KV]]")
-@click.option("--csv", "table", metavar="FILE", help="Shapes, one a line, under these names.")
+@click.option("--csv", "table", metavar="FILE", help="Shapes, one a line.")
 @click.option("--kv-heads", type=int, metavar="N", help="Key heads; the query heads by default.")
 @click.option("--head-dim", type=int, default=128, metavar="N", help="Width of a query and key.")
-@click.option("--v-head-dim", type=int, metavar="N", help="Width of a value; as head-dim.")
+@click.option("--v-head-dim", type=int, metavar="N", help="Width of a value; head-dim by default.")
 @click.option("--window", type=int, default=0, metavar="N", help="Keys that a query sees; 0: all.")
 @click.option("--causal/--full", default=True, help="Whether later keys are masked.")
 @click.option("--backward", is_flag=True, help="Time the backward instead of the forward.")
 @click.option("--gpu", default="h100", metavar="NAME", help="Device: a shipped name or a file.")
 @click.option("--dtype", default="bf16", metavar="TYPE", help="Type of Q, K and V.")
 @click.option("--impl", default="default", metavar="NAME", help="Implementation by name.")
-@click.option("--clock-mhz", type=float, metavar="F", help="Clock instead of that of training.")
+@click.option("--clock-mhz", type=float, metavar="F", help="Clock; replaces that of training.")
 @click.option("--run", default="training", show_default=True, help="training, loaded or short.")
 @click.option("--packed", is_flag=True, help="All shapes are documents of one kernel (varlen).")
-@click.option("--explain", is_flag=True, help="Show every term and what limits.")
+@click.option("--explain", is_flag=True, help="Show every term and what limits the time.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw rates by length and a roofline.")
 @output_options
 def command(
@@ -47,7 +47,7 @@ def command(
     A shape is BATCH HEADS SEQ, with SEQ_KV where there are more keys than queries: a chunk or a
     context-parallel slice, whose queries are the last ones. A CSV file has the columns batch,
     heads and seq, and seq_kv, kv_heads, head_dim, v_head_dim and window where they differ from
-    the options. Implementations are listed by ``projector hardware NAME``.
+    the options. ``projector hardware NAME`` lists the implementations.
     """
     if plot is not None:
         from projector.report.figures.figure import check_figure

@@ -34,7 +34,7 @@ from projector.cli.output import (
     type=float,
     default=0.0,
     metavar="FRACTION",
-    help="Share of the rows to put aside and only judge by, whole groups of them.",
+    help="Share of the rows to set aside for judging only, in whole groups.",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @output_options
@@ -52,8 +52,8 @@ def command(
     """Fit a device's constants to a measurement table and write a new profile.
 
     KIND is gemm_measured, attention_measured or collectives_measured. The profile extends the
-    device; --gpu-arch FILE.yaml or cluster.device takes it. Shipped profiles are never written.
-    The fit is repeated without each fifth of the shapes, which tells whether it carries over to
+    device; use it with --gpu-arch FILE.yaml or cluster.device. Shipped profiles are never written.
+    The fit is repeated without each fifth of the shapes, which shows whether it carries over to
     shapes it has not seen.
     """
     from projector.calibrate.profile import check_target, load_base, write_profile

@@ -25,9 +25,9 @@ from projector.errors import ProjectorError
 def command(
     first: str, second: str, assignments: tuple[str, ...], as_json: bool, quiet: bool
 ) -> int:
-    """Show which terms move between the jobs of the files A and B, the largest first.
+    """Show which terms differ between the jobs of the files A and B, the largest first.
 
-    KEY=VALUE overrides a field of both.
+    KEY=VALUE overrides a field of both jobs.
     """
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_performance

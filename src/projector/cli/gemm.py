@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @click.option("--out-bytes", default=2.0, show_default=True, help="Bytes of an element of C.")
 @click.option("--layout", default="tn", show_default=True, help="nn, nt, tn or tt: A, then B.")
 @click.option("--model", default="tile", show_default=True, help="tile, ws_persistent or sol.")
-@click.option("--library", default="default", show_default=True, help="One the device describes.")
+@click.option("--library", default="default", show_default=True, help="GEMM library of the device.")
 @click.option("--run", default="training", show_default=True, help="training, loaded or short.")
-@click.option("--tile", help="The only tile: 128x256, or with its cluster 128x256:2x1.")
+@click.option("--tile", help="Tile to use: 128x256, or with its cluster 128x256:2x1.")
 @click.option("--clock-mhz", type=float, help="Lock the clock.")
-@click.option("--l2-hit-rate", default=0.0, show_default=True, help="Knob of ws_persistent.")
+@click.option("--l2-hit-rate", default=0.0, show_default=True, help="L2 hit rate of ws_persistent.")
 @click.option("--explain", is_flag=True, help="Show every term and what the time is made of.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the shapes under the roofline.")
 @output_options
@@ -35,9 +35,9 @@ def command(
     """Time C[M, N] = A[M, K] @ B[K, N] on one device.
 
     Layouts name A and then B as BLAS does for column-major callers: t where K is contiguous in A,
-    n where K is contiguous in B; tn is what a linear layer's forward has, nn its input gradient and
-    nt its weight gradient. Types of 8 bits or fewer need K to be contiguous in both; other
-    layouts pay for a transposed copy.
+    n where K is contiguous in B. The forward of a linear layer has tn, its input gradient nn and
+    its weight gradient nt. Types of 8 bits or fewer need K to be contiguous in both; other layouts
+    pay for a transposed copy.
     """
     if plot is not None:
         from projector.report.figures.figure import check_figure

@@ -21,7 +21,7 @@ def command(
 ) -> None:
     """Write a commented job file: every field explained, with its default.
 
-    The file projects as it is.
+    The file can be projected as it is.
     """
     from projector.report.job_file import job_file
 

@@ -102,11 +102,13 @@ def _config(*, required: bool, multiple: bool = False) -> Callable[[Any], Any]:
 
 
 _CLUSTER_OPTIONS = (
-    click.option("--target-nodes", type=int, metavar="N", help="Nodes instead of the job's."),
+    click.option(
+        "--target-nodes", type=int, metavar="N", help="Number of nodes; replaces the job's."
+    ),
     click.option(
         "--gpu-arch",
         metavar="NAME",
-        help="Device instead of the job's; the network follows it unless the job names one.",
+        help="Device; replaces the job's. The network follows it unless the job names one.",
     ),
     click.option(
         "--gpu-clock-mhz", type=float, metavar="F", help="Clock to assume for every type."

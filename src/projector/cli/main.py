@@ -31,11 +31,11 @@ COMMANDS = {
     "memory": _Entry("projector.cli.memory", "Project the memory of every pipeline stage."),
     "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
     "both": _Entry("projector.cli.both", "Project memory, then performance."),
-    "compare": _Entry("projector.cli.compare", "Show what moves between two jobs."),
+    "compare": _Entry("projector.cli.compare", "Show which terms differ between two jobs."),
     "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
     "search": _Entry("projector.cli.search", "Rank every legal configuration of a job."),
     "sensitivity": _Entry(
-        "projector.cli.sensitivity", "Rank what each number of the hardware does to a step."
+        "projector.cli.sensitivity", "Rank the effect of each hardware number on a step."
     ),
     "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": _Entry("projector.cli.gemm", "Time matrix multiplications, term by term."),

@@ -75,7 +75,7 @@ def announce_compilation(*, quiet: bool) -> None:
     if quiet or _holds_kernels(folder):
         return
     if _jit.cache_is_writable():
-        say("compiling kernels for this machine, once; this takes some seconds ...")
+        say("compiling kernels for this machine, once; this takes 10 to 40 seconds ...")
     else:
         say(
             f"compiling kernels, as in every run while {folder} cannot be written; "

@@ -73,14 +73,18 @@ class _Sectioned(click.Command):
 @click.option(
     "--f", metavar="S[,S...]", help="Seconds of the forward of one chunk; 1 when left out."
 )
-@click.option("--b", metavar="S[,S...]", help="Seconds of the gradient of its input; likewise.")
-@click.option("--w", metavar="S[,S...]", help="Seconds of the gradient of its weights; likewise.")
+@click.option(
+    "--b", metavar="S[,S...]", help="Seconds of the gradient of its input; 1 when left out."
+)
+@click.option(
+    "--w", metavar="S[,S...]", help="Seconds of the gradient of its weights; 1 when left out."
+)
 @click.option("--p2p", type=float, metavar="S", help="Seconds from rank to rank; 0 when left out.")
 @click.option(
     "--blocking-p2p",
     is_flag=True,
     default=None,
-    help="A rank waits until what it sends has arrived.",
+    help="A rank that sends waits until its data has arrived.",
 )
 @click.option(
     "--memory-limit",
@@ -97,7 +101,7 @@ class _Sectioned(click.Command):
 @click.option(
     "--objective",
     metavar="makespan|period",
-    help="What planned schedules make short; makespan when left out.",
+    help="What planned schedules minimise; makespan when left out.",
 )
 @optional_job_options
 @click.option(
@@ -117,7 +121,7 @@ class _Sectioned(click.Command):
 @click.option(
     "--timeline",
     metavar="FILE",
-    help="Write it as a trace for ui.perfetto.dev, compressed if named .gz.",
+    help="Write that schedule as a trace for ui.perfetto.dev, compressed if named .gz.",
 )
 @output_options
 def command(
@@ -130,10 +134,10 @@ def command(
 ) -> int:
     """Compare pipeline schedules: time, bubble and memory, the fastest that fits first.
 
-    A pipeline is given in numbers or by a job. Times are those of one chunk and one microbatch,
-    one number or pp * vpp of them in model order. With single numbers and all schedules, one that
-    needs another number of chunks runs the same work of a rank in as many, and a job's layers are
-    laid out in as many. KEY=VALUE overrides a field of the job.
+    Give a pipeline in numbers or by a job. Times are those of one chunk and one microbatch: one
+    number, or pp * vpp of them in model order. A schedule that needs another number of chunks gets
+    it: single numbers are divided so that a rank does the same work, and the layers of a job are
+    laid out anew. KEY=VALUE overrides a field of the job.
 
     Exit code 3: nothing fits, or no schedule can run.
 

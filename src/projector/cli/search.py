@@ -29,14 +29,14 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
     "--recompute",
     multiple=True,
     metavar="none|selective|full",
-    help="Recompute to try, may be repeated; all three when left out.",
+    help="Recompute to try; may be repeated; all three when left out.",
 )
 @click.option(
     "--schedule",
     "schedules",
     multiple=True,
     metavar="NAME",
-    help="Schedule to try, may be repeated; auto when left out.",
+    help="Schedule to try; may be repeated; auto when left out.",
 )
 @click.option(
     "--plot",
@@ -59,11 +59,11 @@ def command(
     quiet: bool,
     **request: Any,
 ) -> int:
-    """Rank every legal configuration of a job: the fastest that fit, and what memory they take.
+    """Rank every legal configuration of a job: the fastest that fit, and their memory.
 
-    Model, cluster, sequence length and global batch are those of the job; tensor, pipeline, virtual
-    pipeline, context and expert degrees, micro-batch size, recompute and ZeRO stage are tried in
-    all combinations that can exist. Nothing is sampled.
+    Model, cluster, sequence length and global batch are those of the job. The search tries all
+    legal combinations of tensor, pipeline, virtual pipeline, context and expert degrees,
+    micro-batch size, recompute and ZeRO stage. Nothing is sampled.
 
     Exit code 3: nothing fits.
 

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     "fields",
     multiple=True,
     metavar="DOTTED",
-    help="Field to vary, may be repeated, A+B move together; all of the hardware when left out.",
+    help="Field to vary; may be repeated; A+B change together; all of the hardware when left out.",
 )
-@click.option("--sobol", is_flag=True, help="Sobol indices too; needs the extra sensitivity.")
+@click.option("--sobol", is_flag=True, help="Add Sobol indices; needs the extra sensitivity.")
 @click.option(
     "--samples",
     default=512,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     "factor",
     type=float,
     metavar="FACTOR",
-    help="--sobol and --map go from 1/FACTOR to FACTOR times a field; 2 and 4 when left out.",
+    help="--sobol and --map vary a field from 1/FACTOR to FACTOR times; 2 and 4 when left out.",
 )
 @click.option(
     "--map",
@@ -107,12 +107,12 @@ def command(
     quiet: bool,
     **request: Any,
 ) -> int:
-    """Vary numbers of the hardware and rank what that does to the step of one or several jobs.
+    """Vary hardware numbers and rank their effect on the step of one or several jobs.
 
-    One at a time: an elasticity at the point and the effect of a larger change. Together, with
-    --sobol: the share of the spread of the step that each explains. Several --config are ranked by
-    the geometric mean of their steps. The configurations stay; ``search`` finds the best ones for
-    other hardware.
+    One number at a time gives an elasticity at the point and the effect of a larger change. All
+    together, with --sobol, give the share of the variance of the step that each one explains.
+    Several --config are ranked by the geometric mean of their steps. The configurations stay;
+    ``search`` finds the best ones for other hardware.
 
     \b
     Examples:

@@ -30,15 +30,17 @@ if TYPE_CHECKING:
     default="local",
     show_default=True,
     metavar="local|dask",
-    help="Who computes: processes of this machine, or a Dask cluster.",
+    help="Where to compute: in processes of this machine, or on a Dask cluster.",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS|FILE",
-    help="Dask cluster: tcp://HOST:PORT or a scheduler file. Left out, one is started here.",
+    help="Dask cluster: tcp://HOST:PORT or a scheduler file; one starts here when left out.",
 )
-@click.option("--dry-run", is_flag=True, help="Look at a sample and say how long all of it takes.")
-@click.option("--overwrite", is_flag=True, help="Replace a sweep that is at PATH.")
+@click.option(
+    "--dry-run", is_flag=True, help="Project a sample and estimate the time of the whole sweep."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing sweep at PATH.")
 @click.option(
     "--workers",
     type=int,
@@ -71,8 +73,8 @@ def command(
     """Project every job of a space.
 
     SPACE is a file with a base job, axes and constraints. The same command continues an
-    unfinished sweep at PATH and leaves a finished one as it is; rows stand in the order of the
-    space. Without --out only the summary is left, and what is drawn.
+    unfinished sweep at PATH and leaves a finished one as it is. Rows are in the order of the
+    space. Without --out only the summary and the figures remain.
 
     Exit code 3: no point of the space is a legal job.
 

@@ -11,7 +11,7 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.command("validate")
 @click.argument("kind")
 @click.argument("file", metavar="FILE.csv")
-@click.option("--out", metavar="OUT.csv", help="Write the table with what became of each row.")
+@click.option("--out", metavar="OUT.csv", help="Write the table with the outcome of each row.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw predictions, ratios and errors.")
 @output_options
 def command(
@@ -21,7 +21,7 @@ def command(
 
     KIND is training_throughput, memory, gemm_measured, moe_measured, attention_measured,
     collectives_measured, serving_measured or param_counts. Rows that a kind does not cover, and
-    rows that cannot be projected, are counted and say why; the exit code is 0 whenever the file
+    rows that cannot be projected, are counted with a reason. The exit code is 0 whenever the file
     itself could be read.
     """
     if plot is not None:
