@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from projector.config.load import Variants, load_job, load_model, parse_override
+from projector.config.load import Variants, load_job, parse_override
+from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 
 BASE = {

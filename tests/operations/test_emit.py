@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from projector.config import resources
-from projector.config.load import load_job, load_model
+from projector.config.load import load_job
+from projector.config.model_file import load_model
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import lower_jobs
 from projector.lower.workloads import DENSE, HEAD, MOE, lay_out, lower

@@ -3,20 +3,17 @@
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
+from projector.calibrate.result import Base, Calibration, Fitted
 from projector.config import resources
 from projector.config.device import Device, load_device, merge
 from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
-
-if TYPE_CHECKING:
-    from projector.calibrate.run import Calibration, Fitted
 
 SUFFIXES = (".yaml", ".yml")
 DEEPEST = 8
@@ -24,19 +21,6 @@ DEEPEST = 8
 
 DIGEST_DIGITS = 16
 """Hexadecimal digits of a table's SHA-256 that stand in a profile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What a calibration starts from."""
-
-    device: str
-    """The shipped device; rows must name it."""
-    files: tuple[Path, ...]
-    """Files of the user that lie over it."""
-    overrides: dict[str, Any]
-    """What those files change, so that a further calibration keeps it."""
-    profile: Device
 
 
 def load_base(name: str) -> Base:
@@ -63,7 +47,7 @@ def load_base(name: str) -> Base:
     return Base(stem, tuple(files), overrides, profile)
 
 
-def profile_text(calibration: "Calibration") -> str:
+def profile_text(calibration: Calibration) -> str:
     """Return the new profile: the shipped device with each fitted field and where it came from."""
     base = calibration.base
     data: dict[str, Any] = dict(base.overrides)
@@ -87,7 +71,7 @@ def profile_text(calibration: "Calibration") -> str:
 
 
 def write_profile(
-    calibration: "Calibration", out: str | Path, *, table: str | Path, force: bool = False
+    calibration: Calibration, out: str | Path, *, table: str | Path, force: bool = False
 ) -> None:
     """Write the new profile, whole or not at all.
 
@@ -102,9 +86,13 @@ def write_profile(
     temporary: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.",
-            suffix=target.suffix, delete=False,
-        ) as stream:  # fmt: skip
+            "w",
+            encoding="utf-8",
+            dir=target.parent,
+            prefix=f".{target.name}.",
+            suffix=target.suffix,
+            delete=False,
+        ) as stream:
             temporary = Path(stream.name)
             stream.write(text)
         load_device(temporary, key="out")
@@ -142,7 +130,7 @@ def check_target(out: str | Path, base: Base, table: str | Path, *, force: bool)
     return target
 
 
-def _header(calibration: "Calibration") -> list[str]:
+def _header(calibration: Calibration) -> list[str]:
     lines = [f"{calibration.base.profile.name}, fitted to {calibration.table}."]
     judged = (
         ("the rows that were fitted", calibration.fitted),
@@ -160,7 +148,7 @@ def _header(calibration: "Calibration") -> list[str]:
     return lines
 
 
-def _note(field: "Fitted") -> str:
+def _note(field: Fitted) -> str:
     parts = [f"was {field.prior:g}"]
     if field.standard_error is not None:
         parts.append(f"standard error {field.standard_error:.2g}")
@@ -187,8 +175,8 @@ def _nested(
             for i, tile in enumerate(device.gemm_tiles)
         ]
     position = int(parts[1])
-    whole = [{**tile, parts[2]: dict(entry)} if i == position else tile
-             for i, tile in enumerate(tiles)]  # fmt: skip
+    whole = [dict(tile) for tile in tiles]
+    whole[position][parts[2]] = dict(entry)
     return {"gemm_tiles": whole}
 
 

@@ -15,7 +15,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     """List the shipped models, or show one: by name, or from a YAML or Hugging Face file."""
     del quiet
     from projector.config import resources
-    from projector.config.load import load_model
+    from projector.config.model_file import load_model
 
     names = resources.shipped("models") if name is None else [name]
     models = {each: load_model(each) for each in names}

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.model import ModelConfig
+from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 
@@ -49,8 +50,6 @@ class Job(Config):
     @field_validator("model", mode="before")
     @classmethod
     def _model_by_name(cls, value: Any) -> Any:
-        from projector.config.load import load_model
-
         return value if isinstance(value, ModelConfig) else load_model(value, key="")
 
     @model_validator(mode="before")

@@ -1,7 +1,6 @@
-"""Reading jobs and models from wherever users keep them."""
+"""Reading jobs from wherever users keep them."""
 
 import copy
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -9,15 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from projector.config import resources
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_network, merge
+from projector.config.device import load_network
 from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
+from projector.config.model_file import load_model, model_data, read_json
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
-from projector.config.yaml_file import base_of, beside, parse_yaml, read_text, read_yaml
+from projector.config.yaml_file import beside, parse_yaml, read_text, read_yaml
 from projector.errors import ConfigError
 
 _ARGUMENT_SUFFIXES = {".sh", ".args", ".txt"}
@@ -140,40 +139,6 @@ def _check_arguments(source: Any, overrides: Any) -> None:
         raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
 
 
-def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") -> ModelConfig:
-    """Read an architecture by shipped name, from a YAML or Hugging Face JSON file, or a mapping.
-
-    A mapping or file with ``extends: NAME`` starts from that model and overrides it. A file that a
-    file extends is found from the folder of the one that says so.
-    """
-    data = model_data(source, key=key)
-    return ModelConfig.parse(data, path=key)
-
-
-def model_data(source: Any, *, key: str = "model") -> dict[str, Any]:
-    """Return the native mapping of an architecture, with ``extends`` resolved."""
-    if isinstance(source, ModelConfig):
-        return source.model_dump(exclude_unset=True)
-    if isinstance(source, Mapping):
-        data = {str(name): value for name, value in source.items()}
-        base = data.pop("extends", None)
-        if "model_type" in data or "architectures" in data:
-            return _from_huggingface(data, name="", key=key)
-        return data if base is None else merge(model_data(base, key=key), data)
-    if not isinstance(source, str | Path):
-        msg = f"{key or 'model'}: a model is a name, a file or a mapping, got {source!r}"
-        raise ConfigError(msg, key=key, value=source, allowed="a name, a file or a mapping")
-    text = str(source)
-    if text.endswith(".json"):
-        return _from_huggingface(_read_json(Path(text)), name=Path(text).parent.name, key=key)
-    if text.endswith((".yaml", ".yml")):
-        data = read_yaml(text, key=key or "model")
-        base = base_of(data, text)
-        return model_data(data if base is None else {**data, "extends": base}, key=key)
-    path = resources.find("models", text, key=key or "model")
-    return {"name": path.stem, **read_yaml(path)}
-
-
 def parse_override(text: str) -> tuple[str, Any]:
     """Split ``key=value`` of the command line; the value is read as YAML.
 
@@ -194,7 +159,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, s
         from projector.config.formats.megatron import read_megatron
 
         return read_megatron(read_text(path), name=path.stem)
-    data = _read_json(path) if path.suffix == ".json" else read_yaml(path)
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if "modules" in data:
         from projector.config.formats.primus import read_primus
 
@@ -219,25 +184,6 @@ def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     if "model" in data:
         resolved["model"] = beside(data["model"], folder)
     return resolved
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        msg = f"{path} is not valid JSON: {error}"
-        raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object") from None
-    if not isinstance(data, dict):
-        msg = f"{path} holds a {type(data).__name__}, not a JSON object"
-        raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object")
-    return data
-
-
-def _from_huggingface(data: Mapping[str, Any], *, name: str, key: str) -> dict[str, Any]:
-    from projector.config.formats.huggingface import read_huggingface
-
-    model, _ = read_huggingface(data, name=name, key=key or "model")
-    return model.model_dump(exclude_unset=True)
 
 
 def _job_data(job: Job) -> dict[str, Any]:

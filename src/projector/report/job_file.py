@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
-from projector.config.load import load_model
+from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 

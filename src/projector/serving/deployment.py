@@ -7,8 +7,8 @@ from pydantic import NonNegativeFloat, PositiveInt, field_validator, model_valid
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.gemm import MatrixType
-from projector.config.load import load_model
 from projector.config.model import ModelConfig
+from projector.config.model_file import load_model
 from projector.errors import ConfigError
 
 

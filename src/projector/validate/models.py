@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from projector.config import resources
-from projector.config.load import model_data
+from projector.config.model_file import model_data
 from projector.errors import ProjectorError
 
 

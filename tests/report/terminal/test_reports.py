@@ -48,7 +48,7 @@ def test_no_number_is_cut(results, width):
 def test_other_reports_keep_to_the_width(results, width):
     from projector.config import resources
     from projector.config.device import load_device
-    from projector.config.load import load_model
+    from projector.config.model_file import load_model
 
     first, second, *_ = results.values()
     models = {name: load_model(name) for name in resources.shipped("models")}

@@ -13,6 +13,7 @@ from projector.config.formats._megatron_fields import (
     Triple,
     translate,
 )
+from projector.config.model_file import model_data
 from projector.config.yaml_file import parse_yaml, read_yaml
 from projector.errors import ConfigError, UnsupportedError
 
@@ -203,8 +204,6 @@ def _architecture(
     model: str, path: Path, environ: Mapping[str, str], used: dict[str, str], warnings: list[str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return a shipped architecture, or the settings of the model file and its presets."""
-    from projector.config.load import model_data
-
     name = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     if resources.normalise(name) in resources.index("models"):
         return model_data(name), {}

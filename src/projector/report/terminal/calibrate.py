@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 from rich.table import Table
 
-from projector.calibrate.run import Calibration, Change, Fitted
+from projector.calibrate.result import Calibration, Change, Fitted
 from projector.report.terminal.tables import add_row, grid, percent, section
 
 
