@@ -21,12 +21,12 @@ FUNCTIONS = {
     "log2": math.log2,
 }
 
-_NODES = (
-    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd,
-    ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Compare,
-    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.IfExp, ast.Constant,
-    ast.Name, ast.Load, ast.Tuple, ast.List, ast.Call,
-)  # fmt: skip
+_LOGIC = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.IfExp)
+_ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_EQUALITY = (ast.Compare, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OPERANDS = (ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Tuple, ast.List, ast.Call)
+_NODES = _LOGIC + _ARITHMETIC + _EQUALITY + _ORDER + _OPERANDS
 
 LONGEST = 1000
 """Characters of an expression; a longer one is a mistake, or nests deeper than Python compiles."""

@@ -30,13 +30,12 @@ MOST_CHOICES = 1 << 17
 
 _WORLD = ("cluster.nodes", "cluster.gpus_per_node")
 _DENSE = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
+_BATCH = ("training.global_batch_size", "training.micro_batch_size")
 _DERIVED_FROM = {
     "gpus": _WORLD,
     "dp": _WORLD + _DENSE,
-    "microbatches": (
-        *_WORLD, *_DENSE, "training.global_batch_size", "training.micro_batch_size",
-    ),
-}  # fmt: skip
+    "microbatches": _WORLD + _DENSE + _BATCH,
+}
 DERIVED = tuple(_DERIVED_FROM)
 """What expressions may read besides fields, and the fields it follows from."""
 

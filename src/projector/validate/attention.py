@@ -42,9 +42,16 @@ training a kernel of t seconds has gone t / (t + this): published rows of 10 ms 
 14 % behind shorter ones on H200 and Blackwell, and 10 to 60 ms fit them equally well."""
 
 IMPLEMENTATIONS = (
-    "FlashAttention-2", "FlashAttention-3", "cuDNN", "TransformerEngine", "TensorRT-LLM FMHA",
-    "vLLM", "CK", "AITER", "HipKittens",
-)  # fmt: skip
+    "FlashAttention-2",
+    "FlashAttention-3",
+    "cuDNN",
+    "TransformerEngine",
+    "TensorRT-LLM FMHA",
+    "vLLM",
+    "CK",
+    "AITER",
+    "HipKittens",
+)
 """Kernels that are mature enough to be compared, by the beginning of their name."""
 
 _EXTENTS = ("batch", "q_heads", "kv_heads", "seq_len", "head_dim", "v_head_dim")
@@ -138,9 +145,14 @@ def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> NDArra
     for backward in (False, True):
         wanted = np.array([case.backward if backward else case.forward for case in cases])
         time_s, _ = attention_time_columns(
-            extents[wanted], causal[wanted], window[wanted],
-            np.full(int(wanted.sum()), int(backward)), code[wanted], device[wanted], records,
-        )  # fmt: skip
+            extents[wanted],
+            causal[wanted],
+            window[wanted],
+            np.full(int(wanted.sum()), int(backward)),
+            code[wanted],
+            device[wanted],
+            records,
+        )
         total_s[wanted] += time_s
     return total_s
 

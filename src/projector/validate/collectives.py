@@ -121,9 +121,13 @@ def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> N
         plain = ~exchanges
         work = [case.work for case in cases if not isinstance(case.work, _Routing)]
         time_s[plain], _ = collective_time_columns(
-            [OPERATIONS.index(operation) for operation, _ in work], [size for _, size in work],
-            ranks[plain], local[plain], fabric[plain], fabrics,
-        )  # fmt: skip
+            [OPERATIONS.index(operation) for operation, _ in work],
+            [size for _, size in work],
+            ranks[plain],
+            local[plain],
+            fabric[plain],
+            fabrics,
+        )
     if exchanges.any():
         sent = np.array(
             [
@@ -329,11 +333,18 @@ def _why_not_eligible(row: Row) -> str:
 KIND = Kind(
     name="collectives_measured",
     columns=(
-        "gpu", "n_nodes", "n_gpus", "collective", "message_bytes", "value", "unit", "metric",
+        "gpu",
+        "n_nodes",
+        "n_gpus",
+        "collective",
+        "message_bytes",
+        "value",
+        "unit",
+        "metric",
         "notes",
     ),
     why_not_eligible=_why_not_eligible,
     project=project,
     read=read,
     precision="",
-)  # fmt: skip
+)

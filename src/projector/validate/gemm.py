@@ -136,9 +136,13 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
         ]
     )
     gemm_s, _, _ = gemm_time_columns(
-        np.array([case.extents for case in cases]), np.array([case.code for case in cases]),
-        np.array([case.out_bytes for case in cases]), efficiency, device, records,
-    )  # fmt: skip
+        np.array([case.extents for case in cases]),
+        np.array([case.code for case in cases]),
+        np.array([case.out_bytes for case in cases]),
+        efficiency,
+        device,
+        records,
+    )
     around_s = [_around_s(device_for(case.setup.device), case) for case in cases]
     least_s = [case.least_us * MICROSECOND for case in cases]
     time_s: NDArray[np.float64] = np.maximum(gemm_s + np.array(around_s), least_s)
@@ -171,9 +175,13 @@ def _record(device: Device, setup: _Setup) -> NDArray[np.void]:
     if setup.tile:
         rows, columns, high, wide, pair = setup.tile
         tile = GemmTile(
-            m=rows, n=columns, k_bytes=device.gemm_tiles[0].k_bytes, cluster_m=high,
-            cluster_n=wide, pair="m" if pair else None,
-        )  # fmt: skip
+            m=rows,
+            n=columns,
+            k_bytes=device.gemm_tiles[0].k_bytes,
+            cluster_m=high,
+            cluster_n=wide,
+            pair="m" if pair else None,
+        )
         records[0]["tiles"][0] = tile_row(device, tile)
         records[0]["num_tiles"] = 1
         records[0]["gemm_max_split"] = 0

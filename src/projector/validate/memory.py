@@ -11,12 +11,9 @@ from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, failed, number
 from projector.validate.models import is_hybrid
-from projector.validate.training import evaluate_all
+from projector.validate.training import JOB_COLUMNS, evaluate_all
 
-_COLUMNS = (
-    "model", "gpu", "n_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp",
-    "vpp", "cp", "ep", "component", "mem_gib", "kind",
-)  # fmt: skip
+_COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
 
 
 def why_not_eligible(row: Row) -> str:

@@ -46,11 +46,8 @@ MAX_EXPERTS = 1 << 14
 MAX_PICKS = 1 << 26
 """Sizes beyond these are no measurement, and would not fit into memory."""
 
-_COLUMNS = (
-    "gpu", "dtype", "gated", "num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep",
-    "distribution", "time_us",
-)  # fmt: skip
 _COUNTS = ("num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
+_COLUMNS = ("gpu", "dtype", "gated", *_COUNTS, "distribution", "time_us")
 
 
 @dataclass(frozen=True, slots=True)

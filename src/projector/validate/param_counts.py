@@ -13,9 +13,8 @@ from projector.operations.counts import count_model
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Kind, Outcome, Row, failed, integer
 from projector.validate.models import model_of
 
-_COLUMNS = (
-    "model", "layers", "hidden", "ffn", "heads", "vocab", "computed_total", "computed_active",
-)  # fmt: skip
+_SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
+_COLUMNS = ("model", *_SHAPE, "computed_total", "computed_active")
 
 _DIMENSIONS = {
     "layers": "num_layers",

@@ -32,10 +32,10 @@ PROMPT_TOKENS, NEW_TOKENS = 5, 200
 """Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
 Decode is then bound by the weights and hardly depends on them."""
 
-_COLUMNS = (
-    "model", "gpu", "n_gpus", "precision", "tp", "pp", "phase", "batch_or_concurrency",
-    "input_len", "output_len", "value", "unit",
-)  # fmt: skip
+_DEPLOYMENT = ("model", "gpu", "n_gpus", "precision", "tp", "pp")
+_LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
+_COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
+
 
 _WEIGHT_ONLY = {"int8": 8, "int4": 4}
 _MAX_LENGTH = 1 << 27

@@ -14,10 +14,11 @@ from projector.validate.models import is_hybrid
 BATCH = 96
 """Jobs evaluated together."""
 
-_COLUMNS = (
-    "model", "gpu", "n_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp",
-    "vpp", "cp", "ep", "task", "tokens_per_s_per_gpu", "step_time_s",
-)  # fmt: skip
+_SIZES = ("seq_len", "micro_batch", "global_batch", "tp", "pp", "vpp", "cp", "ep")
+JOB_COLUMNS = ("model", "gpu", "n_gpus", "precision", *_SIZES)
+"""Columns that describe the job of a row."""
+
+_COLUMNS = (*JOB_COLUMNS, "task", "tokens_per_s_per_gpu", "step_time_s")
 
 
 def why_not_eligible(row: Row) -> str:
