@@ -1,0 +1,1 @@
+"""How the ``config.json`` of each Hugging Face architecture is read."""

@@ -1,0 +1,156 @@
+"""Typed access to the keys of a ``config.json``, which names the key in every error."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from projector.errors import ConfigError, UnsupportedError
+
+MAX_LAYERS: Final = 10_000
+"""Layers we expand patterns for; `ModelConfig` has the same bound."""
+
+MAX_HEADS: Final = 10_000
+"""Query heads of one layer; `ModelConfig` lists the divisors when key/value heads do not fit."""
+
+MAX_EXTENT: Final = 10**12
+"""Above this a number is no dimension of a model."""
+
+REQUIRED: Final[Any] = object()
+"""Default of a key that has to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One mapping of a ``config.json``."""
+
+    data: Mapping[str, Any]
+    path: str
+    """Dotted position of the mapping, put before every key in an error."""
+    warnings: list[str] = field(default_factory=list)
+    """Sentences on what is not modelled; nested mappings add to the same list."""
+
+    @classmethod
+    def of(cls, data: Any, path: str, warnings: list[str] | None = None) -> "ConfigFile":
+        """Return the access to ``data``, or raise `ConfigError` if it is no mapping."""
+        if not isinstance(data, Mapping):
+            msg = f"{path}: a Hugging Face config is a mapping, not {type(data).__name__}"
+            raise ConfigError(msg, key=path, value=data, allowed="the contents of a config.json")
+        return cls(data, path, [] if warnings is None else warnings)
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.data.get(name) is not None
+
+    def warn(self, what: str) -> None:
+        """Note what would change the projection and is not modelled."""
+        self.warnings.append(f"not modelled: {what}")
+
+    def integer(
+        self, name: str, default: Any = REQUIRED, *, least: int = 1, most: int = MAX_EXTENT
+    ) -> int:
+        """Return a whole number from ``least`` to ``most``; null is an error."""
+        value = self._value(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.error(name, "a whole number")
+        if not least <= value <= most:
+            raise self.error(name, f"between {least} and {most}")
+        return value
+
+    def optional_integer(self, name: str, default: Any = None) -> int | None:
+        """Return a whole number, or none where the key is null."""
+        if name in self.data and self.data[name] is None:
+            return None
+        if name not in self.data and default is None:
+            return None
+        return self.integer(name, default, least=0)
+
+    def flag(self, name: str, default: Any = REQUIRED) -> bool:
+        """Return true or false; null is an error."""
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def text(self, name: str, default: Any = REQUIRED) -> str:
+        """Return a string; null is an error."""
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self.error(name, "a string")
+        return value
+
+    def sequence(self, name: str, kind: type) -> list[Any]:
+        """Return a list whose items are all of one type; absent or null means empty."""
+        value = self.data.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
+            raise self.error(name, f"a list of {kind.__name__}")
+        return value
+
+    def child(self, name: str, *, required: bool = False) -> "ConfigFile":
+        """Return a nested mapping; an absent one is empty."""
+        value = self._value(name, REQUIRED if required else {})
+        return ConfigFile.of(value, self.key(name), self.warnings)
+
+    def key(self, name: str) -> str:
+        """Return the dotted position of a key."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def error(self, name: str, allowed: str) -> ConfigError:
+        """Return the error of a value that is not ``allowed``."""
+        value = self.data.get(name)
+        msg = f"{self.key(name)} should be {allowed} (got {value!r:.60})"
+        return ConfigError(msg, key=self.key(name), value=value, allowed=allowed)
+
+    def unsupported(self, name: str, why: str, allowed: Any = None) -> UnsupportedError:
+        """Return the error of a value that cannot be described."""
+        value = self.data.get(name)
+        msg = f"{self.key(name)} = {value!r:.60}: {why}"
+        return UnsupportedError(msg, key=self.key(name), value=value, allowed=allowed)
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.data.get(name, default)
+        if value is REQUIRED:
+            msg = f"{self.key(name)} is missing from the Hugging Face config"
+            raise ConfigError(msg, key=self.key(name), allowed="a value, there is no default")
+        return value
+
+
+Reader = Callable[[ConfigFile], Any]
+"""Reads one value, which stands under a key of its own."""
+
+Fields = dict[str, Any]
+"""Native field -> its `Reader`, or the value that the architecture fixes."""
+
+
+def integer(name: str, default: Any = REQUIRED, *, most: int = MAX_EXTENT) -> Reader:
+    """Read a whole number."""
+    return lambda config: config.integer(name, default, most=most)
+
+
+def optional(name: str, default: Any = None) -> Reader:
+    """Read a whole number or null."""
+    return lambda config: config.optional_integer(name, default)
+
+
+def switch(name: str, *, default: bool, on: Any = True, off: Any = False) -> Reader:
+    """Read a flag that stands for one of two values."""
+    return lambda config: on if config.flag(name, default) else off
+
+
+def activation(name: str, meanings: Mapping[str, str], default: str) -> Reader:
+    """Read the name of an activation."""
+
+    def read(config: ConfigFile) -> str:
+        given = config.text(name, default)
+        if given not in meanings:
+            why = f"this activation is not modelled; known: {', '.join(meanings)}"
+            raise config.unsupported(name=name, why=why, allowed=list(meanings))
+        return meanings[given]
+
+    return read
+
+
+def read_fields(fields: Fields, config: ConfigFile) -> dict[str, Any]:
+    """Return the value of every field, read in the order of the table."""
+    return {name: value(config) if callable(value) else value for name, value in fields.items()}
