@@ -6,9 +6,9 @@ import textwrap
 import pytest
 
 from projector.config.formats._expression import int_or_list, integer
-from projector.config.formats._megatron_fields import layout_stages
 from projector.config.formats._shell import Script
 from projector.config.formats.megatron import read_megatron
+from projector.config.formats.megatron_settings.parallelism import layout_stages
 from projector.config.load import load_job
 from projector.errors import ConfigError, UnsupportedError
 

@@ -4,13 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from projector.config.formats._megatron_fields import (
-    MEGATRON_DEFAULTS,
-    Dialect,
-    Triple,
-    translate,
-)
 from projector.config.formats._shell import Script
+from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
+from projector.config.formats.megatron_settings.settings import Dialect
+from projector.config.formats.megatron_settings.translate import Triple, translate
 from projector.errors import ConfigError, UnsupportedError
 
 _FLAG = re.compile(r"--?[A-Za-z]")

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from projector.config import resources
-from projector.config.formats._megatron_fields import (
-    MEGATRON_DEFAULTS,
-    Dialect,
-    Triple,
-    translate,
-)
+from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
+from projector.config.formats.megatron_settings.settings import Dialect
+from projector.config.formats.megatron_settings.translate import Triple, translate
 from projector.config.model_file import model_data
 from projector.config.yaml_file import parse_yaml, read_yaml
 from projector.errors import ConfigError, UnsupportedError

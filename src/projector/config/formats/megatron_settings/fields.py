@@ -1,0 +1,225 @@
+"""The settings that are taken over, by Megatron's name in code."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from projector.config.formats.megatron_settings.values import (
+    Converter,
+    flag,
+    integer,
+    layer_pattern,
+    number,
+    one_of,
+)
+
+
+class Field(NamedTuple):
+    """One setting that is one field here."""
+
+    name: str
+    """Megatron's name."""
+    section: str
+    """Dotted mapping of a native job that has the field."""
+    convert: Converter
+    native: str = ""
+    """Native name of the field, where it is another one."""
+
+    @property
+    def target(self) -> str:
+        """Dotted field of a native job."""
+        return f"{self.section}.{self.native or self.name}"
+
+
+def _same(names: str) -> dict[str, str]:
+    return {name: name for name in names.split()}
+
+
+def _one_of(spellings: Mapping[Any, str]) -> Converter:
+    """Return a converter from the names that Megatron has for each native value."""
+    return one_of({name: value for value, names in spellings.items() for name in names.split()})
+
+
+FIELDS = (
+    Field("num_layers", "model", integer),
+    Field("hidden_size", "model", integer),
+    Field("ffn_hidden_size", "model", integer),
+    Field("num_attention_heads", "model", integer),
+    Field("kv_channels", "model", integer),
+    Field("max_position_embeddings", "model", integer),
+    Field("normalization", "model", _one_of(_same("rmsnorm layernorm"))),
+    Field("mtp_num_layers", "model", integer),
+    Field("tensor_model_parallel_size", "parallelism", integer, "tp"),
+    Field("pipeline_model_parallel_size", "parallelism", integer, "pp"),
+    Field("context_parallel_size", "parallelism", integer, "cp"),
+    Field("expert_model_parallel_size", "parallelism", integer, "ep"),
+    Field("expert_tensor_parallel_size", "parallelism", integer, "etp"),
+    Field("sequence_parallel", "parallelism", flag),
+    Field("decoder_first_pipeline_num_layers", "parallelism", integer),
+    Field("decoder_last_pipeline_num_layers", "parallelism", integer),
+    Field("account_for_embedding_in_pipeline_split", "parallelism", flag),
+    Field("account_for_loss_in_pipeline_split", "parallelism", flag),
+    Field("ddp_bucket_size", "parallelism", integer),
+    Field("microbatch_group_size_per_vp_stage", "parallelism", integer),
+    Field("overlap_grad_reduce", "parallelism", flag),
+    Field("overlap_param_gather", "parallelism", flag),
+    Field("tp_comm_overlap", "parallelism", flag),
+    Field("overlap_moe_expert_parallel_comm", "parallelism", flag),
+    Field("torch_fsdp2_reshard_after_forward", "parallelism", flag, "fsdp_reshard_after_forward"),
+    Field("micro_batch_size", "training", integer),
+    Field("global_batch_size", "training", integer),
+    Field("seq_length", "training", integer),
+    Field("fp8_param_gather", "training", flag),
+    Field("cross_entropy_loss_fusion", "training", flag, "cross_entropy_fusion"),
+    Field("moe_permute_fusion", "training.moe", flag, "permute_fusion"),
+    Field("moe_expert_capacity_factor", "training.moe", number, "capacity_factor"),
+    Field("nnodes", "cluster", integer, "nodes"),
+    Field("nproc_per_node", "cluster", integer, "gpus_per_node"),
+)
+"""Settings of any job; they are read in this order."""
+
+_SHARED_WIDTH = "moe_shared_expert_intermediate_size"
+EXPERT_FIELDS = (
+    Field("num_experts", "model.moe", integer),
+    Field("moe_router_topk", "model.moe", integer, "router_topk"),
+    Field("moe_ffn_hidden_size", "model.moe", integer, "ffn_hidden_size"),
+    Field(
+        "moe_shared_expert_intermediate_size", "model.moe", integer, "shared_expert_ffn_hidden_size"
+    ),
+    Field("moe_shared_expert_gate", "model.moe", flag, "shared_expert_gate"),
+    Field("moe_layer_freq", "model.moe", layer_pattern, "layer_freq"),
+    Field("moe_router_num_groups", "model.moe", integer, "num_groups"),
+    Field("moe_router_group_topk", "model.moe", integer, "group_topk"),
+    Field("num_shared_experts", "model.moe", integer),
+)
+"""Settings of a mixture of experts."""
+
+LATENT_FIELDS = (
+    Field("q_lora_rank", "model.mla", integer),
+    Field("kv_lora_rank", "model.mla", integer),
+    Field("qk_head_dim", "model.mla", integer),
+    Field("qk_pos_emb_head_dim", "model.mla", integer),
+    Field("v_head_dim", "model.mla", integer),
+)
+"""Settings of multi-head latent attention."""
+
+MOMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Number formats of an optimizer's moments."""
+
+CHOICES = {
+    "attention_backend": _one_of(_same("auto flash fused") | {"unfused": "unfused local"}),
+    "cp_comm_type": _one_of(
+        {"p2p": "p2p ring", "all_gather": "all_gather allgather", "a2a": "a2a a2a+p2p"}
+    ),
+    "data_parallel_sharding_strategy": _one_of(
+        {0: "no_shard", 1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
+    ),
+    "exp_avg_dtype": _one_of(_same(" ".join(MOMENT_BYTES))),
+    "exp_avg_sq_dtype": _one_of(_same(" ".join(MOMENT_BYTES))),
+    "fp8": _one_of(_same("hybrid e4m3")),
+    "fp8_recipe": _one_of(_same("delayed tensorwise rowwise blockwise mxfp8")),
+    "moe_flex_dispatcher_backend": _one_of({"deepep": "deepep hybridep"}),
+    "moe_token_dispatcher_type": _one_of(
+        {"alltoall": "alltoall alltoall_seq", "allgather": "allgather", "deepep": "flex"}
+    ),
+    "optimizer": _one_of(
+        {"adam": "adam adamw", "sgd": "sgd", "muon": "muon dist_muon adaptive_muon"}
+    ),
+    "position_embedding_type": _one_of(
+        {"rope": "rope mrope yarn", "learned": "learned_absolute relative"} | _same("alibi none")
+    ),
+    "pp_algorithm": _one_of(
+        {
+            "1f1b": "1f1b",
+            "interleaved": "1f1b_interleaved",
+            "gpipe": "gpipe",
+            "zerobubble": "zero_bubble zero_bubble_heuristic zerobubble",
+            "zbv-formatted": "zbv_formatted",
+            "zbv-greedy-half": "zbv_greedy zbv_greedy_half v_half",
+            "zbv-greedy-min": "v_min zbv_greedy_min",
+            "seaailab-ilp": "seaailab_ilp",
+        }
+    ),
+    "recompute_granularity": _one_of(_same("none selective full")),
+    "recompute_method": _one_of(_same("uniform block")),
+    "zero_bubble_v_schedule_mem_setup": _one_of(
+        {"zbv-greedy-half": "half", "zbv-greedy-min": "min", "zbv-greedy-zb": "zb"}
+    ),
+}
+"""What the names mean that a setting can take; rules read these settings with others."""
+
+_OTHERS_TEXT = """
+vocab_size padded_vocab_size make_vocab_size_divisible_by untie_embeddings_and_output_weights
+swiglu quick_geglu squared_relu add_bias_linear add_qkv_bias group_query_attention
+num_query_groups use_rotary_position_embeddings add_position_embedding
+qk_layernorm window_size window_attn_skip_freq softmax_type multi_latent_attention
+use_sink_attention sink_sliding_window sink_window_even_layers_only
+num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
+virtual_pipeline_model_parallel_size pipeline_model_parallel_layout
+use_distributed_optimizer use_torch_fsdp2 use_megatron_fsdp
+bf16 fp16 fp4 fp4_recipe first_last_layers_bf16 num_layers_at_start_in_bf16
+num_layers_at_end_in_bf16 accumulate_allreduce_grads_in_fp32 grad_reduce_in_bf16
+main_grads_dtype main_params_dtype use_precision_aware_optimizer recompute_activations
+recompute_num_layers recompute_modules recompute_layer_ids moe_layer_recompute
+optimizer_cpu_offload optimizer_offload_fraction moe_enable_deepep
+moe_pad_expert_input_to_capacity moe_router_force_load_balancing
+moe_grouped_gemm use_turbo_deepep turbo_sync_free_moe_stage enable_primus_turbo
+no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_impl
+cuda_graph_scope use_flash_attn transformer_impl patch_zero_bubble
+enable_zero_bubble zero_bubble_v_schedule enable_optimizer_post_validation
+zero_bubble_max_pending_backward overlap_p2p_comm patch_primus_pipeline spec
+"""
+
+_PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)
+TAKEN_OVER = {field.name for field in _PLAIN} | CHOICES.keys() | set(_OTHERS_TEXT.split())
+"""Every setting that a field or a rule reads."""
+
+ALIASES = {
+    "decoder_num_layers": "num_layers",
+    "encoder_seq_length": "seq_length",
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "pipeline_parallel_size": "pipeline_model_parallel_size",
+    "fp8_format": "fp8",
+    "fp4_format": "fp4",
+    "num_moe_experts": "num_experts",
+    "use_custom_fsdp": "use_megatron_fsdp",
+    "overlap_p2p_communication": "overlap_p2p_comm",
+    "rope_fusion": "apply_rope_fusion",
+    "use_turbo_grouped_mlp": "use_turbo_grouped_gemm",
+    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
+}
+"""Other names of the same setting."""
+
+MEGATRON_DEFAULTS: dict[str, Any] = {
+    "sequence_parallel": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "normalization": "LayerNorm",
+    "position_embedding_type": "learned_absolute",
+    "add_bias_linear": True,
+    "make_vocab_size_divisible_by": 128,
+    "softmax_type": "vanilla",
+    "moe_router_topk": 2,
+    "moe_layer_freq": 1,
+    "moe_token_dispatcher_type": "allgather",
+    "moe_permute_fusion": False,
+    "moe_grouped_gemm": False,
+    "cross_entropy_loss_fusion": False,
+    "kv_lora_rank": 32,
+    "qk_head_dim": 128,
+    "qk_pos_emb_head_dim": 64,
+    "v_head_dim": 128,
+    "fp8_recipe": "delayed",
+    "fp4_recipe": "nvfp4",
+    "optimizer": "adam",
+    "optimizer_offload_fraction": 1.0,
+    "exp_avg_dtype": "fp32",
+    "exp_avg_sq_dtype": "fp32",
+    "main_params_dtype": "fp32",
+    "recompute_granularity": "none",
+    "data_parallel_sharding_strategy": "no_shard",
+    "cuda_graph_impl": "none",
+    "attention_backend": "auto",
+    "transformer_impl": "transformer_engine",
+    "zero_bubble_v_schedule_mem_setup": "half",
+}
+"""Megatron-LM's defaults where they can differ from this package's; other switches are off."""

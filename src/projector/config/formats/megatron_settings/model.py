@@ -1,0 +1,213 @@
+"""Settings that describe the architecture, over a base architecture or without one."""
+
+import re
+from typing import Any
+
+from projector.config.formats.megatron_settings.fields import CHOICES, EXPERT_FIELDS, LATENT_FIELDS
+from projector.config.formats.megatron_settings.settings import Settings
+from projector.config.formats.megatron_settings.values import (
+    bad,
+    integer,
+    integers,
+    layer_pattern,
+    words,
+)
+
+
+def layer_spec(settings: Settings) -> None:
+    """Judge a specification of layers, which is Python code, by its name."""
+    if not settings.has("spec"):
+        return
+    text = " ".join(settings.read("spec", words))
+    if re.search("mamba|hybrid", text, re.IGNORECASE):
+        settings.refuse("spec", f" {text}: hybrid Mamba models are not supported", value=text)
+    if not re.search("gpt|^local$", text, re.IGNORECASE):
+        settings.warn("spec", f" {text} is projected as Megatron's GPT layers")
+
+
+def required(settings: Settings) -> None:
+    """Refuse a model without its dimensions."""
+    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+        if settings.base is None and not settings.has(name):
+            allowed = f"{settings.spell(name)} with an integer"
+            text = " is missing; it is needed to describe the model"
+            settings.fail(name, text, allowed=allowed)
+
+
+def mlp(settings: Settings) -> None:
+    """Set activation and width of the dense MLP."""
+    names = ("swiglu", "squared_relu", "quick_geglu")
+    if settings.applies(*names):
+        settings.put("model.activation", _activation(settings), *names)
+    if settings.base is None and not settings.has("ffn_hidden_size"):
+        width = 4 * settings.integer("hidden_size")
+        if settings.on("swiglu"):
+            width = int((width * 2 / 3) / 64) * 64
+        settings.put("model.ffn_hidden_size", width)
+
+
+def _activation(settings: Settings) -> str:
+    meanings = {"swiglu": "swiglu", "quick_geglu": "geglu", "squared_relu": "squared_relu"}
+    return next((ours for name, ours in meanings.items() if settings.on(name)), "gelu")
+
+
+def biases(settings: Settings) -> None:
+    """Set which projections have a bias, and whether the output layer has weights of its own."""
+    names = ("add_bias_linear", "add_qkv_bias")
+    if settings.applies(*names):
+        bias = settings.on("add_bias_linear")
+        qkv = "qkv" if settings.on("add_qkv_bias") else "none"
+        settings.put("model.attention_bias", "qkv+out" if bias else qkv, *names)
+        if settings.applies("add_bias_linear"):
+            settings.put("model.mlp_bias", bias, "add_bias_linear")
+    name = "untie_embeddings_and_output_weights"
+    if settings.applies(name):
+        settings.put("model.tied_embeddings", not settings.on(name), name)
+
+
+def query_groups(settings: Settings) -> None:
+    """Set the key/value heads."""
+    switch, groups = names = ("group_query_attention", "num_query_groups")
+    if not settings.applies(*names):
+        return
+    if settings.on(switch) or (settings.base is not None and settings.has(groups)):
+        settings.put("model.num_query_groups", settings.integer(groups, 1), *names)
+    elif settings.base is None and settings.has(groups):
+        text = f" was ignored, as Megatron does without {settings.spell(switch)}"
+        settings.warn(groups, text)
+
+
+def positions(settings: Settings) -> None:
+    """Set the kind of position information."""
+    kind, rotary, learned = names = (
+        "position_embedding_type",
+        "use_rotary_position_embeddings",
+        "add_position_embedding",
+    )
+    if not settings.applies(kind, rotary):
+        return
+    found = settings.read(kind, CHOICES[kind])
+    if settings.on(rotary):
+        found = "rope"
+    elif found == "learned" and settings.stated.get(learned) is False:
+        found = "none"
+    settings.put("model.position_embedding", found, *names)
+
+
+def window(settings: Settings) -> None:
+    """Set attention sinks and sliding windows."""
+    if settings.word("softmax_type") == "learnable" or settings.on("use_sink_attention"):
+        settings.put("model.attention_sinks", True, "softmax_type", "use_sink_attention")
+    layers = settings.num_layers()
+    if settings.has("window_size"):
+        widths = settings.read("window_size", integers)
+        if not widths:
+            given = settings.get("window_size")
+            raise bad(settings.spell("window_size"), given, "two integers")
+        width, windowed = max(0, widths[0]), _windowed_layers(settings, layers)
+    elif settings.on("use_sink_attention") and settings.integer("sink_sliding_window"):
+        width = settings.integer("sink_sliding_window")
+        every_other = settings.get("sink_window_even_layers_only") in (None, True)
+        windowed = (layers + 1) // 2 if every_other else layers
+    else:
+        return
+    if width:
+        names = ("window_size", "sink_sliding_window")
+        settings.put("model.sliding_window", width, *names)
+        settings.put("model.sliding_window_layers", windowed, *names)
+
+
+def _windowed_layers(settings: Settings, layers: int) -> int:
+    name = "window_attn_skip_freq"
+    pattern = settings.read(name, layer_pattern) if settings.has(name) else 0
+    if isinstance(pattern, list):
+        return sum(1 for item in pattern if item)
+    if pattern > 0:
+        return sum(1 for layer in range(1, layers + 1) if layer % pattern)
+    return layers
+
+
+def further(settings: Settings) -> None:
+    """Set multi-token prediction and the norms of queries and keys."""
+    name = "mtp_num_layers"
+    if name in settings.stated and settings.stated[name] is None and settings.base:
+        settings.put_none(f"model.{name}", 0)
+    if settings.on("qk_layernorm") and not settings.latent():
+        settings.put("model.qk_norm", "head", "qk_layernorm")
+
+
+def experts(settings: Settings) -> None:
+    """Set the mixture of experts, or take it out of the base architecture."""
+    base = settings.base_section("moe")
+    named = settings.has("num_experts")
+    if base and "num_experts" in settings.stated and not named:
+        settings.job.setdefault("model", {})["moe"] = None
+        return
+    if base is None and not named:
+        return
+    for field in EXPERT_FIELDS:
+        value = settings.get(field.name) if base is None else settings.stated.get(field.name)
+        if value is not None:
+            settings.put(field.target, field.convert(settings.spell(field.name), value), field.name)
+    if base is None and not settings.has("moe_ffn_hidden_size"):
+        dense = settings.base_section("ffn_hidden_size")
+        width = settings.native("model").get("ffn_hidden_size", dense)
+        settings.put("model.moe.ffn_hidden_size", width, "moe_ffn_hidden_size")
+    name = "moe_grouped_gemm"
+    if settings.get(name) is not None and not settings.on(name):
+        text = "Megatron runs the experts one by one, they are projected with grouped GEMMs"
+        settings.warn(name, f" is off: {text}")
+
+
+def latent_attention(settings: Settings) -> None:
+    """Set multi-head latent attention, or take it out of the base architecture."""
+    base: dict[str, Any] | None = settings.base_section("mla")
+    if not settings.latent():
+        if base:
+            switch = "multi_latent_attention"
+            settings.put("model.mla", None, switch)
+            if not settings.has("kv_channels") and "kv_channels" not in (settings.base or {}):
+                settings.put("model.kv_channels", base["v_head_dim"], switch)
+        return
+    for field in LATENT_FIELDS:
+        name = field.name
+        value = settings.get(name) if base is None else settings.stated.get(name)
+        if value is not None:
+            settings.put(field.target, integer(settings.spell(name), value), name)
+        elif base is not None and name == "q_lora_rank" and name in settings.stated:
+            settings.put_none(field.target, 0)
+
+
+def vocabulary(settings: Settings) -> None:
+    """Set the vocabulary, as it is or to be padded."""
+    padded, size, multiple = "padded_vocab_size", "vocab_size", "make_vocab_size_divisible_by"
+    if settings.has(padded):
+        settings.put("model.vocab_size", settings.integer(padded), padded)
+        settings.put("model.make_vocab_size_divisible_by", None, padded)
+        return
+    if settings.has(size):
+        settings.put("model.vocab_size", settings.integer(size), size)
+    elif settings.base is None:
+        name = settings.spell(size)
+        text = (
+            " is missing: the vocabulary's size cannot be read from a tokenizer's name; "
+            f"add {name} (for example 128256 for Llama 3)"
+        )
+        settings.fail(size, text, allowed=f"{name} with the number of tokens")
+    if settings.get(multiple) is not None:
+        settings.put(f"model.{multiple}", settings.integer(multiple), multiple)
+
+
+RULES = (
+    required,
+    mlp,
+    biases,
+    query_groups,
+    positions,
+    window,
+    further,
+    experts,
+    latent_attention,
+    vocabulary,
+)
+"""The order in which the rules look at the settings."""

@@ -1,0 +1,118 @@
+"""Settings that say how a job is split, and the schedule of its pipeline."""
+
+import math
+import re
+
+from projector.config.formats.megatron_settings.fields import CHOICES
+from projector.config.formats.megatron_settings.settings import Settings
+from projector.config.formats.megatron_settings.values import integer, pipeline_layout
+
+
+def layout_stages(layout: str) -> int:
+    """Count the stages (model chunks) of a layout string."""
+    groups = re.finditer(r"\(([^()]*)\)\*(\d+)", layout)
+    repeated = [match[1].count("|") * (int(match[2]) - 1) for match in groups]
+    return layout.count("|") + sum(repeated) + 1
+
+
+def virtual_stages(settings: Settings) -> None:
+    """Set the model chunks of a rank: by a layout, by their number, or by their layers."""
+    pp = settings.integer("pipeline_model_parallel_size", 1)
+    name = "pipeline_model_parallel_layout"
+    if settings.has(name):
+        layout = settings.read(name, pipeline_layout)
+        settings.put(f"parallelism.{name}", layout, name)
+        stages = layout_stages(layout)
+        if stages % max(pp, 1):
+            text = f" has {stages} stages, which is no multiple of PP {pp}"
+            settings.fail(name, text, value=layout)
+        settings.put("parallelism.vpp", stages // max(pp, 1), name)
+        return
+    for name in ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
+        if settings.has(name):
+            settings.put("parallelism.vpp", settings.integer(name), name)
+            return
+    name = "num_layers_per_virtual_pipeline_stage"
+    if not settings.has(name):
+        return
+    layers = settings.num_layers() + settings.on("account_for_embedding_in_pipeline_split")
+    layers += settings.on("account_for_loss_in_pipeline_split")
+    length = settings.integer(name)
+    if length < 1 or pp < 1 or layers % (pp * length):
+        text = f" ({length}) times PP ({pp}) does not divide {layers} layers"
+        settings.fail(name, text, value=length)
+    settings.put("parallelism.vpp", layers // (pp * length), name)
+
+
+def context(settings: Settings) -> None:
+    """Set how context parallelism exchanges keys and values."""
+    name = "cp_comm_type"
+    if settings.has(name):
+        settings.put(f"parallelism.{name}", settings.choice(name), name)
+        if settings.word(name) == "a2a+p2p":
+            settings.warn(name, " a2a+p2p is projected as a2a")
+
+
+def sharding(settings: Settings) -> None:
+    """Set what data parallelism divides."""
+    strategy, fsdp = "data_parallel_sharding_strategy", "use_megatron_fsdp"
+    if settings.on("use_torch_fsdp2"):
+        settings.put("parallelism.fsdp", 2, "use_torch_fsdp2")
+        return
+    if settings.on(fsdp):
+        settings.put("parallelism.zero_stage", settings.choice(strategy), fsdp)
+        return
+    if settings.word(strategy) != "no_shard":
+        settings.warn(strategy, f" was ignored: it only works with {settings.spell(fsdp)}")
+    name = "use_distributed_optimizer"
+    settings.put("parallelism.zero_stage", int(settings.on(name)), name)
+
+
+def schedule(settings: Settings) -> None:
+    """Set the order of the pipeline's work."""
+    if settings.on("patch_primus_pipeline") and settings.has("pp_algorithm"):
+        kind = settings.read("pp_algorithm", CHOICES["pp_algorithm"])
+        if kind == "interleaved" and settings.native("parallelism").get("vpp", 1) <= 1:
+            kind = "1f1b"
+        settings.put("training.schedule", kind, "pp_algorithm")
+    elif settings.on("patch_zero_bubble") and settings.on("zero_bubble_v_schedule"):
+        setup = "zero_bubble_v_schedule_mem_setup"
+        kind = settings.choice(setup)
+        settings.put("training.schedule", kind, "zero_bubble_v_schedule", setup)
+        settings.put("parallelism.vpp", 2, "zero_bubble_v_schedule")
+    elif settings.on("patch_zero_bubble") and settings.on("enable_zero_bubble"):
+        settings.put("training.schedule", "zerobubble", "enable_zero_bubble")
+    if settings.on("patch_zero_bubble"):
+        _zero_bubble_runtime(settings)
+    # Without virtual stages Megatron turns it off; that is the default here as well.
+    if settings.has("overlap_p2p_comm") and not settings.on("overlap_p2p_comm"):
+        settings.put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
+
+
+def _zero_bubble_runtime(settings: Settings) -> None:
+    """Read what only the zero-bubble runtime looks at."""
+    name = "enable_optimizer_post_validation"
+    if settings.on(name):
+        settings.put("training.optimizer_post_validation", True, name)
+    name = "zero_bubble_max_pending_backward"
+    if settings.has(name) and settings.word(name) != "auto":
+        settings.put(f"training.{name}", settings.read(name, integer), name)
+
+
+def batch(settings: Settings) -> None:
+    """Megatron's default global batch is one microbatch for each data-parallel rank."""
+    if settings.has("global_batch_size") or not settings.has("micro_batch_size"):
+        return
+    cluster = settings.native("cluster")
+    if "gpus_per_node" not in cluster:
+        return
+    world = cluster["gpus_per_node"] * cluster.get("nodes", 1)
+    sizes = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+    )
+    split = math.prod(max(1, settings.integer(name, 1)) for name in sizes)
+    if world % split == 0:
+        micro_batches = settings.integer("micro_batch_size") * (world // split)
+        settings.put("training.global_batch_size", micro_batches, "global_batch_size")

@@ -1,0 +1,136 @@
+"""Reading the value of one Megatron-LM setting; every error names the setting as it is written."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from projector.config.formats._expression import int_or_list
+from projector.errors import ConfigError
+
+Converter = Callable[[str, Any], Any]
+"""Takes how a setting is written and what it is set to; returns the native value."""
+
+
+def _first(value: Any) -> Any:
+    """Return what counts of an argument with several words."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _unresolved(value: Any) -> bool:
+    return isinstance(value, str) and ("${" in value or "$(" in value)
+
+
+def bad(name: str, value: Any, allowed: str) -> ConfigError:
+    """Return the error of a value that is not ``allowed``."""
+    msg = f"{name} should be {allowed} (got {value!r})"
+    if value is True:
+        return ConfigError(f"{name} needs a value: {allowed}", key=name, allowed=allowed)
+    if _unresolved(value):
+        msg = f"{name} is {value!r}, which the script itself does not set; write the value there"
+    return ConfigError(msg, key=name, value=value, allowed=allowed)
+
+
+def integer(name: str, value: Any) -> int:
+    """Read a whole number."""
+    value = _first(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise bad(name, value, "an integer")
+
+
+def number(name: str, value: Any) -> float:
+    """Read a finite number."""
+    value = _first(value)
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = math.nan
+        if math.isfinite(parsed):
+            return parsed
+    raise bad(name, value, "a number")
+
+
+def flag(name: str, value: Any) -> bool:
+    """Read a switch: a bare argument, a boolean, 0 or 1."""
+    value = _first(value)
+    text = str(value).strip().lower()
+    if text in {"true", "1", "yes", "on"} or _unresolved(value):
+        return True
+    if text in {"false", "0", "no", "off"}:
+        return False
+    raise bad(name, value, "true or false")
+
+
+def word(name: str, value: Any) -> str:
+    """Read a name."""
+    value = _first(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or _unresolved(value):
+        raise bad(name, value, "a name")
+    return str(value)
+
+
+def one_of(meanings: Mapping[str, Any]) -> Converter:
+    """Return a converter that maps Megatron's names to ours."""
+
+    def convert(name: str, value: Any) -> Any:
+        text = word(name, value).lower().replace("-", "_")
+        if text not in meanings:
+            msg = f"{name} should be one of {', '.join(meanings)} (got {value!r})"
+            raise ConfigError(msg, key=name, value=value, allowed=list(meanings))
+        return meanings[text]
+
+    return convert
+
+
+def words(name: str, value: Any) -> list[str]:
+    """Read names, given one by one or in one text."""
+    given = value if isinstance(value, list) else re.split(r"[,\s]+", word(name, value).strip("[]"))
+    return [str(part).strip(" '\"") for part in given if str(part).strip()]
+
+
+def integers(name: str, value: Any) -> list[int]:
+    """Read whole numbers, given one by one or in one text."""
+    given = value if isinstance(value, list) else re.split(r"[,\s]+", str(value).strip("[]() "))
+    return [integer(name, part) for part in given if str(part).strip()]
+
+
+def layer_pattern(name: str, value: Any) -> int | list[int]:
+    """Read Megatron's layer frequency: an integer, a list, or an expression of lists."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0]
+    if isinstance(value, list):
+        return integers(name, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return int_or_list(word(name, value))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        allowed = "an integer, or a list such as ([0]*3+[1]*58)"
+        msg = f"{name} should be {allowed}: {error} (got {str(value)[:80]!r})"
+        raise ConfigError(msg, key=name, value=value, allowed=allowed) from None
+
+
+def pipeline_layout(name: str, value: Any) -> str:
+    """Return a layout string without its cosmetic commas and blanks."""
+    if isinstance(value, list):
+        letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+        try:
+            return "|".join("".join(letters[str(item)] for item in stage) for stage in value)
+        except (KeyError, TypeError):
+            raise bad(name, value, "a layout such as Et*3|(t*4|)*6t*2L") from None
+    text = re.sub(r"[,\s]", "", word(name, value))
+    body = re.sub(r"\*\d+", "", text)
+    if not text or not re.fullmatch(r"[EtmL|()]+", body) or text.count("(") != text.count(")"):
+        raise bad(name, value, "a layout such as Et*3|(t*4|)*6t*2L")
+    return text
