@@ -23,6 +23,8 @@ class Field(NamedTuple):
     convert: Converter
     native: str = ""
     """Native name of the field, where it is another one."""
+    default: Any = None
+    """Megatron's default, where it can differ from this package's."""
 
     @property
     def target(self) -> str:
@@ -46,22 +48,22 @@ FIELDS = (
     Field("num_attention_heads", "model", integer),
     Field("kv_channels", "model", integer),
     Field("max_position_embeddings", "model", integer),
-    Field("normalization", "model", _one_of(_same("rmsnorm layernorm"))),
+    Field("normalization", "model", _one_of(_same("rmsnorm layernorm")), default="LayerNorm"),
     Field("mtp_num_layers", "model", integer),
     Field("tensor_model_parallel_size", "parallelism", integer, "tp"),
     Field("pipeline_model_parallel_size", "parallelism", integer, "pp"),
     Field("context_parallel_size", "parallelism", integer, "cp"),
     Field("expert_model_parallel_size", "parallelism", integer, "ep"),
     Field("expert_tensor_parallel_size", "parallelism", integer, "etp"),
-    Field("sequence_parallel", "parallelism", flag),
+    Field("sequence_parallel", "parallelism", flag, default=False),
     Field("decoder_first_pipeline_num_layers", "parallelism", integer),
     Field("decoder_last_pipeline_num_layers", "parallelism", integer),
     Field("account_for_embedding_in_pipeline_split", "parallelism", flag),
     Field("account_for_loss_in_pipeline_split", "parallelism", flag),
     Field("ddp_bucket_size", "parallelism", integer),
     Field("microbatch_group_size_per_vp_stage", "parallelism", integer),
-    Field("overlap_grad_reduce", "parallelism", flag),
-    Field("overlap_param_gather", "parallelism", flag),
+    Field("overlap_grad_reduce", "parallelism", flag, default=False),
+    Field("overlap_param_gather", "parallelism", flag, default=False),
     Field("tp_comm_overlap", "parallelism", flag),
     Field("overlap_moe_expert_parallel_comm", "parallelism", flag),
     Field("torch_fsdp2_reshard_after_forward", "parallelism", flag, "fsdp_reshard_after_forward"),
@@ -69,24 +71,23 @@ FIELDS = (
     Field("global_batch_size", "training", integer),
     Field("seq_length", "training", integer),
     Field("fp8_param_gather", "training", flag),
-    Field("cross_entropy_loss_fusion", "training", flag, "cross_entropy_fusion"),
-    Field("moe_permute_fusion", "training.moe", flag, "permute_fusion"),
+    Field("cross_entropy_loss_fusion", "training", flag, "cross_entropy_fusion", default=False),
+    Field("moe_permute_fusion", "training.moe", flag, "permute_fusion", default=False),
     Field("moe_expert_capacity_factor", "training.moe", number, "capacity_factor"),
     Field("nnodes", "cluster", integer, "nodes"),
     Field("nproc_per_node", "cluster", integer, "gpus_per_node"),
 )
 """Settings of any job; they are read in this order."""
 
-_SHARED_WIDTH = "moe_shared_expert_intermediate_size"
 EXPERT_FIELDS = (
     Field("num_experts", "model.moe", integer),
-    Field("moe_router_topk", "model.moe", integer, "router_topk"),
+    Field("moe_router_topk", "model.moe", integer, "router_topk", default=2),
     Field("moe_ffn_hidden_size", "model.moe", integer, "ffn_hidden_size"),
     Field(
         "moe_shared_expert_intermediate_size", "model.moe", integer, "shared_expert_ffn_hidden_size"
     ),
     Field("moe_shared_expert_gate", "model.moe", flag, "shared_expert_gate"),
-    Field("moe_layer_freq", "model.moe", layer_pattern, "layer_freq"),
+    Field("moe_layer_freq", "model.moe", layer_pattern, "layer_freq", default=1),
     Field("moe_router_num_groups", "model.moe", integer, "num_groups"),
     Field("moe_router_group_topk", "model.moe", integer, "group_topk"),
     Field("num_shared_experts", "model.moe", integer),
@@ -95,10 +96,10 @@ EXPERT_FIELDS = (
 
 LATENT_FIELDS = (
     Field("q_lora_rank", "model.mla", integer),
-    Field("kv_lora_rank", "model.mla", integer),
-    Field("qk_head_dim", "model.mla", integer),
-    Field("qk_pos_emb_head_dim", "model.mla", integer),
-    Field("v_head_dim", "model.mla", integer),
+    Field("kv_lora_rank", "model.mla", integer, default=32),
+    Field("qk_head_dim", "model.mla", integer, default=128),
+    Field("qk_pos_emb_head_dim", "model.mla", integer, default=64),
+    Field("v_head_dim", "model.mla", integer, default=128),
 )
 """Settings of multi-head latent attention."""
 
@@ -190,24 +191,13 @@ ALIASES = {
 """Other names of the same setting."""
 
 MEGATRON_DEFAULTS: dict[str, Any] = {
-    "sequence_parallel": False,
-    "overlap_grad_reduce": False,
-    "overlap_param_gather": False,
-    "normalization": "LayerNorm",
+    **{field.name: field.default for field in _PLAIN if field.default is not None},
     "position_embedding_type": "learned_absolute",
     "add_bias_linear": True,
     "make_vocab_size_divisible_by": 128,
     "softmax_type": "vanilla",
-    "moe_router_topk": 2,
-    "moe_layer_freq": 1,
     "moe_token_dispatcher_type": "allgather",
-    "moe_permute_fusion": False,
     "moe_grouped_gemm": False,
-    "cross_entropy_loss_fusion": False,
-    "kv_lora_rank": 32,
-    "qk_head_dim": 128,
-    "qk_pos_emb_head_dim": 64,
-    "v_head_dim": 128,
     "fp8_recipe": "delayed",
     "fp4_recipe": "nvfp4",
     "optimizer": "adam",

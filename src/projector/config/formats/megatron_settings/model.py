@@ -86,12 +86,12 @@ def positions(settings: Settings) -> None:
     )
     if not settings.applies(kind, rotary):
         return
-    found = settings.read(kind, CHOICES[kind])
+    embedding = settings.read(kind, CHOICES[kind])
     if settings.on(rotary):
-        found = "rope"
-    elif found == "learned" and settings.stated.get(learned) is False:
-        found = "none"
-    settings.put("model.position_embedding", found, *names)
+        embedding = "rope"
+    elif embedding == "learned" and settings.stated.get(learned) is False:
+        embedding = "none"
+    settings.put("model.position_embedding", embedding, *names)
 
 
 def window(settings: Settings) -> None:

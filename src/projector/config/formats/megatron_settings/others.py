@@ -2,113 +2,110 @@
 
 from typing import Any
 
-_OFF: tuple[Any, ...] = (False, 0)
-_ON: tuple[Any, ...] = (True, 1)
+_OFFLOADED = "activation offload is set by training.activation_offload_fraction"
+_WHERE_ON = {
+    "checkpoint_activations": "use recompute_granularity",
+    "cpu_offload": _OFFLOADED,
+    "cpu_offloading": _OFFLOADED,
+    "cpu_offloading_num_layers": _OFFLOADED,
+    "defer_embedding_wgrad_compute": "the output layer's weight gradient is not deferred",
+    "delay_wgrad_compute": "weight gradients are computed with the input gradients",
+    "distribute_saved_activations": "saved activations are not divided over TP again",
+    "enable_1f1b_v": "this schedule is not available",
+    "enable_turbo_attention_float8": "attention is projected in 16 bits",
+    "fine_grained_activation_offloading": _OFFLOADED,
+    "fp32_residual_connection": "the residual stream is projected in 16 bits",
+    "fp8_dot_product_attention": "attention is projected in 16 bits",
+    "fp8_multi_head_attention": "attention is projected in 16 bits",
+    "keep_fp8_transpose_cache": "FSDP is projected without it",
+    "lora_rank": "every parameter is projected as trained",
+    "moe_extended_tp": "use expert_tensor_parallel_size",
+    "moe_router_fusion": "the router is projected as separate kernels",
+    "moe_shared_expert_overlap": "shared experts are projected one after the other with routing",
+    "moe_upcycling_granularity": "training from the first step is projected",
+    "moe_use_fused_router_with_aux_score": "the router is projected as separate kernels",
+    "moe_use_legacy_grouped_gemm": "experts are projected with the current grouped GEMM",
+    "nccl_ub": "registered buffers are not modelled",
+    "no_persist_layer_norm": "norms are projected as one kernel",
+    "offload_chunk_num": _OFFLOADED,
+    "overlap_cpu_optimizer_d2h_h2d": "optimizer offload is projected without overlap",
+    "overlap_p2p_comm_warmup_flush": "pipeline transfers follow the schedule",
+    "overlap_param_gather_with_optimizer_step": "the gather starts after the optimizer step",
+    "patch_moe_overlap": "use overlap_moe_expert_parallel_comm",
+    "qk_l2_norm": "the parameter-free norm of queries and keys is not projected",
+    "standalone_embedding_stage": "use pipeline_model_parallel_layout",
+    "turbo_fused_grouped_gemm": "experts are projected with separate grouped GEMMs",
+    "use_checkpoint_args": "the checkpoint's arguments are not read",
+    "use_rocmoe": "experts are projected with grouped GEMMs",
+    "use_sharp": "the network does not reduce",
+    "use_turbo_mega_moe": "experts are projected with grouped GEMMs",
+    "use_turbo_rms_norm": "the norm's kernel is the device's usual one",
+}
+"""What is done where a switch is on, or a number is not 0."""
+
+_WHERE_OFF = {
+    "apply_rope_fusion": "RoPE is projected as one kernel",
+    "async_tensor_model_parallel_allreduce": "input gradients are projected as Megatron's default",
+    "bias_dropout_fusion": "bias and dropout are projected as fused",
+    "bias_gelu_fusion": "the activation is projected as fused",
+    "bias_swiglu_fusion": "the activation is projected as fused",
+    "fp8_wgrad": "weight gradients are projected in FP8",
+    "gradient_accumulation_fusion": (
+        "gradient accumulation is projected as fused into the weight-gradient GEMM"
+    ),
+    "masked_softmax_fusion": "softmax is projected as part of fused attention",
+}
+"""What is done where a switch is off."""
+
+_WHERE_SEVERAL = {
+    "num_distributed_optimizer_instances": "the optimizer is sharded over all of data parallelism",
+    "num_seq_splits": "a sequence is not divided within the pipeline",
+}
+"""What is done where a number is not 1."""
+
+_WHERE_STATED = {
+    "activation_checkpoint_method": "use recompute_method",
+    "ddp_num_buckets": "use ddp_bucket_size",
+    "decoder_pipeline_manual_split_list": "use pipeline_model_parallel_layout",
+    "hierarchical_context_parallel_sizes": "context parallelism is projected on one level",
+    "pipeline_model_parallel_split_rank": "encoders are not modelled",
+    "rampup_batch_size": "the final global batch is projected",
+    "te_precision_config_file": "all linear layers are projected in one precision",
+    "yaml_cfg": "the settings inside it are not read",
+}
+"""What is done with any value."""
 
 UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "activation_checkpoint_method": ((), "use recompute_method"),
-    "apply_rope_fusion": (_ON, "RoPE is projected as one kernel"),
-    "async_tensor_model_parallel_allreduce": (
-        _ON,
-        "input gradients are projected as Megatron's default",
-    ),
-    "bias_dropout_fusion": (_ON, "bias and dropout are projected as fused"),
-    "bias_gelu_fusion": (_ON, "the activation is projected as fused"),
-    "bias_swiglu_fusion": (_ON, "the activation is projected as fused"),
-    "checkpoint_activations": (_OFF, "use recompute_granularity"),
-    "cpu_offload": (_OFF, "activation offload is set by training.activation_offload_fraction"),
-    "cpu_offloading": (_OFF, "activation offload is set by training.activation_offload_fraction"),
-    "cpu_offloading_num_layers": (
-        _OFF,
-        "activation offload is set by training.activation_offload_fraction",
-    ),
-    "decoder_pipeline_manual_split_list": ((), "use pipeline_model_parallel_layout"),
-    "ddp_num_buckets": ((), "use ddp_bucket_size"),
-    "defer_embedding_wgrad_compute": (_OFF, "the output layer's weight gradient is not deferred"),
-    "delay_wgrad_compute": (_OFF, "weight gradients are computed with the input gradients"),
-    "distribute_saved_activations": (_OFF, "saved activations are not divided over TP again"),
-    "enable_1f1b_v": (_OFF, "this schedule is not available"),
-    "enable_turbo_attention_float8": (_OFF, "attention is projected in 16 bits"),
-    "fine_grained_activation_offloading": (
-        _OFF,
-        "activation offload is set by training.activation_offload_fraction",
-    ),
-    "fp32_residual_connection": (_OFF, "the residual stream is projected in 16 bits"),
-    "fp8_dot_product_attention": (_OFF, "attention is projected in 16 bits"),
-    "fp8_multi_head_attention": (_OFF, "attention is projected in 16 bits"),
-    "fp8_wgrad": (_ON, "weight gradients are projected in FP8"),
-    "gradient_accumulation_fusion": (
-        _ON,
-        "gradient accumulation is projected as fused into the weight-gradient GEMM",
-    ),
-    "hierarchical_context_parallel_sizes": ((), "context parallelism is projected on one level"),
-    "keep_fp8_transpose_cache": (_OFF, "FSDP is projected without it"),
-    "lora_rank": (_OFF, "every parameter is projected as trained"),
-    "masked_softmax_fusion": (_ON, "softmax is projected as part of fused attention"),
-    "moe_extended_tp": (_OFF, "use expert_tensor_parallel_size"),
-    "moe_router_fusion": (_OFF, "the router is projected as separate kernels"),
-    "moe_shared_expert_overlap": (
-        _OFF,
-        "shared experts are projected one after the other with routing",
-    ),
-    "moe_upcycling_granularity": (_OFF, "training from the first step is projected"),
-    "moe_use_fused_router_with_aux_score": (_OFF, "the router is projected as separate kernels"),
-    "moe_use_legacy_grouped_gemm": (_OFF, "experts are projected with the current grouped GEMM"),
-    "nccl_ub": (_OFF, "registered buffers are not modelled"),
-    "no_persist_layer_norm": (_OFF, "norms are projected as one kernel"),
-    "num_distributed_optimizer_instances": (
-        (1, "1"),
-        "the optimizer is sharded over all of data parallelism",
-    ),
-    "num_seq_splits": ((1, "1"), "a sequence is not divided within the pipeline"),
-    "offload_chunk_num": (
-        _OFF,
-        "activation offload is set by training.activation_offload_fraction",
-    ),
-    "overlap_cpu_optimizer_d2h_h2d": (_OFF, "optimizer offload is projected without overlap"),
-    "overlap_p2p_comm_warmup_flush": (_OFF, "pipeline transfers follow the schedule"),
-    "overlap_param_gather_with_optimizer_step": (
-        _OFF,
-        "the gather starts after the optimizer step",
-    ),
-    "patch_moe_overlap": (_OFF, "use overlap_moe_expert_parallel_comm"),
-    "pipeline_model_parallel_split_rank": ((), "encoders are not modelled"),
-    "qk_l2_norm": (_OFF, "the parameter-free norm of queries and keys is not projected"),
-    "rampup_batch_size": ((), "the final global batch is projected"),
-    "standalone_embedding_stage": (_OFF, "use pipeline_model_parallel_layout"),
-    "te_precision_config_file": ((), "all linear layers are projected in one precision"),
-    "turbo_fused_grouped_gemm": (_OFF, "experts are projected with separate grouped GEMMs"),
-    "use_checkpoint_args": (_OFF, "the checkpoint's arguments are not read"),
-    "use_rocmoe": (_OFF, "experts are projected with grouped GEMMs"),
-    "use_sharp": (_OFF, "the network does not reduce"),
-    "use_turbo_mega_moe": (_OFF, "experts are projected with grouped GEMMs"),
-    "use_turbo_rms_norm": (_OFF, "the norm's kernel is the device's usual one"),
-    "yaml_cfg": ((), "the settings inside it are not read"),
+    name: (without_effect, note)
+    for without_effect, table in (
+        ((False, 0), _WHERE_ON),
+        ((True, 1), _WHERE_OFF),
+        ((1, "1"), _WHERE_SEVERAL),
+        ((), _WHERE_STATED),
+    )
+    for name, note in table.items()
 }
 """Settings that change the result and are not modelled: values without effect, what is done."""
 
-UNSUPPORTED: dict[str, str] = {
-    "encoder_num_layers": "only decoder-only models are supported, no encoders",
-    "encoder_tensor_model_parallel_size": "only decoder-only models are supported, no encoders",
-    "encoder_pipeline_model_parallel_size": "only decoder-only models are supported, no encoders",
-    "vision_pretraining": "only decoder-only models are supported, no encoders",
-    "is_hybrid_model": "hybrid Mamba models are not supported",
-    "hybrid_override_pattern": "hybrid Mamba models are not supported",
-    "hybrid_layer_pattern": "hybrid Mamba models are not supported",
-    "hybrid_attention_ratio": "hybrid Mamba models are not supported",
-    "hybrid_mlp_ratio": "hybrid Mamba models are not supported",
-    "mamba_state_dim": "hybrid Mamba models are not supported",
-    "mamba_head_dim": "hybrid Mamba models are not supported",
-    "mamba_num_groups": "hybrid Mamba models are not supported",
-    "mamba_num_heads": "hybrid Mamba models are not supported",
-    "experimental_attention_variant": "this attention is not supported",
-    "linear_attention_type": "linear attention is not supported",
-    "lfm_layer_types": "models of convolution and attention layers are not supported",
-    "heterogeneous_layers_config_path": "models whose layers all differ are not supported",
-    "heterogeneous_layers_config_encoded_json": "models whose layers all differ are not supported",
-    "retro_add_retriever": "retrieval models are not supported",
+_UNSUPPORTED = {
+    "only decoder-only models are supported, no encoders": (
+        "encoder_num_layers encoder_tensor_model_parallel_size "
+        "encoder_pipeline_model_parallel_size vision_pretraining"
+    ),
+    "hybrid Mamba models are not supported": (
+        "is_hybrid_model hybrid_override_pattern hybrid_layer_pattern hybrid_attention_ratio "
+        "hybrid_mlp_ratio mamba_state_dim mamba_head_dim mamba_num_groups mamba_num_heads"
+    ),
+    "this attention is not supported": "experimental_attention_variant",
+    "linear attention is not supported": "linear_attention_type",
+    "models of convolution and attention layers are not supported": "lfm_layer_types",
+    "models whose layers all differ are not supported": (
+        "heterogeneous_layers_config_path heterogeneous_layers_config_encoded_json"
+    ),
+    "retrieval models are not supported": "retro_add_retriever",
 }
-"""Settings without which the model would be another one."""
+UNSUPPORTED = {name: why for why, names in _UNSUPPORTED.items() for name in names.split()}
+"""Settings without which the model would be another one, and what is said of them."""
 
 _IGNORED_TEXT = """
 align_grad_reduce align_param_gather allow_padding_num_layers apply_layernorm_1p

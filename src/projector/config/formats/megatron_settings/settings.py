@@ -102,7 +102,7 @@ class Settings:
         return "" if self.get(name) is None else word(self.spell(name), self.get(name))
 
     def choice(self, name: str) -> Any:
-        """Return what the name means that a setting of `CHOICES` is set to."""
+        """Return what the name means that a setting of `CHOICES` is set to; an error shows text."""
         return CHOICES[name](self.spell(name), self.word(name))
 
     def put(self, target: str, value: Any, *names: str) -> None:
@@ -152,8 +152,8 @@ class Settings:
 
     def native(self, section: str) -> dict[str, Any]:
         """Return what has been set of a section of the job."""
-        found: dict[str, Any] = self.job.get(section, {})
-        return found
+        fields: dict[str, Any] = self.job.get(section, {})
+        return fields
 
     def num_layers(self) -> int:
         """Return the layers of the model, 0 where nothing says how many."""

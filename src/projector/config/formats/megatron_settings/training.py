@@ -119,8 +119,8 @@ def recompute(settings: Settings) -> None:
     settings.put("training.recompute.granularity", kind, *names)
     if kind == "selective" and modules is not None:
         name = "recompute_modules"
-        found = words(settings.spell(name), modules)
-        settings.put("training.recompute.modules", found, name, *names)
+        chosen = words(settings.spell(name), modules)
+        settings.put("training.recompute.modules", chosen, name, *names)
     elif kind == "full" and settings.has(layers):
         ids = _global_layers(settings, settings.read(layers, integers))
         settings.put("training.recompute.layers", ids, layers)
