@@ -87,7 +87,8 @@ class Settings:
 
     def on(self, name: str) -> bool:
         """Whether a switch is on."""
-        return self.get(name) is not None and self.read(name, flag)
+        value = self.get(name)
+        return value is not None and flag(self.spell(name), value)
 
     def read(self, name: str, convert: Converter) -> Any:
         """Return a setting as ``convert`` reads it."""
@@ -95,11 +96,13 @@ class Settings:
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return a whole number."""
-        return default if self.get(name) is None else integer(self.spell(name), self.get(name))
+        value = self.get(name)
+        return default if value is None else integer(self.spell(name), value)
 
     def word(self, name: str) -> str:
         """Return a name, ``""`` where there is none."""
-        return "" if self.get(name) is None else word(self.spell(name), self.get(name))
+        value = self.get(name)
+        return "" if value is None else word(self.spell(name), value)
 
     def choice(self, name: str) -> Any:
         """Return what the name means that a setting of `CHOICES` is set to; an error shows text."""

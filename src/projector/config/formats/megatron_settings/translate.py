@@ -17,6 +17,8 @@ from projector.config.formats.megatron_settings.settings import Dialect, Setting
 Triple = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
 """Job mapping, warnings, and origins of values that the file does not state."""
 
+_KNOWN = TAKEN_OVER | UNSUPPORTED.keys()
+
 
 def translate(
     stated: Mapping[str, Any],
@@ -66,16 +68,15 @@ def _take_over(settings: Settings) -> None:
 
 def _report_rest(settings: Settings) -> None:
     """Name what was not taken over, unless it cannot matter."""
-    known = TAKEN_OVER | UNSUPPORTED.keys()
     for name, value in settings.stated.items():
-        if name in known or value is None:
+        if name in _KNOWN or value is None:
             continue
         if name in UNMODELLED:
             without_effect, note = UNMODELLED[name]
             if not any(_same(value, one) for one in without_effect):
                 settings.warn(name, f" is not modelled: {note}")
         elif name not in IGNORED and not name.startswith(IGNORED_PREFIXES):
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            close = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85)
             hint = f"; did you mean {settings.spell(close[0])}?" if close else ""
             label = settings.dialect.label
             spelt = settings.spell(name)
