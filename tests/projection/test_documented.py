@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from projector.config.load import load_job
-from projector.projection.documented import documented_memory
+from projector.projection.api import project_memory
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mixtral_8x22b_seed_sample.yaml"
 
@@ -26,7 +26,7 @@ SMALL = ("layer_norm", "residual_add", "router", "final_layernorm")
 
 
 def test_sample_report():
-    forms = documented_memory(load_job(SAMPLE))
+    forms = project_memory(load_job(SAMPLE)).documented
     assert forms.parameters_total == 140_845_350_912
     assert forms.parameters_per_rank == 6_078_750_720
     assert round(forms.param_optimizer_gib, 2) == 79.26
@@ -66,7 +66,7 @@ def large_moe(recompute="none"):
 
 
 def test_large_moe_layer():
-    components = documented_memory(large_moe()).components
+    components = project_memory(large_moe()).documented.components
     assert round(components["moe_mlp"]["activation_gib"], 2) == 16.19
     assert round(components["self_attention"]["activation_gib"], 2) == 0.51
     assert round(components["moe_transformer_layer"]["activation_gib"]) == 18
@@ -74,6 +74,6 @@ def test_large_moe_layer():
 
 def test_full_recomputation_keeps_the_layer_input():
     job = large_moe(recompute="full")
-    kept_gib = documented_memory(job).activation_gib
+    kept_gib = project_memory(job).documented.activation_gib
     # The embedding's 0.25 GiB and the layer's checkpoint of 0.25 GiB.
     assert kept_gib == pytest.approx(0.5)

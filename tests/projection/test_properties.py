@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from projection.jobs import jobs
 from projector.config.load import load_job
 from projector.projection.api import project_jobs, project_performance
+from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
-from projector.projection.step import BREAKDOWN
 
 RATES = (
     "vector_tflops",

@@ -12,6 +12,7 @@ from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.job_pipeline import under_schedule
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
+from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
 JobLike = Job | Mapping[str, Any] | str | Path
@@ -30,7 +31,7 @@ def project_memory(job: JobLike) -> MemoryProjection:
     ProjectorError
         If the job cannot exist. A job that does not fit is projected all the same.
     """
-    return memory_projection(evaluate([load_job(job)]), 0)
+    return memory_projection(Results(evaluate([load_job(job)])), 0)
 
 
 def project_performance(
@@ -79,8 +80,8 @@ def project_jobs(
         return []
     if schedule == "all":
         return [_compare_schedules(job) for job in loaded]
-    evaluation = evaluate(loaded)
-    return [performance_projection(evaluation, row) for row in range(len(loaded))]
+    results = Results(evaluate(loaded))
+    return [performance_projection(results, row) for row in range(len(loaded))]
 
 
 def _iterable(value: Any) -> bool:
@@ -99,12 +100,12 @@ def _compare_schedules(job: Job) -> PerformanceProjection:
     for name in SCHEDULES:
         try:
             refuse_on_request(name)
-            evaluation = evaluate([under_schedule(job, name)])
+            results = Results(evaluate([under_schedule(job, name)]))
         except ProjectorError as error:
             refusal = refusal or error
             left_out.append((name, error.message))
         else:
-            candidates.append(performance_projection(evaluation, 0))
+            candidates.append(performance_projection(results, 0))
     if not candidates:
         assert refusal is not None
         raise refusal

@@ -8,7 +8,7 @@ parameters, and the schedule factor multiplies the embedding too. The physical f
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,15 +23,25 @@ from projector.units import to_gib
 ELEMENT_BYTES = 2
 
 
+Whole = TypeVar("Whole")
+Real = TypeVar("Real")
+
+
 @dataclass(frozen=True, slots=True)
-class DocumentedMemory:
+class DocumentedTotals(Generic[Whole, Real]):
+    """What the documented closed forms give for rank 0 of one job, or of each of many."""
+
+    parameters_total: Whole
+    parameters_per_rank: Whole
+    param_optimizer_gib: Real
+    activation_gib: Real
+    total_gib: Real
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentedMemory(DocumentedTotals[int, float]):
     """What the documented closed forms give for rank 0."""
 
-    parameters_total: int
-    parameters_per_rank: int
-    param_optimizer_gib: float
-    activation_gib: float
-    total_gib: float
     components: dict[str, dict[str, float]]
     """Parameters of one rank and activation GiB of one microbatch, by module."""
 
@@ -40,29 +50,11 @@ class DocumentedMemory:
         return asdict(self)
 
 
-def documented_memory(job: Job) -> DocumentedMemory:
-    """Evaluate the documented forms for rank 0 of a job."""
+def documented_components(job: Job) -> dict[str, dict[str, float]]:
+    """List modules as the documented report prints them, for rank 0 and one microbatch."""
     split, training = job.parallelism, job.training
-    forms = documented_forms(job.model, split, training)
     tokens = training.micro_batch_size * training.seq_length // split.tp // split.cp
-    dp = max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
-    states_gib, activation_gib = documented_gib(
-        forms.parameters_per_rank,
-        tokens * forms.bytes_per_token,
-        job.cluster.gpus,
-        split.ep,
-        split.pp,
-        split.vpp,
-        training.global_batch_size // (training.micro_batch_size * dp),
-    )
-    return DocumentedMemory(
-        parameters_total=forms.parameters_total,
-        parameters_per_rank=forms.parameters_per_rank,
-        param_optimizer_gib=float(states_gib),
-        activation_gib=float(activation_gib),
-        total_gib=float(states_gib + activation_gib),
-        components=_Forms(job.model, split.tp).components(split.ep, tokens),
-    )
+    return _Forms(job.model, split.tp).components(split.ep, tokens)
 
 
 class DocumentedForms(NamedTuple):

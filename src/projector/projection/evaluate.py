@@ -35,6 +35,7 @@ from projector.projection.data_parallel import (
     stage_times,
 )
 from projector.projection.memory_columns import RankMemory, state_memory
+from projector.projection.memory_terms import STATIC_TERMS
 from projector.projection.pipeline_costs import cost_pipelines
 from projector.projection.replicas import (
     cost_optimizer,
@@ -117,14 +118,11 @@ class Evaluation:
         state, replicas = self.inputs.state, self.inputs.replicas
         ranks = replicas.ranks(int(replicas.of_job[row]))
         pipeline = self.pipeline(row)
+        static = state.values(STATIC_TERMS)
         return RankMemory(
-            parameters=state.parameters[ranks],
-            weights_bytes=state.weights_bytes[ranks],
-            gradients_bytes=state.gradients_bytes[ranks],
-            optimizer_bytes=state.optimizer_bytes[ranks],
+            **{name: values[ranks] for name, values in static.items()},
             activations_bytes=pipeline.peak_bytes,
-            transient_bytes=state.transient_bytes[ranks],
-            buffers_bytes=state.buffers_bytes[ranks],
+            parameters=state.parameters[ranks],
             in_flight=pipeline.in_flight.sum(axis=1),
         )
 

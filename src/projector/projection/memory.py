@@ -1,18 +1,20 @@
 """Memory of one job as users see it: every stage, every term, a verdict."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from projector.config.job import Job
-from projector.lower.sections import usable_bytes
 from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.counts import ModelCounts, count_model
-from projector.projection.documented import DocumentedMemory, documented_memory
+from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
+from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
-from projector.units import to_gib
+from projector.projection.results import MEMORY_SCALARS, Results, json_object
+from projector.units import GIB, to_gib
 
 KIND_NAMES = {
     DENSE: "dense_layer",
@@ -24,44 +26,21 @@ KIND_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class StageMemoryProjection:
+class StageMemoryProjection(MemoryTerms[float, float]):
     """Peak memory of one pipeline rank, in bytes."""
 
     stage: int
     parameters: int
     """Parameters of the rank's layers before any sharding over data parallelism."""
-    weights_bytes: float
-    gradients_bytes: float
-    optimizer_bytes: float
-    activations_bytes: float
-    transient_bytes: float
-    buffers_bytes: float
     in_flight_microbatches: int
     """Microbatches, times chunks, whose activations the schedule holds at the peak."""
-
-    @property
-    def peak_bytes(self) -> float:
-        """Allocated peak: the sum of all terms."""
-        return (
-            self.weights_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.transient_bytes
-            + self.buffers_bytes
-            + self.activations_bytes
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stage as ``--json`` prints it, in GiB."""
         return {
             "stage": self.stage,
             "parameters": self.parameters,
-            "weights_gib": to_gib(self.weights_bytes),
-            "gradients_gib": to_gib(self.gradients_bytes),
-            "optimizer_gib": to_gib(self.optimizer_bytes),
-            "activations_gib": to_gib(self.activations_bytes),
-            "transient_gib": to_gib(self.transient_bytes),
-            "buffers_gib": to_gib(self.buffers_bytes),
+            **{term.key: to_gib(term.of(self)) for term in MEMORY_TERMS},
             "peak_gib": to_gib(self.peak_bytes),
             "in_flight_microbatches": self.in_flight_microbatches,
         }
@@ -96,38 +75,48 @@ class MemoryProjection:
     stages: tuple[StageMemoryProjection, ...]
     components: tuple[Component, ...]
     documented: DocumentedMemory
-    schedule: str
     provenance: Provenance
+    scalars: Mapping[str, Any] = field(repr=False)
+    """Every scalar of `SCALARS`, under the name of its column."""
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return str(self.scalars["schedule"])
 
     @property
     def device_memory_bytes(self) -> float:
         """Memory of the device as its driver reports it."""
-        return self.job.cluster.device.hbm_gib * 2**30
+        return self._bytes("device_memory_gib")
 
     @property
     def peak_stage(self) -> int:
         """Pipeline rank with the highest peak."""
-        return int(np.argmax([stage.peak_bytes for stage in self.stages]))
+        return int(self.scalars["peak_stage"])
 
     @property
     def peak_bytes(self) -> float:
         """Allocated peak of the fullest rank."""
-        return self.stages[self.peak_stage].peak_bytes
+        return self._bytes("peak_gib")
 
     @property
     def usable_bytes(self) -> float:
         """Device memory less the reserve and what the allocator loses to fragmentation."""
-        return usable_bytes(self.job.cluster)
+        return self._bytes("usable_gib")
 
     @property
     def headroom_bytes(self) -> float:
         """What is left at the peak; negative where the job does not fit."""
-        return self.usable_bytes - self.peak_bytes
+        return self._bytes("headroom_gib")
+
+    def _bytes(self, name: str) -> float:
+        # A power of two apart, so that nothing is rounded.
+        return float(self.scalars[name]) * GIB
 
     @property
     def fits(self) -> bool:
         """Whether the peak stays below the usable memory."""
-        return self.headroom_bytes >= 0.0
+        return bool(self.scalars["fits"])
 
     @property
     def uncertainty(self) -> dict[str, Any]:
@@ -136,16 +125,11 @@ class MemoryProjection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector memory --json`` prints."""
+        scalars = json_object(self.scalars, MEMORY_SCALARS)
+        del scalars["documented"]
         return {
             **envelope(self.provenance, self.uncertainty),
-            "parameters_total": self.counts.parameters_total,
-            "parameters_active": self.counts.parameters_active,
-            "device_memory_gib": to_gib(self.device_memory_bytes),
-            "usable_gib": to_gib(self.usable_bytes),
-            "peak_gib": to_gib(self.peak_bytes),
-            "headroom_gib": to_gib(self.headroom_bytes),
-            "fits": self.fits,
-            "peak_stage": self.peak_stage,
+            **scalars,
             "schedule": self.schedule,
             "stages": [stage.to_dict() for stage in self.stages],
             "components": [component.to_dict() for component in self.components],
@@ -168,31 +152,29 @@ class MemoryProjection:
         return html_table(repr(self), rows)
 
 
-def memory_projection(evaluation: Evaluation, row: int) -> MemoryProjection:
+def memory_projection(results: Results, row: int) -> MemoryProjection:
     """Read one job's memory out of an evaluated batch."""
+    evaluation, scalars = results.evaluation, results.row(row)
     job, memory = evaluation.job(row), evaluation.memory(row)
+    terms = memory.values(MEMORY_TERMS)
     stages = tuple(
         StageMemoryProjection(
+            **{name: float(values[rank]) for name, values in terms.items()},
             stage=rank,
             parameters=round(float(memory.parameters[rank])),
-            weights_bytes=float(memory.weights_bytes[rank]),
-            gradients_bytes=float(memory.gradients_bytes[rank]),
-            optimizer_bytes=float(memory.optimizer_bytes[rank]),
-            activations_bytes=float(memory.activations_bytes[rank]),
-            transient_bytes=float(memory.transient_bytes[rank]),
-            buffers_bytes=float(memory.buffers_bytes[rank]),
             in_flight_microbatches=int(memory.in_flight[rank]),
         )
         for rank in range(job.parallelism.pp)
     )
+    documented = json_object(scalars, MEMORY_SCALARS)["documented"]
     return MemoryProjection(
         job=job,
         counts=count_model(job),
         stages=stages,
         components=_components(evaluation, row),
-        documented=documented_memory(job),
-        schedule=evaluation.schedule(row),
+        documented=DocumentedMemory(**documented, components=documented_components(job)),
         provenance=provenance_of(job),
+        scalars=scalars,
     )
 
 

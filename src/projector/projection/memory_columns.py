@@ -1,7 +1,6 @@
 """Memory of every pipeline rank in its physical form, term by term."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 from projector.kernels.grouping import largest_of_segments
 from projector.lower.workloads import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
+from projector.projection.memory_terms import MemoryTerms
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class StateMemory:
+class StateMemory(MemoryTerms[Floats, None]):
     """What the ranks of all replicas hold besides activations, float64[ranks]."""
 
     parameters: Floats
@@ -26,45 +26,15 @@ class StateMemory:
     """Parameters stored in full (all of them below ZeRO 3)."""
     owned_parameters: Floats
     """Parameters a rank updates (its shard from ZeRO 1 on)."""
-    weights_bytes: Floats
-    gradients_bytes: Floats
-    optimizer_bytes: Floats
-    transient_bytes: Floats
-    buffers_bytes: Floats
-
-    @property
-    def static_bytes(self) -> Floats:
-        """Everything that a rank holds besides activations."""
-        return np.asarray(
-            self.weights_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.transient_bytes
-            + self.buffers_bytes
-        )
 
 
-class RankMemory(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RankMemory(MemoryTerms[Floats, Floats]):
     """Bytes of each pipeline rank of one job, float64[pp]."""
 
     parameters: Floats
-    weights_bytes: Floats
-    gradients_bytes: Floats
-    optimizer_bytes: Floats
-    activations_bytes: Floats
-    """The most that the schedule holds at one time."""
-    transient_bytes: Floats
-    buffers_bytes: Floats
     in_flight: Ints
-    """int64[pp]: microbatches, times chunks, held at that time."""
-
-    @property
-    def peak_bytes(self) -> Floats:
-        """The allocated peak of each rank."""
-        static = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        return np.asarray(
-            static + self.transient_bytes + self.buffers_bytes + self.activations_bytes
-        )
+    """int64[pp]: microbatches, times chunks, held at the peak."""
 
 
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
@@ -109,6 +79,7 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
         weights_bytes=weights,
         gradients_bytes=gradient * np.where(zero >= 2, owned, everything),
         optimizer_bytes=training.state_bytes[rank] * on_device * updated,
+        activations_bytes=None,
         transient_bytes=largest(costs.transient_bytes) + np.where(sharded, gathered, 0.0),
         buffers_bytes=_buffers(replicas, everything),
     )

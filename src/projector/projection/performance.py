@@ -1,25 +1,24 @@
 """Time of one job's step as users see it: every term, what limits it, what it reaches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.kernels.collectives import ALGORITHMS
-from projector.operations.counts import ModelCounts, count_model
+from projector.operations.counts import ModelCounts
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
-from projector.projection import measures
+from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
-from projector.projection.step import BREAKDOWN
+from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
-from projector.units import to_gib, to_ms
+from projector.units import to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +44,39 @@ class Communication:
         }
 
 
+_OF_ALTERNATIVES = (
+    "schedule",
+    "parallelism.vpp",
+    "iteration_time_ms",
+    "bubble_fraction",
+    "peak_gib",
+    "fits",
+)
+"""What is said of a schedule that was compared."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class PerformanceProjection:
     """How long one step takes, and why."""
 
     job: Job
-    schedule: str
     iteration_time_s: float
     breakdown_s: dict[str, float]
     """Terms on the rank that ends the step; they add up to ``iteration_time_s``."""
     communication: dict[str, Communication]
+    model_flop: float
+    """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
     recompute_flop: float
     """Matrix FLOP that recomputation repeats in one step, over all devices."""
-    busiest_stage: int
-    """Pipeline rank with the most work."""
     busiest_s: float
-    """Work of that rank."""
+    """Work of the pipeline rank with the most work."""
     ending_s: float
     """Work of the rank that ends the step."""
     pipeline_s: float
     """Until the last operation of any rank, gradients and optimizer left out."""
-    counts: ModelCounts
     memory: MemoryProjection
+    scalars: Mapping[str, Any]
+    """Every scalar of `SCALARS`, under the name of its column."""
     provenance: Provenance
     pipeline: PipelineRun = field(compare=False)
     """Every operation of the pipeline, with its times and what the ranks hold."""
@@ -76,6 +86,16 @@ class PerformanceProjection:
     """Schedules that cannot run, each with the reason."""
 
     @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return str(self.scalars["schedule"])
+
+    @property
+    def counts(self) -> ModelCounts:
+        """What the model has and needs."""
+        return self.memory.counts
+
+    @property
     def breakdown(self) -> dict[str, float]:
         """Terms of the step in seconds."""
         return self.breakdown_s
@@ -83,26 +103,17 @@ class PerformanceProjection:
     @property
     def gpus(self) -> int:
         """Devices of the job."""
-        return self.job.cluster.gpus
+        return int(self.scalars["gpus"])
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Trained tokens per second and device."""
-        training = self.job.training
-        rate: float = measures.tokens_per_s_per_gpu(
-            training.global_batch_size, training.seq_length, self.iteration_time_s, self.gpus
-        )
-        return rate
-
-    @property
-    def model_flop(self) -> float:
-        """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.counts.flop_per_sequence * self.job.training.global_batch_size
+        return float(self.scalars["tokens_per_s_per_gpu"])
 
     @property
     def tflops_per_gpu(self) -> float:
         """Needed TFLOP/s of each device, the numerator of MFU."""
-        return float(measures.tflops_per_gpu(self.model_flop, self.iteration_time_s, self.gpus))
+        return float(self.scalars["tflops_per_gpu"])
 
     @property
     def peak_tflops(self) -> float:
@@ -112,52 +123,37 @@ class PerformanceProjection:
     @property
     def mfu(self) -> float:
         """Model FLOP utilisation."""
-        return self.tflops_per_gpu / self.peak_tflops
+        return float(self.scalars["mfu"])
 
     @property
     def hfu(self) -> float:
         """Hardware FLOP utilisation: MFU with the recomputed FLOP."""
-        return float(measures.hardware_utilisation(self.mfu, self.recompute_flop, self.model_flop))
+        return float(self.scalars["hfu"])
 
     @property
     def bubble_fraction(self) -> float:
         """Idle time of the busiest pipeline rank relative to its work."""
-        return float(measures.bubble_fraction(self.pipeline_s, self.busiest_s))
+        return float(self.scalars["bubble_fraction"])
+
+    @property
+    def busiest_stage(self) -> int:
+        """Pipeline rank with the most work."""
+        return int(self.scalars["busiest_stage"])
 
     @property
     def microbatches(self) -> int:
         """Microbatches of one data-parallel rank in one step."""
-        return self.job.training.global_batch_size // (
-            self.job.training.micro_batch_size * self.degrees["dp"]
-        )
+        return int(self.scalars["microbatches"])
 
     @property
     def degrees(self) -> dict[str, int]:
         """Every parallel degree."""
-        split = self.job.parallelism
-        return {
-            "tp": split.tp,
-            "pp": split.pp,
-            "vpp": split.vpp,
-            "cp": split.cp,
-            "ep": split.ep,
-            "etp": split.expert_tp if self.job.model.moe else 1,
-            "dp": self.gpus // (split.tp * split.pp * split.cp),
-        }
+        return dict(json_object(self.scalars, PERFORMANCE_SCALARS)["parallelism"])
 
     @property
     def bound(self) -> str:
         """Name what limits the step: its largest term, or too few microbatches."""
-        found = measures.bounds(
-            np.array([list(self.breakdown_s.values())]),
-            np.array([self.iteration_time_s]),
-            np.array([self.job.parallelism.pp]),
-            np.array([self.microbatches]),
-            np.array([self.busiest_s]),
-            np.array([self.ending_s]),
-            np.array([self.busiest_stage]),
-        )
-        return found.texts[0]
+        return str(self.scalars["bound"])
 
     @property
     def uncertainty(self) -> dict[str, Any]:
@@ -166,36 +162,19 @@ class PerformanceProjection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector performance --json`` prints."""
+        scalars = json_object(self.scalars, PERFORMANCE_SCALARS)
+        bound = scalars.pop("bound")
         result = {
             **envelope(self.provenance, self.uncertainty),
-            "iteration_time_ms": to_ms(self.iteration_time_s),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "tflops_per_gpu": self.tflops_per_gpu,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "bubble_fraction": self.bubble_fraction,
-            "busiest_stage": self.busiest_stage,
-            "schedule": self.schedule,
-            "microbatches": self.microbatches,
-            "nodes": self.job.cluster.nodes,
-            "gpus": self.gpus,
-            "parallelism": self.degrees,
-            "breakdown_ms": {name: to_ms(value) for name, value in self.breakdown_s.items()},
+            **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
-            "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
-            "bound": self.bound,
+            "memory": {name: self.scalars[name] for name in ("peak_gib", "fits")},
+            "bound": bound,
             "provenance": {"times": "analytic", **self.provenance.to_dict()},
         }
         if self.alternatives:
             result["alternatives"] = [
-                {
-                    "schedule": other.schedule,
-                    "vpp": other.degrees["vpp"],
-                    "iteration_time_ms": to_ms(other.iteration_time_s),
-                    "bubble_fraction": other.bubble_fraction,
-                    "peak_gib": to_gib(other.memory.peak_bytes),
-                    "fits": other.memory.fits,
-                }
+                {name.rpartition(".")[2]: other.scalars[name] for name in _OF_ALTERNATIVES}
                 for other in self.alternatives
             ]
         if self.left_out:
@@ -223,34 +202,25 @@ class PerformanceProjection:
         return html_table(repr(self), rows)
 
 
-def performance_projection(evaluation: Evaluation, row: int) -> PerformanceProjection:
+def performance_projection(results: Results, row: int) -> PerformanceProjection:
     """Read one job's step out of an evaluated batch."""
-    job, steps = evaluation.job(row), evaluation.steps
-    terms = dict(zip(BREAKDOWN, steps.breakdown_s[row].tolist(), strict=True))
+    evaluation, steps = results.evaluation, results.steps
+    job, memory = evaluation.job(row), memory_projection(results, row)
     return PerformanceProjection(
         job=job,
-        schedule=evaluation.schedule(row),
         iteration_time_s=float(steps.iteration_s[row]),
-        breakdown_s=terms,
+        breakdown_s=dict(zip(BREAKDOWN, steps.breakdown_s[row].tolist(), strict=True)),
         communication=_communication(evaluation, row),
-        recompute_flop=float(recompute_flop(evaluation)[row]),
-        busiest_stage=int(steps.busiest_rank[row]),
+        model_flop=float(results.model_flop[row]),
+        recompute_flop=float(results.recompute_flop[row]),
         busiest_s=float(steps.busiest_s[row]),
         ending_s=float(steps.ending_s[row]),
         pipeline_s=float(steps.pipeline_s[row]),
-        counts=count_model(job),
-        memory=memory_projection(evaluation, row),
+        memory=memory,
+        scalars=memory.scalars,
         provenance=provenance_of(job),
         pipeline=pipeline_run_of(evaluation, row),
     )
-
-
-def recompute_flop(evaluation: Evaluation) -> NDArray[np.float64]:
-    """Return the matrix FLOP that recomputation repeats in one step of each job, all devices."""
-    columns, workloads = evaluation.workloads.jobs, evaluation.workloads
-    ranks = columns.gpus // columns.pp
-    each = evaluation.inputs.costs.recompute_flop[workloads.pipeline]
-    return np.asarray(ranks * columns.microbatches * each)
 
 
 def _run_weights(

@@ -1,167 +1,266 @@
-"""The scalars of projections as columns: what ``--json`` says of each job of a batch."""
+"""The scalars of results, declared once: columns of a sweep and ``--json`` follow."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.grouping import group_rows
-from projector.operations.counts import count_model
-from projector.projection import measures
-from projector.projection.documented import documented_forms, documented_gib
+from projector.operations.counts import ModelCounts, count_model
+from projector.projection.bound import Coded, bounds
+from projector.projection.breakdown import BREAKDOWN
+from projector.projection.documented import DocumentedTotals, documented_forms, documented_gib
 from projector.projection.evaluate import Evaluation
-from projector.projection.measures import Coded
-from projector.projection.performance import recompute_flop
-from projector.projection.step import BREAKDOWN
-from projector.units import to_gib, to_ms
+from projector.units import TERA, to_gib, to_ms
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Column = Floats | Ints | Flags | Coded
 
 BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
+"""Kinds of scalars."""
 
 OK, DOES_NOT_FIT = "ok", "does_not_fit"
 
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
-RESULTS: dict[str, str] = {
-    "iteration_time_ms": FLOAT,
-    "tokens_per_s_per_gpu": FLOAT,
-    "tflops_per_gpu": FLOAT,
-    "mfu": FLOAT,
-    "hfu": FLOAT,
-    "bubble_fraction": FLOAT,
-    "busiest_stage": INT,
-    "schedule": TEXT,
-    "microbatches": INT,
-    "nodes": INT,
-    "gpus": INT,
-    **{f"parallelism.{name}": INT for name in _DEGREES},
-    **{f"breakdown_ms.{name}": FLOAT for name in BREAKDOWN},
-    "bound": TEXT,
-    "parameters_total": INT,
-    "parameters_active": INT,
-    "device_memory_gib": FLOAT,
-    "usable_gib": FLOAT,
-    "peak_gib": FLOAT,
-    "headroom_gib": FLOAT,
-    "fits": BOOL,
-    "peak_stage": INT,
-    "documented.parameters_total": INT,
-    "documented.parameters_per_rank": INT,
-    "documented.param_optimizer_gib": FLOAT,
-    "documented.activation_gib": FLOAT,
-    "documented.total_gib": FLOAT,
-    "status": TEXT,
-}
-"""Column -> kind, under the keys of ``performance --json`` and ``memory --json``.
+class Counts(NamedTuple):
+    """`ModelCounts` of each job."""
 
-What ``performance --json`` says of memory stands there under the keys of ``memory --json``."""
+    parameters_total: Ints
+    parameters_active: Ints
+    flop_per_sequence: Floats
 
 
-def result_columns(evaluation: Evaluation) -> dict[str, NDArray[Any] | Coded]:
-    """Return every column of `RESULTS`, one entry for each job.
+class Results:
+    """What scalars of a batch are computed from; what several need is computed once."""
 
-    Each equals what the projection of the job alone says, bit for bit. What is not finite means
-    that there is no such number.
-    """
-    batch, steps, jobs = evaluation.batch, evaluation.steps, evaluation.workloads.jobs
-    training, cluster = batch.training, batch.cluster
-    counts = _counts(evaluation)
-    model_flop = counts["flop_per_sequence"] * jobs.global_batch
-    tflops = measures.tflops_per_gpu(model_flop, steps.iteration_s, jobs.gpus)
-    mfu = tflops / cluster.peak_tflops[np.arange(len(batch)), training.dtype]
-    headroom = cluster.usable_bytes - steps.peak_bytes
-    fits = headroom >= 0.0
-    degrees = {name: getattr(jobs, name) for name in _DEGREES}
-    columns: dict[str, NDArray[Any] | Coded] = {
-        "iteration_time_ms": to_ms(steps.iteration_s),
-        "tokens_per_s_per_gpu": measures.tokens_per_s_per_gpu(
-            jobs.global_batch, jobs.seq, steps.iteration_s, jobs.gpus
-        ),
-        "tflops_per_gpu": tflops,
-        "mfu": mfu,
-        "hfu": measures.hardware_utilisation(mfu, recompute_flop(evaluation), model_flop),
-        "bubble_fraction": measures.bubble_fraction(steps.pipeline_s, steps.busiest_s),
-        "busiest_stage": steps.busiest_rank,
-        "schedule": Coded(
-            evaluation.setting_of_job, [setting.name for setting in evaluation.settings]
-        ),
-        "microbatches": jobs.microbatches,
-        "nodes": cluster.nodes,
-        "gpus": jobs.gpus,
-        **{f"parallelism.{name}": column for name, column in degrees.items()},
-        **{
-            f"breakdown_ms.{name}": to_ms(steps.breakdown_s[:, term])
-            for term, name in enumerate(BREAKDOWN)
-        },
-        "bound": measures.bounds(
-            steps.breakdown_s,
-            steps.iteration_s,
+    def __init__(self, evaluation: Evaluation) -> None:
+        """Compute nothing yet."""
+        self.evaluation = evaluation
+        self.steps = evaluation.steps
+        self.jobs = evaluation.workloads.jobs
+        self.cluster = evaluation.batch.cluster
+
+    def columns(self) -> dict[str, Column]:
+        """Return every scalar of `SCALARS`, one entry for each job."""
+        return {scalar.name: scalar.column(self) for scalar in SCALARS}
+
+    def row(self, row: int) -> dict[str, Any]:
+        """Return every scalar of one job."""
+        return {name: values[row] for name, values in self._lists.items()}
+
+    @cached_property
+    def _lists(self) -> dict[str, list[Any]]:
+        return {
+            name: [column.texts[code] for code in column.code.tolist()]
+            if isinstance(column, Coded)
+            else column.tolist()
+            for name, column in self.columns().items()
+        }
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Floats:
+        """Trained tokens per second and device."""
+        tokens = self.jobs.global_batch * 1.0 * self.jobs.seq
+        return np.asarray(tokens / self.steps.iteration_s / self.jobs.gpus)
+
+    @cached_property
+    def model_flop(self) -> Floats:
+        """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
+        return self.counts.flop_per_sequence * self.jobs.global_batch
+
+    @cached_property
+    def recompute_flop(self) -> Floats:
+        """Matrix FLOP that recomputation repeats in one step, over all devices."""
+        ranks = self.jobs.gpus // self.jobs.pp
+        costs, pipeline = self.evaluation.inputs.costs, self.evaluation.workloads.pipeline
+        return ranks * self.jobs.microbatches * costs.recompute_flop[pipeline]
+
+    @cached_property
+    def tflops_per_gpu(self) -> Floats:
+        """Needed TFLOP/s of each device, the numerator of MFU."""
+        return self.model_flop / self.steps.iteration_s / self.jobs.gpus / TERA
+
+    @cached_property
+    def mfu(self) -> Floats:
+        """Share of the dense datasheet peak of the training precision."""
+        dtype = self.evaluation.batch.training.dtype
+        peak_tflops = self.cluster.peak_tflops[np.arange(len(dtype)), dtype]
+        return np.asarray(self.tflops_per_gpu / peak_tflops)
+
+    @property
+    def hfu(self) -> Floats:
+        """MFU with the recomputed FLOP."""
+        return self.mfu * (1.0 + self.recompute_flop / self.model_flop)
+
+    @property
+    def bubble_fraction(self) -> Floats:
+        """Idle time of the busiest pipeline rank relative to its work.
+
+        (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven,
+        which is no bubble.
+        """
+        return np.maximum(0.0, self.steps.pipeline_s / self.steps.busiest_s - 1.0)
+
+    @property
+    def schedule(self) -> Coded:
+        """Names of the schedules."""
+        names = [setting.name for setting in self.evaluation.settings]
+        return Coded(self.evaluation.setting_of_job, names)
+
+    @property
+    def bound(self) -> Coded:
+        """What limits each step."""
+        return bounds(self.steps, self.jobs.pp, self.jobs.microbatches)
+
+    @cached_property
+    def headroom_bytes(self) -> Floats:
+        """What is left at the peak; negative where a job does not fit."""
+        return self.cluster.usable_bytes - self.steps.peak_bytes
+
+    @property
+    def fits(self) -> Flags:
+        """Whether the peak stays below the usable memory."""
+        return self.headroom_bytes >= 0.0
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What the models have and need."""
+        workloads = self.evaluation.workloads
+        jobs = workloads.first_jobs()
+        first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
+        firsts = workloads.first[first].tolist()
+        counts: list[ModelCounts] = [count_model(self.evaluation.job(row)) for row in firsts]
+        of_job = group[workloads.pipeline]
+        return Counts(
+            np.array([model.parameters_total for model in counts], np.int64)[of_job],
+            np.array([model.parameters_active for model in counts], np.int64)[of_job],
+            np.array([model.flop_per_sequence for model in counts], np.float64)[of_job],
+        )
+
+    @cached_property
+    def documented(self) -> DocumentedTotals[Ints, Floats]:
+        """The closed forms that Primus documents."""
+        workloads, jobs = self.evaluation.workloads, self.jobs
+        batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
+        model, split, training = batch.model, batch.parallelism, batch.training
+        first, group = group_rows(
+            model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
+        )
+        forms = [
+            documented_forms(model.of(row), split.of(row), training.of(row))
+            for row in first.tolist()
+        ]
+        total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
+        tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
+        of_job = workloads.pipeline
+        states_gib, activation_gib = documented_gib(
+            per_rank[of_job],
+            (tokens * per_token)[of_job],
+            jobs.gpus,
+            jobs.ep,
             jobs.pp,
+            jobs.vpp,
             jobs.microbatches,
-            steps.busiest_s,
-            steps.ending_s,
-            steps.busiest_rank,
-        ),
-        "parameters_total": counts["parameters_total"],
-        "parameters_active": counts["parameters_active"],
-        "device_memory_gib": to_gib(cluster.memory_bytes),
-        "usable_gib": to_gib(cluster.usable_bytes),
-        "peak_gib": to_gib(steps.peak_bytes),
-        "headroom_gib": to_gib(headroom),
-        "fits": fits,
-        "peak_stage": steps.peak_rank,
-        **_documented(evaluation),
-        "status": Coded(np.where(fits, 0, 1), [OK, DOES_NOT_FIT]),
-    }
-    assert columns.keys() == RESULTS.keys()
-    return columns
+        )
+        return DocumentedTotals(
+            parameters_total=total[of_job],
+            parameters_per_rank=per_rank[of_job],
+            param_optimizer_gib=states_gib,
+            activation_gib=activation_gib,
+            total_gib=states_gib + activation_gib,
+        )
 
 
-def _counts(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
-    workloads = evaluation.workloads
-    jobs = workloads.first_jobs()
-    first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
-    found = [count_model(evaluation.job(row)) for row in workloads.first[first].tolist()]
-    names: Mapping[str, type] = {
-        "parameters_total": np.int64,
-        "parameters_active": np.int64,
-        "flop_per_sequence": np.float64,
-    }
-    return {
-        name: np.array([getattr(each, name) for each in found], kind)[group[workloads.pipeline]]
-        for name, kind in names.items()
-    }
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One number or text of a result."""
+
+    name: str
+    """Column of a sweep and key of ``--json``; in front of a dot the key of the object it is in."""
+    kind: str
+    unit: str
+    """Empty for counts and texts, ``1`` for shares."""
+    column: Callable[[Results], Column]
+    """Computes it for each job of a batch; what is not finite is no number."""
+    more_is_better: bool = False
+    """Whether people want it large; others they want small, or do not care."""
 
 
-def _documented(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
-    workloads, jobs = evaluation.workloads, evaluation.workloads.jobs
-    batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
-    model, split, training = batch.model, batch.parallelism, batch.training
-    first, group = group_rows(
-        model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
-    )
-    forms = [
-        documented_forms(model.of(row), split.of(row), training.of(row)) for row in first.tolist()
-    ]
-    total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
-    tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
-    of_job = workloads.pipeline
-    states_gib, activation_gib = documented_gib(
-        per_rank[of_job],
-        (tokens * per_token)[of_job],
-        jobs.gpus,
-        jobs.ep,
-        jobs.pp,
-        jobs.vpp,
-        jobs.microbatches,
-    )
-    return {
-        "documented.parameters_total": total[of_job],
-        "documented.parameters_per_rank": per_rank[of_job],
-        "documented.param_optimizer_gib": states_gib,
-        "documented.activation_gib": activation_gib,
-        "documented.total_gib": states_gib + activation_gib,
-    }
+def _step_term_ms(term: int) -> Callable[[Results], Floats]:
+    return lambda results: to_ms(results.steps.breakdown_s[:, term])
+
+
+PERFORMANCE_SCALARS = (
+    Scalar("iteration_time_ms", FLOAT, "ms", lambda r: to_ms(r.steps.iteration_s)),
+    Scalar("tokens_per_s_per_gpu", FLOAT, "tokens/s/GPU", lambda r: r.tokens_per_s_per_gpu, True),
+    Scalar("tflops_per_gpu", FLOAT, "TFLOP/s/GPU", lambda r: r.tflops_per_gpu, True),
+    Scalar("mfu", FLOAT, "1", lambda r: r.mfu, True),
+    Scalar("hfu", FLOAT, "1", lambda r: r.hfu, True),
+    Scalar("bubble_fraction", FLOAT, "1", lambda r: r.bubble_fraction),
+    Scalar("busiest_stage", INT, "", lambda r: r.steps.busiest_rank),
+    Scalar("schedule", TEXT, "", lambda r: r.schedule),
+    Scalar("microbatches", INT, "", lambda r: r.jobs.microbatches),
+    Scalar("nodes", INT, "", lambda r: r.cluster.nodes),
+    Scalar("gpus", INT, "", lambda r: r.jobs.gpus),
+    Scalar("parallelism.tp", INT, "", lambda r: r.jobs.tp),
+    Scalar("parallelism.pp", INT, "", lambda r: r.jobs.pp),
+    Scalar("parallelism.vpp", INT, "", lambda r: r.jobs.vpp),
+    Scalar("parallelism.cp", INT, "", lambda r: r.jobs.cp),
+    Scalar("parallelism.ep", INT, "", lambda r: r.jobs.ep),
+    Scalar("parallelism.etp", INT, "", lambda r: r.jobs.etp),
+    Scalar("parallelism.dp", INT, "", lambda r: r.jobs.dp),
+    *(
+        Scalar(f"breakdown_ms.{name}", FLOAT, "ms", _step_term_ms(term))
+        for term, name in enumerate(BREAKDOWN)
+    ),
+    Scalar("bound", TEXT, "", lambda r: r.bound),
+)
+"""What ``performance --json`` says, in its order."""
+
+MEMORY_SCALARS = (
+    Scalar("parameters_total", INT, "", lambda r: r.counts.parameters_total),
+    Scalar("parameters_active", INT, "", lambda r: r.counts.parameters_active),
+    Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
+    Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.usable_bytes), True),
+    Scalar("peak_gib", FLOAT, "GiB", lambda r: to_gib(r.steps.peak_bytes)),
+    Scalar("headroom_gib", FLOAT, "GiB", lambda r: to_gib(r.headroom_bytes), True),
+    Scalar("fits", BOOL, "", lambda r: r.fits),
+    Scalar("peak_stage", INT, "", lambda r: r.steps.peak_rank),
+    Scalar("documented.parameters_total", INT, "", lambda r: r.documented.parameters_total),
+    Scalar("documented.parameters_per_rank", INT, "", lambda r: r.documented.parameters_per_rank),
+    Scalar(
+        "documented.param_optimizer_gib", FLOAT, "GiB", lambda r: r.documented.param_optimizer_gib
+    ),
+    Scalar("documented.activation_gib", FLOAT, "GiB", lambda r: r.documented.activation_gib),
+    Scalar("documented.total_gib", FLOAT, "GiB", lambda r: r.documented.total_gib),
+)
+"""What ``memory --json`` says, in its order; ``performance --json`` repeats some of it."""
+
+SCALARS = (
+    *PERFORMANCE_SCALARS,
+    *MEMORY_SCALARS,
+    Scalar("status", TEXT, "", lambda r: Coded(1 - r.fits, [OK, DOES_NOT_FIT])),
+)
+"""The columns of a sweep behind its axes; the last stands there alone."""
+
+RESULTS = {scalar.name: scalar.kind for scalar in SCALARS}
+"""Column -> kind."""
+
+
+def result_columns(evaluation: Evaluation) -> dict[str, Column]:
+    """Return every column of `RESULTS`, one entry for each job."""
+    return Results(evaluation).columns()
+
+
+def json_object(scalars: Mapping[str, Any], table: Sequence[Scalar]) -> dict[str, Any]:
+    """Return the scalars of a table as ``--json`` nests them."""
+    nested: dict[str, Any] = {}
+    for scalar in table:
+        group, dot, key = scalar.name.rpartition(".")
+        (nested.setdefault(group, {}) if dot else nested)[key] = scalars[scalar.name]
+    return nested

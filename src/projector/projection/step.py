@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from projector.kernels import step as kernels
 from projector.kernels.grouping import distinct_pairs, group_rows
-from projector.operations.table import CATEGORIES
+from projector.projection.breakdown import BREAKDOWN
 from projector.projection.data_parallel import StageTimes
 from projector.projection.memory_columns import StateMemory
 from projector.projection.pipeline_costs import PipelineCosts
@@ -29,9 +29,6 @@ from projector.schedule.replay.order_times import (
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-BREAKDOWN = (*CATEGORIES, "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch")
-"""Terms of a step, which add up to it."""
 
 MIDDLE, LAST = 1, 2
 """Classes of durations: that of most microbatches, and that of the last."""
@@ -153,9 +150,11 @@ def step_inputs(
     # Whatever data parallelism adds to a backward stays with B.
     split_backward_ps = to_ps(np.maximum(0.0, backward_s - weight_s[:, None]))
     _, like_kind = group_rows(
-        kind_ps[:, 0, MIDDLE], kind_ps[:, 1, MIDDLE], kind_ps[:, 1, LAST],
-        split_backward_ps[:, MIDDLE], split_backward_ps[:, LAST], weight_ps,
-    )  # fmt: skip
+        kind_ps[:, 0, MIDDLE],
+        kind_ps[:, 1, MIDDLE:],
+        split_backward_ps[:, MIDDLE:],
+        weight_ps,
+    )
     kind_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
     kind_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[stage]
     kind_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[stage]

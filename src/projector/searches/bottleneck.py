@@ -10,8 +10,8 @@ from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
+from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
-from projector.projection.step import BREAKDOWN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
-from projector.projection.results import BOOL, FLOAT, INT
+from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.sweeps.store import (
     Part,
     Plan,
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 MAX, MIN = "max", "min"
 
-MORE_IS_BETTER = frozenset(
-    {"tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "headroom_gib", "usable_gib"}
-)
+MORE_IS_BETTER = frozenset(scalar.name for scalar in SCALARS if scalar.more_is_better)
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
 BEST_BY = "tokens_per_s_per_gpu"

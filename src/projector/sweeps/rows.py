@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.cost import KnownCosts
+from projector.projection.bound import Coded
 from projector.projection.evaluate import evaluate_possible, find_legal
-from projector.projection.measures import Coded
 from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell

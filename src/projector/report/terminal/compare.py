@@ -9,12 +9,26 @@ from rich.text import Text
 
 from projector.config.job import Job
 from projector.projection.memory import StageMemoryProjection
+from projector.projection.memory_terms import MEMORY_TERMS
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
+from projector.projection.results import SCALARS
 from projector.report.terminal.job import title, verdict
-from projector.report.terminal.memory import TERMS
 from projector.report.terminal.tables import DIM, add_row, flatten, grid, heading, plain, section
 from projector.units import to_gib, to_ms
+
+HEADLINE = (
+    "iteration_time_ms",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "bubble_fraction",
+    "peak_gib",
+)
+"""Scalars that people ask for first."""
+
+_SHARES = {scalar.name for scalar in SCALARS if scalar.unit == "1"}
 
 _UNSHOWN = {"name", "model.source", "model.name", "parallelism.dp"}
 """Settings that change no result, or that follow from others."""
@@ -56,25 +70,9 @@ class Comparison:
 
     @property
     def headline(self) -> dict[str, Change]:
-        """Numbers people ask for first."""
-        return {
-            "iteration_time_ms": Change(
-                to_ms(self.first.iteration_time_s), to_ms(self.second.iteration_time_s)
-            ),
-            **{
-                name: Change(getattr(self.first, name), getattr(self.second, name))
-                for name in (
-                    "tokens_per_s_per_gpu",
-                    "tflops_per_gpu",
-                    "mfu",
-                    "hfu",
-                    "bubble_fraction",
-                )
-            },
-            "peak_gib": Change(
-                to_gib(self.first.memory.peak_bytes), to_gib(self.second.memory.peak_bytes)
-            ),
-        }
+        """Scalars of `HEADLINE`."""
+        first, second = self.first.scalars, self.second.scalars
+        return {name: Change(first[name], second[name]) for name in HEADLINE}
 
     @property
     def breakdown_ms(self) -> dict[str, Change]:
@@ -93,11 +91,8 @@ class Comparison:
         first, second = _peak_stage(self.first), _peak_stage(self.second)
         return _by_size(
             {
-                term: Change(
-                    to_gib(getattr(first, f"{term}_bytes")),
-                    to_gib(getattr(second, f"{term}_bytes")),
-                )
-                for term in TERMS
+                term.name: Change(to_gib(term.of(first)), to_gib(term.of(second)))
+                for term in MEMORY_TERMS
             }
         )
 
@@ -177,7 +172,7 @@ def _changes(
     for term, change in changes.items():
         if change.first == change.second == 0.0 and not keep_all:
             continue
-        digits = 4 if term in {"mfu", "hfu", "bubble_fraction"} else 2
+        digits = 4 if term in _SHARES else 2
         relative = change.relative
         add_row(
             table,

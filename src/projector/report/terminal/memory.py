@@ -7,13 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
+from projector.projection.memory_terms import MEMORY_TERMS
 from projector.report.terminal.job import configuration, filled_in, title, verdict
 from projector.report.terminal.tables import DIM, add_row, count, gib, grid, section
 
 ALL_STAGES = 8
 """Up to this many stages are shown one by one; beyond, equal neighbours are one row."""
-
-TERMS = ("weights", "gradients", "optimizer", "activations", "transient", "buffers")
 
 DEPTH = 2
 """Levels of the module tree below a layer."""
@@ -45,13 +44,13 @@ def parameters(result: MemoryProjection) -> Text:
 
 def stages(result: MemoryProjection) -> list[RenderableType]:
     """Return the memory of each pipeline rank, term by term."""
-    table = grid("stage", "params", *(_short(term) for term in TERMS), "peak", "chunks", gap=1)
+    table = grid("stage", "params", *(term.head for term in MEMORY_TERMS), "peak", "chunks", gap=1)
     for first, last, stage in fold(result.stages, result.peak_stage):
         add_row(
             table,
             f"{first}" if first == last else f"{first}-{last}",
             count(stage.parameters),
-            *(gib(getattr(stage, f"{term}_bytes")) for term in TERMS),
+            *(gib(term.of(stage)) for term in MEMORY_TERMS),
             gib(stage.peak_bytes),
             str(stage.in_flight_microbatches),
             style="bold" if first <= result.peak_stage <= last else None,
@@ -121,12 +120,8 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
 
 
 def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:
-    terms = (gib(getattr(stage, f"{term}_bytes")) for term in TERMS)
+    terms = (gib(term.of(stage)) for term in MEMORY_TERMS)
     return (str(stage.parameters), *terms, str(stage.in_flight_microbatches))
-
-
-def _short(term: str) -> str:
-    return {"gradients": "grads", "optimizer": "optim", "activations": "activ"}.get(term, term)
 
 
 def _add_component(table: Table, component: Component, depth: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.projection.measures import LIMITS
+from projector.projection.breakdown import LIMITS
 from projector.projection.performance import PerformanceProjection
 from projector.report.terminal.job import configuration, filled_in, title, verdict
 from projector.report.terminal.suggestions import Suggestion
