@@ -13,6 +13,7 @@ from projector.config.load import load_job
 from projector.projection.api import project_jobs, project_performance
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
+from projector.projection.memory_terms import MEMORY_TERMS
 
 RATES = (
     "vector_tflops",
@@ -146,8 +147,8 @@ def test_context_parallelism_divides_attention_by_its_degree():
 @given(jobs())
 def test_memory_terms_are_finite_and_not_negative(job):
     memory = evaluate([job]).memory(0)
-    for name in ("weights", "gradients", "optimizer", "transient", "buffers"):
-        values = getattr(memory, f"{name}_bytes")
+    for term in MEMORY_TERMS:
+        values = term.of(memory)
         assert np.all(np.isfinite(values))
         assert np.all(values >= 0.0)
     assert np.all(memory.activations_bytes > 0.0)

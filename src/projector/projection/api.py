@@ -112,6 +112,6 @@ def _compare_schedules(job: Job) -> PerformanceProjection:
     # Of equally fast ones the first stands for what holds less.
     ranked = sorted(
         candidates,
-        key=lambda each: (not each.memory.fits, each.iteration_time_s, each.memory.peak_bytes),
+        key=lambda one: (not one.memory.fits, one.iteration_time_s, one.memory.peak_bytes),
     )
     return replace(ranked[0], alternatives=tuple(ranked[1:]), left_out=tuple(left_out))

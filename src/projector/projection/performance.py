@@ -244,7 +244,7 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     rank = int(evaluation.steps.ending_rank[row])
     held = _replica(evaluation, row)[1].model_stage[rank].tolist()
     weights = _run_weights(evaluation, row, held, evaluation.order(row).microbatches)
-    found: dict[str, Communication] = {}
+    collectives: dict[str, Communication] = {}
     recompute = evaluation.workloads.rows["recompute"]
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
         workload = int(table.workload[index])
@@ -265,11 +265,11 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
             times * float(rows.time_s[index]),
             times * float(rows.exposed_s[index]),
         )
-        found[name] = _add(found[name], entry) if name in found else entry
-    found.update(_data_parallel_communication(evaluation, row, rank))
+        collectives[name] = _add(collectives[name], entry) if name in collectives else entry
+    collectives.update(_data_parallel_communication(evaluation, row, rank))
     if evaluation.inputs.p2p.bytes[_replica(evaluation, row)[0]] > 0.0:
-        found["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
-    return found
+        collectives["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
+    return collectives
 
 
 def _replica(evaluation: Evaluation, row: int) -> tuple[int, Placement]:

@@ -104,12 +104,12 @@ def _ending_ranks(evaluation: Evaluation) -> Floats:
     kernels_s = _kernel_seconds(evaluation)[workloads.run_workload]
     kernels_s *= workloads.run_count[:, None, None]
     rank = replicas.rank_offset[replicas.of_job] + evaluation.steps.ending_rank
-    found = np.empty((len(rank), *kernels_s.shape[1:]))
+    mix_s = np.empty((len(rank), *kernels_s.shape[1:]))
     for term in range(kernels_s.shape[1]):
-        for each in range(kernels_s.shape[2]):
-            stages = segment_sums(workloads.run_offset, kernels_s[:, term, each])
-            found[:, term, each] = replicas.per_rank(stages[replicas.stage])[rank]
-    return found
+        for bound in range(kernels_s.shape[2]):
+            stages = segment_sums(workloads.run_offset, kernels_s[:, term, bound])
+            mix_s[:, term, bound] = replicas.per_rank(stages[replicas.stage])[rank]
+    return mix_s
 
 
 def _kernel_seconds(evaluation: Evaluation) -> Floats:
@@ -132,11 +132,11 @@ def _kernel_seconds(evaluation: Evaluation) -> Floats:
 
 def _kernel_class(kind: Ints, limiter: Ints) -> Ints:
     """Return the class of each kernel; one without a limiter waits for memory."""
-    found = np.full(len(kind), MEMORY, np.int64)
-    for code, bounds, classes in (
+    classes = np.full(len(kind), MEMORY, np.int64)
+    for code, bounds, class_of in (
         (GEMM, gemm.BOUNDS, CLASS_OF_GEMM),
         (ATTENTION, attention.BOUNDS, CLASS_OF_ATTENTION),
     ):
         here = (kind == code) & (limiter >= 0)
-        found[here] = np.array([classes[bound] for bound in bounds])[limiter[here]]
-    return found
+        classes[here] = np.array([class_of[bound] for bound in bounds])[limiter[here]]
+    return classes

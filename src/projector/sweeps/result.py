@@ -198,18 +198,18 @@ class SweepResult:
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the rows that fit with the largest ``by``, best first; earlier ones win ties."""
         self._check_number(by)
-        kept: list[tuple[float, int, dict[str, Any]]] = []
+        best: list[tuple[float, int, dict[str, Any]]] = []
         begin = 0
         for table in self.tables():
             values = np.where(_where(table, "fits"), _floats(table, by), np.nan)
             order = np.argsort(-values, kind="stable")[:count].tolist()
             for row in order:
                 value = float(values[row])
-                if not np.isnan(value) and (len(kept) < count or value > kept[0][0]):
+                if not np.isnan(value) and (len(best) < count or value > best[0][0]):
                     entry = (value, -(begin + row), table.slice(row, 1).to_pylist()[0])
-                    (heapq.heappush if len(kept) < count else heapq.heapreplace)(kept, entry)
+                    (heapq.heappush if len(best) < count else heapq.heapreplace)(best, entry)
             begin += len(table)
-        return [row for _, _, row in sorted(kept, key=lambda each: each[:2], reverse=True)]
+        return [row for _, _, row in sorted(best, key=lambda entry: entry[:2], reverse=True)]
 
     def pareto(
         self,
@@ -299,17 +299,17 @@ class SweepResult:
         import pyarrow as pa
 
         order = np.argsort(rows, kind="stable")
-        wanted, found, begin = rows[order], [], 0
+        wanted, taken, begin = rows[order], [], 0
         for table in self.tables():
             first, last = np.searchsorted(wanted, [begin, begin + len(table)]).tolist()
             if last > first:
-                found.append(table.take(pa.array(wanted[first:last] - begin)))
+                taken.append(table.take(pa.array(wanted[first:last] - begin)))
             begin += len(table)
-        if not found:
+        if not taken:
             return self.plan.schema().empty_table()
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return pa.concat_tables(found).take(pa.array(place))
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        return pa.concat_tables(taken).take(pa.array(position))
 
 
 def _changed(path: Path, why: str) -> ConfigError:

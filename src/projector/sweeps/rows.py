@@ -85,37 +85,37 @@ class Projector:
 
         if len(self._known) > MOST_WORKLOADS:
             self._known = KnownCosts()
-        found = self._reader.read(points)
+        batch = self._reader.read(points)
         reasons: dict[str, int] = {}
-        for why, count in found.left_out:
+        for why, count in batch.left_out:
             _count(reasons, why if isinstance(why, str) else reason_of(why), count)
         rows, tables = [], []
-        if len(found.rows):
-            legal = find_legal(found.jobs)
+        if len(batch.rows):
+            legal = find_legal(batch.jobs)
             refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
             for error, count in zip(legal.errors, refused.tolist(), strict=True):
                 if count:
                     _count(reasons, reason_of(error), count)
-            kept = np.flatnonzero(legal.refused < 0)
-            every = len(kept) == len(found.rows)
+            possible = np.flatnonzero(legal.refused < 0)
+            every = len(possible) == len(batch.rows)
             for part, evaluation in evaluate_possible(
-                found.jobs if every else found.jobs.take(kept),
-                legal if every else legal.take(kept),
+                batch.jobs if every else batch.jobs.take(possible),
+                legal if every else legal.take(possible),
                 lambda error: _count(reasons, reason_of(error), 1),
                 self._known,
             ):
-                rows.append(kept[part])
-                tables.append(self._table(found, kept[part], result_columns(evaluation)))
+                rows.append(possible[part])
+                tables.append(self._table(batch, possible[part], result_columns(evaluation)))
         whole = self._schema().empty_table()
         if tables:
             whole = pa.concat_tables(tables)
         if tables and best and self._choices > 1:
-            point = points[found.rows[np.concatenate(rows)]]
+            point = points[batch.rows[np.concatenate(rows)]]
             whole = whole.take(pa.array(best_rows(whole, point // self._choices)))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
     def _table(
-        self, found: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
+        self, batch: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
     ) -> "pa.Table":
         import pyarrow as pa
 
@@ -124,8 +124,8 @@ class Projector:
             if name in results:
                 arrays.append(_array(results[name], kind))
             else:
-                place, values = found.columns[name]
-                arrays.append(_axis_array(name, kind, place[rows], values))
+                index, values = batch.columns[name]
+                arrays.append(_axis_array(name, kind, index[rows], values))
         return pa.Table.from_arrays(arrays, schema=self._schema())
 
     def _schema(self) -> "pa.Schema":
@@ -210,8 +210,8 @@ def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
     return pa.array(values)
 
 
-def _axis_array(name: str, kind: str, place: Ints, values: list[Any]) -> "pa.Array":
-    """Return the column of an axis: ``values[place]``."""
+def _axis_array(name: str, kind: str, index: Ints, values: list[Any]) -> "pa.Array":
+    """Return the column of an axis: ``values[index]``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -219,19 +219,19 @@ def _axis_array(name: str, kind: str, place: Ints, values: list[Any]) -> "pa.Arr
         None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
     ]
     known = pa.array(cells, arrow_types()[kind])
-    return _dictionary(place, known) if kind == TEXT else pc.take(known, pa.array(place))
+    return _dictionary(index, known) if kind == TEXT else pc.take(known, pa.array(index))
 
 
-def _dictionary(place: Ints, texts: "pa.Array") -> "pa.Array":
-    """Return ``texts[place]``, each text once."""
+def _dictionary(index: Ints, texts: "pa.Array") -> "pa.Array":
+    """Return ``texts[index]``, each text once."""
     import pyarrow as pa
 
     distinct = texts.dictionary_encode()
     if len(distinct.dictionary) == len(texts):
-        return pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), texts)
-    found = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
-    missing = np.asarray(texts.is_null())[place] if texts.null_count else None
-    indices = pa.array(found[place], mask=missing)
+        return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), texts)
+    distinct_index = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    missing = np.asarray(texts.is_null())[index] if texts.null_count else None
+    indices = pa.array(distinct_index[index], mask=missing)
     return pa.DictionaryArray.from_arrays(indices, distinct.dictionary)
 
 

@@ -125,9 +125,9 @@ class Comparison:
 def compare_report(comparison: Comparison) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     parts: list[RenderableType] = []
-    for label, each in (("A", comparison.first), ("B", comparison.second)):
-        parts.append(Text(f"{label}  ", style="bold").append_text(title(each.job)))
-        parts.append(Text("   ").append_text(verdict(each.memory)))
+    for label, result in (("A", comparison.first), ("B", comparison.second)):
+        parts.append(Text(f"{label}  ", style="bold").append_text(title(result.job)))
+        parts.append(Text("   ").append_text(verdict(result.memory)))
     parts.append(Text())
     parts += _changes("Result", comparison.headline, keep_all=True)
     parts += _changes("Time of one step", comparison.breakdown_ms, unit="ms")

@@ -154,15 +154,15 @@ def next_steps(
     if not suggestions:
         return []
     table = grid("<change", "tokens/s", "peak GiB", "<")
-    for each in suggestions:
-        outcome = "trains differently" if each.changes_training else ""
+    for suggestion in suggestions:
+        outcome = "trains differently" if suggestion.changes_training else ""
         if not result.memory.fits:
-            outcome = "fits" if each.fits else "still does not fit"
+            outcome = "fits" if suggestion.fits else "still does not fit"
         add_row(
             table,
-            each.change,
-            f"{signed(each.speed * 100)} %",
-            signed(each.peak_bytes / 2**30),
+            suggestion.change,
+            f"{signed(suggestion.speed * 100)} %",
+            signed(suggestion.peak_bytes / 2**30),
             Text(outcome, style=DIM),
         )
     return section("What to try next", "each projected; append to the command", table)
