@@ -8,7 +8,7 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
-from projector.operations.counts import ModelCounts, count_model
+from projector.operations.counts import ModelCounts
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
@@ -169,7 +169,7 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
     documented = json_object(scalars, MEMORY_SCALARS)["documented"]
     return MemoryProjection(
         job=job,
-        counts=count_model(job),
+        counts=results.counts.of(row),
         stages=stages,
         components=_components(evaluation, row),
         documented=DocumentedMemory(**documented, components=documented_components(job)),

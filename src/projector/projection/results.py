@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.grouping import group_rows
+from projector.lower.batch import JobBatch
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.bound import Coded, bounds
 from projector.projection.breakdown import BREAKDOWN
@@ -34,6 +35,11 @@ class Counts(NamedTuple):
     parameters_active: Ints
     flop_per_sequence: Floats
 
+    def of(self, row: int) -> ModelCounts:
+        """Return those of one job."""
+        total, active, flop = (column[row].item() for column in self)
+        return ModelCounts(total, active, flop)
+
 
 class Results:
     """What scalars of a batch are computed from; what several need is computed once."""
@@ -52,6 +58,10 @@ class Results:
     def row(self, row: int) -> dict[str, Any]:
         """Return every scalar of one job."""
         return {name: values[row] for name, values in self._lists.items()}
+
+    @cached_property
+    def _first_jobs(self) -> JobBatch:
+        return self.evaluation.workloads.first_jobs()
 
     @cached_property
     def _lists(self) -> dict[str, list[Any]]:
@@ -130,8 +140,7 @@ class Results:
     @cached_property
     def counts(self) -> Counts:
         """What the models have and need."""
-        workloads = self.evaluation.workloads
-        jobs = workloads.first_jobs()
+        workloads, jobs = self.evaluation.workloads, self._first_jobs
         first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
         firsts = workloads.first[first].tolist()
         counts: list[ModelCounts] = [count_model(self.evaluation.job(row)) for row in firsts]
@@ -146,7 +155,7 @@ class Results:
     def documented(self) -> DocumentedTotals[Ints, Floats]:
         """The closed forms that Primus documents."""
         workloads, jobs = self.evaluation.workloads, self.jobs
-        batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
+        batch, columns = self._first_jobs, jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
         first, group = group_rows(
             model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
