@@ -74,7 +74,6 @@ class MemoryProjection:
     counts: ModelCounts
     stages: tuple[StageMemoryProjection, ...]
     components: tuple[Component, ...]
-    documented: DocumentedMemory
     provenance: Provenance
     scalars: Mapping[str, Any] = field(repr=False)
     """Every scalar of `SCALARS`, under the name of its column."""
@@ -83,6 +82,12 @@ class MemoryProjection:
     def schedule(self) -> str:
         """Name of the schedule."""
         return str(self.scalars["schedule"])
+
+    @property
+    def documented(self) -> DocumentedMemory:
+        """The closed forms that Primus documents, kept for comparison."""
+        totals = json_object(self.scalars, MEMORY_SCALARS)["documented"]
+        return DocumentedMemory(**totals, components=documented_components(self.job))
 
     @property
     def device_memory_bytes(self) -> float:
@@ -154,7 +159,7 @@ class MemoryProjection:
 
 def memory_projection(results: Results, row: int) -> MemoryProjection:
     """Read one job's memory out of an evaluated batch."""
-    evaluation, scalars = results.evaluation, results.row(row)
+    evaluation = results.evaluation
     job, memory = evaluation.job(row), evaluation.memory(row)
     terms = memory.values(MEMORY_TERMS)
     stages = tuple(
@@ -166,15 +171,13 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
         )
         for rank in range(job.parallelism.pp)
     )
-    documented = json_object(scalars, MEMORY_SCALARS)["documented"]
     return MemoryProjection(
         job=job,
         counts=results.counts.of(row),
         stages=stages,
         components=_components(evaluation, row),
-        documented=DocumentedMemory(**documented, components=documented_components(job)),
         provenance=provenance_of(job),
-        scalars=scalars,
+        scalars=results.row(row),
     )
 
 

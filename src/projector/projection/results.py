@@ -1,6 +1,6 @@
 """The scalars of results, declared once: columns of a sweep and ``--json`` follow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -55,16 +55,17 @@ class Results:
         """Return every scalar of `SCALARS`, one entry for each job."""
         return {scalar.name: scalar.column(self) for scalar in SCALARS}
 
-    def row(self, row: int) -> dict[str, Any]:
+    def row(self, row: int) -> Mapping[str, Any]:
         """Return every scalar of one job."""
-        return {name: values[row] for name, values in self._lists.items()}
+        return _Row(self, row)
 
     @cached_property
     def _first_jobs(self) -> JobBatch:
         return self.evaluation.workloads.first_jobs()
 
     @cached_property
-    def _lists(self) -> dict[str, list[Any]]:
+    def lists(self) -> dict[str, list[Any]]:
+        """The columns as lists, texts written out."""
         return {
             name: [column.texts[code] for code in column.code.tolist()]
             if isinstance(column, Coded)
@@ -183,6 +184,37 @@ class Results:
             activation_gib=activation_gib,
             total_gib=states_gib + activation_gib,
         )
+
+
+class _Row(Mapping[str, Any]):
+    """Scalars of one job; the batch is read, and let go, when the first is asked for."""
+
+    def __init__(self, results: Results, row: int) -> None:
+        self._results: Results | None = results
+        self._row = row
+        self._known: dict[str, Any] = {}
+
+    def _values(self) -> dict[str, Any]:
+        if self._results is not None:
+            self._known = {name: values[self._row] for name, values in self._results.lists.items()}
+            self._results = None
+        return self._known
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+    def __repr__(self) -> str:
+        return repr(self._values())
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        """Write plain values."""
+        return dict, (self._values(),)
 
 
 @dataclass(frozen=True, slots=True)
