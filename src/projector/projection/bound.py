@@ -3,14 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.kernels.grouping import group_rows
 from projector.projection.breakdown import BREAKDOWN, LIMITS
 from projector.projection.step import Steps
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""

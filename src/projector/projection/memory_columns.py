@@ -3,17 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.kernels.grouping import largest_of_segments
 from projector.lower.workloads import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
 from projector.projection.memory_terms import MemoryTerms
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.operations.counts import ModelCounts, count_model
@@ -17,9 +17,6 @@ from projector.projection.documented import DocumentedTotals, documented_forms, 
 from projector.projection.evaluate import Evaluation
 from projector.units import TERA, to_gib, to_ms
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Column = Floats | Ints | Flags | Coded
 
 BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
