@@ -1,8 +1,3 @@
-import os
-import subprocess
-import sys
-import tempfile
-
 import numpy as np
 import pytest
 
@@ -89,18 +84,5 @@ def test_moe_exchange_times(benchmark, count):
     assert benchmark(moe_exchange_times, *args) == 0
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_first_call(benchmark, cache, tmp_path):
-    """What a user waits for: a new process, with and without a disk cache."""
-
-    def first_call(cache_dir):
-        env = {**os.environ, "PROJECTOR_CACHE_DIR": str(cache_dir)}
-        subprocess.run([sys.executable, "-c", FIRST_CALL], env=env, check=True)
-
-    def setup():
-        warm_dir = tmp_path / "warm"
-        return (warm_dir if cache == "warm" else tempfile.mkdtemp(dir=tmp_path),), {}
-
-    if cache == "warm":
-        first_call(tmp_path / "warm")
-    benchmark.pedantic(first_call, setup=setup, rounds=3)
+def test_first_call(time_first_call):
+    time_first_call(FIRST_CALL)

@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import numba
 import numpy as np
 import pytest
@@ -65,16 +61,5 @@ def test_speed_of_light(benchmark, rows):
     benchmark.extra_info["rows"] = rows
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_first_call(benchmark, cache, tmp_path):
-    """What a new process pays before its first GEMM."""
-    folders = iter(range(1_000_000))
-
-    def first_call():
-        folder = tmp_path / (f"cold{next(folders)}" if cache == "cold" else "warm")
-        environment = os.environ | {"PROJECTOR_CACHE_DIR": str(folder)}
-        subprocess.run([sys.executable, "-c", FIRST_CALL], check=True, env=environment)
-
-    if cache == "warm":
-        first_call()
-    benchmark.pedantic(first_call, rounds=3)
+def test_first_call(time_first_call):
+    time_first_call(FIRST_CALL)

@@ -1,9 +1,5 @@
 """Speed of building, compiling and replaying orders of operations."""
 
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -166,18 +162,5 @@ def test_compile_program(benchmark, name, pp, vpp, microbatches, compiler):
     benchmark(compiler.__wrapped__, order)
 
 
-@pytest.mark.parametrize("cache", ["cold", "warm"])
-def test_first_call(benchmark, cache, tmp_path):
-    """What a user waits for: a new process, with and without a disk cache."""
-
-    def first_call(cache_dir):
-        env = {**os.environ, "PROJECTOR_CACHE_DIR": str(cache_dir)}
-        subprocess.run([sys.executable, "-c", FIRST_CALL], env=env, check=True)
-
-    def setup():
-        warm = tmp_path / "warm"
-        return (warm if cache == "warm" else tempfile.mkdtemp(dir=tmp_path),), {}
-
-    if cache == "warm":
-        first_call(tmp_path / "warm")
-    benchmark.pedantic(first_call, setup=setup, rounds=3)
+def test_first_call(time_first_call):
+    time_first_call(FIRST_CALL)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from projector import load_job, project_memory, project_performance
@@ -45,10 +44,6 @@ def test_warm_process(benchmark):
     benchmark.pedantic(run, (PERFORMANCE,), rounds=5)
 
 
-def test_cold_process(benchmark, tmp_path):
+def test_cold_process(benchmark, new_cache):
     """The first projection after an installation compiles the kernels it needs."""
-
-    def setup():
-        return (PERFORMANCE,), {"PROJECTOR_CACHE_DIR": tempfile.mkdtemp(dir=tmp_path)}
-
-    benchmark.pedantic(run, setup=setup, rounds=2)
+    benchmark.pedantic(run, setup=lambda: ((PERFORMANCE,), new_cache()), rounds=2)

@@ -189,7 +189,7 @@ def refused(call, *arguments, **keywords):
     return caught.value
 
 
-@pytest.mark.parametrize("value", NO_EXTENTS, ids=repr)
+@pytest.mark.parametrize("value", NO_EXTENTS, ids=lambda value: repr(value).split(" at ")[0])
 def test_what_is_no_extent(value):
     for name in ("m", "n", "k", "batch"):
         extents = {"m": 64, "n": 64, "k": 64, "batch": 1, name: value}
