@@ -67,13 +67,20 @@ def table(tmp_path):
     return write_table(tmp_path / "gemm.csv", measured(gemm_rows()))
 
 
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """A calibration of `FIELDS` by the table of `table`, made once: it takes seconds."""
+    table = write_table(tmp_path_factory.mktemp("calibrated") / "gemm.csv", measured(gemm_rows()))
+    return calibrate("gemm_measured", table, DEVICE, fields=FIELDS)
+
+
 def value_of(calibration, path):
     (field,) = (each for each in calibration.fields if each.field == path)
     return field.value
 
 
-def test_altered_fields_are_recovered(table):
-    found = calibrate("gemm_measured", table, DEVICE, fields=FIELDS)
+def test_altered_fields_are_recovered(calibrated):
+    found = calibrated
     for path, truth in TRUTH.items():
         assert value_of(found, path) == pytest.approx(truth, rel=0.03)
     assert found.fitted.before.median_ape > 0.1
@@ -102,10 +109,10 @@ def test_rows_put_aside_improve(tmp_path):
     assert found.holdout.after.p90_ape < found.holdout.before.p90_ape
 
 
-def test_the_order_of_the_table_changes_nothing(tmp_path, table):
+def test_the_order_of_the_table_changes_nothing(tmp_path, table, calibrated):
     rows = measured(gemm_rows())
     other = write_table(tmp_path / "other.csv", rows[::-1])
-    first = calibrate("gemm_measured", table, DEVICE, fields=FIELDS).to_dict()
+    first = calibrated.to_dict()
     again = calibrate("gemm_measured", table, DEVICE, fields=FIELDS).to_dict()
     turned = calibrate("gemm_measured", other, DEVICE, fields=FIELDS)
     assert again == first
@@ -177,8 +184,8 @@ def test_collectives_are_recovered_and_a_share_leaves_its_bound(tmp_path):
     assert found.left_out == {"more than one node, which the network decides": 21}
 
 
-def test_the_profile_loads_and_changes_projections(table, tmp_path):
-    found = calibrate("gemm_measured", table, DEVICE, fields=FIELDS)
+def test_the_profile_loads_and_changes_projections(table, tmp_path, calibrated):
+    found = calibrated
     out = tmp_path / "mine.yaml"
     write_profile(found, out, table=table)
     device = load_device(out)

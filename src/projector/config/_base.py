@@ -57,9 +57,12 @@ class Config(BaseModel):
         if not isinstance(data, Mapping):
             return data
         resolved: dict[str, Any] = {}
+        known = cls.model_fields  # asked once: it is found anew every time
         for given, value in data.items():
-            name = cls.aliases.get(str(given).replace("-", "_"), given)
-            if name not in cls.model_fields:
+            name = given
+            if name not in known:
+                name = cls.aliases.get(str(given).replace("-", "_"), given)
+            if name not in known:
                 raise UnknownKeyError(str(given), cls)
             if name in resolved:
                 msg = f"{name!r} is set twice, also under its alias {given!r}"

@@ -246,7 +246,8 @@ class Sourced(Config):
             for name, value in data.items()
             if name not in {"sources", "extends"}
         }
-        known = {key: text for key, text in table.items() if key in cls.model_fields or "." in key}
+        fields = cls.model_fields
+        known = {key: text for key, text in table.items() if key in fields or "." in key}
         return {**body, "sources": {**known, **found}}
 
 
