@@ -1,5 +1,8 @@
-"""One hypothesis profile for all tests."""
+"""One hypothesis profile for all tests, and one environment."""
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A first example may compile a kernel, which no per-example deadline survives.
@@ -7,3 +10,21 @@ settings.register_profile(
     "projector", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("projector")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    _forget_the_test()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    _forget_the_test()
+
+
+def _forget_the_test() -> None:
+    """Take the name of the test out of the environment.
+
+    Workers of a sweep stay for the next one in the same environment; starting two takes seconds.
+    """
+    os.environ.pop("PYTEST_CURRENT_TEST", None)

@@ -1,5 +1,7 @@
 """Spaces of which each point keeps its best choice."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ CHOICES = {
 SPACE = {"base": BASE, "axes": AXES, "best_of": CHOICES, "constraints": ["tp * nodes < 4"]}
 
 
+@cache
 def expected():
     """Return the best row of each point, from all of them."""
     whole = sweep({**SPACE, "axes": {**AXES, **CHOICES}, "best_of": None}).to_arrow().to_pylist()

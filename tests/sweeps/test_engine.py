@@ -154,6 +154,7 @@ def test_a_place_that_is_no_path():
         sweep(grid(), 3)
 
 
+@pytest.mark.usefixtures("new_workers")
 def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "FEW_POINTS", 0)
     start, started = workers._start, []
