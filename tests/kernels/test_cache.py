@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,10 @@ compiles = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def twice(tmp_path):
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
     """Run a kernel in a process of its own; return whether it was found, and kept."""
-    script = tmp_path / "script.py"
+    script = tmp_path_factory.mktemp("twice") / "script.py"
     script.write_text(COMPILE)
 
     def call(**environment):
@@ -52,7 +53,17 @@ def twice(tmp_path):
         hits, kept = done.stdout.split()
         return int(hits), kept == "True"
 
+    call.folder = script.parent
     return call
+
+
+@pytest.fixture(scope="module")
+def kept(twice, tmp_path_factory):
+    """A folder where the kernel was kept, and found again."""
+    folder = tmp_path_factory.mktemp("kept")
+    assert twice(PROJECTOR_CACHE_DIR=str(folder)) == (0, True)
+    assert twice(PROJECTOR_CACHE_DIR=str(folder)) == (1, True)
+    return folder
 
 
 def leftovers():
@@ -68,11 +79,11 @@ def leftovers():
         {"PROJECTOR_CACHE_DIR": "a\x01" * 300},
     ],
 )
-def test_a_folder_that_cannot_be_written(twice, tmp_path, environment):
+def test_a_folder_that_cannot_be_written(twice, environment):
     before = leftovers()
     assert twice(**environment) == (0, False)
     assert leftovers() == before
-    assert not list(tmp_path.rglob("*.nb?"))
+    assert not list(twice.folder.rglob("*.nb?"))
 
 
 @compiles
@@ -80,10 +91,8 @@ def test_a_folder_that_cannot_be_written(twice, tmp_path, environment):
     ("suffix", "content"),
     [("nbi", b"junk"), ("nbi", b""), ("nbc", b""), ("nbc", b"junk"), ("nbc", None)],
 )
-def test_a_damaged_file_is_renewed(twice, tmp_path, suffix, content):
-    folder = str(tmp_path / "cache")
-    assert twice(PROJECTOR_CACHE_DIR=folder) == (0, True)
-    assert twice(PROJECTOR_CACHE_DIR=folder) == (1, True)
+def test_a_damaged_file_is_renewed(twice, kept, tmp_path, suffix, content):
+    folder = str(shutil.copytree(kept, tmp_path / "cache"))
     (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
     if content is None:
         file.unlink()
