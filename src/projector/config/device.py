@@ -27,6 +27,18 @@ from projector.config.gemm import (
 from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
 
+CollectiveAlgorithm = Literal[
+    "ring",
+    "tree",
+    "halving_doubling",
+    "bruck",
+    "direct",
+    "hierarchical",
+    "in_network",
+    "pairwise",
+]
+"""What a library may do to serve a collective; ``docs/collectives.md`` has the terms of each."""
+
 STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
 
@@ -439,7 +451,12 @@ class Device(Sourced):
     """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
     copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""
 
-    collective_algorithms: tuple[str, ...] = ("ring", "tree", "in_network", "pairwise")
+    collective_algorithms: tuple[CollectiveAlgorithm, ...] = (
+        "ring",
+        "tree",
+        "in_network",
+        "pairwise",
+    )
     """What the collective library chooses among; the default is what NCCL and RCCL use."""
 
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)

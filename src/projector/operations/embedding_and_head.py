@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_REDUCE
+from projector.kernels.collective_algorithms import ALL_REDUCE
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,

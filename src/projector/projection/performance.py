@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.job import Job
-from projector.kernels.collectives import ALGORITHMS
+from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts, count_model
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
 from projector.projection import measures
