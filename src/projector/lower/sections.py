@@ -207,6 +207,7 @@ TRAINING: _Readers = {
     "quantised_copies": _quantised_copies,
     "optimizer_offload": lambda training: float(training.optimizer.offload_fraction),
     "most_pending": lambda training: training.zero_bubble_max_pending_backward or 0,
+    "solver_work": attrgetter("schedule_solver_work"),
     "post_validation": attrgetter("optimizer_post_validation"),
 }
 
