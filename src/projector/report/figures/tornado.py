@@ -40,8 +40,10 @@ def tornado_figure(found: Sensitivity | SharedSensitivity, top: int) -> "Figure"
     )
     figure.suptitle(
         f"{what}: change of the step with each field {100.0 * found.change:g} % less and more",
-        x=0.012, ha="left", fontsize=11.0,
-    )  # fmt: skip
+        x=0.012,
+        ha="left",
+        fontsize=11.0,
+    )
     axes = figure.subplots()
     for row, each in enumerate(shown):
         for seconds, text in ((each.low_s, "less"), (each.high_s, "more")):

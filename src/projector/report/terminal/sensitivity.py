@@ -31,9 +31,12 @@ def sensitivity_report(found: Sensitivity | SharedSensitivity, top: int) -> list
     step = Text(f"{milliseconds(found.iteration_time_s)} ms/step", style="bold")
     step.append(f"  {_bound(found)}", style="not bold")
     return [
-        title(found.job), configuration(found.job, found.job.training.schedule), step, Text(),
+        title(found.job),
+        configuration(found.job, found.job.training.schedule),
+        step,
+        Text(),
         *_effects(found, top),
-    ]  # fmt: skip
+    ]
 
 
 def _bound(found: Sensitivity) -> str:
