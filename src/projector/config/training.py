@@ -179,9 +179,9 @@ class TrainingConfig(Config):
     afterwards (zero bubble); the step is then the longest span of one rank."""
 
     schedule_solver_work: NonNegativeInt = SOLVER_WORK
-    """What the integer program of ``seaailab-ilp`` is worth, in units that are the same on every
-    machine: a node of the search over n undecided pairs of operations costs n squared. The default
-    was about ten seconds of one core."""
+    """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
+    machine. A node of its search over n undecided pairs of operations costs n squared. The default
+    is about ten seconds of one core."""
 
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
