@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import (
     ANY_ALGORITHM,
     FABRIC,
     LIBRARY_ALGORITHMS,
-    SEND_RECV,
     collective_time_columns,
     collective_times,
     moe_exchange_times,

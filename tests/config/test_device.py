@@ -53,6 +53,16 @@ def test_extends_from_a_file(tmp_path):
     assert load_device(str(second)).hbm_efficiency == 0.25
 
 
+def test_an_unknown_collective_algorithm_is_named_with_the_known_ones(tmp_path):
+    path = tmp_path / "slip.yaml"
+    path.write_text("extends: mi300x\nname: slip\ncollective_algorithms: [ring, rnig]\n")
+    for given in (str(path), {"extends": "h100", "collective_algorithms": ["ring", "rnig"]}):
+        with pytest.raises(ConfigError, match=r"'ring', .*'pairwise'.*'rnig'") as error:
+            load_device(given)
+        assert error.value.key.endswith("collective_algorithms.1")
+        assert error.value.value == "rnig"
+
+
 def test_a_file_extends_another_from_its_own_folder(tmp_path, monkeypatch):
     folder = tmp_path / "devices"
     (folder / "base").mkdir(parents=True)

@@ -1,22 +1,23 @@
+import math
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from projector.kernels import collectives
-from projector.kernels.collectives import (
+from projector.config.device import CollectiveAlgorithm
+from projector.kernels import collective_algorithms
+from projector.kernels.collective_algorithms import (
     ALGORITHMS,
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
-    ANY_ALGORITHM,
     BROADCAST,
     DIRECT,
-    FABRIC,
     HALVING_DOUBLING,
     HIERARCHICAL,
     IN_NETWORK,
-    LIBRARY_ALGORITHMS,
     NO_ALGORITHM,
     OPERATIONS,
     PAIRWISE,
@@ -24,6 +25,12 @@ from projector.kernels.collectives import (
     RING,
     SEND_RECV,
     TREE,
+    algorithm_seconds,
+)
+from projector.kernels.collectives import (
+    ANY_ALGORITHM,
+    FABRIC,
+    LIBRARY_ALGORITHMS,
     algorithm_mask,
     collective_time_columns,
     collective_times,
@@ -440,8 +447,28 @@ def test_algorithm_mask():
 def test_codes_follow_names():
     for names in (OPERATIONS, ALGORITHMS):
         for code, name in enumerate(names):
-            assert getattr(collectives, name.upper()) == code
+            assert getattr(collective_algorithms, name.upper()) == code
     assert tuple(f.__name__ for f in reference.ALGORITHMS) == ALGORITHMS
+    assert get_args(CollectiveAlgorithm) == ALGORITHMS
+
+
+@pytest.mark.parametrize("op", range(len(OPERATIONS)))
+@pytest.mark.parametrize("code", [-1, IN_NETWORK, len(ALGORITHMS), 99])
+def test_an_algorithm_without_a_term_takes_for_ever(op, code):
+    group = collective_algorithms.Group(8, 4, 2, 1e11, 1e11, 1e10, 1e-6, 1e-5)
+    for seconds in (algorithm_seconds, algorithm_seconds.py_func):
+        assert seconds(code, op, 1e6, group) == math.inf
+
+
+@pytest.mark.parametrize("op", range(len(OPERATIONS)))
+def test_an_unknown_algorithm_is_never_replaced_by_another(op):
+    n = 2 if op == SEND_RECV else 8
+    for mask in (1 << len(ALGORITHMS), 1 << len(ALGORITHMS) | 1 << RING, -1):
+        fabric = SWITCH | {"algorithms": mask}
+        status, (time_s,), (algorithm,) = run([(op, 1e6, n, n, 0)], record(fabric))
+        assert (status, algorithm) == (1, NO_ALGORITHM)
+        assert np.isnan(time_s)
+        assert reference.collective_time(OPERATIONS[op], 1e6, n, n, fabric) is None
 
 
 @given(

@@ -116,6 +116,38 @@ def test_a_batch_equals_its_jobs_alone(batch):
         assert step.memory.to_dict() == alone.memory.to_dict()
 
 
+def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
+    base = load_job(
+        {
+            "model": "mixtral_8x7b",
+            "parallelism": {"tp": 1, "ep": 8, "pp": 2},
+            "training": {
+                "micro_batch_size": 1, "global_batch_size": 32, "seq_length": 1024,
+                "cross_entropy_fusion": False,
+            },
+            "cluster": {"device": "h100", "nodes": 2},
+        }
+    )  # fmt: skip
+    software = "cluster.software"
+    assumed = base.cluster.software.unfused_loss
+    changes = {f"{software}.unfused_loss.{name}": 10 * value for name, value in assumed}
+    changes[f"{software}.moe_layer_parts"] = (0.0, 1.0)
+    varied = [base] + [load_job(base, {field: value}) for field, value in changes.items()]
+    for batch in (varied, varied[::-1]):
+        for step, job in zip(project_jobs(batch), batch, strict=True):
+            alone = project_performance(job)
+            assert step.to_dict() == alone.to_dict()
+            assert step.memory.to_dict() == alone.memory.to_dict()
+    plain, *others = project_jobs(varied)
+    for step in others:
+        moved = step.iteration_time_s != plain.iteration_time_s
+        stages = [each.memory.to_dict()["stages"] for each in (step, plain)]
+        assert moved or stages[0] != stages[1]
+    # Another loss, another field: nothing moves.
+    fused = load_job(base, {f"{software}.fused_loss.forward_bytes": 400})
+    assert project_performance(fused).iteration_time_s == plain.iteration_time_s
+
+
 @settings(max_examples=40)
 @given(jobs(), st.floats(0.3, 1.0))
 def test_a_slower_clock_is_never_faster(job, share):

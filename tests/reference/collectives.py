@@ -206,8 +206,11 @@ def algorithm_times(op, size, n, local, fabric):
 
 
 def collective_time(op, size, n, local, fabric):
+    """Seconds; None where the fabric allows an algorithm that is not in the list."""
     if n == 1 or size == 0:
         return 0.0
+    if not 0 <= fabric["algorithms"] < 2 ** len(ALGORITHMS):
+        return None
     return min(algorithm_times(op, size, n, local, fabric).values())
 
 

@@ -12,7 +12,8 @@ from projector.errors import ConfigError
 from projector.kernels import attention, gemm
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
-from projector.report.figures.bottleneck import COLOURS, map_figure, map_report
+from projector.report.figures.bottleneck import COLOURS, map_figure
+from projector.report.terminal.bottleneck import map_report
 from projector.report.terminal.console import render
 from projector.searches import bottleneck
 from projector.searches.bottleneck import CLASSES, class_seconds, class_shares

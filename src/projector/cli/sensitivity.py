@@ -173,11 +173,11 @@ class Answer:
 
             write_maps(self.maps, path)
         elif kind == "sobol" and self.indices is not None:
-            from projector.report.terminal.sobol import write_sobol
+            from projector.report.figures.sobol import write_sobol
 
             write_sobol(self.indices, path)
         else:
-            from projector.report.terminal.sensitivity import write_tornado
+            from projector.report.figures.tornado import write_tornado
 
             write_tornado(self.found, path, top)
 
@@ -209,7 +209,7 @@ class Answer:
 
             parts += sobol_report(self.indices)
         if self.maps:
-            from projector.report.figures.bottleneck import map_report
+            from projector.report.terminal.bottleneck import map_report
 
             parts += [part for each in self.maps for part in map_report(each)]
         return parts

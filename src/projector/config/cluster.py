@@ -12,9 +12,45 @@ from pydantic import (
     model_validator,
 )
 
-from projector.config._base import Config
+from projector.config._base import Config, Count, CountOrNone
 from projector.config.device import Device, Network, load_device, load_network
 from projector.errors import ConfigError
+
+
+class LossKernels(Config):
+    """What a cross-entropy does to each logit of a rank, in whole bytes.
+
+    The defaults are those of the plain loss: logits are read in 16 bits, and FP32 copies of them
+    are passed over five times forward and three times backward. Assumed, not verified.
+    """
+
+    forward_bytes: Count = 22
+    """Read and written in the forward pass."""
+
+    backward_bytes: Count = 12
+    """Read and written in the backward pass."""
+
+    saved_bytes: CountOrNone = 4
+    """Kept until the backward pass."""
+
+    transient_bytes: CountOrNone = 6
+    """Held for a moment beside what is kept."""
+
+    launches: Count = 8
+    """Kernels of one pass, whatever the number of logits."""
+
+
+class FusedLossKernels(LossKernels):
+    """The same for one kernel that works on 16-bit logits in place.
+
+    It passes over them twice forward and once backward. Counted from the algorithm, not measured.
+    """
+
+    forward_bytes: Count = 4
+    backward_bytes: Count = 2
+    saved_bytes: CountOrNone = 2
+    transient_bytes: CountOrNone = 2
+    launches: Count = 2
 
 
 class SoftwareConfig(Config):
@@ -43,8 +79,26 @@ class SoftwareConfig(Config):
     moe_layer_sync_free_ms: NonNegativeFloat = 4.6
     """The same where nothing is waited for (dropped tokens or a sync-free dispatcher)."""
 
+    moe_layer_parts: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
+    """How the host time of a mixture-of-experts layer divides into forward and backward. Assumed
+    to be as the work is (the backward has two GEMMs for each one of the forward), not verified."""
+
+    unfused_loss: LossKernels = LossKernels()
+    """The loss without ``training.cross_entropy_fusion``."""
+
+    fused_loss: FusedLossKernels = FusedLossKernels()
+    """The loss with it."""
+
     step_overhead_ms: NonNegativeFloat = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
+
+    @field_validator("moe_layer_parts", mode="after")
+    @classmethod
+    def _parts_are_some(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not sum(value) > 0.0:
+            msg = "forward and backward cannot both be 0 parts"
+            raise ValueError(msg)
+        return value
 
 
 class ClusterConfig(Config):

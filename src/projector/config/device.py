@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
+from projector.config.device_kernels import AttentionKernel, ExpertLayerCosts
 from projector.config.gemm import (
     MOST_TILES,
     GemmLibrary,
@@ -27,205 +28,20 @@ from projector.config.gemm import (
 from projector.config.yaml_file import base_of, read_yaml
 from projector.errors import ConfigError
 
+CollectiveAlgorithm = Literal[
+    "ring",
+    "tree",
+    "halving_doubling",
+    "bruck",
+    "direct",
+    "hierarchical",
+    "in_network",
+    "pairwise",
+]
+"""What a library may do to serve a collective; ``docs/collectives.md`` has the terms of each."""
+
 STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
-
-
-class AttentionHeadDim(Config):
-    """What a fused attention does otherwise at heads of one width; left out, as at 128."""
-
-    forward_rows: Count | None = None
-    """Query rows of one work-group in the forward pass."""
-
-    forward_columns: Count | None = None
-    """Key columns of one inner step in the forward pass."""
-
-    backward_columns: Count | None = None
-    """Key columns of one work-group in the backward pass."""
-
-    backward_rows: Count | None = None
-    """Query rows of one inner step in the backward pass."""
-
-    forward_scale: float = Field(default=1.0, gt=0, le=4)
-    """Efficiency of the forward inner loop over that at heads of 128; no more than makes it 1."""
-
-    backward_scale: float = Field(default=1.0, gt=0, le=4)
-    """Efficiency of the backward inner loop over that at heads of 128; no more than makes it 1."""
-
-    mask_rows: CountOrNone = 0
-    """Multiple of keys up to which masked work is done all the same; 0 means one inner step."""
-
-
-class AttentionKernel(Config):
-    """One attention implementation on this device.
-
-    Its own fields describe heads of 128 elements; efficiencies are shares of the peak matrix rate
-    at the clock of attention.
-    """
-
-    forward_rows: Count
-    """Query rows of one work-group in the forward pass."""
-
-    forward_columns: Count
-    """Key columns of one inner step in the forward pass."""
-
-    backward_columns: Count
-    """Key columns of one work-group in the backward pass."""
-
-    backward_rows: Count
-    """Query rows of one inner step in the backward pass."""
-
-    forward_efficiency: float = Field(gt=0, le=1)
-    """Share of the matrix rate in the forward inner loop."""
-
-    backward_efficiency: float = Field(gt=0, le=1)
-    """Share of the matrix rate in the backward inner loop."""
-
-    softmax_exposed: float = Field(ge=0, le=2)
-    """Share of the softmax work that the matrix pipe does not hide."""
-
-    tile_overhead_us: NotNegative
-    """Start and finish of one work-group (load Q, store O)."""
-
-    atomic_gb_per_s: Positive | None = None
-    """Rate of FP32 atomic adds for dQ; none means dQ is written without atomics."""
-
-    atomic_contention: NotNegative = 0.0
-    """By how much of an uncontended add each further writer of one dQ in flight slows it (a
-    writer is a block of keys; more of them meet in longer sequences and over more dies)."""
-
-    dq_order_exposed: float = Field(default=0.0, ge=0, le=1)
-    """Share that shows of the steps by which the blocks of one head start apart where they add
-    their parts of dQ in a fixed order (deterministic backward); 0 means any order."""
-
-    backward_softmax_exposed: float | None = Field(default=None, ge=0, le=2)
-    """softmax_exposed of the backward; none means as forward."""
-
-    backward_tile_overhead_us: NotNegative | None = None
-    """tile_overhead_us of the backward; none means as forward."""
-
-    tail: float = Field(default=0.8, ge=0, le=2)
-    """Share of a mean work-group by which uneven (causal) ones end apart: about a half to one
-    and a half where the long ones come last, near 0 where they are sorted first."""
-
-    backward_tail: float | None = Field(default=None, ge=0, le=2)
-    """tail of the backward; none means as forward."""
-
-    mask_exposed: float = Field(default=0.0, ge=0, le=8)
-    """By how much of its softmax work an inner step that is partly masked takes longer."""
-
-    packs_heads: bool = False
-    """Whether the query heads of one key head share the rows of a work-group (PackGQA)."""
-
-    half_efficiency: float = Field(default=0.0, ge=0, le=1)
-    """Efficiency of work-groups of half the rows over that of whole ones; the library takes them
-    where they end sooner, as in grids that would leave units idle. 0 means it has none."""
-
-    start_us: NotNegative | None = None
-    """Fixed time of the forward's kernels; none means that of one GEMM."""
-
-    backward_start_us: NotNegative | None = None
-    """Fixed time of the backward's kernels; none means twice the forward's."""
-
-    query_passes: NotNegative = 0.0
-    """Passes of Q through memory that belong to the implementation (rotary positions)."""
-
-    key_passes: NotNegative = 0.0
-    """Passes of new K and V through memory that belong to it (append to a paged cache)."""
-
-    token_ns: NotNegative = 0.0
-    """Time of each new token in those passes."""
-
-    forward_score_passes: NotNegative = 0.0
-    """Passes over all scores through memory; 0 means that they are fused away."""
-
-    backward_score_passes: NotNegative = 0.0
-    """The same backward."""
-
-    mask_score_passes: NotNegative = 0.0
-    """Further passes over scores in memory where they are masked, forward."""
-
-    head_dims: dict[Count, AttentionHeadDim] = Field(default_factory=dict, max_length=8)
-    """Other head widths that the implementation has a tile or an efficiency for. A head takes the
-    narrowest that holds it, else the widest."""
-
-    dtypes: tuple[MatrixType, ...] = ()
-    """Types of Q, K and V that it takes. None given means any: the numbers are those of 16 bits,
-    and other types have the same shares of their own matrix rate."""
-
-
-class ExpertKernels(Config):
-    """One kind of grouped GEMM and the passes around it in a mixture-of-experts layer."""
-
-    start_us: NotNegative = 25.0
-    """Fixed time of a layer on one rank: all its kernels start and end, in a graph."""
-
-    expert_us: NotNegative = 0.13
-    """What an expert with tokens adds to each of the two GEMMs."""
-
-    wave_us: NotNegative = 1.7
-    """Start and end of each wave of tiles."""
-
-    matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
-    """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
-
-    pass_elements_per_clk_per_cu: Positive = 12.0
-    """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
-    activation, quantising, finalising), beside what the memory takes: they gather rows and convert
-    types."""
-
-    tuned: bool = True
-    """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
-    it is picked for the loads."""
-
-    quantises_apart: bool = True
-    """Block scales: the activation is quantised in a pass of its own."""
-
-    gathers: bool = False
-    """A pass copies the rows together before finalising."""
-
-    fullest_expert_ns: NotNegative = 0.0
-    """What a row of the fullest expert costs in an activation that gives every expert the same few
-    work-groups; 0 where rows are shared out evenly."""
-
-
-class ExpertLayerCosts(Config):
-    """What one rank's mixture-of-experts layer costs beside rates of the device."""
-
-    row_tiles: tuple[Count, ...] = Field(default=(16, 32, 64, 128, 256), min_length=1, max_length=8)
-    """Tile heights (tokens of one expert) that the grouped GEMM chooses from."""
-
-    column_tiles: tuple[Count, ...] = Field(default=(64, 128), min_length=1, max_length=4)
-    """Tile widths that the grouped GEMM chooses from."""
-
-    tuned_tokens: Count = 8192
-    """Most tokens that the library tunes its grouped GEMMs for; fewer are tuned for by the next
-    power of two below."""
-
-    overlap_loss: float = Field(default=0.2, ge=0, le=1)
-    """Share of the shorter of compute and memory time that a grouped GEMM does not hide."""
-
-    sort_unit_ns: NotNegative = 10.0
-    """Time of one compute unit to sort one pick of a token by its expert."""
-
-    fused_router_topk: Count = 16
-    """Most picks for which routing is one fused kernel."""
-
-    fused_router_experts: Count = 512
-    """Most experts for which routing is one fused kernel."""
-
-    unfused_router_us: NotNegative = 30.0
-    """Fixed cost of routing that is not fused."""
-
-    unfused_router_ps: NotNegative = 25.0
-    """What it adds for each score (token and expert)."""
-
-    kernels: dict[str, ExpertKernels] = Field(
-        default_factory=lambda: {"bf16": ExpertKernels()}, min_length=1
-    )
-    """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
-    activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
-    library ran. A type without an entry runs as the next wider one that has one."""
 
 
 class Sourced(Config):
@@ -440,7 +256,12 @@ class Device(Sourced):
     """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
     copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""
 
-    collective_algorithms: tuple[str, ...] = ("ring", "tree", "in_network", "pairwise")
+    collective_algorithms: tuple[CollectiveAlgorithm, ...] = (
+        "ring",
+        "tree",
+        "in_network",
+        "pairwise",
+    )
     """What the collective library chooses among; the default is what NCCL and RCCL use."""
 
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)

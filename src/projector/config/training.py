@@ -17,6 +17,9 @@ from projector.errors import ConfigError
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 
+SOLVER_WORK = 30_000_000
+"""What an integer program may be worth where nobody says otherwise."""
+
 RECOMPUTE_MODULES = (
     "core_attn",
     "layernorm",
@@ -174,6 +177,11 @@ class TrainingConfig(Config):
     optimizer_post_validation: bool = False
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
     afterwards (zero bubble); the step is then the longest span of one rank."""
+
+    schedule_solver_work: NonNegativeInt = SOLVER_WORK
+    """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
+    machine. A node of its search over n undecided pairs of operations costs n squared. The default
+    is about ten seconds of one core."""
 
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""

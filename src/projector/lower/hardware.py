@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device, ExpertKernels
+from projector.config.device import Device
+from projector.config.device_kernels import ExpertKernels
 from projector.config.gemm import GemmLibrary, GemmTile
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.config.cluster import ClusterConfig
+from projector.config.cluster import ClusterConfig, LossKernels
 from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
@@ -207,8 +207,23 @@ TRAINING: _Readers = {
     "quantised_copies": _quantised_copies,
     "optimizer_offload": lambda training: float(training.optimizer.offload_fraction),
     "most_pending": lambda training: training.zero_bubble_max_pending_backward or 0,
+    "solver_work": attrgetter("schedule_solver_work"),
     "post_validation": attrgetter("optimizer_post_validation"),
 }
+
+LOSS = ("forward_bytes", "backward_bytes", "saved_bytes", "transient_bytes", "launches")
+"""Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
+
+
+def _loss(kernels: LossKernels) -> list[int]:
+    return [getattr(kernels, name) for name in LOSS]
+
+
+def _moe_layer_shares(cluster: ClusterConfig) -> list[float]:
+    """Shares of a layer's host time by phase; the gradient of weights has none of its own."""
+    forward, backward = cluster.software.moe_layer_parts
+    return [forward / (forward + backward), backward / (forward + backward), 0.0]
+
 
 CLUSTER: _Readers = {
     "gpus": attrgetter("gpus"),
@@ -230,6 +245,9 @@ CLUSTER: _Readers = {
     "moe_layer_s": _seconds("software.moe_layer_ms", MILLISECOND),
     "moe_layer_sync_free_s": _seconds("software.moe_layer_sync_free_ms", MILLISECOND),
     "step_overhead_s": _seconds("software.step_overhead_ms", MILLISECOND),
+    "moe_layer_shares": _moe_layer_shares,
+    "fused_loss": lambda cluster: _loss(cluster.software.fused_loss),
+    "unfused_loss": lambda cluster: _loss(cluster.software.unfused_loss),
     "gemm_share_2e20": lambda cluster: round(cluster.software.gemm_share * LOAD_ONE),
     "peak_tflops": lambda cluster: _peaks(cluster.device),
 }

@@ -23,7 +23,7 @@ from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import device_record, fabric_record
 from projector.lower.jobs import JobColumns, local_members
-from projector.lower.sections import LOAD_ONE, uses_narrow
+from projector.lower.sections import LOAD_ONE, LOSS, uses_narrow
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE,
@@ -97,7 +97,8 @@ WORKLOAD = np.dtype(
             "recompute",  # 0 none, 1 selective, 2 full
             "recompute_mask",  # bit i: RECOMPUTE_MODULES[i] is dropped
             "flash",
-            "fused_loss",
+            # What the loss does to a logit, see `LossKernels`.
+            *(f"loss_{name}" for name in LOSS),
             "cp_type",
             "dispatcher",
             "dispatch_bytes",
@@ -456,7 +457,7 @@ def _records(
         1, model, "hidden", "mlp_bias", "gated", "heads", "rope", "attention_bias", "qk_norm",
         "sinks", "norm_parameters", "norms",
     )  # fmt: skip
-    fill(1, training, "fp8_recipe", "fp8_transpose", "accumulate_bytes", "flash", "fused_loss")
+    fill(1, training, "fp8_recipe", "fp8_transpose", "accumulate_bytes", "flash")
     fill(1, training, "compiled")
     fill(1, split, "cp_type", "tp_overlap")
     record["sequence_parallel"] = split.splits_sequence
@@ -464,6 +465,11 @@ def _records(
     record["positions"] = model.max_positions * model.learned
     # With a pipeline the head holds a copy of the embedding.
     record["tied"] = model.tied * (columns.pp == 1)
+    loss = np.where(
+        training.fused_loss[:, np.newaxis] == 1, cluster.fused_loss, cluster.unfused_loss
+    )
+    for name, value in zip(LOSS, loss.T, strict=True):
+        record[f"loss_{name}"] = value * (kind == HEAD)
     record["gemm_share_2e20"] = cluster.gemm_share_2e20
     wide, narrow = _matrix_types(batch, kinds)
     record["wide_dtype"], record["dtype"] = wide, np.where(narrow, training.dtype, wide)

@@ -4,7 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECV
+from projector.kernels.collective_algorithms import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    SEND_RECV,
+)
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,

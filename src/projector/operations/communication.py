@@ -4,7 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
+from projector.kernels.collective_algorithms import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    OPERATIONS,
+    REDUCE_SCATTER,
+)
 from projector.operations.shapes import Floats, Ints, Shapes
 from projector.operations.table import BACKWARD, COLLECTIVE, FORWARD, TP_COMM, TableBuilder
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_REDUCE
+from projector.kernels.collective_algorithms import ALL_REDUCE
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -32,18 +32,13 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit final norm, output layer and cross-entropy over a vocabulary divided by TP.
-
-    A fused loss works on 16-bit logits in place; otherwise they are widened to FP32 and passed
-    over about five times forward and three times backward.
-    """
+    """Emit final norm, output layer and cross-entropy over a vocabulary divided by TP."""
     if len(where) == 0:
         return
     emit_norm(table, shapes, where, "head.norm")
     activations = 2.0 * shapes.tokens * shapes.hidden
     columns = ceil_div(shapes.vocab, shapes.tp)
     logits = shapes.tokens * columns.astype(np.float64)
-    fused = shapes.fused_loss == 1
     emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
     emit_linear(
         table, shapes, where, "head.output", tokens=shapes.tokens, n_in=shapes.hidden,
@@ -51,12 +46,16 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
     )  # fmt: skip
     emit_memory(
-        table, where, "head.loss", forward_bytes=np.where(fused, 4.0, 22.0) * logits,
-        backward_bytes=np.where(fused, 2.0, 12.0) * logits,
-        launches=np.where(fused, 2.0, 8.0), exponentials=logits,
-        saved_bytes=np.where(fused, 2.0, 4.0) * logits,
-        transient_bytes=np.where(fused, 2.0, 6.0) * logits,
-    )  # fmt: skip
+        table,
+        where,
+        "head.loss",
+        forward_bytes=shapes.loss_forward_bytes * logits,
+        backward_bytes=shapes.loss_backward_bytes * logits,
+        launches=shapes.loss_launches.astype(np.float64),
+        exponentials=logits,
+        saved_bytes=shapes.loss_saved_bytes * logits,
+        transient_bytes=shapes.loss_transient_bytes * logits,
+    )
     # Maximum, sum of exponentials and the target's logit of each token.
     emit_collective(
         table, np.intersect1d(where, shapes.where(shapes.tp > 1)), "head.tp.all_reduce",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_GATHER, REDUCE_SCATTER
+from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.lower.sections import LOAD_ONE
 from projector.operations.communication import emit_collective
 from projector.operations.linear import emit_linear, emit_memory

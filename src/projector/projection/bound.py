@@ -16,6 +16,17 @@ FEW_SHARE = 0.1
 """Share of the step that such a bubble must take."""
 
 
+FEW, UNEVEN = len(BREAKDOWN), len(BREAKDOWN) + 1
+"""Codes of the limits that are not terms of a step; a term has its position in `BREAKDOWN`."""
+
+TEXTS = (
+    *(LIMITS[term] for term in BREAKDOWN),
+    "too few microbatches ({} for {} pipeline stages)",
+    "uneven pipeline stages: stage {} works {} % longer than the last to end",
+)
+"""What each limit is called, by its code; the numbers are those of the step."""
+
+
 class Coded(NamedTuple):
     """A column of few different texts."""
 
@@ -40,20 +51,13 @@ def bounds(steps: Steps, pp: Ints, microbatches: Ints) -> Coded:
     waiting_s = steps.busiest_s - ending_s
     uneven = (largest == BREAKDOWN.index("pp_bubble")) & (waiting_s > 0.5 * bubble_s) & ~few
     percent = np.rint(100.0 * waiting_s / np.where(ending_s > 0.0, ending_s, 1.0)).astype(np.int64)
-    plain = ~few & ~uneven
-    first, code = group_rows(
-        np.where(plain, largest, -1),
-        np.where(few, microbatches, np.where(uneven, percent, 0)),
-        np.where(few, pp, np.where(uneven, -1 - busiest_rank, 0)),
-    )
-    texts = []
-    for row in first.tolist():
-        if few[row]:
-            numbers = f"{microbatches[row]} for {pp[row]} pipeline stages"
-            texts.append(f"too few microbatches ({numbers})")
-        elif uneven[row]:
-            where = f"stage {busiest_rank[row]} works {percent[row]} % longer than the last to end"
-            texts.append(f"uneven pipeline stages: {where}")
-        else:
-            texts.append(LIMITS[BREAKDOWN[largest[row]]])
+    reason = np.where(few, FEW, np.where(uneven, UNEVEN, largest))
+    details = {FEW: (microbatches, pp), UNEVEN: (busiest_rank, percent)}
+    code, texts = np.zeros(len(reason), np.int64), list[str]()
+    for limit in np.unique(reason).tolist():
+        rows = np.flatnonzero(reason == limit)
+        numbers = [column[rows] for column in details.get(limit, ())]
+        first, of_row = group_rows(reason[rows], *numbers)
+        code[rows] = len(texts) + of_row
+        texts += [TEXTS[limit].format(*(column[row] for column in numbers)) for row in first]
     return Coded(code, texts)

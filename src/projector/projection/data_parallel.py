@@ -5,12 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.collectives import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    REDUCE_SCATTER,
-    collective_time_columns,
-)
+from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.operations.cost import WorkloadCosts

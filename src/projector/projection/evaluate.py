@@ -370,7 +370,7 @@ def _orders(
         setting_of_job,
         *(np.where(planned, column, -1) for column in (
             inputs.replicas.of_job, training.most_pending, training.post_validation,
-            batch.cluster.part("pipeline"),
+            training.solver_work, batch.cluster.part("pipeline"),
         )),
     )  # fmt: skip
     orders: list[Order] = []
@@ -420,4 +420,5 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
         w_share=float(inputs.costs.weight_share[pipeline]),
         limit=np.maximum(least, limit),
         objective="period" if batch.training.post_validation[row] else "makespan",
+        solver_work=batch.training.solver_work[row],
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.job import Job
-from projector.kernels.collectives import ALGORITHMS
+from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
 from projector.projection.breakdown import BREAKDOWN

@@ -15,9 +15,6 @@ from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOE_HOST_PHASES = np.array([1.0 / 3.0, 2.0 / 3.0, 0.0])
-"""Host time of an MoE layer in forward and backward; assumed to follow their operators."""
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineCosts:
@@ -136,7 +133,8 @@ def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _R
     gaps_s = launches * gap_s
     # Routing, permutation and dispatch keep the host busier than their launches tell.
     is_moe = (workloads.rows["kind"] == MOE)[workload]
-    host_floor_s = column(_moe_host_s(jobs)) * is_moe[:, None] * MOE_HOST_PHASES
+    shares = cluster.moe_layer_shares[workloads.pipeline_of_run]
+    host_floor_s = column(_moe_host_s(jobs)) * is_moe[:, None] * shares
     busy_s = np.maximum(launches * host_s, host_floor_s)
     waiting_s = np.maximum(0.0, busy_s - device_s - gaps_s)
     launch_s = gaps_s + waiting_s + syncs * sync_s

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.collectives import ALL_REDUCE, SEND_RECV, collective_time_columns
+from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
+from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns

@@ -96,7 +96,12 @@ def _fields(
     for name, field in owner.model_fields.items():
         text += _comment(docs.get(name, ""), indent)
         if name in stated:
-            text += _line(f"{indent}{name}", stated[name])
+            given = stated[name]
+            if isinstance(field.default, BaseModel):
+                body = _fields(type(field.default), given, {}, indent + "  ")
+                text += f"{indent}{name}:\n{body}"
+            else:
+                text += _line(f"{indent}{name}", given)
             continue
         value = filled[name] if name in filled else field.get_default(call_default_factory=True)
         if isinstance(value, BaseModel):

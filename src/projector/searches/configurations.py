@@ -207,9 +207,11 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
                 _chunks(_places(job), pp), divisors(experts, gpus // pp)
             ):
                 for schedule, micro_batch, recompute, zero in itertools.product(
-                    limits.schedules, limits.micro_batch_sizes, limits.recompute,
+                    limits.schedules,
+                    limits.micro_batch_sizes,
+                    limits.recompute,
                     limits.zero_stages,
-                ):  # fmt: skip
+                ):
                     yield {
                         "parallelism.tp": tp,
                         "parallelism.pp": pp,

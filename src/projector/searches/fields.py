@@ -105,10 +105,11 @@ def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
     return [
         field
         for field, value in numbers.items()
-        if field.startswith(SECTIONS) and _is_rate(value)
+        if field.startswith(SECTIONS)
+        and _is_rate(value)
         and (isinstance(value, float) or value >= LEAST_WHOLE)
         and (not field.startswith(KERNELS) or field.startswith(own))
-    ]  # fmt: skip
+    ]
 
 
 def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:

@@ -151,9 +151,12 @@ def sobol_indices(
             return [SobolIndex(name, 0.0, 0.0, 0.0, 0.0) for name in names]
         # The estimator takes a seed of 0 for none, but not a generator.
         found = analyze(
-            problem, values, calc_second_order=False, num_resamples=RESAMPLES,
+            problem,
+            values,
+            calc_second_order=False,
+            num_resamples=RESAMPLES,
             seed=np.random.default_rng(seed),
-        )  # fmt: skip
+        )
         columns = (found[key].tolist() for key in ("S1", "S1_conf", "ST", "ST_conf"))
         return [SobolIndex(*row) for row in zip(names, *columns, strict=True)]
 

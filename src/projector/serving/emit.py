@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.kernels.collectives import ALL_GATHER, ALL_REDUCE, SEND_RECV
+from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, SEND_RECV
 from projector.operations.table import (
     ATTENTION,
     COLLECTIVE,

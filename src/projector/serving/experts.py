@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.config.device import Device, ExpertKernels
+from projector.config.device import Device
+from projector.config.device_kernels import ExpertKernels
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import expert_kernels, grouped_record

@@ -11,7 +11,8 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.errors import ConfigError, shown
 from projector.kernels.attention import attention_time_columns
-from projector.kernels.collectives import OPERATIONS, collective_time_columns
+from projector.kernels.collective_algorithms import OPERATIONS
+from projector.kernels.collectives import collective_time_columns
 from projector.lower.hardware import device_record, domain_gpus, fabric_record
 from projector.lower.jobs import local_members
 from projector.single.gemm import gemm_case

@@ -13,11 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.config.cluster import ClusterConfig
-from projector.kernels.collectives import (
-    OPERATIONS,
-    collective_time_columns,
-    moe_exchange_time_column,
-)
+from projector.kernels.collective_algorithms import OPERATIONS
+from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
 from projector.lower.hardware import domain_gpus, fabric_record
 from projector.units import GB, GBIT, MEGA, MICROSECOND, MILLISECOND, TB
 from projector.validate.kind import (

@@ -1,21 +1,18 @@
-"""The map of what bounds a step: as a few lines, and as a picture."""
+"""The map of what bounds a step, as a picture."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import RenderableType
-from rich.text import Text
 
-from projector.report.figures.figure import DPI, INK, SOFT, save_figure
+from projector.report.figures.figure import INK, SOFT, new_figure, save_figure
+from projector.report.terminal.bottleneck import three_digits
 from projector.report.terminal.job import short_title
 from projector.report.terminal.sensitivity import short_field
-from projector.report.terminal.tables import add_row, grid, milliseconds, section
 from projector.searches.bottleneck import CLASSES
-from projector.searches.bottleneck_map import BottleneckMap, MapAxis
+from projector.searches.bottleneck_map import BottleneckMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,27 +36,6 @@ MOST_PRINTED = 81
 FEW_TICKS = 9
 
 
-def map_report(found: BottleneckMap) -> list[RenderableType]:
-    """Say how much of the map each class bounds, and how long its steps are."""
-    cells = [each for row in found.cells for each in row if each is not None]
-    counts = Counter(each.bound for each in cells)
-    table = grid("=bound by", "cells", "shortest ms", "longest ms")
-    for name in CLASSES:
-        times = [each.iteration_time_s for each in cells if each.bound == name]
-        if times:
-            shortest, longest = milliseconds(min(times)), milliseconds(max(times))
-            add_row(table, name, f"{counts[name]:,}", shortest, longest)
-    illegal = sum(found.infeasible.values())
-    if illegal:
-        add_row(table, "no job", f"{illegal:,}", "", "")
-    note = f"{_span(found.x)}, {_span(found.y)}; --plot map=FILE draws it"
-    return [Text(), *section(f"Bottleneck map of {found.job.model.name}", note, table)]
-
-
-def _span(axis: MapAxis) -> str:
-    return f"{short_field(axis.field)} {_number(axis.values[0])} to {_number(axis.values[-1])}"
-
-
 def write_maps(found: Sequence[BottleneckMap], path: str | Path) -> None:
     """Draw maps side by side; the file appears whole or not at all.
 
@@ -73,15 +49,10 @@ def write_maps(found: Sequence[BottleneckMap], path: str | Path) -> None:
 
 def map_figure(found: Sequence[BottleneckMap]) -> "Figure":
     """Draw each map as cells in the colours of their classes, with the step and the job's place."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(1.2 + 6.4 * len(found), 6.2), dpi=DPI, layout=engine)
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.2 + 6.4 * len(found), 6.2, wspace=0.02)
     for axes, each in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
         _draw(axes, each)
     cells = [cell for each in found for row in each.cells for cell in row]
@@ -131,7 +102,7 @@ def _draw(axes: "Axes", found: BottleneckMap) -> None:
     ):
         step = max(1, -(-len(which.values) // FEW_TICKS))
         ticks = range(which.values.index(which.value) % step, len(which.values), step)
-        axis.set_ticks(ticks, [_number(which.values[tick]) for tick in ticks])
+        axis.set_ticks(ticks, [three_digits(which.values[tick]) for tick in ticks])
         set_label(short_field(which.field, in_figure=True))
     axes.set_title(f"{short_title(found.job)}: what bounds the step", fontsize=10.5)
 
@@ -142,7 +113,7 @@ def _print_steps(axes: "Axes", seconds: Floats) -> None:
             axes.text(
                 x,
                 y,
-                f"{_number(1e3 * float(each))} ms",
+                f"{three_digits(1e3 * float(each))} ms",
                 ha="center",
                 va="center",
                 fontsize=8.0,
@@ -159,11 +130,4 @@ def _draw_contours(axes: "Axes", seconds: Floats) -> None:
     lines = axes.contour(
         np.ma.masked_invalid(seconds), levels=levels, colors=INK, linewidths=0.8, alpha=0.75
     )
-    axes.clabel(lines, fmt=lambda level: f"{_number(1e3 * float(level))} ms", fontsize=8.0)
-
-
-def _number(value: float) -> str:
-    """Write whole numbers in full and others with three digits, never as powers of ten."""
-    if value.is_integer() and value < 1e7:
-        return f"{value:,.0f}"
-    return f"{float(f'{value:.3g}'):,.10g}"
+    axes.clabel(lines, fmt=lambda level: f"{three_digits(1e3 * float(level))} ms", fontsize=8.0)

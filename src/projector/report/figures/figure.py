@@ -105,13 +105,30 @@ def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
     write_whole(target, stream.getvalue(), key="plot")
 
 
-def new_figure(width_in: float, height_in: float) -> "Figure":
-    """Return an empty figure that lays its axes out itself."""
+def new_figure(
+    width_in: float,
+    height_in: float,
+    *,
+    w_pad: float = 0.12,
+    wspace: float = 0.03,
+    laid_out: bool = True,
+) -> "Figure":
+    """Return an empty figure that lays its axes out itself, unless their places are given.
+
+    Parameters
+    ----------
+    width_in, height_in : float
+        Size in inches.
+    w_pad, wspace : float
+        Inches beside the axes, and their distance as a share of the width.
+    laid_out : bool
+        Whether it lays its axes out itself.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
+    engine = ConstrainedLayoutEngine(w_pad=w_pad, h_pad=0.1, wspace=wspace) if laid_out else None
     figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
     return figure
@@ -130,9 +147,10 @@ def head(figure: "Figure", title: str, note: str = "") -> None:
     figure.suptitle(text, x=0.012, ha="left", fontsize=11.5, linespacing=1.5)
 
 
-def one_line(text: str) -> str:
-    """Return text on one line, without what a font cannot draw."""
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+def one_line(text: str, longest: int | None = None) -> str:
+    """Return text on one line, without what a font cannot draw, cut where it is too long."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return line if longest is None or len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def number_ticks(axis: "Axis", low: float, high: float) -> None:

@@ -7,9 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from projector.report.figures.figure import DPI, INK, SOFT, save_figure
+from projector.report.figures.figure import DPI, INK, SOFT, new_figure, one_line, save_figure
+from projector.report.figures.gantt_chart import (
+    ALWAYS,
+    BOX,
+    BOX_ALONE,
+    CHART,
+    HATCH,
+    HELD,
+    IDLE,
+    IDLE_COLUMN,
+    LEFT,
+    OVER,
+    PEAKS,
+    STRIP_LEAST,
+    WIDTH,
+    draw_chart,
+    shades_of,
+)
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
@@ -18,49 +34,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
+LONGEST_TITLE = 90
 
-# Blue, amber and green of one family, apart in hue and in lightness for the colour-blind too.
-_COLOURS = {FORWARD: "#3F74A8", BACKWARD: "#E39A3B", WEIGHT: "#6FB59B"}
-_HELD, _ALWAYS, _OVER = "#8A7FA6", "#D3CEDF", "#C8553D"
-_IDLE, _HATCH = "#F5F6F8", "#DCE0E6"
 _PHASES = ("#E4EBF3", "#F1F1EC", "#F3E9DE")
-_LIGHTEST = 0.58
-"""Share of white in the colour of the last of many chunks."""
 
 # Inches.
-_WIDTH, _LEFT, _IDLE_COLUMN, _PEAKS, _RIGHT = 15.0, 0.8, 0.62, 1.5, 0.75
 _TOP, _PHASE_BAND, _BOTTOM = 1.46, 0.27, 0.62
-_CHART = _WIDTH - _LEFT - _IDLE_COLUMN - _PEAKS - _RIGHT
 _ALL_ROWS, _ROW_MOST, _ROW_LEAST, _HIGHEST = 7.0, 0.8, 0.17, 20.0
-
-_BOX = (0.06, 0.68)
-"""Where the boxes stand in the row of a rank, which is 1 high."""
-_STRIP = (0.74, 0.97)
-"""Where its memory is drawn."""
-_BOX_ALONE = (0.1, 0.9)
-"""Where the boxes stand in rows that are too low for memory."""
-_STRIP_LEAST = 0.3
-"""Inches of a row from which it has room for memory."""
-
-_PX_LEAST = 3.0
-"""Width of the median box below which columns show shares of time instead."""
-_PX_COLUMN = 6.0
-"""Least width of such a column."""
-_PX_EDGE = 5.0
-"""Width from which boxes have edges."""
-_FONT_LEAST, _FONT_MOST = 5.5, 9.5
-_DIGIT = 0.64
-"""Width of a digit in parts of its height."""
-_FILLED = 0.85
-"""Share of the width of a box that its number may take."""
-_SLACK = 0.01
-"""Points: boxes that last alike differ by rounding."""
-_NUMBERS_MOST = 1_500
-_DARK = 0.3
-"""Luminance of a colour below which writing on it is white."""
-_MANY = 20_000
-"""Boxes from which a vector figure holds them as a picture."""
 
 
 class Phases(NamedTuple):
@@ -86,31 +66,6 @@ def phases(run: PipelineRun) -> Phases:
     return Phases(first_backward / PS_PER_S, max(first_backward, last_forward) / PS_PER_S)
 
 
-def corners(run: PipelineRun, top: float = 0.0, bottom: float = 1.0) -> Floats:
-    """Return the box of every operation.
-
-    Parameters
-    ----------
-    run : PipelineRun
-        What is drawn.
-    top, bottom : float
-        Ends of the boxes in their row, which reaches from ``rank`` to ``rank + 1``.
-
-    Returns
-    -------
-    float64[ops, 4, 2]
-        Seconds and row of each corner, in the rows of the order.
-    """
-    start_s, end_s = run.timeline.start_ps / PS_PER_S, run.timeline.end_ps / PS_PER_S
-    rank = run.order.rank.astype(np.float64)
-    box = np.empty((len(rank), 4, 2))
-    box[:, 0, 0] = box[:, 1, 0] = start_s
-    box[:, 2, 0] = box[:, 3, 0] = end_s
-    box[:, 0, 1] = box[:, 3, 1] = rank + bottom
-    box[:, 1, 1] = box[:, 2, 1] = rank + top
-    return box
-
-
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Draw a run as PNG, SVG or PDF; the file appears whole or not at all.
 
@@ -133,26 +88,22 @@ def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
 
 def gantt_figure(run: PipelineRun, title: str = "") -> "Figure":
     """Draw a run; axes are the phases, the chart and, where memory is known, the peaks."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     pp = run.order.pp
     row = min(float(np.clip(_ALL_ROWS / pp, _ROW_LEAST, _ROW_MOST)), _HIGHEST / pp)
     rows = row * pp
     height = _TOP + rows + _BOTTOM
-    figure = Figure(figsize=(_WIDTH, height), dpi=DPI)
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH, height, laid_out=False)
 
     def place(left: float, up: float, width: float, tall: float, **options: Any) -> "Axes":
-        box = (left / _WIDTH, up / height, width / _WIDTH, tall / height)
+        box = (left / WIDTH, up / height, width / WIDTH, tall / height)
         return figure.add_axes(box, **options)
 
-    chart = place(_LEFT, _BOTTOM, _CHART, rows)
-    band = place(_LEFT, _BOTTOM + rows + 0.04, _CHART, _PHASE_BAND, sharex=chart)
-    peaks = place(_LEFT + _CHART + _IDLE_COLUMN, _BOTTOM, _PEAKS, rows)
+    chart = place(LEFT, _BOTTOM, CHART, rows)
+    band = place(LEFT, _BOTTOM + rows + 0.04, CHART, _PHASE_BAND, sharex=chart)
+    peaks = place(LEFT + CHART + IDLE_COLUMN, _BOTTOM, PEAKS, rows)
     unit, scale = _unit(run.makespan_s)
     _head(figure, run, title, height)
-    _draw_chart(chart, run, row)
+    draw_chart(chart, run, row)
     _draw_phases(band, chart, run, scale, unit)
     _draw_idle(chart, run, row)
     _draw_peaks(peaks, run, row)
@@ -182,196 +133,14 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
     if title:
         facts.insert(0, run.schedule)
     for text, down, options in (
-        (_plain(title) or run.schedule, 0.2, {"fontsize": 14.5, "fontweight": "bold"}),
+        (
+            one_line(title, LONGEST_TITLE) or run.schedule,
+            0.2,
+            {"fontsize": 14.5, "fontweight": "bold"},
+        ),
         ("  ·  ".join(facts), 0.53, {"fontsize": 10.5}),
     ):
-        figure.text(_LEFT / _WIDTH, 1 - down / height, text, va="top", color=INK, **options)
-
-
-def _draw_chart(axes: "Axes", run: PipelineRun, row: float) -> None:
-    from matplotlib.collections import PolyCollection
-
-    pp, makespan_s = run.order.pp, run.makespan_s
-    strips = row >= _STRIP_LEAST
-    top, bottom = _BOX if strips else _BOX_ALONE
-    axes.set(xlim=(0.0, makespan_s or 1.0), ylim=(pp, 0.0))
-    idle = [
-        [(0.0, low), (0.0, high), (makespan_s, high), (makespan_s, low)]
-        for low, high in ((rank + bottom, rank + top) for rank in range(pp))
-    ]
-    axes.add_collection(
-        PolyCollection(
-            idle, facecolors=_IDLE, edgecolors=_HATCH, hatch="////", linewidths=0.0, zorder=1
-        ),
-        autolim=False,
-    )
-    box = corners(run, top, bottom)
-    px_per_s = _CHART * DPI / (makespan_s or 1.0)
-    width_px = (box[:, 2, 0] - box[:, 0, 0]) * px_per_s
-    if makespan_s and float(np.median(width_px)) < _PX_LEAST:
-        _draw_shares(axes, run, top, bottom, row)
-    else:
-        _draw_boxes(axes, run, box, width_px, (bottom - top) * row * DPI)
-    if strips:
-        _draw_memory(axes, run)
-    step = max(1, int(np.ceil(13.0 / (row * DPI))))
-    ranks = np.arange(0, pp, step)
-    axes.set_yticks(
-        ranks + (top + bottom) / 2,
-        [f"rank {rank}" for rank in ranks],
-        fontsize=9.5 if step == 1 else 8,
-    )
-    axes.tick_params(axis="y", length=0)
-    for side in ("left", "top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _draw_boxes(
-    axes: "Axes", run: PipelineRun, box: Floats, width_px: Floats, height_px: float
-) -> None:
-    from matplotlib.collections import PolyCollection
-
-    order = run.order
-    edge = 0.6 if float(np.median(width_px)) >= _PX_EDGE else 0.0
-    for kind, shades in _shades(run).items():
-        mine = order.kind == kind
-        if not mine.any():
-            continue
-        axes.add_collection(
-            PolyCollection(
-                box[mine],
-                facecolors=shades[order.chunk[mine]],
-                edgecolors="white" if edge else "none",
-                linewidths=edge,
-                snap=bool(edge),  # whole pixels would make narrow boxes uneven
-                zorder=2,
-                label="FBW"[kind],
-                rasterized=len(box) > _MANY,
-            ),
-            autolim=False,
-        )
-    _draw_numbers(axes, run, box, width_px, height_px)
-
-
-def _draw_numbers(
-    axes: "Axes", run: PipelineRun, box: Floats, width_px: Floats, height_px: float
-) -> None:
-    """Write microbatches into the boxes of each kind, in one size, where that can be read."""
-    order, shades = run.order, _shades(run)
-    digits = np.char.str_len(order.microbatch.astype(str)).astype(np.float64)
-    room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / DPI
-    for kind in shades:
-        mine = np.flatnonzero(order.kind == kind)
-        if not len(mine) or len(mine) > _NUMBERS_MOST:
-            continue
-        # Some boxes are narrower than most; what counts is a size that nine in ten can take.
-        size = min(float(np.quantile(room_pt[mine], 0.1)), _FONT_MOST)
-        if size < _FONT_LEAST:
-            continue
-        for index in mine[room_pt[mine] >= size - _SLACK].tolist():
-            colour = shades[kind][order.chunk[index]]
-            axes.text(
-                (box[index, 0, 0] + box[index, 2, 0]) / 2,
-                (box[index, 0, 1] + box[index, 1, 1]) / 2,
-                str(order.microbatch[index]),
-                fontsize=size,
-                ha="center",
-                va="center_baseline",
-                color="white" if _luminance(colour) < _DARK else INK,
-                zorder=3,
-            )
-
-
-def _draw_shares(axes: "Axes", run: PipelineRun, top: float, bottom: float, row: float) -> None:
-    """Fill columns from below with the shares of their time; what is left is idle."""
-    order = run.order
-    # A column takes whole rounds of F, B and W, or it would show now more of one, now of another.
-    round_s = run.busiest_s / (order.microbatches * order.vpp)
-    column_s = _PX_COLUMN * run.makespan_s / (_CHART * DPI)
-    column_s = max(np.ceil(column_s / round_s) * round_s, run.makespan_s / (_CHART * DPI))
-    edges_s = np.append(np.arange(0.0, run.makespan_s, column_s), run.makespan_s)
-    lines = max(6, round((bottom - top) * row * DPI))
-    height = (np.arange(lines, 0, -1) - 0.5) / lines
-    for rank in range(order.pp):
-        share, colour = _shares(run, rank, edges_s)
-        level = np.cumsum(share, axis=0)
-        # The first colour whose level reaches a height fills it there; none leaves it clear.
-        found = (level[:, np.newaxis, :] <= height[np.newaxis, :, np.newaxis]).sum(axis=0)
-        palette = np.vstack([colour, [[1.0, 1.0, 1.0, 0.0]]])
-        lines_at = np.linspace(rank + top, rank + bottom, lines + 1)
-        axes.pcolorfast(edges_s, lines_at, palette[found], zorder=2)
-    axes.set(xlim=(0.0, run.makespan_s), ylim=(order.pp, 0.0))
-
-
-def _shares(run: PipelineRun, rank: int, edges_s: Floats) -> tuple[Floats, Floats]:
-    """Return the share of time of each kind and chunk, ``[kinds * chunks, columns]``; colours."""
-    order, timeline = run.order, run.timeline
-    mine = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
-    start_s, end_s = timeline.start_ps[mine] / PS_PER_S, timeline.end_ps[mine] / PS_PER_S
-    shares, colours = [], []
-    for kind, shades in _shades(run).items():
-        for chunk in range(order.vpp):
-            these = (order.kind[mine] == kind) & (order.chunk[mine] == chunk)
-            if not these.any():
-                continue
-            # Work done until a time: it grows inside operations and rests between them.
-            time_s = np.column_stack([start_s[these], end_s[these]]).ravel()
-            work_s = np.cumsum(end_s[these] - start_s[these])
-            done_s = np.column_stack([np.concatenate([[0.0], work_s[:-1]]), work_s]).ravel()
-            done = np.interp(edges_s, time_s, done_s, left=0.0, right=float(work_s[-1]))
-            shares.append(np.diff(done) / np.diff(edges_s))
-            colours.append(shades[chunk])
-    return np.array(shares), np.array(colours)
-
-
-def _draw_memory(axes: "Axes", run: PipelineRun) -> None:
-    """Draw what each rank holds over time below its boxes, all on one scale."""
-    from matplotlib.collections import PolyCollection
-
-    most = float(run.peak_bytes.max()) or 1.0
-    upper, lower = _STRIP
-    shapes, constant = [], []
-    end_ps = run.makespan_s * PS_PER_S
-    for rank in range(run.order.pp):
-        curve = run.memory_curve(rank)
-        time_ps = np.append(curve.time_ps, end_ps)
-        held = np.append(curve.bytes, curve.bytes[-1])
-        if len(held) > _CHART * DPI:
-            time_ps, held = _thinned(time_ps, held, int(_CHART * DPI / 2))
-        x = np.repeat(time_ps / PS_PER_S, 2)[1:]
-        y = np.repeat(held, 2)[:-1]
-        base = rank + lower
-        level = base - (lower - upper) * y / most
-        shapes.append(
-            np.column_stack([np.concatenate([x, x[[-1, 0]]]), np.append(level, [base, base])])
-        )
-        always = 0.0 if run.static_bytes is None else float(run.static_bytes[rank])
-        floor = base - (lower - upper) * always / most
-        right = run.makespan_s
-        constant.append([(0.0, base), (0.0, floor), (right, floor), (right, base)])
-    axes.add_collection(
-        PolyCollection(shapes, facecolors=_HELD, linewidths=0.0, zorder=2, label="memory"),
-        autolim=False,
-    )
-    if run.static_bytes is not None:
-        axes.add_collection(
-            PolyCollection(constant, facecolors=_ALWAYS, linewidths=0.0, zorder=2.1),
-            autolim=False,
-        )
-    lines = np.arange(run.order.pp) + lower
-    axes.hlines(lines, 0.0, run.makespan_s, color=_HELD, lw=0.5, zorder=2.2)
-
-
-def _thinned(time_ps: Floats, held: Floats, columns: int) -> tuple[Floats, Floats]:
-    """Keep the most that is held in each column of pixels."""
-    edges = np.linspace(0.0, float(time_ps[-1]), columns + 1)
-    column = np.clip(np.searchsorted(edges, time_ps, side="right") - 1, 0, columns - 1)
-    most = np.zeros(columns)
-    np.maximum.at(most, column, held)
-    # What is held when a column begins counts for it as well.
-    before = held[np.maximum(np.searchsorted(time_ps, edges[:-1], side="right") - 1, 0)]
-    most = np.maximum(most, before)
-    return edges, np.append(most, held[-1])
+        figure.text(LEFT / WIDTH, 1 - down / height, text, va="top", color=INK, **options)
 
 
 def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, unit: str) -> None:
@@ -385,11 +154,11 @@ def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, un
         begin, end = bounds[position], bounds[position + 1]
         band.axvspan(begin, end, color=_PHASES[position], lw=0)
         texts.append(f"{name} {_number((end - begin) / scale)} {unit}" if end > begin else "")
-    px = _CHART * DPI / total
+    px = CHART * DPI / total
     wide = [len(text) * 6.6 + 14.0 for text in texts]
     middle = (ends.steady_s + ends.drain_s) / 2 * px
     # Names of short phases reach into the steady state, which gives way.
-    free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < _CHART * DPI - wide[2]
+    free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < CHART * DPI - wide[2]
     shown = [
         (texts[0], 0.0, "left", 5.0),
         (texts[1] if free else "", middle / px, "center", 0.0),
@@ -410,15 +179,15 @@ def _draw_idle(chart: "Axes", run: PipelineRun, row: float) -> None:
     busy_ps, makespan_ps = run.timeline.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
-    top, bottom = _BOX if row >= _STRIP_LEAST else _BOX_ALONE
+    top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
     step = max(1, int(np.ceil(13.0 / (row * DPI))))
     for rank in range(0, run.order.pp, step):
         chart.text(
-            1.0 + 0.52 / _CHART, rank + (top + bottom) / 2, _percent(idle[rank]),
+            1.0 + 0.52 / CHART, rank + (top + bottom) / 2, _percent(idle[rank]),
             ha="right", va="center", fontsize=9 if step == 1 else 8, color=SOFT, **where,
         )  # fmt: skip
     chart.annotate(
-        "idle", (1.0 + 0.52 / _CHART, 1.0), xycoords="axes fraction", xytext=(0, 7),
+        "idle", (1.0 + 0.52 / CHART, 1.0), xycoords="axes fraction", xytext=(0, 7),
         textcoords="offset points", ha="right", fontsize=9, color=SOFT,
     )  # fmt: skip
 
@@ -429,12 +198,12 @@ def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
     peak = run.peak_bytes / held.scale
     always = np.zeros(pp) if run.static_bytes is None else run.static_bytes / held.scale
     limit = None if run.limit_bytes is None else run.limit_bytes / held.scale
-    top, bottom = _BOX if row >= _STRIP_LEAST else _BOX_ALONE
+    top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
     middle, thick = np.arange(pp) + (top + bottom) / 2, 0.62 * (bottom - top)
     over = np.zeros(pp, bool) if limit is None else peak > limit
-    colours = [_OVER if each else _HELD for each in over]
+    colours = [OVER if each else HELD for each in over]
     axes.barh(middle, peak - always, left=always, height=thick, color=colours, lw=0)
-    axes.barh(middle, always, height=thick, color=_ALWAYS, lw=0)
+    axes.barh(middle, always, height=thick, color=ALWAYS, lw=0)
     most = float(peak.max())
     # A limit far away would leave nothing to see of the bars.
     near = limit is not None and limit < 6.0 * most
@@ -448,18 +217,18 @@ def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
         axes.annotate(
             _number(float(peak[rank])), (1.0, middle[rank]), xycoords=axes.get_yaxis_transform(),
             xytext=(6, 0), textcoords="offset points", va="center",
-            fontsize=9 if step == 1 else 8, color=_OVER if over[rank] else INK,
+            fontsize=9 if step == 1 else 8, color=OVER if over[rank] else INK,
         )  # fmt: skip
     axes.annotate(
         f"peak memory ({held.short})", (0.0, 1.0), xycoords="axes fraction", xytext=(0, 7),
         textcoords="offset points", fontsize=9, color=SOFT,
     )  # fmt: skip
     if limit is not None and near:
-        axes.axvline(limit, color=_OVER, lw=1.1, ls=(0, (4, 2)))
+        axes.axvline(limit, color=OVER, lw=1.1, ls=(0, (4, 2)))
         axes.annotate(
             f"limit {_number(limit)}", (limit, 0.0), xycoords=axes.get_xaxis_transform(),
             xytext=(0, -5), textcoords="offset points", va="top",
-            ha="right" if limit > 0.6 * right else "center", fontsize=9, color=_OVER,
+            ha="right" if limit > 0.6 * right else "center", fontsize=9, color=OVER,
         )  # fmt: skip
 
 
@@ -477,7 +246,7 @@ def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) ->
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
-    order, shades = run.order, _shades(run)
+    order, shades = run.order, shades_of(run)
     names = {
         FORWARD: "F forward",
         BACKWARD: "B input gradient" if order.splits_backward else "B backward",
@@ -489,12 +258,12 @@ def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) ->
         if kind in order.kind:
             handles.append(tuple(Patch(facecolor=shade, lw=0) for shade in shades[kind]))
             texts.append(name)
-    handles.append(Patch(facecolor=_IDLE, edgecolor=_HATCH, hatch="////", lw=0))
+    handles.append(Patch(facecolor=IDLE, edgecolor=HATCH, hatch="////", lw=0))
     texts.append("idle")
     handles.append(
-        Patch(facecolor=_HELD, lw=0)
+        Patch(facecolor=HELD, lw=0)
         if run.static_bytes is None
-        else (Patch(facecolor=_HELD, lw=0), Patch(facecolor=_ALWAYS, lw=0))
+        else (Patch(facecolor=HELD, lw=0), Patch(facecolor=ALWAYS, lw=0))
     )
     texts.append("memory held" if run.static_bytes is None else "activations, rest of memory")
     if order.directions > 1:
@@ -507,7 +276,7 @@ def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) ->
         handles,
         texts,
         loc="upper left",
-        bbox_to_anchor=(_LEFT / _WIDTH, 1 - 0.83 / height),
+        bbox_to_anchor=(LEFT / WIDTH, 1 - 0.83 / height),
         ncols=len(texts),
         frameon=False,
         fontsize=9,
@@ -542,23 +311,6 @@ def _unit(seconds: float) -> tuple[str, float]:
     return ("s", 1.0) if seconds == 0.0 else ("µs", 1e-6)
 
 
-def _shades(run: PipelineRun) -> dict[int, Floats]:
-    """Return the colours of the chunks of each kind, ``float64[vpp, 4]``, the first the darkest."""
-    from matplotlib.colors import to_rgba
-
-    vpp = run.order.vpp
-    lightest = min(_LIGHTEST, 0.4 + 0.06 * (vpp - 2))
-    white = np.linspace(0.0, lightest, vpp)[:, np.newaxis] if vpp > 1 else np.zeros((1, 1))
-    return {
-        kind: np.array(to_rgba(colour)) * (1.0 - white) + white for kind, colour in _COLOURS.items()
-    }
-
-
-def _luminance(colour: Floats) -> float:
-    linear = np.asarray(colour[:3]) ** 2.2
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
 def _number(value: float) -> str:
     """Return a number in four digits."""
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
@@ -566,9 +318,3 @@ def _number(value: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100.0 * share:.1f} %"
-
-
-def _plain(text: str) -> str:
-    """Return text that matplotlib takes word for word, on one line."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-    return line if len(line) <= 90 else f"{line[:89]}…"

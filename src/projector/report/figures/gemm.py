@@ -74,9 +74,11 @@ def gemm_figure(found: GemmList) -> "Figure":
 def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
     order = np.argsort(share, kind="stable")
     axes.bar(
-        np.arange(len(share)), 100.0 * share[order], width=0.9,
+        np.arange(len(share)),
+        100.0 * share[order],
+        width=0.9,
         color=[_COLOURS[name] for name in bounds[order]],
-    )  # fmt: skip
+    )
     axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
     axes.set_title("Share of the roofline")
     axes.set_ylabel("%")

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.report.figures.figure import (
-    DPI,
     MANY,
     PALETTE,
     SOFT,
+    new_figure,
     number_ticks,
+    one_line,
     save_figure,
     short_number,
 )
@@ -90,14 +91,8 @@ def write_figure(validation: Validation, path: str | Path) -> None:
 
 
 def _drawn(validation: Validation) -> "Figure":
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     points = _points(validation)
-    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.03)
-    figure = Figure(figsize=_SIZE_IN, dpi=DPI, layout=engine)
-    FigureCanvasAgg(figure)
+    figure = new_figure(*_SIZE_IN)
     figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
     if len(points.ratio):
         agreement, ratios, groups = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.95))
@@ -347,10 +342,6 @@ def _label(name: str) -> str:
 
 
 def _plain(text: str, longest: int) -> str:
-    """Return text that matplotlib takes word for word, on one line."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
-    line = " ".join(line.split())
-    if len(line) > longest:
-        line = f"{line[: longest - 1]}…"
-    # A legend leaves out names that begin so.
+    """Return text on one line; a legend leaves out names that begin with an underscore."""
+    line = one_line(text, longest)
     return f" {line}" if line.startswith("_") else line

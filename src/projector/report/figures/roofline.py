@@ -146,9 +146,12 @@ def _draw(axes: "Axes", found: Roofline, operations: Sequence[Operation], limits
         bold = bool(used.intersection(levels[rate]))
         colour = INK if bold else "#A6A6A6"
         axes.plot(
-            [rate / slope, max(high, rate / slope)], [rate] * 2, color=colour,
-            lw=1.6 if bold else 0.9, zorder=3,
-        )  # fmt: skip
+            [rate / slope, max(high, rate / slope)],
+            [rate] * 2,
+            color=colour,
+            lw=1.6 if bold else 0.9,
+            zorder=3,
+        )
         clear = all(max(rate / other, other / rate) > room for other in labelled)
         if clear and floor < rate < ceiling and rate / slope < high:
             labelled.append(rate)

@@ -132,8 +132,10 @@ def value_text(value: Any) -> str:
 def configuration(fields: Mapping[str, Any]) -> str:
     """Write a configuration in one line: degrees first, then batch and memory, then the rest."""
     names = {field: field.rpartition(".")[2] for field in fields}
-    order = sorted(fields, key=lambda field: _FIRST.index(names[field])
-                   if names[field] in _FIRST else len(_FIRST))  # fmt: skip
+    order = sorted(
+        fields,
+        key=lambda field: _FIRST.index(names[field]) if names[field] in _FIRST else len(_FIRST),
+    )
     return ", ".join(_setting(names[field], fields[field]) for field in order)
 
 

@@ -170,8 +170,11 @@ def _draw_each(axes: "Axes", found: Scaling, fits: Any) -> None:
                 f"{100.0 * share:.0f} %", (gpus, rate), xytext=(0, 9), fontsize=8.8,
                 textcoords="offset points", ha="center", color=SOFT,
             )  # fmt: skip
-        axes.set_title(f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
-                       fontsize=9.5, fontweight="normal")  # fmt: skip
+        axes.set_title(
+            f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
+            fontsize=9.5,
+            fontweight="normal",
+        )
     _gpu_axis(axes, found)
 
 
@@ -187,9 +190,9 @@ def _gpu_axis(axes: "Axes", found: Scaling) -> None:
             marks.append(float(gpus))
     axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(
-        lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value)
-    ))  # fmt: skip
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value))
+    )
     for gpus, rate in zip(found.gpus.tolist(), found.rate.tolist(), strict=True):
         if np.isnan(rate):
             axes.axvline(gpus, color=FAINT, lw=5.0, zorder=1)
@@ -212,6 +215,9 @@ def _draw_configurations(side: "Axes", found: Scaling, fits: Any) -> None:
     if nothing := [f"{gpus:,}" for gpus in found.gpus[~fits]]:
         shown = ", ".join(nothing[:MOST_LISTED]) + (", ..." if len(nothing) > MOST_LISTED else "")
         notes.append(f"Nothing fits on {shown} GPUs (grey).")
-    columns = (("GPUs", 0.0, "left"), ("tokens/s/GPU", 0.33, "right"),
-               ("configuration", 0.37, "left"))  # fmt: skip
+    columns = (
+        ("GPUs", 0.0, "left"),
+        ("tokens/s/GPU", 0.33, "right"),
+        ("configuration", 0.37, "left"),
+    )
     draw_list(side, columns, rows, notes=notes, wrap=40)

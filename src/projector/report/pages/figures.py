@@ -37,14 +37,17 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Bools, names: Sequenc
         order = np.argsort(front.peak, kind="stable")
         data.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": "front",
-                "x": front.peak[order], "y": front.rate[order],
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": "front",
+                "x": front.peak[order],
+                "y": front.rate[order],
                 "text": [configuration(front.settings[row]) for row in order.tolist()],
                 "line": {"color": FRONT, "width": 2, "shape": "hv"},
                 "marker": {"size": 8, "line": {"color": "white", "width": 1}},
                 "hovertemplate": _HOVER,
             }
-        )  # fmt: skip
+        )
     shapes = [
         {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
          "line": {"color": "#222222", "width": 1, "dash": "dash"}}
@@ -66,10 +69,12 @@ def heat_map(found: HeatMap) -> Any:
         found.rows == 0, "no legal job", np.where(np.isnan(found.best), "nothing fits", "")
     )
     texts = [
-        [words or f"{found.label}: {cell_text(float(value))}"
-         for words, value in zip(own, values, strict=True)]
+        [
+            words or f"{found.label}: {cell_text(float(value))}"
+            for words, value in zip(own, values, strict=True)
+        ]
         for own, values in zip(hover.tolist(), found.best.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     scale = "Cividis"
     names = [each.rpartition(".")[2] for each in found.fields]
     shared: dict[str, Any] = {
@@ -82,11 +87,13 @@ def heat_map(found: HeatMap) -> Any:
     data = [
         {**shared, "z": jobs, "showscale": False, "colorscale": [[0, "#D9D9D9"], [1, "#D9D9D9"]]},
         {
-            **shared, "z": found.best, "colorscale": scale,
+            **shared,
+            "z": found.best,
+            "colorscale": scale,
             "reversescale": not more_is_better(found.column),
             "colorbar": {"title": {"text": found.label, "side": "right"}},
         },
-    ]  # fmt: skip
+    ]
     if found.best.size <= MOST_WRITTEN:
         data[1]["text"] = [
             ["" if np.isnan(value) else cell_text(value) for value in row]
@@ -108,9 +115,12 @@ def scaling(found: Scaling) -> Any:
     gpus = found.gpus[fits].astype(np.float64)
     names = [configuration(found.settings[row] or {}) for row in fits.tolist()]
     common: dict[str, Any] = {
-        "type": "scatter", "mode": "lines+markers", "x": gpus, "text": names,
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": gpus,
+        "text": names,
         "line": {"color": PALETTE[0], "width": 2},
-    }  # fmt: skip
+    }
     ideal = gpus[[0, -1]]
     data = [
         {
@@ -137,9 +147,12 @@ def scaling(found: Scaling) -> Any:
     layout["yaxis"] |= {"type": "log", "dtick": "D2"}
     layout["xaxis2"] = {**side, "domain": [0.56, 1.0], "anchor": "y2"}
     layout["yaxis2"] = {
-        "title": {"text": "tokens/s/GPU"}, "gridcolor": _GRID, "rangemode": "tozero",
-        "anchor": "x2", "zerolinecolor": _GRID,
-    }  # fmt: skip
+        "title": {"text": "tokens/s/GPU"},
+        "gridcolor": _GRID,
+        "rangemode": "tozero",
+        "anchor": "x2",
+        "zerolinecolor": _GRID,
+    }
     return {"data": data, "layout": layout}
 
 
@@ -148,7 +161,10 @@ def _layout(x: str, y: str) -> dict[str, Any]:
     return {
         "xaxis": {**axis, "title": {"text": x}},
         "yaxis": {**axis, "title": {"text": y}},
-        "paper_bgcolor": "white", "plot_bgcolor": "white", "hovermode": "closest",
-        "font": {"color": "#222222"}, "margin": {"t": 40, "r": 30},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "hovermode": "closest",
+        "font": {"color": "#222222"},
+        "margin": {"t": 40, "r": 30},
         "legend": {"orientation": "h", "y": 1.06, "yanchor": "bottom"},
-    }  # fmt: skip
+    }

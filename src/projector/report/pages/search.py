@@ -19,8 +19,7 @@ RANKED = 300
 SAMPLE = 4_000
 """Configurations of the cloud; fewer are all there."""
 
-_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1,
-           "bubble %": 1}  # fmt: skip
+_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1, "bubble %": 1}
 
 
 def write_search_page(found: SearchResult, path: str | Path) -> None:
@@ -75,8 +74,9 @@ def _rate(found: SearchResult, each: Configuration) -> float:
 
 
 def _name(each: Configuration) -> str:
-    return configuration({name: value for name, value in each.overrides.items()
-                          if value is not None})  # fmt: skip
+    return configuration(
+        {name: value for name, value in each.overrides.items() if value is not None}
+    )
 
 
 def _pareto(found: SearchResult) -> Section:

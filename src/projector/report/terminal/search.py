@@ -98,8 +98,11 @@ def _pareto(found: SearchResult) -> list[RenderableType]:
 def _short(overrides: Mapping[str, Any]) -> str:
     names = ("tp", "pp", "vpp", "cp", "ep")
     degrees = [f"{name}{overrides[f'parallelism.{name}']}" for name in names]
-    kept = [text for text, name in zip(degrees, names, strict=True)
-            if overrides[f"parallelism.{name}"] > 1]  # fmt: skip
+    kept = [
+        text
+        for text, name in zip(degrees, names, strict=True)
+        if overrides[f"parallelism.{name}"] > 1
+    ]
     return " ".join(
         [
             *(kept or ["dp only"]),

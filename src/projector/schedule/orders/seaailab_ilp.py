@@ -1,7 +1,7 @@
 """Memory-aware zero bubble by an integer linear program (Qi et al., arXiv:2401.10241, section 3).
 
 The plan of `seaailab` is made better by many small steps, and what comes out is where the solver
-begins. It stops when it has proven the order to be the best, or when its time is over; whatever it
+begins. It stops when it has proven the order to be the best, or when its work is done; whatever it
 finds is replayed and walked through before it counts, so that the order is never worse than that
 of `seaailab`.
 """
@@ -18,7 +18,7 @@ _FOUND: WeakKeyDictionary[Order, Optimised] = WeakKeyDictionary()
 
 
 def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
-    """Return the best order that is found in `optimise.TIME_LIMIT_S`.
+    """Return the best order that is found within `Costs.solver_work`.
 
     Raises
     ------

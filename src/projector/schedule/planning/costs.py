@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from projector.config.training import SOLVER_WORK
+
 UNLIMITED = float("inf")
 
 Objective = Literal["makespan", "period"]
@@ -33,6 +35,8 @@ class Costs(NamedTuple):
     limit: tuple[float, ...]
     """The most that each rank may hold, in the same unit."""
     objective: Objective = "makespan"
+    solver_work: int = SOLVER_WORK
+    """What an integer program may be worth, see :data:`SOLVER_WORK`."""
 
 
 def uniform_costs(
@@ -53,6 +57,7 @@ def costs_from(
     w_share: float,
     limit: ArrayLike,
     objective: Objective = "makespan",
+    solver_work: int = SOLVER_WORK,
 ) -> Costs:
     """Turn columns of stages (``p2p_ps`` int64[2, stages]) and ranks into tuples."""
     to_next, to_previous = np.asarray(p2p_ps, np.int64)
@@ -66,6 +71,7 @@ def costs_from(
         w_share=float(w_share),
         limit=tuple(np.asarray(limit, np.float64).tolist()),
         objective=objective,
+        solver_work=int(solver_work),
     )
 
 

@@ -370,8 +370,10 @@ class Model:
             self._add(*row)
 
 
-def run(model: Model, values: Floats | None, time_limit_s: float, *, again: bool = False) -> Answer:
-    """Solve a model, from a known solution if there is one.
+def run(model: Model, values: Floats | None, nodes: int, *, again: bool = False) -> Answer:
+    """Solve a model in at most some nodes, from a known solution if there is one.
+
+    One thread and no clock: the same model gives the same answer on every machine.
 
     Nothing that HiGHS 1.15.1 proves is quite safe: with and without its presolve, with narrow and
     with wide bounds, it has taken an order for the best though a better one satisfies every row,
@@ -398,7 +400,7 @@ def run(model: Model, values: Floats | None, time_limit_s: float, *, again: bool
         ("presolve", "on" if again else "off"),
         ("threads", 1),
         ("random_seed", SEED + again),
-        ("time_limit", time_limit_s),
+        ("mip_max_nodes", nodes),
         ("mip_rel_gap", 0.0),
         # Objectives differ by a grain or not at all.
         ("mip_abs_gap", max(0.5 * model.grain_ps / model.unit_ps, 1e-6)),
@@ -414,7 +416,7 @@ def run(model: Model, values: Floats | None, time_limit_s: float, *, again: bool
     status = highs.getModelStatus()
     finished = status == highspy.HighsModelStatus.kOptimal
     infeasible = status == highspy.HighsModelStatus.kInfeasible
-    failed = not (finished or infeasible or status == highspy.HighsModelStatus.kTimeLimit)
+    failed = not (finished or infeasible or status == highspy.HighsModelStatus.kSolutionLimit)
     solution = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
         solution = np.array(highs.getSolution().col_value)

@@ -4,10 +4,9 @@ The program is in :mod:`.ilp`, and what it cannot undercut in :mod:`.bounds`. A 
 floats and tolerances, so nothing that it finds is believed: only its order is taken, and counts by
 a replay in whole picoseconds and a walk through the memory of each rank. Nor is its proof, the
 first time: it is asked once more, in another way, for anything better. Its bound has to be believed
-where it ran out of time.
+where it ran out of work.
 """
 
-import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 from projector.schedule.order import Order
+from projector.schedule.planning.anneal import BOUND_VISITS
 from projector.schedule.planning.bounds import Windows
 from projector.schedule.planning.costs import Costs, Objective
 from projector.schedule.planning.ilp import Answer, Model, grain_ps, run
@@ -31,16 +31,14 @@ from projector.schedule.planning.problem import (
     verified,
 )
 
-TIME_LIMIT_S = 10.0
-"""Seconds that a schedule is worth where nobody says otherwise."""
+ROOT_NODES = 10
+"""What the relaxation of a model, its cuts and its heuristics are worth, in nodes."""
 
-BOUND_S = 2.0
-"""Seconds that a bound is worth in any case; 32 ranks with 256 microbatches take 1.4 s."""
+MOST_NODES = 1 << 30
+"""HiGHS counts them in 32 bits."""
 
-BINARIES_IN_1_S = 1000
-"""Binaries of a model whose relaxation HiGHS 1.15 solves in a second on one core; the time grows
-with about the square (1,800 took 1.8 s and 4,400 30 s). Before that it finds nothing, so a model
-that needs more than its time is not begun."""
+VISIT_WORK = 40
+"""What a visit of :class:`.bounds.Windows` is worth in units of `Costs.solver_work`."""
 
 PROVEN = 1e-5
 """Gap below which the solver's proof counts as one; its floats are worth no more."""
@@ -49,7 +47,7 @@ Status = Literal[
     "start is optimal",
     "optimal",
     "unconfirmed",
-    "time limit",
+    "work limit",
     "too large",
     "not verified",
     "solver failed",
@@ -58,10 +56,10 @@ Status = Literal[
 
 - ``start is optimal``: the order it began with meets the bound of :mod:`.bounds`;
 - ``optimal``: proven the best twice, the second time by asking for anything better;
-- ``unconfirmed``: proven the best once, and there was no time for the second;
-- ``time limit``: the best of what there was time for;
-- ``too large``: the order it began with, as the solver would not get through the model in time;
-- ``not verified``: as ``time limit``, but the solver has found or proven what the replay denies;
+- ``unconfirmed``: proven the best once, and there was no work left for the second;
+- ``work limit``: the best of what the work was enough for;
+- ``too large``: the order it began with, as the work is not enough to begin with the model;
+- ``not verified``: as ``work limit``, but the solver has found or proven what the replay denies;
 - ``solver failed``: the order it began with, as the solver gave up.
 """
 
@@ -81,8 +79,8 @@ class Optimised:
     status: Status
     seconds: float
     """Wall clock, everything together."""
-    time_limit_s: float
-    """What was allowed."""
+    work: int
+    """What was allowed, in units of `Costs.solver_work`."""
     nodes: int = 0
     """Of the solver's search tree."""
     binaries: int = 0
@@ -101,7 +99,9 @@ class Optimised:
             "bound_s": self.bound_ps / 1e12,
             "gap": self.gap,
             "seconds": self.seconds,
-            "time_limit_s": self.time_limit_s,
+            # Work is limited, not time, so that every machine finds the same.
+            "time_limit_s": None,
+            "work_limit": self.work,
         }
 
     def __repr__(self) -> str:
@@ -119,9 +119,8 @@ def solve(
     start: Order,
     *,
     objective: Objective = "makespan",
-    time_limit_s: float = TIME_LIMIT_S,
 ) -> Optimised:
-    """Return the best order of F, B and W that can be found in some time; never one that is worse.
+    """Return the best order of F, B and W that some work can find; never one that is worse.
 
     The same arguments give the same object, so that a report can ask for the gap of an order that
     was planned before.
@@ -129,15 +128,13 @@ def solve(
     Parameters
     ----------
     costs : Costs
-        Times by stage, memory limits by rank; one chunk a rank.
+        Times by stage, memory limits by rank, and the work; one chunk a rank.
     microbatches : int
         Microbatches of the step.
     start : Order
         The order to begin with: legal, and within the limits.
     objective : {"makespan", "period"}
         What is to be short, see :data:`.costs.Objective`.
-    time_limit_s : float
-        Seconds for the model and the solver together. The solver does not always stop at once.
 
     Raises
     ------
@@ -146,34 +143,34 @@ def solve(
         argument is out of range, or a solver is needed and not installed.
     """
     began_s = time.perf_counter()
-    # NaN compares false, so it is refused as well.
-    if not 0 <= time_limit_s < math.inf:
-        msg = f"time_limit_s must be a number of seconds >= 0, not {time_limit_s!r}"
-        raise ScheduleError(msg, key="time_limit_s", value=time_limit_s, allowed=">= 0")
+    work = costs.solver_work
+    if work < 0:
+        msg = f"solver_work must be a number >= 0, not {work!r}"
+        raise ScheduleError(msg, key="solver_work", value=work, allowed=">= 0")
     problem, start, timeline = begin(costs, microbatches, start, objective)
     start_ps = objective_ps(problem, start, timeline)
 
-    windows = Windows(problem, sequence_of(start), began_s + max(BOUND_S, time_limit_s))
+    visits = work // VISIT_WORK
+    windows = Windows(problem, sequence_of(start), max(BOUND_VISITS, visits))
     bound_ps = windows.lower_bound_ps()
     best, best_ps = start, start_ps
     status: Status = "start is optimal"
     nodes = binaries = 0
     if bound_ps < start_ps:
-        until_s = windows.until_s = began_s + time_limit_s
+        windows.visits = visits
         # There is a schedule with this objective: the one at hand.
         assert windows.tighten(start_ps)
         bound_ps = max(bound_ps, windows.lower_bound_ps())
         binaries = windows.undecided
-        left_s = until_s - time.perf_counter()
-        if left_s <= 0:
-            status = "time limit"
-        elif (binaries / BINARIES_IN_1_S) ** 2 > left_s:
+        most_nodes = _nodes(work, binaries)
+        if most_nodes < 1:
             status = "too large"
         else:
             model = Model(windows, start_ps)
             known = model.values(*_by_operation(start, timeline.start_ps))
-            answer = run(model, known, max(0.0, until_s - time.perf_counter()))
+            answer = run(model, known, most_nodes)
             nodes = answer.nodes
+            work_left = work - (ROOT_NODES + nodes) * binaries**2
             for order in _orders(model, answer, start):
                 value = verified(problem, costs, order)
                 if value is not None and value < best_ps:
@@ -181,7 +178,7 @@ def solve(
             least_ps = bound_ps
             status, bound_ps = _judge(answer, best_ps, bound_ps)
             while status == "optimal":
-                verdict = _anything_better(problem, costs, best, best_ps, until_s)
+                verdict = _anything_better(problem, costs, best, best_ps, work_left)
                 if isinstance(verdict, int):
                     bound_ps = max(bound_ps, verdict)
                     break
@@ -199,34 +196,42 @@ def solve(
         bound_ps=bound_ps,
         status=status,
         seconds=time.perf_counter() - began_s,
-        time_limit_s=time_limit_s,
+        work=work,
         nodes=nodes,
         binaries=binaries,
     )
 
 
+def _nodes(work: int, binaries: int) -> int:
+    """Return the nodes that some work is enough for; less than 1 where it is not worth a start.
+
+    A node solves a relaxation again, whose time grows with about the square of the binaries
+    (1,800 took 1.8 s on one core, and 4,400 30 s).
+    """
+    return min(MOST_NODES, work // max(1, binaries) ** 2) - ROOT_NODES
+
+
 def _anything_better(
-    problem: Problem, costs: Costs, best: Order, best_ps: int, until_s: float
+    problem: Problem, costs: Costs, best: Order, best_ps: int, work: int
 ) -> int | tuple[Order, int] | None:
     """Return a bound that leaves nothing better, or a better order with its objective.
 
-    None where there was no time to tell. Most often the windows of a better order contradict each
-    other, which is exact and needs no solver.
+    None where there was no work left to tell. Most often the windows of a better order contradict
+    each other, which is exact and needs no solver.
     """
     grain = grain_ps(problem)
-    windows = Windows(problem, sequence_of(best), until_s)
+    windows = Windows(problem, sequence_of(best), work // VISIT_WORK)
     if not windows.tighten(best_ps - grain):
         return best_ps
     # As much better as the solver can tell; an objective beyond that is a grain more at least.
     most_ps = best_ps - grain * max(1, int(PROVEN * best_ps / grain))
     if not windows.tighten(most_ps):
         return most_ps + grain
-    left_s = until_s - time.perf_counter()
-    if left_s <= 0:
+    nodes = _nodes(work, windows.undecided)
+    if nodes < 1:
         return None
     model = Model(windows, best_ps, most_ps)
-    left_s = max(0.0, until_s - time.perf_counter())
-    answer = run(model, None, left_s, again=True)
+    answer = run(model, None, nodes, again=True)
     for order in _orders(model, answer, best):
         value = verified(problem, costs, order)
         if value is not None and value < best_ps:
@@ -246,7 +251,7 @@ def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
     bound_ps = min(best_ps, max(bound_ps, answer.bound_ps))
     if best_ps - bound_ps <= slack_ps:
         return "optimal", bound_ps
-    return ("not verified" if answer.finished else "time limit"), bound_ps
+    return ("not verified" if answer.finished else "work limit"), bound_ps
 
 
 def _by_operation(order: Order, start_ps: Ints) -> tuple[Ints, Ints]:
