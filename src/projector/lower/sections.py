@@ -16,7 +16,10 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.lower import sharing
 from projector.lower.hardware import domain_gpus, native_type
+from projector.lower.sharing import Key
+from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
 from projector.units import GB, GIB, MICROSECOND, MILLISECOND
 
 Ints = NDArray[np.int64]
@@ -26,20 +29,12 @@ CP_TYPES = ("p2p", "all_gather", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 GRANULARITIES = ("none", "selective", "full")
 
-NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
-"""Precisions of fewer than 16 bits."""
-
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 MASTER_BYTES = {"fp32": 4.0, "split": 2.0, "none": 0.0}
 MOMENTS = {"adam": 2, "sgd": 1, "muon": 1}
 
 LOAD_ONE = 1 << 20
 """Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
-
-
-def uses_narrow(training: TrainingConfig) -> bool:
-    """Whether linear layers compute in fewer than 16 bits."""
-    return training.precision in NARROW
 
 
 def parameter_bytes(training: TrainingConfig) -> float:
@@ -241,118 +236,26 @@ def _peaks(device: Device) -> list[float]:
     return [device.peak_tflops(name) if name in native else float("nan") for name in MATRIX_TYPES]
 
 
-def _layout(split: ParallelismConfig) -> Hashable:
-    return (
-        split.pp,
-        split.vpp,
-        split.decoder_first_pipeline_num_layers,
-        split.decoder_last_pipeline_num_layers,
-        split.pipeline_model_parallel_layout,
-        split.account_for_embedding_in_pipeline_split,
-        split.account_for_loss_in_pipeline_split,
-    )
-
-
-def _recomputation(training: TrainingConfig) -> Hashable:
-    recompute = training.recompute
-    return (
-        recompute.granularity,
-        recompute.method,
-        recompute.num_layers,
-        recompute.layers,
-        frozenset(recompute.modules),
-        uses_narrow(training),
-        training.first_last_layers_bf16,
-        training.mtp_loss,
-    )
-
-
-_Parts = Mapping[str, Callable[[Any], Hashable]]
+_Parts = Mapping[str, Key]
 
 PARALLELISM_PARTS: _Parts = {
-    "layout": _layout,
-    "pipeline": lambda split: (
-        _layout(split),
-        split.tp,
-        split.cp,
-        split.ep,
-        split.expert_tp,
-        split.splits_sequence,
-        split.cp_comm_type,
-        split.tp_comm_overlap,
-        split.overlap_moe_expert_parallel_comm,
-    ),
-    "replica": lambda split: (
-        split.sharding_stage,
-        split.fsdp,
-        split.fsdp_reshard_after_forward,
-        split.overlap_grad_reduce,
-        split.overlap_param_gather,
-        split.ddp_bucket_size,
-        split.overlap_p2p_comm,
-    ),
+    "layout": LayerSplit.of,
+    "pipeline": sharing.PARALLELISM.pipeline_key(),
+    "replica": sharing.PARALLELISM.replica_key(),
 }
 """What of a section decides where layers lie, what a microbatch takes in each stage of a pipeline,
-and what data parallelism adds to that. Sections that are equal in a part share what it decides."""
+and what data parallelism adds to that. Sections that are equal in a part share what it decides.
+A layout is made from nothing but its part; the others are those of `projector.lower.sharing`."""
 
 TRAINING_PARTS: _Parts = {
-    "layout": _recomputation,
-    "pipeline": lambda training: (
-        _recomputation(training),
-        training.micro_batch_size,
-        training.seq_length,
-        training.precision,
-        training.fp8_recipe,
-        training.fp8_weight_transpose_cache,
-        training.gradient_dtype,
-        training.flash_attention,
-        training.attention_kernel,
-        training.cross_entropy_fusion,
-        training.cuda_graphs,
-        training.torch_compile,
-        training.activation_offload_fraction,
-        _routing(training),
-    ),
-    "replica": lambda training: (
-        training.gradient_dtype,
-        training.reduce_dtype,
-        training.fp8_param_gather,
-        training.optimizer.name,
-        training.optimizer.master_weights,
-        training.optimizer.moment_dtype,
-        training.optimizer.offload_fraction,
-    ),
-    "attention": lambda training: training.attention_kernel,
-    "schedule": lambda training: training.schedule,
+    "layout": LayerSettings.of,
+    "pipeline": sharing.TRAINING.pipeline_key(),
+    "replica": sharing.TRAINING.replica_key(),
+    "attention": attrgetter("attention_kernel"),
+    "schedule": attrgetter("schedule"),
 }
 
-
-def _routing(training: TrainingConfig) -> Hashable:
-    moe = training.moe
-    return (
-        moe.dispatcher,
-        moe.load,
-        moe.zipf_exponent,
-        moe.capacity_factor,
-        moe.dispatch_precision,
-        moe.permute_fusion,
-        moe.host_sync,
-    )
-
-
-CLUSTER_PARTS: _Parts = {
-    # All but the number of nodes. Devices are compared as objects: equal ones that were read
-    # twice are costed twice, to the same result.
-    "pipeline": lambda cluster: (
-        id(cluster.device),
-        cluster.gpu_clock_mhz,
-        cluster.gpus_per_node,
-        tuple(value for name, value in cluster.network if name != "sources"),
-        cluster.memory_reserve_gib,
-        cluster.fragmentation,
-        tuple(value for _, value in cluster.software),
-    ),
-}
+CLUSTER_PARTS: _Parts = {"pipeline": sharing.CLUSTER.pipeline_key()}
 
 
 class SectionTable:

@@ -23,11 +23,13 @@ from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import device_record, fabric_record
 from projector.lower.jobs import JobColumns, local_members
-from projector.lower.sections import LOAD_ONE, uses_narrow
+from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE,
     LayerKind,
+    LayerSettings,
+    LayerSplit,
     Stage,
     stage_layout,
 )
@@ -256,11 +258,13 @@ def lay_out(batch: JobBatch) -> Layouts:
 
 
 def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
-    model, split, training = (
-        batch.model.of(row), batch.parallelism.of(row), batch.training.of(row),
-    )  # fmt: skip
+    model = batch.model.of(row)
+    split, settings = (
+        LayerSplit.of(batch.parallelism.of(row)),
+        LayerSettings.of(batch.training.of(row)),
+    )
     try:
-        stages = layout_of(model, split, training)
+        stages = stage_layout(model, split, settings)
     except ConfigError as error:
         return error
     runs = [_runs(stage, model) for stage in stages]
@@ -397,14 +401,7 @@ def layout_of(
     ConfigError
         If the layers cannot be laid out as asked.
     """
-    return stage_layout(
-        model,
-        split,
-        training.recompute,
-        uses_narrow(training),
-        training.first_last_layers_bf16,
-        training.mtp_loss,
-    )
+    return stage_layout(model, LayerSplit.of(split), LayerSettings.of(training))
 
 
 def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:

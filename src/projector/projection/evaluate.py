@@ -176,12 +176,13 @@ def find_legal(batch: JobBatch) -> Legal:
     broken = broken_rules(batch, columns)
     rows = np.flatnonzero(broken >= 0)
     if len(rows):
-        # Messages name the model, the device and the type, besides numbers.
+        # Messages name the model, the device, the type and the attention, besides numbers.
         first, group = group_rows(
             broken[rows],
             batch.model.index[rows],
             batch.cluster.index[rows],
             batch.training.dtype[rows],
+            batch.training.part("attention")[rows],
         )
         errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
         refused[rows] = group
@@ -366,20 +367,34 @@ def _orders(
     planned = np.array([each.planned for each in settings])[setting_of_job]
     if not planned.any():
         return [each.order() for each in settings], setting_of_job
-    batch = inputs.replicas.workloads.batch
-    training = batch.training
+    batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
+    # A planned order is made from these alone.
+    usable, most_pending, post_validation = (
+        batch.cluster.usable_bytes,
+        batch.training.most_pending,
+        batch.training.post_validation,
+    )
     first, order_of_job = group_rows(
         setting_of_job,
-        *(np.where(planned, column, -1) for column in (
-            inputs.replicas.of_job, training.most_pending, training.post_validation,
-            batch.cluster.part("pipeline"),
-        )),
-    )  # fmt: skip
+        *(
+            np.where(planned, column, -1)
+            for column in (of_job, usable.view(np.int64), most_pending, post_validation)
+        ),
+    )
     orders: list[Order] = []
     errors: dict[int, ProjectorError] = {}
     for number, row in enumerate(first.tolist()):
         setting = settings[setting_of_job[row]]
-        costs = _planning_costs(inputs, setting, row) if setting.planned else None
+        costs = None
+        if setting.planned:
+            costs = _planning_costs(
+                inputs,
+                setting,
+                int(of_job[row]),
+                float(usable[row]),
+                int(most_pending[row]),
+                bool(post_validation[row]),
+            )
         try:
             orders.append(
                 registry.build(
@@ -394,24 +409,30 @@ def _orders(
     return orders, order_of_job
 
 
-def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
+def _planning_costs(
+    inputs: StepInputs,
+    setting: Setting,
+    replica: int,
+    usable_bytes: float,
+    most_pending: int,
+    post_validation: bool,
+) -> Costs:
     """Return what a planned order looks at: times of its stages, and what its device has left.
 
     Where a microbatch alone does not fit, it is planned as if it did: such a job is projected in
-    full, as one that does not fit.
+    full, as one that does not fit. With no microbatches given in ``most_pending``, memory limits
+    what ranks hold.
     """
-    replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
-    replica = int(replicas.of_job[row])
+    replicas = inputs.replicas
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
     kinds = replicas.stage_kind[stages]
     pipeline = replicas.pipeline[replica]
     kept = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
     least = kept[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
-    limit = batch.cluster.usable_bytes[row] - inputs.static_bytes[replicas.ranks(replica)]
-    most = batch.training.most_pending[row]
-    if most:
-        limit = np.minimum(limit, most * least)
+    limit = usable_bytes - inputs.static_bytes[replicas.ranks(replica)]
+    if most_pending:
+        limit = np.minimum(limit, most_pending * least)
     chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
@@ -421,5 +442,5 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
         activation=kept,
         w_share=float(inputs.costs.weight_share[pipeline]),
         limit=np.maximum(least, limit),
-        objective="period" if batch.training.post_validation[row] else "makespan",
+        objective="period" if post_validation else "makespan",
     )

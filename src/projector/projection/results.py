@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.grouping import group_rows
+from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import count_model
 from projector.projection import measures
 from projector.projection.documented import documented_forms, documented_gib
@@ -144,7 +145,14 @@ def _documented(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
         model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
     )
     forms = [
-        documented_forms(model.of(row), split.of(row), training.of(row)) for row in first.tolist()
+        documented_forms(
+            model.of(row),
+            int(columns.tp[row]),
+            int(columns.ep[row]),
+            LayerSplit.of(split.of(row)),
+            LayerSettings.of(training.of(row)),
+        )
+        for row in first.tolist()
     ]
     total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
     tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
