@@ -4,8 +4,8 @@ from functools import cache, partial
 
 import pytest
 
-from projector.lower import sections
 from projector.lower.batch import SECTIONS, JobBatch
+from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.projection.evaluate import find_legal
@@ -70,10 +70,10 @@ def test_every_field_is_varied():
 
 
 SHARINGS = {"parallelism": PARALLELISM, "training": TRAINING, "cluster": CLUSTER}
-TABLES = {
-    "parallelism": sections.PARALLELISM_PARTS,
-    "training": sections.TRAINING_PARTS,
-    "cluster": sections.CLUSTER_PARTS,
+COLUMNS = {
+    "parallelism": ParallelismColumns,
+    "training": TrainingColumns,
+    "cluster": ClusterColumns,
 }
 
 
@@ -131,7 +131,7 @@ FIELDS = {
 @pytest.mark.parametrize("case", [*keys_without()], ids=lambda case: ".".join(case[:3]))
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case
-    monkeypatch.setitem(TABLES[section], part, key)
+    monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
     assert caught(section, field) is not None
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.kernels.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECV
 from projector.operations.communication import (
     emit_collective,
@@ -11,7 +12,7 @@ from projector.operations.communication import (
     emit_region_exit,
 )
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.shapes import Ints, Shapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,

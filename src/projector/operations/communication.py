@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Array, Ints
 from projector.kernels.collectives import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
-from projector.operations.shapes import Floats, Ints, Shapes
+from projector.operations.shapes import Shapes
 from projector.operations.table import BACKWARD, COLLECTIVE, FORWARD, TP_COMM, TableBuilder
 
 
@@ -30,7 +31,7 @@ def emit_collective(
 
 
 def emit_region_entry(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int
 ) -> None:
     """Emit what happens where activations enter a tensor-parallel region.
 
@@ -60,7 +61,7 @@ def emit_region_entry(
 
 
 def emit_region_exit(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int
 ) -> None:
     """Emit what happens where partial sums leave a tensor-parallel region.
 
@@ -89,7 +90,7 @@ def _emit_region(
     shapes: Shapes,
     where: Ints,
     label: str,
-    num_bytes: Floats,
+    num_bytes: Array,
     segment: int,
     *,
     split: tuple[_Step, ...],

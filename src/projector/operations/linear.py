@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from projector.operations.shapes import Ints, Shapes
+from projector.arrays import Ints
+from projector.operations.shapes import Shapes
 from projector.operations.table import (
     BACKWARD,
     COMPUTE_GEMM,

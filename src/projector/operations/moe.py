@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.kernels.collectives import ALL_GATHER, REDUCE_SCATTER
 from projector.lower.sections import LOAD_ONE
 from projector.operations.communication import emit_collective
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.mlp import SHARED_BIT, emit_activation, emit_mlp
-from projector.operations.shapes import Floats, Ints, Shapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
     EP_COMM,

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.operations.linear import emit_memory
-from projector.operations.shapes import Ints, Shapes
+from projector.operations.shapes import Shapes
 from projector.operations.table import TableBuilder
 
 LAYERNORM_BIT = 1 << 1

@@ -17,8 +17,15 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import RULES, JobColumns, broken_rules, lower_jobs
-from projector.lower.workloads import LayoutRuns, Layouts, Workloads, lay_out, layout_of, lower
+from projector.lower.jobs import RULES, JobColumns, broken_rules, job_columns
+from projector.lower.workloads import (
+    LayoutRuns,
+    Layouts,
+    Workloads,
+    build_workloads,
+    lay_out,
+    layout_of,
+)
 from projector.operations.cost import (
     KnownCosts,
     RowCosts,
@@ -170,7 +177,7 @@ def find_legal(batch: JobBatch) -> Legal:
 
     Jobs that break the same rule share an error, if it says the same of them but for numbers.
     """
-    columns = lower_jobs(batch)
+    columns = job_columns(batch)
     refused = np.full(len(batch), -1, np.int64)
     errors: list[ProjectorError] = []
     broken = broken_rules(batch, columns)
@@ -182,7 +189,7 @@ def find_legal(batch: JobBatch) -> Legal:
             batch.model.index[rows],
             batch.cluster.index[rows],
             batch.training.dtype[rows],
-            batch.training.part("attention")[rows],
+            batch.training.attention_key[rows],
         )
         errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
         refused[rows] = group
@@ -228,7 +235,7 @@ def check_placed(job: Job) -> None:
         If its degrees or its layout cannot exist.
     """
     batch = JobBatch.of([job])
-    broken = broken_rules(batch, lower_jobs(batch))[0]
+    broken = broken_rules(batch, job_columns(batch))[0]
     if broken >= 0:
         raise RULES[broken].error(job)
     layout_of(job.model, job.parallelism, job.training)
@@ -273,7 +280,7 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
     ProjectorError
         If a number leaves its range.
     """
-    workloads = lower(
+    workloads = build_workloads(
         batch, legal.columns, legal.layouts, None if known is None else known.machines
     )
     details = None

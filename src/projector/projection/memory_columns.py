@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.kernels.grouping import largest_of_segments
-from projector.lower.workloads import padded_vocab
+from projector.lower.workload_columns import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas

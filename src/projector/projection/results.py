@@ -124,7 +124,7 @@ def result_columns(evaluation: Evaluation) -> dict[str, NDArray[Any] | Coded]:
 def _counts(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     workloads = evaluation.workloads
     jobs = workloads.first_jobs()
-    first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
+    first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.layout_key)
     found = [count_model(evaluation.job(row)) for row in workloads.first[first].tolist()]
     names: Mapping[str, type] = {
         "parameters_total": np.int64,
@@ -142,7 +142,7 @@ def _documented(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     batch, columns = workloads.first_jobs(), jobs.take(workloads.first)
     model, split, training = batch.model, batch.parallelism, batch.training
     first, group = group_rows(
-        model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
+        model.index, split.layout_key, training.layout_key, columns.tp, columns.ep
     )
     forms = [
         documented_forms(
