@@ -5,7 +5,7 @@ import pytest
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import divisors, local_members, lower_jobs
+from projector.lower.jobs import divisors, job_columns, local_members
 from projector.projection.evaluate import check_exists, find_legal
 
 BASE = {
@@ -21,7 +21,7 @@ def job(**overrides):
 
 
 def columns_of(job):
-    return lower_jobs(JobBatch.of([job]))
+    return job_columns(JobBatch.of([job]))
 
 
 def refused(**overrides):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from projector.config.training import TrainingConfig
-from projector.lower.sections import TRAINING, TRAINING_PARTS, training_table
+from projector.lower.columns import Column, KeyColumn, SectionTable
+from projector.lower.sections import ModelColumns, ParallelismColumns, TrainingColumns
 
 SECTIONS = [
     TrainingConfig(micro_batch_size=size, global_batch_size=64, seq_length=4096, **more)
@@ -20,20 +21,40 @@ SECTIONS = [
 ]
 
 
+COLUMNS = [column for column in vars(TrainingColumns).values() if isinstance(column, Column)]
+KEYS = [key for key in vars(TrainingColumns).values() if isinstance(key, KeyColumn)]
+
+
 @pytest.mark.parametrize("asked", [0, 1, 3])
 def test_a_table_that_grows_is_the_table_of_all(asked):
     """Whether its columns were ``asked`` for before."""
-    whole, grown = training_table(SECTIONS), training_table(SECTIONS[:1])
+    whole, grown = SectionTable(SECTIONS), SectionTable(SECTIONS[:1])
     for count in range(1, len(SECTIONS)):
         if count <= asked:
-            for name in TRAINING:
-                grown.column(name)
-            for name in TRAINING_PARTS:
-                grown.part(name)
+            for column in COLUMNS:
+                grown.column(column)
+            for key in KEYS:
+                grown.key(key)
         grown.grow(SECTIONS[count : count + 1])
     assert grown.items == whole.items
-    for name in TRAINING:
-        assert grown.column(name).dtype == whole.column(name).dtype
-        np.testing.assert_array_equal(grown.column(name), whole.column(name))
-    for name in TRAINING_PARTS:
-        np.testing.assert_array_equal(grown.part(name), whole.part(name))
+    for column in COLUMNS:
+        assert grown.column(column).dtype == whole.column(column).dtype
+        np.testing.assert_array_equal(grown.column(column), whole.column(column))
+    for key in KEYS:
+        np.testing.assert_array_equal(grown.key(key), whole.key(key))
+
+
+@pytest.mark.parametrize("columns", [ModelColumns, ParallelismColumns, TrainingColumns])
+def test_columns_say_what_they_are(columns):
+    for name, column in vars(columns).items():
+        if isinstance(column, Column):
+            assert column.name == name
+            assert column.unit
+            assert column.meaning.endswith(".")
+
+
+def test_a_column_is_read_once_and_not_written():
+    columns = TrainingColumns(SectionTable(SECTIONS), np.array([0, 1, 1, 3]))
+    assert columns.micro_batch.tolist() == [1, 2, 2, 4]
+    assert columns.micro_batch is columns.micro_batch
+    assert not columns.micro_batch.flags.writeable

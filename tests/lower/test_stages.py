@@ -8,7 +8,14 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig
 from projector.errors import ConfigError
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_NONE, parse_layout, stage_layout
+from projector.lower.stages import (
+    RECOMPUTE_FULL,
+    RECOMPUTE_NONE,
+    LayerSettings,
+    LayerSplit,
+    parse_layout,
+    stage_layout,
+)
 
 
 def model(layers, **fields):
@@ -25,11 +32,8 @@ def model(layers, **fields):
 def layout(layers, recompute=None, mtp_loss=True, model_fields=None, **split):
     return stage_layout(
         model(layers, **(model_fields or {})),
-        ParallelismConfig(**split),
-        recompute or RecomputeConfig(),
-        False,
-        0,
-        mtp_loss,
+        LayerSplit.of(ParallelismConfig(**split)),
+        LayerSettings(recompute or RecomputeConfig(), False, 0, mtp_loss),
     )
 
 

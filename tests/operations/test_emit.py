@@ -7,8 +7,9 @@ from projector.config import resources
 from projector.config.load import load_job
 from projector.config.model_file import load_model
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import lower_jobs
-from projector.lower.workloads import DENSE, HEAD, MOE, lay_out, lower
+from projector.lower.jobs import job_columns
+from projector.lower.workload_columns import DENSE, HEAD, MOE
+from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
 from projector.operations.emit import emit_operations
 from projector.operations.table import COLLECTIVE, EXCHANGE, FORWARD, GEMM, WEIGHT
@@ -32,7 +33,7 @@ def table_of(overrides=None, *, model=GPT, nodes=1, gpus_per_node=1):
         overrides,
     )
     batch = JobBatch.of([job])
-    workloads = lower(batch, lower_jobs(batch), lay_out(batch))
+    workloads = build_workloads(batch, job_columns(batch), lay_out(batch))
     return job, workloads, emit_operations(workloads.rows)
 
 

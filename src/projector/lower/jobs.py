@@ -60,7 +60,7 @@ class JobColumns:
         return JobColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def lower_jobs(batch: JobBatch) -> JobColumns:
+def job_columns(batch: JobBatch) -> JobColumns:
     """Derive every degree; where a job breaks a rule, its degrees mean nothing."""
     split, training, cluster = batch.parallelism, batch.training, batch.cluster
     tp, pp, cp, ep = split.tp, split.pp, split.cp, split.ep
@@ -369,9 +369,9 @@ def _precision_error(job: Job) -> ConfigError:
 def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     del columns
     training, cluster = batch.training, batch.cluster
-    if training.table.column("default_attention").all():
+    if training.default_attention.all():
         return np.zeros(len(batch), np.bool_)
-    first, group = group_rows(training.part("attention"), cluster.part("pipeline"))
+    first, group = group_rows(training.attention_key, cluster.pipeline_key)
     unknown = []
     for row in first.tolist():
         name = training.of(row).attention_kernel

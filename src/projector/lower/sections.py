@@ -1,45 +1,31 @@
-"""Sections of jobs as tables of numbers: the casts and units of everything that jobs state.
-
-Jobs of a batch mostly share a few sections, so that a section is read once for all of them.
-"""
-
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import attrgetter
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+"""The columns of each section: the casts and units of everything that jobs state."""
 
 from projector.config.cluster import ClusterConfig, LossKernels
-from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.lower import sharing
+from projector.lower.columns import Declare, SectionColumns
 from projector.lower.hardware import domain_gpus, native_type
+from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
 from projector.units import GB, GIB, MICROSECOND, MILLISECOND
-
-Ints = NDArray[np.int64]
 
 FP8_RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
 CP_TYPES = ("p2p", "all_gather", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
-GRANULARITIES = ("none", "selective", "full")
-
-NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
-"""Precisions of fewer than 16 bits."""
+ATTENTION_BIASES = ("none", "qkv", "qkv+out")
+QK_NORMS = ("none", "head", "full")
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 MASTER_BYTES = {"fp32": 4.0, "split": 2.0, "none": 0.0}
 MOMENTS = {"adam": 2, "sgd": 1, "muon": 1}
 
+MOST = 1 << 62
+"""What is beyond stands for as many as there can be."""
+
 LOAD_ONE = 1 << 20
 """Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
-
-
-def uses_narrow(training: TrainingConfig) -> bool:
-    """Whether linear layers compute in fewer than 16 bits."""
-    return training.precision in NARROW
 
 
 def parameter_bytes(training: TrainingConfig) -> float:
@@ -53,14 +39,6 @@ def usable_bytes(cluster: ClusterConfig) -> float:
     """Return what a rank may allocate: what is left of its device memory, less fragmentation."""
     left = cluster.device.hbm_gib * GIB - cluster.memory_reserve_gib * GIB
     return max(0.0, left / (1.0 + cluster.fragmentation))
-
-
-def _of_mla(name: str) -> Callable[[ModelConfig], int]:
-    return lambda model: getattr(model.mla, name) if model.mla else 0
-
-
-def _of_moe(name: str) -> Callable[[ModelConfig], int]:
-    return lambda model: getattr(model.moe, name) if model.moe else 0
 
 
 def _query_width(model: ModelConfig) -> int:
@@ -96,127 +74,13 @@ def _recompute_unit(training: TrainingConfig) -> int:
     return recompute.num_layers or 1 if recompute.method == "uniform" else 1
 
 
-def _seconds(name: str, unit: float) -> Callable[[ClusterConfig], float]:
-    read = attrgetter(name)
-    return lambda cluster: read(cluster) * unit
-
-
-def _native_code(name: str) -> Callable[[ClusterConfig], int]:
-    return lambda cluster: MATRIX_TYPES.index(native_type(cluster.device, name))
+def _native_code(cluster: ClusterConfig, name: str) -> int:
+    return MATRIX_TYPES.index(native_type(cluster.device, name))
 
 
 def _native_mask(cluster: ClusterConfig) -> int:
     native = cluster.device.matrix_flop_per_clk_per_cu
     return sum(1 << code for code, name in enumerate(MATRIX_TYPES) if name in native)
-
-
-_Readers = Mapping[str, Callable[[Any], Any]]
-
-MODEL: _Readers = {
-    "num_layers": attrgetter("num_layers"),
-    "hidden": attrgetter("hidden_size"),
-    "ffn": attrgetter("ffn_hidden_size"),
-    "gated": attrgetter("gated"),
-    "mlp_bias": attrgetter("mlp_bias"),
-    "heads": attrgetter("num_attention_heads"),
-    "query_groups": attrgetter("query_groups"),
-    "key_heads": lambda model: model.num_attention_heads if model.mla else model.query_groups,
-    "d_qk": _query_width,
-    "d_v": attrgetter("head_dim"),
-    "rope": lambda model: model.position_embedding == "rope",
-    "learned": lambda model: model.position_embedding == "learned",
-    "attention_bias": lambda model: ("none", "qkv", "qkv+out").index(model.attention_bias),
-    "qk_norm": lambda model: ("none", "head", "full").index(model.qk_norm),
-    "sinks": attrgetter("attention_sinks"),
-    "window": attrgetter("sliding_window"),
-    "norm_parameters": lambda model: 1 if model.normalization == "rmsnorm" else 2,
-    "norms": attrgetter("norms_per_layer"),
-    "is_mla": lambda model: model.mla is not None,
-    "q_lora": _of_mla("q_lora_rank"),
-    "kv_lora": _of_mla("kv_lora_rank"),
-    "d_nope": _of_mla("qk_head_dim"),
-    "d_rope": _of_mla("qk_pos_emb_head_dim"),
-    "is_moe": lambda model: model.moe is not None,
-    "all_moe": lambda model: all(model.moe_layers),
-    "experts": _of_moe("num_experts"),
-    "topk": _of_moe("router_topk"),
-    "expert_ffn": _of_moe("ffn_hidden_size"),
-    "shared_ffn": _of_moe("shared_expert_ffn_hidden_size"),
-    "shared_gate": _of_moe("shared_expert_gate"),
-    "router_bias": _of_moe("router_bias"),
-    "group_topk": _of_moe("group_topk"),
-    "vocab": attrgetter("vocab_size"),
-    "vocab_divisor": lambda model: model.make_vocab_size_divisible_by or 0,
-    "max_positions": attrgetter("max_position_embeddings"),
-    "tied": attrgetter("tied_embeddings"),
-}
-"""Column -> how it is read from a section; booleans become 0 and 1."""
-
-PARALLELISM: _Readers = {
-    **{name: attrgetter(name) for name in ("tp", "pp", "vpp", "cp", "ep")},
-    "expert_tp": attrgetter("expert_tp"),
-    "stated_dp": lambda split: split.dp or 0,
-    "splits_sequence": attrgetter("splits_sequence"),
-    "cp_type": lambda split: CP_TYPES.index(split.cp_comm_type),
-    "tp_overlap": attrgetter("tp_comm_overlap"),
-    "ep_overlap": attrgetter("overlap_moe_expert_parallel_comm"),
-    "zero_stage": attrgetter("sharding_stage"),
-    "regathers": lambda split: not split.fsdp or split.fsdp_reshard_after_forward,
-    "overlap_grad_reduce": attrgetter("overlap_grad_reduce"),
-    "overlap_param_gather": attrgetter("overlap_param_gather"),
-    "bucket": lambda split: split.ddp_bucket_size or 0,
-    "group_size": lambda split: split.microbatch_group_size_per_vp_stage or 0,
-    "overlap_p2p": lambda split: (
-        -1 if split.overlap_p2p_comm is None else int(split.overlap_p2p_comm)
-    ),
-}
-
-TRAINING: _Readers = {
-    "micro_batch": attrgetter("micro_batch_size"),
-    "global_batch": attrgetter("global_batch_size"),
-    "seq": attrgetter("seq_length"),
-    "dtype": lambda training: MATRIX_TYPES.index(training.precision),
-    "narrow": uses_narrow,
-    "fp8_recipe": lambda training: FP8_RECIPES.index(training.fp8_recipe),
-    "fp8_transpose": attrgetter("fp8_weight_transpose_cache"),
-    "accumulate_bytes": lambda training: 4 if training.gradient_dtype == "fp32" else 2,
-    "recompute": lambda training: GRANULARITIES.index(training.recompute.granularity),
-    "recompute_mask": lambda training: sum(
-        1 << RECOMPUTE_MODULES.index(module) for module in set(training.recompute.modules)
-    ),
-    "recompute_unit": _recompute_unit,
-    "flash": attrgetter("flash_attention"),
-    "default_attention": lambda training: training.attention_kernel == "default",
-    "fused_loss": attrgetter("cross_entropy_fusion"),
-    "graphs": attrgetter("cuda_graphs"),
-    "compiled": attrgetter("torch_compile"),
-    "offload": lambda training: float(training.activation_offload_fraction),
-    "dispatcher": lambda training: DISPATCHERS.index(training.moe.dispatcher),
-    "dispatch_bytes": lambda training: 1 if training.moe.dispatch_precision == "fp8" else 2,
-    "permute_fusion": attrgetter("moe.permute_fusion"),
-    "host_sync": attrgetter("moe.host_sync"),
-    "capacity": lambda training: float(training.moe.capacity_factor or 0.0),
-    "zipf": lambda training: (
-        float(training.moe.zipf_exponent) if training.moe.load == "zipf" else -1.0
-    ),
-    "weight_bytes": parameter_bytes,
-    "gradient_bytes": lambda training: DTYPE_BYTES[training.gradient_dtype],
-    "reduce_bytes": lambda training: DTYPE_BYTES[training.reduce_dtype],
-    "state_bytes": _state_bytes,
-    "quantise_bytes": _quantise_bytes,
-    "quantised_copies": _quantised_copies,
-    "optimizer_offload": lambda training: float(training.optimizer.offload_fraction),
-    "most_pending": lambda training: training.zero_bubble_max_pending_backward or 0,
-    "solver_work": attrgetter("schedule_solver_work"),
-    "post_validation": attrgetter("optimizer_post_validation"),
-}
-
-LOSS = ("forward_bytes", "backward_bytes", "saved_bytes", "transient_bytes", "launches")
-"""Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
-
-
-def _loss(kernels: LossKernels) -> list[int]:
-    return [getattr(kernels, name) for name in LOSS]
 
 
 def _moe_layer_shares(cluster: ClusterConfig) -> list[float]:
@@ -225,208 +89,284 @@ def _moe_layer_shares(cluster: ClusterConfig) -> list[float]:
     return [forward / (forward + backward), backward / (forward + backward), 0.0]
 
 
-CLUSTER: _Readers = {
-    "gpus": attrgetter("gpus"),
-    "nodes": attrgetter("nodes"),
-    "domain": domain_gpus,
-    "native_mask": _native_mask,
-    "native_bf16": _native_code("bf16"),
-    "native_fp16": _native_code("fp16"),
-    "native_fp32": _native_code("fp32"),
-    "memory_bytes": lambda cluster: cluster.device.hbm_gib * GIB,
-    "usable_bytes": usable_bytes,
-    "host_link_bytes_per_s": lambda cluster: cluster.device.host_link_gb_per_s * GB,
-    "slowdown": lambda cluster: float(cluster.device.comm_compute_slowdown),
-    "gap_s": _seconds("device.kernel_start_us", MICROSECOND),
-    "graph_gap_s": _seconds("device.kernel_start_graph_us", MICROSECOND),
-    "launch_s": _seconds("software.launch_us", MICROSECOND),
-    "operator_s": _seconds("software.operator_us", MICROSECOND),
-    "host_sync_s": _seconds("software.host_sync_us", MICROSECOND),
-    "moe_layer_s": _seconds("software.moe_layer_ms", MILLISECOND),
-    "moe_layer_sync_free_s": _seconds("software.moe_layer_sync_free_ms", MILLISECOND),
-    "step_overhead_s": _seconds("software.step_overhead_ms", MILLISECOND),
-    "moe_layer_shares": _moe_layer_shares,
-    "fused_loss": lambda cluster: _loss(cluster.software.fused_loss),
-    "unfused_loss": lambda cluster: _loss(cluster.software.unfused_loss),
-    "gemm_share_2e20": lambda cluster: round(cluster.software.gemm_share * LOAD_ONE),
-    "peak_tflops": lambda cluster: _peaks(cluster.device),
-}
+def _loss(kernels: LossKernels) -> list[int]:
+    return [getattr(kernels, name) for name in LOSS]
 
 
-def _peaks(device: Device) -> list[float]:
+def _peaks(cluster: ClusterConfig) -> list[float]:
     """Return the dense peak of each matrix type, NaN where the device has none."""
+    device = cluster.device
     native = device.matrix_flop_per_clk_per_cu
     return [device.peak_tflops(name) if name in native else float("nan") for name in MATRIX_TYPES]
 
 
-def _layout(split: ParallelismConfig) -> Hashable:
-    return (
-        split.pp,
-        split.vpp,
-        split.decoder_first_pipeline_num_layers,
-        split.decoder_last_pipeline_num_layers,
-        split.pipeline_model_parallel_layout,
-        split.account_for_embedding_in_pipeline_split,
-        split.account_for_loss_in_pipeline_split,
+LOSS = ("forward_bytes", "backward_bytes", "saved_bytes", "transient_bytes", "launches")
+"""Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
+
+_model = Declare[ModelConfig]()
+_split = Declare[ParallelismConfig]()
+_training = Declare[TrainingConfig]()
+_cluster = Declare[ClusterConfig]()
+
+
+class ModelColumns(SectionColumns[ModelConfig]):
+    """Architectures."""
+
+    num_layers = _model.ints(lambda m: m.num_layers, "layers", "Without MTP modules.")
+    hidden = _model.ints(lambda m: m.hidden_size, "elements", "Width of the residual stream.")
+    ffn = _model.ints(lambda m: m.ffn_hidden_size, "elements", "Inner width of a dense MLP.")
+    gated = _model.ints(lambda m: m.gated, "flag", "Whether an MLP has a gate projection.")
+    mlp_bias = _model.ints(lambda m: m.mlp_bias, "flag", "Whether its projections have a bias.")
+    heads = _model.ints(lambda m: m.num_attention_heads, "heads", "Query heads.")
+    query_groups = _model.ints(lambda m: m.query_groups, "heads", "Key and value heads stated.")
+    key_heads = _model.ints(
+        lambda m: m.num_attention_heads if m.mla else m.query_groups,
+        "heads",
+        "Key and value heads of the attention kernel; latents are unfolded to all of them.",
     )
-
-
-def _recomputation(training: TrainingConfig) -> Hashable:
-    recompute = training.recompute
-    return (
-        recompute.granularity,
-        recompute.method,
-        recompute.num_layers,
-        recompute.layers,
-        frozenset(recompute.modules),
-        uses_narrow(training),
-        training.first_last_layers_bf16,
-        training.mtp_loss,
+    d_qk = _model.ints(_query_width, "elements", "Width of a query or key head.")
+    d_v = _model.ints(lambda m: m.head_dim, "elements", "Width of a value head.")
+    rope = _model.ints(lambda m: m.position_embedding == "rope", "flag", "Rotates Q and K.")
+    learned = _model.ints(
+        lambda m: m.position_embedding == "learned", "flag", "Has a table of positions."
     )
-
-
-_Parts = Mapping[str, Callable[[Any], Hashable]]
-
-PARALLELISM_PARTS: _Parts = {
-    "layout": _layout,
-    "pipeline": lambda split: (
-        _layout(split),
-        split.tp,
-        split.cp,
-        split.ep,
-        split.expert_tp,
-        split.splits_sequence,
-        split.cp_comm_type,
-        split.tp_comm_overlap,
-        split.overlap_moe_expert_parallel_comm,
-    ),
-    "replica": lambda split: (
-        split.sharding_stage,
-        split.fsdp,
-        split.fsdp_reshard_after_forward,
-        split.overlap_grad_reduce,
-        split.overlap_param_gather,
-        split.ddp_bucket_size,
-        split.overlap_p2p_comm,
-    ),
-}
-"""What of a section decides where layers lie, what a microbatch takes in each stage of a pipeline,
-and what data parallelism adds to that. Sections that are equal in a part share what it decides."""
-
-TRAINING_PARTS: _Parts = {
-    "layout": _recomputation,
-    "pipeline": lambda training: (
-        _recomputation(training),
-        training.micro_batch_size,
-        training.seq_length,
-        training.precision,
-        training.fp8_recipe,
-        training.fp8_weight_transpose_cache,
-        training.gradient_dtype,
-        training.flash_attention,
-        training.attention_kernel,
-        training.cross_entropy_fusion,
-        training.cuda_graphs,
-        training.torch_compile,
-        training.activation_offload_fraction,
-        _routing(training),
-    ),
-    "replica": lambda training: (
-        training.gradient_dtype,
-        training.reduce_dtype,
-        training.fp8_param_gather,
-        training.optimizer.name,
-        training.optimizer.master_weights,
-        training.optimizer.moment_dtype,
-        training.optimizer.offload_fraction,
-    ),
-    "attention": lambda training: training.attention_kernel,
-    "schedule": lambda training: training.schedule,
-}
-
-
-def _routing(training: TrainingConfig) -> Hashable:
-    moe = training.moe
-    return (
-        moe.dispatcher,
-        moe.load,
-        moe.zipf_exponent,
-        moe.capacity_factor,
-        moe.dispatch_precision,
-        moe.permute_fusion,
-        moe.host_sync,
+    attention_bias = _model.ints(
+        lambda m: ATTENTION_BIASES.index(m.attention_bias), "code", "Of `ATTENTION_BIASES`."
     )
+    qk_norm = _model.ints(lambda m: QK_NORMS.index(m.qk_norm), "code", "Of `QK_NORMS`.")
+    sinks = _model.ints(lambda m: m.attention_sinks, "flag", "Has one sink logit a head.")
+    window = _model.ints(lambda m: m.sliding_window, "tokens", "Keys of a windowed layer.")
+    norm_parameters = _model.ints(
+        lambda m: 1 if m.normalization == "rmsnorm" else 2, "vectors", "Scale, and shift."
+    )
+    norms = _model.ints(lambda m: m.norms_per_layer, "norms", "On the residual path of a layer.")
+    is_mla = _model.ints(lambda m: m.mla is not None, "flag", "Has latent attention.")
+    q_lora = _model.ints(lambda m: m.mla.q_lora_rank if m.mla else 0, "elements", "Query latent.")
+    kv_lora = _model.ints(lambda m: m.mla.kv_lora_rank if m.mla else 0, "elements", "Key latent.")
+    d_nope = _model.ints(
+        lambda m: m.mla.qk_head_dim if m.mla else 0, "elements", "Unrotated width of a head."
+    )
+    d_rope = _model.ints(
+        lambda m: m.mla.qk_pos_emb_head_dim if m.mla else 0, "elements", "Its rotated width."
+    )
+    is_moe = _model.ints(lambda m: m.moe is not None, "flag", "Has mixture-of-experts layers.")
+    all_moe = _model.ints(lambda m: all(m.moe_layers), "flag", "Has no dense MLP.")
+    experts = _model.ints(lambda m: m.moe.num_experts if m.moe else 0, "experts", "Of a layer.")
+    topk = _model.ints(lambda m: m.moe.router_topk if m.moe else 0, "experts", "Of a token.")
+    expert_ffn = _model.ints(
+        lambda m: m.moe.ffn_hidden_size if m.moe else 0, "elements", "Inner width of an expert."
+    )
+    shared_ffn = _model.ints(
+        lambda m: m.moe.shared_expert_ffn_hidden_size if m.moe else 0,
+        "elements",
+        "Inner width of all shared experts together.",
+    )
+    shared_gate = _model.ints(
+        lambda m: m.moe.shared_expert_gate if m.moe else 0, "flag", "Scales the shared experts."
+    )
+    router_bias = _model.ints(
+        lambda m: m.moe.router_bias if m.moe else 0, "flag", "Whether the router has a bias."
+    )
+    group_topk = _model.ints(
+        lambda m: m.moe.group_topk if m.moe else 0, "groups", "Of experts that a token visits."
+    )
+    vocab = _model.ints(lambda m: m.vocab_size, "rows", "Of the embedding, without padding.")
+    vocab_divisor = _model.ints(
+        lambda m: m.make_vocab_size_divisible_by or 0, "rows", "Padding to it times TP; 0 none."
+    )
+    max_positions = _model.ints(lambda m: m.max_position_embeddings, "tokens", "Longest sequence.")
+    tied = _model.ints(lambda m: m.tied_embeddings, "flag", "The head is the embedding.")
 
 
-CLUSTER_PARTS: _Parts = {
-    # All but the number of nodes. Devices are compared as objects: equal ones that were read
-    # twice are costed twice, to the same result.
-    "pipeline": lambda cluster: (
-        id(cluster.device),
-        cluster.gpu_clock_mhz,
-        cluster.gpus_per_node,
-        tuple(value for name, value in cluster.network if name != "sources"),
-        cluster.memory_reserve_gib,
-        cluster.fragmentation,
-        tuple(value for _, value in cluster.software),
-    ),
-}
+class ParallelismColumns(SectionColumns[ParallelismConfig]):
+    """Splits."""
+
+    tp = _split.ints(lambda p: p.tp, "ranks", "Tensor parallelism.")
+    pp = _split.ints(lambda p: p.pp, "ranks", "Pipeline parallelism.")
+    vpp = _split.ints(lambda p: p.vpp, "chunks", "Model chunks of a pipeline rank.")
+    cp = _split.ints(lambda p: p.cp, "ranks", "Context parallelism.")
+    ep = _split.ints(lambda p: p.ep, "ranks", "Expert parallelism.")
+    expert_tp = _split.ints(lambda p: p.expert_tp, "ranks", "Tensor parallelism of experts.")
+    stated_dp = _split.ints(lambda p: p.dp or 0, "ranks", "Data parallelism; 0 is not stated.")
+    splits_sequence = _split.ints(
+        lambda p: p.splits_sequence, "flag", "Norms and residuals are divided over TP."
+    )
+    cp_type = _split.ints(lambda p: CP_TYPES.index(p.cp_comm_type), "code", "Of `CP_TYPES`.")
+    tp_overlap = _split.ints(
+        lambda p: p.tp_comm_overlap, "flag", "TP collectives hide beside their GEMM."
+    )
+    ep_overlap = _split.ints(
+        lambda p: p.overlap_moe_expert_parallel_comm, "flag", "Expert exchanges hide."
+    )
+    zero_stage = _split.ints(lambda p: p.sharding_stage, "stage", "ZeRO; FSDP is 3.")
+    regathers = _split.ints(
+        lambda p: not p.fsdp or p.fsdp_reshard_after_forward, "flag", "Gathers in the backward."
+    )
+    overlap_grad_reduce = _split.ints(
+        lambda p: p.overlap_grad_reduce, "flag", "Gradients go beside the last backward."
+    )
+    overlap_param_gather = _split.ints(
+        lambda p: p.overlap_param_gather, "flag", "Parameters come beside the first forward."
+    )
+    bucket = _split.floats(
+        lambda p: p.ddp_bucket_size or 0, "parameters", "Of a gradient bucket; 0 is not stated."
+    )
+    group_size = _split.ints(
+        lambda p: min(p.microbatch_group_size_per_vp_stage or 0, MOST),
+        "microbatches",
+        "That a chunk takes in a row; 0 is not stated.",
+    )
+    overlap_p2p = _split.ints(
+        lambda p: -1 if p.overlap_p2p_comm is None else int(p.overlap_p2p_comm),
+        "flag",
+        "Sends go beside compute; -1 is by schedule.",
+    )
+    layout_key = _split.key(LayerSplit.of, "Where layers lie.")
+    pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key(), "What a pipeline costs.")
+    replica_key = _split.key(sharing.PARALLELISM.replica_key(), "What a replica adds to it.")
 
 
-class SectionTable:
-    """Sections of one kind, one row each; columns are read when they are asked for."""
+class TrainingColumns(SectionColumns[TrainingConfig]):
+    """Steps."""
 
-    def __init__(self, items: Sequence[Any], readers: _Readers, parts: _Parts) -> None:
-        """Keep the sections, which stay alive as long as their table."""
-        self.items = tuple(items)
-        self._readers = readers
-        self._parts = parts
-        self._columns: dict[str, NDArray[Any]] = {}
-        self._numbers: dict[str, tuple[dict[Hashable, int], Ints]] = {}
+    micro_batch = _training.ints(lambda t: t.micro_batch_size, "sequences", "Of a microbatch.")
+    global_batch = _training.ints(lambda t: t.global_batch_size, "sequences", "Of a step.")
+    seq = _training.ints(lambda t: t.seq_length, "tokens", "Of a sequence.")
+    dtype = _training.ints(
+        lambda t: MATRIX_TYPES.index(t.precision), "code", "Type of linear layers."
+    )
+    narrow = _training.ints(uses_narrow, "flag", "Linear layers have fewer than 16 bits.")
+    fp8_recipe = _training.ints(
+        lambda t: FP8_RECIPES.index(t.fp8_recipe), "code", "Of `FP8_RECIPES`."
+    )
+    fp8_transpose = _training.ints(
+        lambda t: t.fp8_weight_transpose_cache, "flag", "Keeps a transpose of each weight."
+    )
+    accumulate_bytes = _training.ints(
+        lambda t: 4 if t.gradient_dtype == "fp32" else 2, "bytes", "Of a main-gradient element."
+    )
+    recompute_mask = _training.ints(
+        lambda t: sum(1 << RECOMPUTE_MODULES.index(name) for name in set(t.recompute.modules)),
+        "bits",
+        "Bit i: `RECOMPUTE_MODULES[i]` is dropped by selective recomputation.",
+    )
+    recompute_unit = _training.floats(_recompute_unit, "layers", "Recomputed together.")
+    flash = _training.ints(lambda t: t.flash_attention, "flag", "Attention is one kernel.")
+    default_attention = _training.ints(
+        lambda t: t.attention_kernel == "default", "flag", "It is the device's default one."
+    )
+    fused_loss = _training.ints(
+        lambda t: t.cross_entropy_fusion, "flag", "The loss is one kernel on 16-bit logits."
+    )
+    graphs = _training.ints(lambda t: t.cuda_graphs, "flag", "Layers are replayed as graphs.")
+    compiled = _training.ints(lambda t: t.torch_compile, "flag", "A compiler fuses operators.")
+    offload = _training.floats(
+        lambda t: t.activation_offload_fraction, "share", "Of activations that wait on the host."
+    )
+    dispatcher = _training.ints(
+        lambda t: DISPATCHERS.index(t.moe.dispatcher), "code", "Of `DISPATCHERS`."
+    )
+    dispatch_bytes = _training.ints(
+        lambda t: 1 if t.moe.dispatch_precision == "fp8" else 2, "bytes", "Of a sent element."
+    )
+    permute_fusion = _training.ints(
+        lambda t: t.moe.permute_fusion, "flag", "Permutation is one kernel."
+    )
+    host_sync = _training.ints(lambda t: t.moe.host_sync, "flag", "The host waits for counts.")
+    capacity = _training.floats(
+        lambda t: t.moe.capacity_factor or 0.0, "share", "Kept of the balanced load; 0 drops none."
+    )
+    zipf = _training.floats(
+        lambda t: t.moe.zipf_exponent if t.moe.load == "zipf" else -1.0,
+        "exponent",
+        "Of the load of experts; -1 is balanced.",
+    )
+    weight_bytes = _training.floats(parameter_bytes, "bytes", "Of a weight, held or sent.")
+    gradient_bytes = _training.floats(
+        lambda t: DTYPE_BYTES[t.gradient_dtype], "bytes", "Of a gradient that is held."
+    )
+    reduce_bytes = _training.floats(
+        lambda t: DTYPE_BYTES[t.reduce_dtype], "bytes", "Of a gradient that is sent."
+    )
+    state_bytes = _training.floats(_state_bytes, "bytes", "Of optimizer state, each parameter.")
+    quantise_bytes = _training.floats(_quantise_bytes, "bytes", "Moved to quantise a weight.")
+    quantised_copies = _training.floats(
+        _quantised_copies, "bytes", "Of quantised copies, each weight of a linear layer."
+    )
+    optimizer_offload = _training.floats(
+        lambda t: t.optimizer.offload_fraction, "share", "Of states that lie on the host."
+    )
+    most_pending = _training.ints(
+        lambda t: min(t.zero_bubble_max_pending_backward or 0, MOST),
+        "microbatches",
+        "That a planned order lets a rank hold; 0 is not stated.",
+    )
+    solver_work = _training.ints(
+        lambda t: min(t.schedule_solver_work, MOST), "iterations", "That planning may take."
+    )
+    post_validation = _training.ints(
+        lambda t: t.optimizer_post_validation, "flag", "Ranks begin the next step on their own."
+    )
+    layout_key = _training.key(LayerSettings.of, "Of which kind layers are.")
+    pipeline_key = _training.key(sharing.TRAINING.pipeline_key(), "What a pipeline costs.")
+    replica_key = _training.key(sharing.TRAINING.replica_key(), "What a replica adds to it.")
+    attention_key = _training.key(lambda t: t.attention_kernel, "Which attention runs.")
+    schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
 
-    def grow(self, items: Sequence[Any]) -> None:
-        """Add sections behind those that are there, which are not read again."""
-        self.items += tuple(items)
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return int64 or float64[sections]."""
-        known = self._columns.get(name)
-        if known is None or len(known) < len(self.items):
-            read = self._readers[name]
-            begin = 0 if known is None else len(known)
-            values = np.array([read(item) for item in self.items[begin:]])
-            whole = values.dtype.kind in "bi"
-            more = values.astype(np.int64 if whole else np.float64)
-            self._columns[name] = more if known is None else np.concatenate([known, more])
-        return self._columns[name]
+class ClusterColumns(SectionColumns[ClusterConfig]):
+    """Clusters."""
 
-    def part(self, name: str) -> Ints:
-        """Return int64[sections]: equal numbers where sections are equal in a part."""
-        known, numbers = self._numbers.get(name, ({}, np.zeros(0, np.int64)))
-        if len(numbers) < len(self.items):
-            read = self._parts[name]
-            rest = self.items[len(numbers) :]
-            more = [known.setdefault(read(item), len(known)) for item in rest]
-            numbers = np.concatenate([numbers, np.array(more, np.int64)])
-            self._numbers[name] = known, numbers
-        return numbers
-
-
-def model_table(items: Sequence[ModelConfig]) -> SectionTable:
-    """Return the table of some architectures."""
-    return SectionTable(items, MODEL, {})
-
-
-def parallelism_table(items: Sequence[ParallelismConfig]) -> SectionTable:
-    """Return the table of some splits."""
-    return SectionTable(items, PARALLELISM, PARALLELISM_PARTS)
-
-
-def training_table(items: Sequence[TrainingConfig]) -> SectionTable:
-    """Return the table of some steps."""
-    return SectionTable(items, TRAINING, TRAINING_PARTS)
-
-
-def cluster_table(items: Sequence[ClusterConfig]) -> SectionTable:
-    """Return the table of some clusters."""
-    return SectionTable(items, CLUSTER, CLUSTER_PARTS)
+    gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
+    nodes = _cluster.ints(lambda c: c.nodes, "hosts", "Of the whole cluster.")
+    domain = _cluster.ints(domain_gpus, "devices", "Of one scale-up domain.")
+    native_mask = _cluster.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
+    native_bf16 = _cluster.ints(lambda c: _native_code(c, "bf16"), "code", "What runs for BF16.")
+    native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")
+    native_fp32 = _cluster.ints(lambda c: _native_code(c, "fp32"), "code", "What runs for FP32.")
+    memory_bytes = _cluster.floats(lambda c: c.device.hbm_gib * GIB, "bytes", "Of a device.")
+    usable_bytes = _cluster.floats(usable_bytes, "bytes", "That a rank may allocate.")
+    host_link_bytes_per_s = _cluster.floats(
+        lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
+    )
+    slowdown = _cluster.floats(
+        lambda c: c.device.comm_compute_slowdown, "share", "A collective's, of compute beside it."
+    )
+    gap_s = _cluster.floats(
+        lambda c: c.device.kernel_start_us * MICROSECOND, "s", "Between two kernels."
+    )
+    graph_gap_s = _cluster.floats(
+        lambda c: c.device.kernel_start_graph_us * MICROSECOND, "s", "The same in a graph."
+    )
+    launch_s = _cluster.floats(
+        lambda c: c.software.launch_us * MICROSECOND, "s", "Of the host for a kernel."
+    )
+    operator_s = _cluster.floats(
+        lambda c: c.software.operator_us * MICROSECOND, "s", "Of the framework for a kernel."
+    )
+    host_sync_s = _cluster.floats(
+        lambda c: c.software.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
+    )
+    moe_layer_s = _cluster.floats(
+        lambda c: c.software.moe_layer_ms * MILLISECOND, "s", "Least of the host for an MoE layer."
+    )
+    moe_layer_sync_free_s = _cluster.floats(
+        lambda c: c.software.moe_layer_sync_free_ms * MILLISECOND, "s", "The same without waits."
+    )
+    step_overhead_s = _cluster.floats(
+        lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
+    )
+    gemm_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.gemm_share * LOAD_ONE), "2**-20", "Rate of a GEMM in a step."
+    )
+    moe_layer_shares = _cluster.floats(
+        _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
+    )
+    fused_loss = _cluster.ints(
+        lambda c: _loss(c.software.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
+    )
+    unfused_loss = _cluster.ints(
+        lambda c: _loss(c.software.unfused_loss), "mixed", "The same of separate operators."
+    )
+    peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
+    pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
-from projector.config.training import RecomputeConfig
+from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
@@ -53,8 +54,17 @@ class _Slot(NamedTuple):
     mtp: int
 
 
-class _Split(NamedTuple):
-    """What of a split the layout looks at, under the same names."""
+NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
+"""Precisions of fewer than 16 bits."""
+
+
+def uses_narrow(training: TrainingConfig) -> bool:
+    """Whether linear layers compute in fewer than 16 bits."""
+    return training.precision in NARROW
+
+
+class LayerSplit(NamedTuple):
+    """What of a split decides where layers lie, under the same names."""
 
     pp: int
     vpp: int
@@ -64,46 +74,49 @@ class _Split(NamedTuple):
     account_for_embedding_in_pipeline_split: bool
     account_for_loss_in_pipeline_split: bool
 
+    @classmethod
+    def of(cls, split: ParallelismConfig) -> "LayerSplit":
+        """Return the part of a split."""
+        return cls(*_split_fields(split))
 
+
+_split_fields = attrgetter(*LayerSplit._fields)
+
+
+class LayerSettings(NamedTuple):
+    """What of a step decides of which kind layers are."""
+
+    recompute: RecomputeConfig
+    narrow: bool
+    """Whether the job trains in a type narrower than 16 bits."""
+    wide_ends: int
+    """Layers at each end that stay in 16 bits nevertheless."""
+    mtp_loss: bool
+    """Whether multi-token-prediction modules are trained."""
+
+    @classmethod
+    def of(cls, training: TrainingConfig) -> "LayerSettings":
+        """Return the part of a step."""
+        return cls(
+            training.recompute,
+            uses_narrow(training),
+            training.first_last_layers_bf16,
+            training.mtp_loss,
+        )
+
+
+@lru_cache(maxsize=4096)
 def stage_layout(
-    model: ModelConfig,
-    parallelism: ParallelismConfig,
-    recompute: RecomputeConfig,
-    narrow: bool,
-    wide_ends: int,
-    mtp_loss: bool,
+    model: ModelConfig, split: LayerSplit, settings: LayerSettings
 ) -> tuple[Stage, ...]:
     """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once.
-
-    Parameters
-    ----------
-    model, parallelism, recompute
-        The job's sections.
-    narrow : bool
-        Whether the job trains in a type narrower than 16 bits.
-    wide_ends : int
-        Layers at each end that stay in 16 bits nevertheless.
-    mtp_loss : bool
-        Whether multi-token-prediction modules are trained.
 
     Raises
     ------
     ConfigError
         If the layers cannot be laid out as asked.
     """
-    split = _Split(*(getattr(parallelism, name) for name in _Split._fields))
-    return _stage_layout(model, split, recompute, narrow, wide_ends, mtp_loss)
-
-
-@lru_cache(maxsize=4096)
-def _stage_layout(
-    model: ModelConfig,
-    split: _Split,
-    recompute: RecomputeConfig,
-    narrow: bool,
-    wide_ends: int,
-    mtp_loss: bool,
-) -> tuple[Stage, ...]:
+    recompute, narrow, wide_ends, mtp_loss = settings
     mtp = model.mtp_num_layers if mtp_loss else 0
     slots = _slots(model.num_layers, split, mtp)
     is_moe = model.moe_layers
@@ -149,7 +162,7 @@ def _recompute_mode(layer: int, position: int, recompute: RecomputeConfig) -> in
     return RECOMPUTE_FULL if chosen else RECOMPUTE_NONE
 
 
-def _slots(num_layers: int, split: _Split, mtp: int) -> list[_Slot]:
+def _slots(num_layers: int, split: LayerSplit, mtp: int) -> list[_Slot]:
     if split.pipeline_model_parallel_layout:
         slots = parse_layout(split.pipeline_model_parallel_layout)
         _check_layout(slots, num_layers, split, mtp)
@@ -162,7 +175,7 @@ def _slots(num_layers: int, split: _Split, mtp: int) -> list[_Slot]:
     ]
 
 
-def _layer_counts(num_layers: int, split: _Split) -> list[int]:
+def _layer_counts(num_layers: int, split: LayerSplit) -> list[int]:
     """Return the layers of each virtual stage in model order."""
     pp, vpp = split.pp, split.vpp
     first = split.decoder_first_pipeline_num_layers
@@ -269,7 +282,7 @@ def _expand(text: str, whole: str) -> str:
     return "".join(out)
 
 
-def _check_layout(slots: list[_Slot], num_layers: int, split: _Split, mtp: int) -> None:
+def _check_layout(slots: list[_Slot], num_layers: int, split: LayerSplit, mtp: int) -> None:
     text = split.pipeline_model_parallel_layout or ""
     stages = split.pp * split.vpp
     if len(slots) != stages:

@@ -8,112 +8,38 @@ of workloads. It is put together once for all jobs that differ in nothing that i
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
-from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import device_record, fabric_record
-from projector.lower.jobs import JobColumns, local_members
-from projector.lower.sections import LOAD_ONE, LOSS, uses_narrow
+from projector.lower.jobs import JobColumns
 from projector.lower.stages import (
     RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE,
     LayerKind,
+    LayerSettings,
+    LayerSplit,
     Stage,
     stage_layout,
 )
-
-Ints = NDArray[np.int64]
-
-DENSE, MOE, EMBEDDING, HEAD, MTP = range(5)
-"""Workload kinds; the first two are transformer layers."""
-
-WORKLOAD = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "kind",
-            "device",
-            "fabric",
-            # Batch, sequence and the degrees that divide them.
-            "micro_batch",
-            "seq",
-            "tp",
-            "cp",
-            "ep",
-            "etp",
-            "tp_local",
-            "cp_local",
-            "ep_local",
-            "etp_local",
-            "domain",
-            "sequence_parallel",
-            # Architecture.
-            "hidden",
-            "ffn",
-            "gated",
-            "mlp_bias",
-            "heads",
-            "key_heads",
-            "d_qk",
-            "d_v",
-            "rope",
-            "attention_bias",  # 0 none, 1 qkv, 2 qkv and out
-            "qk_norm",  # 0 none, 1 a head, 2 the full width
-            "sinks",
-            "window",
-            "norm_parameters",  # 1 scale, 2 scale and shift
-            "norms",
-            "mla",
-            "q_lora",
-            "kv_lora",
-            "d_nope",
-            "d_rope",
-            "experts",
-            "topk",
-            "expert_ffn",
-            "shared_ffn",
-            "shared_gate",
-            "router_bias",
-            "group_topk",
-            "vocab",
-            "positions",  # rows of a learned position table, 0 without
-            "tied",
-            # Training switches.
-            "dtype",  # matrix type code of linear layers
-            "wide_dtype",  # matrix type code of attention, head, router
-            "fp8_recipe",
-            "fp8_transpose",
-            "accumulate_bytes",  # bytes of a main-gradient element
-            "recompute",  # 0 none, 1 selective, 2 full
-            "recompute_mask",  # bit i: RECOMPUTE_MODULES[i] is dropped
-            "flash",
-            # What the loss does to a logit, see `LossKernels`.
-            *(f"loss_{name}" for name in LOSS),
-            "cp_type",
-            "dispatcher",
-            "dispatch_bytes",
-            "permute_fusion",
-            "host_sync",
-            "compiled",
-            "tp_overlap",
-            "ep_overlap",
-        )
-    ]
-    # Load of the fullest expert rank over the average one, in parts per 2**20, so that the
-    # record stays integer and compares exactly.
-    + [("load_2e20", np.int64)]
-    # Rate of a GEMM within the step over that of the same GEMM alone, in the same parts.
-    + [("gemm_share_2e20", np.int64)]
+from projector.lower.workload_columns import (
+    DENSE,
+    EMBEDDING,
+    HEAD,
+    KIND,
+    MOE,
+    MTP,
+    Pieces,
+    WorkloadColumns,
+    workload_records,
 )
 
 
@@ -124,8 +50,8 @@ class Machines:
         """Begin without any."""
         self._devices: dict[tuple[bytes, float], int] = {}
         self._fabrics: dict[bytes, int] = {}
-        self._device_records: list[NDArray[np.void]] = []
-        self._fabric_records: list[NDArray[np.void]] = []
+        self._device_records: list[Records] = []
+        self._fabric_records: list[Records] = []
 
     def device(self, cluster: ClusterConfig, attention_kernel: str) -> int:
         """Return the number of a cluster's device running an attention kernel."""
@@ -147,17 +73,17 @@ class Machines:
         return self._fabrics[key]
 
     @property
-    def devices(self) -> NDArray[np.void]:
+    def devices(self) -> Records:
         """All devices, DEVICE[devices]."""
         return _joined(self._device_records)
 
     @property
-    def slowdown(self) -> NDArray[np.float64]:
+    def slowdown(self) -> Floats:
         """Share by which a collective slows the compute beside it, float64[devices]."""
         return np.array([slowdown for _, slowdown in self._devices], np.float64)
 
     @property
-    def fabrics(self) -> NDArray[np.void]:
+    def fabrics(self) -> Records:
         """All fabrics, FABRIC[fabrics]."""
         return _joined(self._fabric_records)
 
@@ -177,13 +103,13 @@ class Workloads:
     """int64[jobs]: pipeline of each job."""
     first: Ints
     """int64[pipelines]: first job that has it."""
-    rows: NDArray[np.void]
+    rows: Records
     """WORKLOAD[workloads], distinct."""
-    devices: NDArray[np.void]
+    devices: Records
     """DEVICE[devices]."""
-    slowdown: NDArray[np.float64]
+    slowdown: Floats
     """float64[devices]: share by which a collective slows the compute beside it."""
-    fabrics: NDArray[np.void]
+    fabrics: Records
     """FABRIC[fabrics]."""
     device: Ints
     """int64[pipelines]."""
@@ -201,6 +127,11 @@ class Workloads:
     """Layers of each run."""
     run_copies: Ints
     """Copies of the run's parameters: its layers, but an MTP module shares the head's weights."""
+
+    @cached_property
+    def columns(self) -> WorkloadColumns:
+        """The columns of the workloads."""
+        return WorkloadColumns(self.rows)
 
     @cached_property
     def pipeline_of_run(self) -> Ints:
@@ -251,17 +182,19 @@ class LayoutRuns:
 def lay_out(batch: JobBatch) -> Layouts:
     """Place the layers of all jobs, layouts that are equal once."""
     model, split, training = batch.model, batch.parallelism, batch.training
-    first, of_job = group_rows(model.index, split.part("layout"), training.part("layout"))
+    first, of_job = group_rows(model.index, split.layout_key, training.layout_key)
     found = [_laid_out(batch, row) for row in first.tolist()]
     return Layouts(of_job, found)
 
 
 def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
-    model, split, training = (
-        batch.model.of(row), batch.parallelism.of(row), batch.training.of(row),
-    )  # fmt: skip
+    model = batch.model.of(row)
+    split, settings = (
+        LayerSplit.of(batch.parallelism.of(row)),
+        LayerSettings.of(batch.training.of(row)),
+    )
     try:
-        stages = layout_of(model, split, training)
+        stages = stage_layout(model, split, settings)
     except ConfigError as error:
         return error
     runs = [_runs(stage, model) for stage in stages]
@@ -275,19 +208,16 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
     )
 
 
-def lower(
+def build_workloads(
     batch: JobBatch, columns: JobColumns, layouts: Layouts, machines: Machines | None = None
 ) -> Workloads:
     """Turn legal jobs into distinct workloads, and the pipelines that are made of them."""
     machines = Machines() if machines is None else machines
-    model, split, training, cluster = (
-        batch.model, batch.parallelism, batch.training, batch.cluster,
-    )  # fmt: skip
     first, pipeline = group_rows(
-        model.index,
-        split.part("pipeline"),
-        training.part("pipeline"),
-        cluster.part("pipeline"),
+        batch.model.index,
+        batch.parallelism.pipeline_key,
+        batch.training.pipeline_key,
+        batch.cluster.pipeline_key,
     )
     device, fabric = _machines_of(batch.take(first), machines)
     layout = layouts.of_job[first]
@@ -297,12 +227,14 @@ def lower(
     stage = concatenated_ranges(runs.first_stage[layout], stages_of)
     piece, piece_of_run = group_rows(np.repeat(np.arange(len(first)), runs_of), runs.kind[run])
     owner = np.repeat(np.arange(len(first)), runs_of)[piece]
-    rows = _records(
-        batch.take(first[owner]),
-        columns.take(first[owner]),
-        kinds[runs.kind[run[piece]]],
-        device[owner],
-        fabric[owner],
+    rows = workload_records(
+        Pieces(
+            batch.take(first[owner]),
+            columns.take(first[owner]),
+            kinds[runs.kind[run[piece]]],
+            device[owner],
+            fabric[owner],
+        )
     )
     content = rows.view(np.int64).reshape(len(rows), -1)
     distinct_rows, row_of_piece = group_rows(content)
@@ -341,10 +273,7 @@ class _JoinedLayouts(NamedTuple):
     copies: Ints
 
 
-KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
-
-
-def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]:
+def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     known: dict[object, int] = {}
     found = [each for each in layouts.found if isinstance(each, LayoutRuns)]
     assert len(found) == len(layouts.found), "a job without a layout"
@@ -373,7 +302,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[NDArray[np.void], _JoinedLayouts]
 def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     """Return the device and the fabric of each job."""
     training, cluster = batch.training, batch.cluster
-    first, group = group_rows(cluster.part("pipeline"), training.part("attention"))
+    first, group = group_rows(cluster.pipeline_key, training.attention_key)
     device = [
         machines.device(cluster.of(row), training.of(row).attention_kernel)
         for row in first.tolist()
@@ -382,7 +311,7 @@ def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     return np.array(device, np.int64)[group], np.array(fabric, np.int64)[group]
 
 
-def _joined(records: list[NDArray[np.void]]) -> NDArray[np.void]:
+def _joined(records: list[Records]) -> Records:
     """Join records of one type; np.concatenate would compare their fields one by one."""
     content = b"".join(record.tobytes() for record in records)
     return np.frombuffer(content, records[0].dtype).copy()
@@ -398,14 +327,7 @@ def layout_of(
     ConfigError
         If the layers cannot be laid out as asked.
     """
-    return stage_layout(
-        model,
-        split,
-        training.recompute,
-        uses_narrow(training),
-        training.first_last_layers_bf16,
-        training.mtp_loss,
-    )
+    return stage_layout(model, LayerSplit.of(split), LayerSettings.of(training))
 
 
 def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:
@@ -433,112 +355,3 @@ def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:
     if stage.head:
         runs.append((HEAD, 1, 1))
     return runs
-
-
-def _records(
-    batch: JobBatch, columns: JobColumns, kinds: NDArray[np.void], device: Ints, fabric: Ints
-) -> NDArray[np.void]:
-    """Return WORKLOAD[n] of one kind of layer of each of n jobs; what does not matter stays 0."""
-    model, split, training, cluster = (
-        batch.model, batch.parallelism, batch.training, batch.cluster,
-    )  # fmt: skip
-    kind = kinds["kind"]
-    is_moe = kind == MOE
-    is_layer = is_moe | (kind == DENSE)
-    record = np.zeros(len(kind), WORKLOAD)
-
-    def fill(where: Any, source: Any, *names: str) -> None:
-        for name in names:
-            record[name] = getattr(source, name) * where
-
-    record["kind"], record["device"], record["fabric"] = kind, device, fabric
-    fill(1, columns, "micro_batch", "seq", "tp", "cp", "tp_local", "cp_local", "domain")
-    fill(
-        1, model, "hidden", "mlp_bias", "gated", "heads", "rope", "attention_bias", "qk_norm",
-        "sinks", "norm_parameters", "norms",
-    )  # fmt: skip
-    fill(1, training, "fp8_recipe", "fp8_transpose", "accumulate_bytes", "flash")
-    fill(1, training, "compiled")
-    fill(1, split, "cp_type", "tp_overlap")
-    record["sequence_parallel"] = split.splits_sequence
-    record["vocab"] = padded_vocab(batch, columns)
-    record["positions"] = model.max_positions * model.learned
-    # With a pipeline the head holds a copy of the embedding.
-    record["tied"] = model.tied * (columns.pp == 1)
-    loss = np.where(
-        training.fused_loss[:, np.newaxis] == 1, cluster.fused_loss, cluster.unfused_loss
-    )
-    for name, value in zip(LOSS, loss.T, strict=True):
-        record[f"loss_{name}"] = value * (kind == HEAD)
-    record["gemm_share_2e20"] = cluster.gemm_share_2e20
-    wide, narrow = _matrix_types(batch, kinds)
-    record["wide_dtype"], record["dtype"] = wide, np.where(narrow, training.dtype, wide)
-    record["load_2e20"] = LOAD_ONE
-
-    fill(is_layer & ~is_moe, model, "ffn")
-    fill(is_layer, model, "d_qk", "d_v", "q_lora", "kv_lora", "d_nope", "d_rope")
-    record["key_heads"] = np.where(is_layer, model.key_heads, model.query_groups)
-    record["mla"] = model.is_mla * is_layer
-    record["recompute"] = kinds["recompute"]
-    record["window"] = model.window * kinds["windowed"]
-    selective = kinds["recompute"] == RECOMPUTE_SELECTIVE
-    record["recompute_mask"] = training.recompute_mask * selective
-
-    fill(
-        is_moe, model, "experts", "topk", "expert_ffn", "shared_ffn", "shared_gate", "router_bias",
-        "group_topk",
-    )  # fmt: skip
-    fill(is_moe, columns, "ep", "etp")
-    fill(is_moe, training, "dispatcher", "dispatch_bytes", "permute_fusion", "host_sync")
-    fill(is_moe, split, "ep_overlap")
-    record["ep_local"] = local_members(columns.ep, columns.etp, columns.domain) * is_moe
-    record["etp_local"] = local_members(columns.etp, 1, columns.domain) * is_moe
-    where = np.flatnonzero(is_moe)
-    record["load_2e20"][where] = _loads(batch.take(where), columns.ep[where])
-    return record
-
-
-def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
-    """Return the vocabulary of each job as laid out over tensor ranks."""
-    model = batch.model
-    # Without a divisor nothing is padded.
-    multiple = np.maximum(1, model.vocab_divisor * columns.tp)
-    return np.asarray(-(-model.vocab // multiple) * multiple)
-
-
-def _matrix_types(batch: JobBatch, kinds: NDArray[np.void]) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the type of attention, head and router, and whether linear layers use a narrower."""
-    training, cluster = batch.training, batch.cluster
-    asked = training.dtype
-    wide = cluster.native_bf16
-    for name in ("fp16", "fp32"):
-        native = getattr(cluster, f"native_{name}")
-        wide = np.where(asked == MATRIX_TYPES.index(name), native, wide)
-    is_projection = (kinds["kind"] == MTP) & (training.narrow == 1)
-    return wide, np.asarray((kinds["narrow"] == 1) | is_projection)
-
-
-def _loads(batch: JobBatch, ep: Ints) -> Ints:
-    """Return the load of the fullest expert rank over the average one, in parts of `LOAD_ONE`."""
-    experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
-    first, group = group_rows(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
-    loads = []
-    for row in first.tolist():
-        load = 1.0
-        if exponent[row] >= 0.0:
-            load = fullest_rank_load(int(experts[row]), int(ep[row]), float(exponent[row]))
-        if capacity[row] > 0.0:
-            load = min(load, max(float(capacity[row]), 1.0))
-        loads.append(round(load * LOAD_ONE))
-    return np.array(loads, np.int64)[group]
-
-
-def fullest_rank_load(experts: int, ep: int, exponent: float) -> float:
-    """Tokens of the fullest expert rank over the average rank's, where the load is Zipf's.
-
-    Zipf weights (i + 1)**-exponent are dealt to ranks in turn, so rank 0 is the fullest.
-    """
-    if ep == 1:
-        return 1.0
-    weights = [(i + 1.0) ** -exponent for i in range(experts)]
-    return float(sum(weights[::ep]) * ep / sum(weights))

@@ -1,9 +1,10 @@
 """Self-attention: grouped-query or latent, fused or not, over tensor and context parallelism."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_TO_ALL,
@@ -16,7 +17,7 @@ from projector.operations.communication import (
     emit_region_exit,
 )
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.shapes import Ints, Shapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,
@@ -113,15 +114,22 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, h
         backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
-    up: dict[str, Any] = {"tokens": tokens, "segment": SEGMENT_QKV, "recompute_bit": MLA_UP_BIT}
-    emit_linear(
-        table, shapes, compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width, **up
+    up = partial(
+        emit_linear,
+        table,
+        shapes,
+        tokens=tokens,
+        segment=SEGMENT_QKV,
+        recompute_bit=MLA_UP_BIT,
     )
-    emit_linear(table, shapes, direct, "attention.q", n_in=shapes.hidden, n_out=query_width, **up)
-    emit_linear(
-        table, shapes, where, "attention.kv_up", n_in=shapes.kv_lora,
-        n_out=heads * (shapes.d_nope + shapes.d_v), **up,
-    )  # fmt: skip
+    up(compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width)
+    up(direct, "attention.q", n_in=shapes.hidden, n_out=query_width)
+    up(
+        where,
+        "attention.kv_up",
+        n_in=shapes.kv_lora,
+        n_out=heads * (shapes.d_nope + shapes.d_v),
+    )
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
     emit_memory(
@@ -163,17 +171,32 @@ def _emit_core(
     output_bytes = np.where(shapes.narrow, 2.0 * tokens * heads * shapes.d_v, 0.0)
     log_sums = 4.0 * tokens * heads
     fused = where[shapes.flash[where] == 1]
-    core: dict[str, Any] = {
-        "kind": ATTENTION, "category": COMPUTE_ATTENTION, "segment": SEGMENT_CORE,
-        "dtype": shapes.wide_dtype, "batch": shapes.micro_batch, "heads": local_heads,
-        "key_heads": local_key_heads, "m": queries, "n": keys, "k": shapes.d_qk,
-        "d_v": shapes.d_v, "causal": causal, "window": window,
-    }  # fmt: skip
-    table.add(
-        fused, "attention.core", phase=FORWARD, flop=flop, recompute_bit=CORE_ATTN_BIT,
-        saved_bytes=log_sums, parameters=shapes.sinks * heads, **core,
-    )  # fmt: skip
-    table.add(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0, **core)
+    core = partial(
+        table.add,
+        kind=ATTENTION,
+        category=COMPUTE_ATTENTION,
+        segment=SEGMENT_CORE,
+        dtype=shapes.wide_dtype,
+        batch=shapes.micro_batch,
+        heads=local_heads,
+        key_heads=local_key_heads,
+        m=queries,
+        n=keys,
+        k=shapes.d_qk,
+        d_v=shapes.d_v,
+        causal=causal,
+        window=window,
+    )
+    core(
+        fused,
+        "attention.core",
+        phase=FORWARD,
+        flop=flop,
+        recompute_bit=CORE_ATTN_BIT,
+        saved_bytes=log_sums,
+        parameters=shapes.sinks * heads,
+    )
+    core(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0)
     emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=query_bytes + key_bytes + output_bytes,
@@ -184,7 +207,7 @@ def _emit_core(
 
 
 def _emit_unfused_core(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, flop: Any
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, flop: Floats
 ) -> None:
     """Emit attention that writes its scores: batched GEMMs and passes over S * S.
 
@@ -195,44 +218,44 @@ def _emit_unfused_core(
         return
     batch = shapes.micro_batch * heads
     scores = batch * queries.astype(np.float64) * shapes.seq
-    gemm: dict[str, Any] = {
-        "kind": GEMM, "category": COMPUTE_ATTENTION, "dtype": shapes.wide_dtype, "batch": batch,
-        "segment": SEGMENT_CORE,
-    }  # fmt: skip
+    gemm = partial(
+        table.add,
+        kind=GEMM,
+        category=COMPUTE_ATTENTION,
+        dtype=shapes.wide_dtype,
+        batch=batch,
+        segment=SEGMENT_CORE,
+    )
     share_qk = shapes.d_qk / np.maximum(1, shapes.d_qk + shapes.d_v)
     scores_label, values_label = "attention.core.scores", "attention.core.values"
-    table.add(
-        where, scores_label, phase=FORWARD, m=queries, n=shapes.seq, k=shapes.d_qk,
-        flop=flop * share_qk, recompute_bit=CORE_ATTN_BIT, parameters=shapes.sinks * heads, **gemm,
-    )  # fmt: skip
-    table.add(
-        where, values_label, phase=FORWARD, m=queries, n=shapes.d_v, k=shapes.seq,
-        flop=flop * (1.0 - share_qk), recompute_bit=CORE_ATTN_BIT, **gemm,
-    )  # fmt: skip
+    gemm(
+        where,
+        scores_label,
+        phase=FORWARD,
+        m=queries,
+        n=shapes.seq,
+        k=shapes.d_qk,
+        flop=flop * share_qk,
+        recompute_bit=CORE_ATTN_BIT,
+        parameters=shapes.sinks * heads,
+    )
+    gemm(
+        where,
+        values_label,
+        phase=FORWARD,
+        m=queries,
+        n=shapes.d_v,
+        k=shapes.seq,
+        flop=flop * (1.0 - share_qk),
+        recompute_bit=CORE_ATTN_BIT,
+    )
     for width, share, label in (
         (shapes.d_qk, share_qk, scores_label),
         (shapes.d_v, 1.0 - share_qk, values_label),
     ):
-        table.add(
-            where,
-            label,
-            phase=BACKWARD,
-            m=queries,
-            n=width,
-            k=shapes.seq,
-            flop=flop * share,
-            **gemm,
-        )
-        table.add(
-            where,
-            label,
-            phase=BACKWARD,
-            m=shapes.seq,
-            n=width,
-            k=queries,
-            flop=flop * share,
-            **gemm,
-        )
+        backward = partial(gemm, where, label, phase=BACKWARD, n=width, flop=flop * share)
+        backward(m=queries, k=shapes.seq)
+        backward(m=shapes.seq, k=queries)
     for phase, passes in ((FORWARD, 5.0), (BACKWARD, 8.0)):
         table.add(
             where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,
@@ -255,31 +278,31 @@ def _emit_context_traffic(
     tokens = shapes.tokens.astype(np.float64)
     own = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
     # A ring of ranks that spans domains moves at the pace of its slowest link.
-    ring: dict[str, Any] = {
-        "category": CP_COMM, "operation": SEND_RECV, "ranks": 2,
-        "local": np.where(shapes.cp_local == shapes.cp, 2, 1), "repeats": shapes.cp - 1.0,
-        "exposed_share": 0.0, "partner_share": 1.0 - 1.0 / shapes.cp, "segment": SEGMENT_CORE,
-    }  # fmt: skip
+    ring = partial(
+        emit_collective,
+        table,
+        category=CP_COMM,
+        operation=SEND_RECV,
+        ranks=2,
+        local=np.where(shapes.cp_local == shapes.cp, 2, 1),
+        repeats=shapes.cp - 1.0,
+        exposed_share=0.0,
+        partner_share=1.0 - 1.0 / shapes.cp,
+        segment=SEGMENT_CORE,
+    )
     label = "attention.cp"
     p2p = split[shapes.cp_type[split] == P2P]
-    emit_collective(table, p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=own, **ring)
-    emit_collective(table, p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * own, **ring)
+    ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=own)
+    ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * own)
+    group = partial(
+        emit_collective, table, category=CP_COMM, ranks=shapes.cp, local=shapes.cp_local
+    )
     gather = split[shapes.cp_type[split] == GATHER]
-    group: dict[str, Any] = {"category": CP_COMM, "ranks": shapes.cp, "local": shapes.cp_local}
-    everything = own * shapes.cp
+    gathers = partial(group, gather, num_bytes=own * shapes.cp)
     for phase in (FORWARD, BACKWARD):
-        emit_collective(
-            table, gather, f"{label}.all_gather", phase=phase, operation=ALL_GATHER,
-            num_bytes=everything, **group,
-        )  # fmt: skip
-    emit_collective(
-        table, gather, f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER,
-        num_bytes=everything, **group,
-    )  # fmt: skip
+        gathers(f"{label}.all_gather", phase=phase, operation=ALL_GATHER)
+    gathers(f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER)
     exchange = split[shapes.cp_type[split] == EXCHANGE_HEADS]
     moved = own + 2.0 * tokens * heads * (shapes.d_qk + shapes.d_v)
     for phase in (FORWARD, BACKWARD):
-        emit_collective(
-            table, exchange, f"{label}.all_to_all", phase=phase, operation=ALL_TO_ALL,
-            num_bytes=moved, **group,
-        )  # fmt: skip
+        group(exchange, f"{label}.all_to_all", phase=phase, operation=ALL_TO_ALL, num_bytes=moved)

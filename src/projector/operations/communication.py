@@ -1,17 +1,43 @@
 """Collectives inside a layer: tensor parallelism's entry and exit of a parallel region."""
 
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 
+from projector.arrays import Array, Ints
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
     OPERATIONS,
     REDUCE_SCATTER,
 )
-from projector.operations.shapes import Floats, Ints, Shapes
-from projector.operations.table import BACKWARD, COLLECTIVE, FORWARD, TP_COMM, TableBuilder
+from projector.operations.shapes import Shapes
+from projector.operations.table import (
+    BACKWARD,
+    COLLECTIVE,
+    FORWARD,
+    TP_COMM,
+    FloatValues,
+    IntValues,
+    TableBuilder,
+)
+
+
+class Shares(TypedDict):
+    """How much of a collective hides, and behind how much of its segment's compute."""
+
+    exposed_share: FloatValues
+    partner_share: FloatValues
+
+
+class CollectiveRow(TypedDict, total=False):
+    """What a collective may state besides its size and its group."""
+
+    segment: IntValues
+    recompute_bit: IntValues
+    repeats: FloatValues
+    exposed_share: FloatValues
+    partner_share: FloatValues
 
 
 def emit_collective(
@@ -22,20 +48,20 @@ def emit_collective(
     phase: int,
     category: int,
     operation: int,
-    num_bytes: Any,
-    ranks: Any,
-    local: Any,
-    **columns: Any,
+    num_bytes: FloatValues,
+    ranks: IntValues,
+    local: IntValues,
+    **shares: Unpack[CollectiveRow],
 ) -> None:
     """Emit one collective of ``num_bytes`` (the whole buffer, see ``docs/collectives.md``)."""
     table.add(
         where, label, kind=COLLECTIVE, phase=phase, category=category, operation=operation,
-        bytes=num_bytes, ranks=ranks, local=local, **columns,
+        bytes=num_bytes, ranks=ranks, local=local, **shares,
     )  # fmt: skip
 
 
 def emit_region_entry(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int
 ) -> None:
     """Emit what happens where activations enter a tensor-parallel region.
 
@@ -46,8 +72,8 @@ def emit_region_entry(
     """
     pieces = _pieces(shapes)
     # Two collectives of the backward share the compute of this segment.
-    halved = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
-    beside: dict[str, Any] = {"exposed_share": 0.0, "partner_share": 0.5}
+    halved: Shares = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
+    beside: Shares = {"exposed_share": 0.0, "partner_share": 0.5}
     _emit_region(
         table,
         shapes,
@@ -65,7 +91,7 @@ def emit_region_entry(
 
 
 def emit_region_exit(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Floats, segment: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int
 ) -> None:
     """Emit what happens where partial sums leave a tensor-parallel region.
 
@@ -85,7 +111,7 @@ def emit_region_exit(
     )
 
 
-_Step = tuple[int, int, dict[str, Any]]
+_Step = tuple[int, int, Shares]
 """Phase, operation, and the shares of what hides it."""
 
 
@@ -94,7 +120,7 @@ def _emit_region(
     shapes: Shapes,
     where: Ints,
     label: str,
-    num_bytes: Floats,
+    num_bytes: Array,
     segment: int,
     *,
     split: tuple[_Step, ...],
@@ -120,7 +146,7 @@ def _emit_region(
             )
 
 
-def _pieces(shapes: Shapes) -> dict[str, Any]:
+def _pieces(shapes: Shapes) -> Shares:
     """Return the shares of a collective beside the GEMM of its segment.
 
     With overlap it is cut into TP pieces: one stays exposed, the rest hide.

@@ -16,7 +16,7 @@ from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.emit import emit_operations
-from projector.operations.shapes import shapes_of
+from projector.operations.shapes import Shapes
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,
@@ -98,8 +98,8 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     """
     time_s = np.zeros(len(table))
     detail = np.full(len(table), -1, np.int64)
-    device = workloads.rows["device"][table.workload]
-    fabric = workloads.rows["fabric"][table.workload]
+    device = workloads.columns.device[table.workload]
+    fabric = workloads.columns.fabric[table.workload]
     with numbers_in_range():
         _cost_gemms(table, workloads, device, time_s, detail)
         _cost_attention(table, workloads, device, time_s, detail)
@@ -125,7 +125,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     if not np.all(np.isfinite(time_s)):
         msg = "an operation's time is not finite; some extent is beyond what the models cover"
         raise NumericError(msg)
-    slowdown = workloads.slowdown[workloads.rows["device"]][table.workload]
+    slowdown = workloads.slowdown[workloads.columns.device][table.workload]
     return RowCosts(time_s, _expose(table, time_s, slowdown, len(workloads.rows)), detail)
 
 
@@ -142,7 +142,7 @@ def _cost_gemms(
     )
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
     efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
-    efficiency *= workloads.rows["gemm_share_2e20"][table.workload[rows]] / LOAD_ONE
+    efficiency *= workloads.columns.gemm_share_2e20[table.workload[rows]] / LOAD_ONE
     time_s[rows], detail[rows], _ = gemm_time_columns(
         extents,
         table.dtype[rows],
@@ -218,8 +218,8 @@ def _sums(slot: Ints, values: Floats, size: int) -> Floats:
 def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
     num = len(workloads.rows)
-    recompute = workloads.rows["recompute"][table.workload]
-    mask = workloads.rows["recompute_mask"][table.workload]
+    recompute = workloads.columns.recompute[table.workload]
+    mask = workloads.columns.recompute_mask[table.workload]
     forward = table.phase == FORWARD
     dropped = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
     again = forward & (dropped | (recompute == RECOMPUTE_FULL))
@@ -239,8 +239,8 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     kept = np.where(dropped, 0.0, table.saved_bytes)
     unchecked = _sums(table.workload, table.saved_bytes, num)
     saved = _sums(table.workload, kept, num)
-    shapes = shapes_of(workloads.rows)
-    full = workloads.rows["recompute"] == RECOMPUTE_FULL
+    shapes = Shapes(workloads.rows)
+    full = workloads.columns.recompute == RECOMPUTE_FULL
     checkpoint = 2.0 * shapes.outer_tokens * shapes.hidden
     transient = np.zeros(num)
     np.maximum.at(transient, table.workload, table.transient_bytes)

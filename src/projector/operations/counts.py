@@ -10,8 +10,8 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import lower_jobs
-from projector.lower.workloads import Workloads, lay_out, lower
+from projector.lower.jobs import job_columns
+from projector.lower.workloads import Workloads, build_workloads, lay_out
 from projector.operations.emit import emit_operations
 
 
@@ -59,7 +59,7 @@ def _count_uncached(
         cluster=cluster.model_copy(update={"nodes": 1, "gpus_per_node": 1}),
     )
     batch = JobBatch.of([unsplit])
-    workloads = lower(batch, lower_jobs(batch), lay_out(batch))
+    workloads = build_workloads(batch, job_columns(batch), lay_out(batch))
     table = emit_operations(workloads.rows)
     layers = _layers(workloads)
     flop = float(np.sum(table.flop * layers[table.workload]))

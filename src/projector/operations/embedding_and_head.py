@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.kernels.collective_algorithms import ALL_REDUCE
 from projector.operations.communication import (
     emit_collective,
@@ -10,7 +11,7 @@ from projector.operations.communication import (
 )
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.norm import emit_norm
-from projector.operations.shapes import Ints, Shapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import FORWARD, TP_COMM, TableBuilder
 
 SEGMENT_HEAD = 6

@@ -1,23 +1,21 @@
 """All operations of all workloads, in model order."""
 
-import numpy as np
-from numpy.typing import NDArray
-
-from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
+from projector.arrays import Records
+from projector.lower.workload_columns import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.attention import emit_attention
 from projector.operations.embedding_and_head import emit_embedding, emit_head, emit_mtp
 from projector.operations.mlp import emit_mlp
 from projector.operations.moe import emit_moe
 from projector.operations.norm import emit_norm, emit_residual
-from projector.operations.shapes import shapes_of
+from projector.operations.shapes import Shapes
 from projector.operations.table import OperationTable, TableBuilder
 
 
-def emit_operations(rows: NDArray[np.void]) -> OperationTable:
+def emit_operations(rows: Records) -> OperationTable:
     """Return the operation table of WORKLOAD[workloads]."""
-    shapes = shapes_of(rows)
+    shapes = Shapes(rows)
     table = TableBuilder(len(rows))
-    kind = rows["kind"]
+    kind = shapes.kind
     layers = shapes.where((kind == DENSE) | (kind == MOE))
     emit_embedding(table, shapes, shapes.where(kind == EMBEDDING))
     emit_mtp(table, shapes, shapes.where(kind == MTP))

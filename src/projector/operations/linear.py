@@ -1,10 +1,11 @@
 """A linear layer: three GEMMs, their quantising passes, its parameters and saved input."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from projector.operations.shapes import Ints, Shapes
+from projector.arrays import Flags, Ints
+from projector.operations.shapes import Shapes
 from projector.operations.table import (
     BACKWARD,
     COMPUTE_GEMM,
@@ -13,6 +14,8 @@ from projector.operations.table import (
     GEMM,
     MEMORY,
     WEIGHT,
+    FloatValues,
+    IntValues,
     TableBuilder,
 )
 
@@ -25,20 +28,20 @@ def emit_linear(
     where: Ints,
     label: str,
     *,
-    tokens: Any,
-    n_in: Any,
-    n_out: Any,
-    groups: Any = 1,
-    saved_tokens: Any = None,
-    bias: Any = 0,
+    tokens: IntValues,
+    n_in: IntValues,
+    n_out: IntValues,
+    groups: IntValues = 1,
+    saved_tokens: FloatValues | None = None,
+    bias: IntValues = 0,
     wide: bool = False,
     expert: int = 0,
     segment: int = 0,
     recompute_bit: int = 0,
-    saves_input: bool = True,
-    parameters: Any = None,
-    transient_bytes: Any = 0.0,
-    flop: Any = None,
+    saves_input: bool | Flags = True,
+    parameters: FloatValues | None = None,
+    transient_bytes: FloatValues = 0.0,
+    flop: FloatValues | None = None,
 ) -> None:
     """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
 
@@ -77,41 +80,47 @@ def emit_linear(
     weights = (
         size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
     )
-    gemm: dict[str, Any] = {
-        "kind": GEMM,
-        "category": COMPUTE_GEMM,
-        "dtype": dtype,
-        "batch": np.broadcast_to(groups, len(shapes.rows)),
-        "segment": segment,
-        "flop": flop,
-        "expert": expert,
-    }
-    table.add(
-        where, label, phase=FORWARD, m=tokens, n=n_out, k=n_in, **gemm,
-        saved_bytes=saved, parameters=weights, recompute_bit=recompute_bit,
+    gemm = partial(
+        table.add,
+        kind=GEMM,
+        category=COMPUTE_GEMM,
+        dtype=dtype,
+        batch=np.broadcast_to(groups, len(shapes)),
+        segment=segment,
+        flop=flop,
+        expert=expert,
+    )
+    gemm(
+        where,
+        label,
+        phase=FORWARD,
+        m=tokens,
+        n=n_out,
+        k=n_in,
+        saved_bytes=saved,
+        parameters=weights,
+        recompute_bit=recompute_bit,
         transient_bytes=transient_bytes,
-    )  # fmt: skip
-    table.add(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out, **gemm)
+    )
+    gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
     accumulate = 2.0 * shapes.accumulate_bytes
-    table.add(where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens, **gemm, out_bytes=accumulate)
+    gemm(where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens, out_bytes=accumulate)
     if wide or not shapes.narrow.any():
         return
     quantised = where[shapes.narrow[where]]
     one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == 4)
     per_element = 2.0 + 2.0 * operand + 2.0 * one_more_read
     rows = np.asarray(tokens, np.float64) * groups
-    quantise: dict[str, Any] = {
-        "kind": MEMORY,
-        "category": COMPUTE_OTHER,
-        "launches": 1.0 + one_more_read,
-    }
-    table.add(
-        quantised, f"{label}.quantise", phase=FORWARD, bytes=rows * n_in * per_element,
-        recompute_bit=recompute_bit, **quantise,
-    )  # fmt: skip
-    table.add(
-        quantised, f"{label}.quantise", phase=BACKWARD, bytes=rows * n_out * per_element, **quantise
+    quantise = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER, launches=1.0 + one_more_read)
+    name = f"{label}.quantise"
+    quantise(
+        quantised,
+        name,
+        phase=FORWARD,
+        bytes=rows * n_in * per_element,
+        recompute_bit=recompute_bit,
     )
+    quantise(quantised, name, phase=BACKWARD, bytes=rows * n_out * per_element)
 
 
 def emit_memory(
@@ -119,25 +128,36 @@ def emit_memory(
     where: Ints,
     label: str,
     *,
-    forward_bytes: Any,
-    backward_bytes: Any,
-    launches: Any = 1.0,
-    backward_launches: Any = None,
-    saved_bytes: Any = 0.0,
-    parameters: Any = 0.0,
+    forward_bytes: FloatValues,
+    backward_bytes: FloatValues,
+    launches: FloatValues = 1.0,
+    backward_launches: FloatValues | None = None,
+    saved_bytes: FloatValues = 0.0,
+    parameters: FloatValues = 0.0,
     recompute_bit: int = 0,
-    exponentials: Any = 0.0,
-    transient_bytes: Any = 0.0,
-    syncs: Any = 0.0,
+    exponentials: FloatValues = 0.0,
+    transient_bytes: FloatValues = 0.0,
+    syncs: FloatValues = 0.0,
 ) -> None:
     """Emit a memory-bound operator: its traffic forward and backward."""
-    common: dict[str, Any] = {"kind": MEMORY, "category": COMPUTE_OTHER}
-    table.add(
-        where, label, phase=FORWARD, bytes=forward_bytes, launches=launches,
-        saved_bytes=saved_bytes, parameters=parameters, recompute_bit=recompute_bit,
-        exponentials=exponentials, transient_bytes=transient_bytes, syncs=syncs, **common,
-    )  # fmt: skip
-    table.add(
-        where, label, phase=BACKWARD, bytes=backward_bytes,
-        launches=launches if backward_launches is None else backward_launches, **common,
-    )  # fmt: skip
+    memory = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER)
+    memory(
+        where,
+        label,
+        phase=FORWARD,
+        bytes=forward_bytes,
+        launches=launches,
+        saved_bytes=saved_bytes,
+        parameters=parameters,
+        recompute_bit=recompute_bit,
+        exponentials=exponentials,
+        transient_bytes=transient_bytes,
+        syncs=syncs,
+    )
+    memory(
+        where,
+        label,
+        phase=BACKWARD,
+        bytes=backward_bytes,
+        launches=launches if backward_launches is None else backward_launches,
+    )

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from projector.arrays import Array, Ints
 from projector.operations.communication import emit_region_entry, emit_region_exit
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.shapes import Floats, Ints, Shapes
+from projector.operations.shapes import Shapes
 from projector.operations.table import TableBuilder
 
 MLP_BIT, SHARED_BIT = 1 << 3, 1 << 6
@@ -37,7 +38,7 @@ def emit_mlp(
 
 
 def emit_activation(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, elements: Floats, bit: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, elements: Array, bit: int
 ) -> None:
     """Emit the activation of ``elements`` outputs.
 

@@ -1,15 +1,16 @@
 """Mixture-of-experts layers: router, permutation, dispatch, grouped experts, combine."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.lower.sections import LOAD_ONE
 from projector.operations.communication import emit_collective
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.mlp import SHARED_BIT, emit_activation, emit_mlp
-from projector.operations.shapes import Floats, Ints, Shapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
     EP_COMM,
@@ -51,25 +52,35 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
-    expert: dict[str, Any] = {
-        "tokens": per_expert, "groups": local_experts, "bias": shapes.mlp_bias, "expert": 1,
-        "recompute_bit": MOE_BIT,
-    }  # fmt: skip
+    expert = partial(
+        emit_linear,
+        table,
+        shapes,
+        where,
+        tokens=per_expert,
+        groups=local_experts,
+        bias=shapes.mlp_bias,
+        expert=1,
+        recompute_bit=MOE_BIT,
+        saved_tokens=_ratio(arriving, local_experts),
+    )
     working_set = 2.0 * arriving_f * (shapes.hidden + width * (2.0 + shapes.gated))
-    emit_linear(
-        table, shapes, where, "moe.experts.fc1", n_in=shapes.hidden,
-        n_out=width * (1 + shapes.gated), saved_tokens=_ratio(arriving, local_experts),
+    expert(
+        "moe.experts.fc1",
+        n_in=shapes.hidden,
+        n_out=width * (1 + shapes.gated),
         transient_bytes=working_set,
-        flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated), **expert,
-    )  # fmt: skip
+        flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
+    )
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
-    emit_linear(
-        table, shapes, where, "moe.experts.fc2", n_in=width, n_out=shapes.hidden,
-        saved_tokens=_ratio(arriving, local_experts),
-        flop=2.0 * arriving_f * shapes.hidden * width, **expert,
-    )  # fmt: skip
+    expert(
+        "moe.experts.fc2",
+        n_in=width,
+        n_out=shapes.hidden,
+        flop=2.0 * arriving_f * shapes.hidden * width,
+    )
 
 
 def _ratio(total: Ints, parts: Ints) -> Floats:

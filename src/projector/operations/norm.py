@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.operations.linear import emit_memory
-from projector.operations.shapes import Ints, Shapes
+from projector.operations.shapes import Shapes
 from projector.operations.table import TableBuilder
 
 LAYERNORM_BIT = 1 << 1
@@ -25,8 +26,8 @@ def emit_norm(
         label,
         forward_bytes=4.0 * elements,
         backward_bytes=6.0 * elements,
-        launches=np.asarray(count, np.float64) * np.ones(len(shapes.rows)),
-        backward_launches=2.0 * np.asarray(count, np.float64) * np.ones(len(shapes.rows)),
+        launches=np.asarray(count, np.float64) * np.ones(len(shapes)),
+        backward_launches=2.0 * np.asarray(count, np.float64) * np.ones(len(shapes)),
         saved_bytes=2.0 * elements,
         parameters=shapes.hidden * shapes.norm_parameters * np.asarray(count, np.float64),
         recompute_bit=LAYERNORM_BIT,

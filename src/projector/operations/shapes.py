@@ -4,60 +4,45 @@ Letters: t tokens of one rank inside the tensor-parallel region, s tokens outsid
 TP as well under sequence parallelism).
 """
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels.device import OPERAND_BYTES
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from projector.lower.workload_columns import WorkloadColumns
 
 FIRST_NARROW = 4
 """Matrix type codes from fp8 on need a quantising pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Columns of the distinct workloads (int64[workloads] unless named otherwise)."""
+class Shapes(WorkloadColumns):
+    """Columns of the distinct workloads and what follows from them."""
 
-    rows: NDArray[np.void]
-    """WORKLOAD[workloads]."""
-    tokens: Ints
-    """t: tokens of a microbatch on one rank inside the tensor-parallel region."""
-    outer_tokens: Ints
-    """s: tokens outside of it."""
-    operand_bytes: Floats
-    """Bytes of one operand element of the linear layers, scales included."""
-    narrow: NDArray[np.bool_]
-    """Whether the linear layers need quantising passes."""
+    @cached_property
+    def tokens(self) -> Ints:
+        """t: tokens of a microbatch on one rank inside the tensor-parallel region."""
+        return np.asarray(self.micro_batch * self.seq // self.cp)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a column of the workload record."""
-        try:
-            return self.rows[name]
-        except ValueError:
-            raise AttributeError(name) from None
+    @cached_property
+    def outer_tokens(self) -> Ints:
+        """s: tokens outside of it."""
+        return np.where(self.sequence_parallel == 1, self.tokens // self.tp, self.tokens)
 
-    def where(self, mask: NDArray[np.bool_]) -> Ints:
+    @cached_property
+    def operand_bytes(self) -> Floats:
+        """Bytes of one operand element of the linear layers, scales included."""
+        return np.asarray(OPERAND_BYTES[self.dtype])
+
+    @cached_property
+    def narrow(self) -> Flags:
+        """Whether the linear layers need quantising passes."""
+        return np.asarray(self.dtype >= FIRST_NARROW)
+
+    def where(self, mask: Flags) -> Ints:
         """Return the indices of the workloads that a mask selects."""
         return np.flatnonzero(mask)
-
-
-def shapes_of(rows: NDArray[np.void]) -> Shapes:
-    """Compute the shared extents of WORKLOAD[workloads]."""
-    tokens = rows["micro_batch"] * rows["seq"] // rows["cp"]
-    outer = np.where(rows["sequence_parallel"] == 1, tokens // rows["tp"], tokens)
-    columns = np.ascontiguousarray
-    return Shapes(
-        rows=rows,
-        tokens=columns(tokens),
-        outer_tokens=columns(outer),
-        operand_bytes=OPERAND_BYTES[rows["dtype"]],
-        narrow=rows["dtype"] >= FIRST_NARROW,
-    )
 
 
 def ceil_div(value: Any, divisor: Any) -> Any:

@@ -5,11 +5,12 @@ explanation (labels). Modules emit rows for all workloads at once; a module know
 seconds.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+
+from projector.arrays import Array, Floats, Ints
 
 GEMM, ATTENTION, MEMORY, COLLECTIVE, EXCHANGE = range(5)
 """Row kinds: what kernel costs the row. An exchange is an all-to-all with given traffic."""
@@ -25,48 +26,17 @@ COMPUTE_GEMM, COMPUTE_ATTENTION, COMPUTE_OTHER, TP_COMM, CP_COMM, EP_COMM = rang
 WHOLE_LAYER = -1
 """Segment of a collective that may hide behind all compute of its layer and phase."""
 
-_INT_COLUMNS = {
-    "workload": 0,
-    "kind": 0,
-    "phase": 0,
-    "category": 0,
-    "label": 0,
-    "m": 0,
-    "n": 0,
-    "k": 0,
-    "batch": 1,
-    "dtype": 0,
-    "heads": 0,
-    "key_heads": 0,
-    "d_v": 0,
-    "causal": 0,
-    "window": 0,
-    "operation": 0,
-    "ranks": 1,
-    "local": 1,
-    "segment": 0,
-    "recompute_bit": 0,
-    "expert": 0,
-}
-_FLOAT_COLUMNS = {
-    "out_bytes": 2.0,
-    "bytes": 0.0,
-    "exponentials": 0.0,
-    "local_bytes": 0.0,
-    "remote_bytes": 0.0,
-    "flop": 0.0,
-    "launches": 1.0,
-    "syncs": 0.0,
-    "repeats": 1.0,
-    "exposed_share": 1.0,
-    "partner_share": 0.0,
-    "saved_bytes": 0.0,
-    "parameters": 0.0,
-    "transient_bytes": 0.0,
-}
+IntValues = int | Array
+FloatValues = float | Array
+"""What a block of rows may give for a column: one value, or one for every workload."""
 
 
-@dataclass(frozen=True, slots=True)
+def _default(value: float) -> dict[str, float]:
+    """Say what rows have that do not state a column."""
+    return {"default": value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationTable:
     """Columns of equal length, one row an operation of one workload.
 
@@ -74,59 +44,71 @@ class OperationTable:
     workloads share the table, so that sums over a workload do not depend on the batch.
     """
 
-    workload: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    phase: NDArray[np.int64]
-    category: NDArray[np.int64]
-    label: NDArray[np.int64]
+    workload: Ints = field(metadata=_default(0))
+    kind: Ints = field(metadata=_default(0))
+    phase: Ints = field(metadata=_default(0))
+    category: Ints = field(metadata=_default(0))
+    label: Ints = field(metadata=_default(0))
     """Index into `labels`."""
-    m: NDArray[np.int64]
+    m: Ints = field(metadata=_default(0))
     """GEMM rows; queries of an attention."""
-    n: NDArray[np.int64]
+    n: Ints = field(metadata=_default(0))
     """GEMM columns; keys of an attention."""
-    k: NDArray[np.int64]
+    k: Ints = field(metadata=_default(0))
     """GEMM depth; query/key width of an attention."""
-    batch: NDArray[np.int64]
+    batch: Ints = field(metadata=_default(1))
     """Equal GEMMs in one launch; sequences of an attention."""
-    dtype: NDArray[np.int64]
-    heads: NDArray[np.int64]
-    key_heads: NDArray[np.int64]
-    d_v: NDArray[np.int64]
-    causal: NDArray[np.int64]
-    window: NDArray[np.int64]
-    operation: NDArray[np.int64]
+    dtype: Ints = field(metadata=_default(0))
+    """Matrix type code."""
+    heads: Ints = field(metadata=_default(0))
+    """Query heads of an attention."""
+    key_heads: Ints = field(metadata=_default(0))
+    """Key and value heads of an attention."""
+    d_v: Ints = field(metadata=_default(0))
+    """Value width of an attention."""
+    causal: Ints = field(metadata=_default(0))
+    """1 where an attention is causal."""
+    window: Ints = field(metadata=_default(0))
+    """Keys that a query of an attention sees; 0 is all."""
+    operation: Ints = field(metadata=_default(0))
     """Collective code."""
-    ranks: NDArray[np.int64]
-    local: NDArray[np.int64]
-    segment: NDArray[np.int64]
+    ranks: Ints = field(metadata=_default(1))
+    """Members of the group of a collective."""
+    local: Ints = field(metadata=_default(1))
+    """Those of them in one scale-up domain."""
+    segment: Ints = field(metadata=_default(0))
     """A collective may hide behind the compute of its segment; 0 is none."""
-    recompute_bit: NDArray[np.int64]
+    recompute_bit: Ints = field(metadata=_default(0))
     """Bits of the selective-recompute modules that drop and repeat this row."""
-    expert: NDArray[np.int64]
+    expert: Ints = field(metadata=_default(0))
     """1 where parameters belong to routed experts."""
-    out_bytes: NDArray[np.float64]
+    out_bytes: Floats = field(metadata=_default(2.0))
     """Bytes of one GEMM output element, read-modify-write counted twice."""
-    bytes: NDArray[np.float64]
+    bytes: Floats = field(metadata=_default(0.0))
     """Traffic of a memory-bound row; buffer of a collective."""
-    exponentials: NDArray[np.float64]
-    local_bytes: NDArray[np.float64]
-    remote_bytes: NDArray[np.float64]
-    flop: NDArray[np.float64]
+    exponentials: Floats = field(metadata=_default(0.0))
+    """Exponentials of a memory-bound row."""
+    local_bytes: Floats = field(metadata=_default(0.0))
+    """What an exchange sends within the scale-up domain."""
+    remote_bytes: Floats = field(metadata=_default(0.0))
+    """What it sends beyond."""
+    flop: Floats = field(metadata=_default(0.0))
     """Matrix FLOP that the row needs (causal attention counts half)."""
-    launches: NDArray[np.float64]
+    launches: Floats = field(metadata=_default(1.0))
     """Kernels that the host launches."""
-    syncs: NDArray[np.float64]
+    syncs: Floats = field(metadata=_default(0.0))
     """Times the host waits for the device."""
-    repeats: NDArray[np.float64]
-    exposed_share: NDArray[np.float64]
+    repeats: Floats = field(metadata=_default(1.0))
+    """Times the row runs, one after the other."""
+    exposed_share: Floats = field(metadata=_default(1.0))
     """Share of a collective that nothing can hide."""
-    partner_share: NDArray[np.float64]
+    partner_share: Floats = field(metadata=_default(0.0))
     """Share of its segment's compute behind which the rest can hide."""
-    saved_bytes: NDArray[np.float64]
+    saved_bytes: Floats = field(metadata=_default(0.0))
     """Activation bytes kept for the backward."""
-    parameters: NDArray[np.float64]
+    parameters: Floats = field(metadata=_default(0.0))
     """Parameters of one rank."""
-    transient_bytes: NDArray[np.float64]
+    transient_bytes: Floats = field(metadata=_default(0.0))
     """Working set while the row runs, beyond what is saved."""
     labels: tuple[str, ...]
 
@@ -135,15 +117,66 @@ class OperationTable:
         return len(self.workload)
 
 
+class OperationRow(TypedDict, total=False):
+    """What a block of rows may state, of the columns of `OperationTable`."""
+
+    kind: IntValues
+    phase: IntValues
+    category: IntValues
+    m: IntValues
+    n: IntValues
+    k: IntValues
+    batch: IntValues
+    dtype: IntValues
+    heads: IntValues
+    key_heads: IntValues
+    d_v: IntValues
+    causal: IntValues
+    window: IntValues
+    operation: IntValues
+    ranks: IntValues
+    local: IntValues
+    segment: IntValues
+    recompute_bit: IntValues
+    expert: IntValues
+    out_bytes: FloatValues
+    bytes: FloatValues
+    exponentials: FloatValues
+    local_bytes: FloatValues
+    remote_bytes: FloatValues
+    flop: FloatValues
+    launches: FloatValues
+    syncs: FloatValues
+    repeats: FloatValues
+    exposed_share: FloatValues
+    partner_share: FloatValues
+    saved_bytes: FloatValues
+    parameters: FloatValues
+    transient_bytes: FloatValues
+
+
+COLUMNS: dict[str, tuple[type[np.generic], float]] = {
+    column.name: (
+        np.int64 if column.type == Ints else np.float64,
+        column.metadata["default"],
+    )
+    for column in fields(OperationTable)
+    if column.name != "labels"
+}
+"""Column of the table -> its type and default."""
+
+assert COLUMNS.keys() == OperationRow.__annotations__.keys() | {"workload", "label"}
+
+
 @dataclass(slots=True)
 class TableBuilder:
     """Collects blocks of rows; a block is one operation over all workloads that have it."""
 
     num_workloads: int
-    _blocks: list[tuple[NDArray[np.int64], dict[str, Any]]] = field(default_factory=list)
+    _blocks: list[tuple[Ints, int, OperationRow]] = field(default_factory=list)
     _labels: dict[str, int] = field(default_factory=dict)
 
-    def add(self, where: NDArray[np.int64], label: str, **columns: ArrayLike) -> None:
+    def add(self, where: Ints, label: str, **row: Unpack[OperationRow]) -> None:
         """Emit one row for each workload in ``where``.
 
         Parameters
@@ -152,29 +185,27 @@ class TableBuilder:
             Workloads that have this operation.
         label : str
             Dotted module path, e.g. ``attention.qkv``.
-        **columns
+        **row
             Columns of `OperationTable`; arrays have one entry for every workload of the table,
             not only for those in ``where``.
         """
         if len(where) == 0:
             return
         code = self._labels.setdefault(label, len(self._labels))
-        self._blocks.append((where, {"label": code, **columns}))
+        self._blocks.append((where, code, row))
 
     def build(self) -> OperationTable:
         """Assemble the table."""
-        total = sum(len(where) for where, _ in self._blocks)
-        columns: dict[str, NDArray[Any]] = {
-            name: np.full(total, default, np.int64) for name, default in _INT_COLUMNS.items()
-        }
-        columns |= {
-            name: np.full(total, value, np.float64) for name, value in _FLOAT_COLUMNS.items()
+        total = sum(len(where) for where, _, _ in self._blocks)
+        columns = {
+            name: np.full(total, default, dtype) for name, (dtype, default) in COLUMNS.items()
         }
         start = 0
-        for where, values in self._blocks:
+        for where, code, row in self._blocks:
             rows = slice(start, start + len(where))
             columns["workload"][rows] = where
-            for name, value in values.items():
+            columns["label"][rows] = code
+            for name, value in row.items():
                 columns[name][rows] = value[where] if isinstance(value, np.ndarray) else value
             start += len(where)
         return OperationTable(**columns, labels=tuple(self._labels))

@@ -70,7 +70,7 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     first, of_run = group_rows(replicas.of_run, workloads.run_workload[replicas.run])
     owner = replicas.of_run[first]
     workload = workloads.run_workload[replicas.run[first]]
-    fabric = workloads.rows["fabric"][workload]
+    fabric = workloads.columns.fabric[workload]
     grad_bytes, weight_bytes = training.reduce_bytes[owner], training.weight_bytes[owner]
     stage = columns.zero_stage[owner]
     names = ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")
@@ -231,7 +231,7 @@ class _Passes:
         return np.where(gathers, np.maximum(duration, plain), plain)
 
 
-def bucket_parameters(stated: Ints, ranks: Ints) -> Floats:
+def bucket_parameters(stated: Floats, ranks: Ints) -> Floats:
     """Return the parameters of a gradient bucket of ``ranks``; 0 is not stated.
 
     Without a size Megatron takes max(40 M, 1 M * ranks) (DistributedDataParallel).

@@ -14,10 +14,13 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.config.model import ModelConfig
-from projector.config.parallelism import ParallelismConfig
-from projector.config.training import TrainingConfig
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from projector.lower.workloads import layout_of
+from projector.lower.stages import (
+    RECOMPUTE_FULL,
+    RECOMPUTE_SELECTIVE,
+    LayerSettings,
+    LayerSplit,
+    stage_layout,
+)
 from projector.units import to_gib
 
 ELEMENT_BYTES = 2
@@ -68,7 +71,7 @@ class DocumentedForms(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def documented_forms(
-    model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
+    model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
     """Count parameters and activations by the documented forms.
 
@@ -77,11 +80,11 @@ def documented_forms(
     ConfigError
         If the layers cannot be laid out.
     """
-    forms = _Forms(model, split.tp)
+    forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
-    for stage in layout_of(model, split, training)[:: split.pp]:
+    for stage in stage_layout(model, split, settings)[:: split.pp]:
         for kind, count in stage.layers:
-            parameters += count * forms.layer_parameters(kind.moe, split.ep)
+            parameters += count * forms.layer_parameters(kind.moe, ep)
             activation += count * forms.kept_bytes(kind.moe, kind.recompute)
     mixtures = sum(model.moe_layers)
     layers = mixtures * forms.layer_parameters(moe=True, ep=1)

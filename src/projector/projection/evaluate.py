@@ -17,8 +17,15 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import RULES, JobColumns, broken_rules, lower_jobs
-from projector.lower.workloads import LayoutRuns, Layouts, Workloads, lay_out, layout_of, lower
+from projector.lower.jobs import RULES, JobColumns, broken_rules, job_columns
+from projector.lower.workloads import (
+    LayoutRuns,
+    Layouts,
+    Workloads,
+    build_workloads,
+    lay_out,
+    layout_of,
+)
 from projector.operations.cost import (
     KnownCosts,
     RowCosts,
@@ -168,18 +175,19 @@ def find_legal(batch: JobBatch) -> Legal:
 
     Jobs that break the same rule share an error, if it says the same of them but for numbers.
     """
-    columns = lower_jobs(batch)
+    columns = job_columns(batch)
     refused = np.full(len(batch), -1, np.int64)
     errors: list[ProjectorError] = []
     broken = broken_rules(batch, columns)
     rows = np.flatnonzero(broken >= 0)
     if len(rows):
-        # Messages name the model, the device and the type, besides numbers.
+        # Messages name the model, the device, the type and the attention, besides numbers.
         first, group = group_rows(
             broken[rows],
             batch.model.index[rows],
             batch.cluster.index[rows],
             batch.training.dtype[rows],
+            batch.training.attention_key[rows],
         )
         errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
         refused[rows] = group
@@ -225,7 +233,7 @@ def check_placed(job: Job) -> None:
         If its degrees or its layout cannot exist.
     """
     batch = JobBatch.of([job])
-    broken = broken_rules(batch, lower_jobs(batch))[0]
+    broken = broken_rules(batch, job_columns(batch))[0]
     if broken >= 0:
         raise RULES[broken].error(job)
     layout_of(job.model, job.parallelism, job.training)
@@ -270,7 +278,7 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
     ProjectorError
         If a number leaves its range.
     """
-    workloads = lower(
+    workloads = build_workloads(
         batch, legal.columns, legal.layouts, None if known is None else known.machines
     )
     details = None
@@ -364,20 +372,39 @@ def _orders(
     planned = np.array([each.planned for each in settings])[setting_of_job]
     if not planned.any():
         return [each.order() for each in settings], setting_of_job
-    batch = inputs.replicas.workloads.batch
-    training = batch.training
+    batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
+    # A planned order is made from these alone.
+    usable, training = batch.cluster.usable_bytes, batch.training
+    most_pending, post_validation = training.most_pending, training.post_validation
+    solver_work = training.solver_work
     first, order_of_job = group_rows(
         setting_of_job,
-        *(np.where(planned, column, -1) for column in (
-            inputs.replicas.of_job, training.most_pending, training.post_validation,
-            training.solver_work, batch.cluster.part("pipeline"),
-        )),
-    )  # fmt: skip
+        *(
+            np.where(planned, column, -1)
+            for column in (
+                of_job,
+                usable.view(np.int64),
+                most_pending,
+                post_validation,
+                solver_work,
+            )
+        ),
+    )
     orders: list[Order] = []
     errors: dict[int, ProjectorError] = {}
     for number, row in enumerate(first.tolist()):
         setting = settings[setting_of_job[row]]
-        costs = _planning_costs(inputs, setting, row) if setting.planned else None
+        costs = None
+        if setting.planned:
+            costs = _planning_costs(
+                inputs,
+                setting,
+                int(of_job[row]),
+                float(usable[row]),
+                int(most_pending[row]),
+                bool(post_validation[row]),
+                int(solver_work[row]),
+            )
         try:
             orders.append(
                 registry.build(
@@ -392,24 +419,31 @@ def _orders(
     return orders, order_of_job
 
 
-def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
+def _planning_costs(
+    inputs: StepInputs,
+    setting: Setting,
+    replica: int,
+    usable_bytes: float,
+    most_pending: int,
+    post_validation: bool,
+    solver_work: int,
+) -> Costs:
     """Return what a planned order looks at: times of its stages, and what its device has left.
 
     Where a microbatch alone does not fit, it is planned as if it did: such a job is projected in
-    full, as one that does not fit.
+    full, as one that does not fit. With no microbatches given in ``most_pending``, memory limits
+    what ranks hold.
     """
-    replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
-    replica = int(replicas.of_job[row])
+    replicas = inputs.replicas
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
     kinds = replicas.stage_kind[stages]
     pipeline = replicas.pipeline[replica]
     kept = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
     least = kept[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
-    limit = batch.cluster.usable_bytes[row] - inputs.static_bytes[replicas.ranks(replica)]
-    most = batch.training.most_pending[row]
-    if most:
-        limit = np.minimum(limit, most * least)
+    limit = usable_bytes - inputs.static_bytes[replicas.ranks(replica)]
+    if most_pending:
+        limit = np.minimum(limit, most_pending * least)
     chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
@@ -419,6 +453,6 @@ def _planning_costs(inputs: StepInputs, setting: Setting, row: int) -> Costs:
         activation=kept,
         w_share=float(inputs.costs.weight_share[pipeline]),
         limit=np.maximum(least, limit),
-        objective="period" if batch.training.post_validation[row] else "makespan",
-        solver_work=batch.training.solver_work[row],
+        objective="period" if post_validation else "makespan",
+        solver_work=solver_work,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.job import Job
-from projector.lower.workloads import DENSE, EMBEDDING, HEAD, MOE, MTP
+from projector.lower.workload_columns import DENSE, EMBEDDING, HEAD, MOE, MTP
 from projector.operations.counts import ModelCounts
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
@@ -197,7 +197,7 @@ def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
                 leaf = leaves.setdefault(table.labels[table.label[index]], [0.0, 0.0])
                 leaf[0] += float(parameters)
                 leaf[1] += float(saved)
-        name = KIND_NAMES[int(workloads.rows["kind"][workload])]
+        name = KIND_NAMES[int(workloads.columns.kind[workload])]
         names[name] = names.get(name, 0) + 1
         shown = name if names[name] == 1 else f"{name}_{names[name]}"
         components.append(_tree(shown, leaves))

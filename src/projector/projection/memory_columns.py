@@ -6,7 +6,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.kernels.grouping import largest_of_segments
-from projector.lower.workloads import padded_vocab
+from projector.lower.workload_columns import padded_vocab
 from projector.projection.data_parallel import bucket_parameters
 from projector.projection.memory_terms import MemoryTerms
 from projector.projection.pipeline_costs import PipelineCosts

@@ -245,7 +245,7 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     held = _replica(evaluation, row)[1].model_stage[rank].tolist()
     weights = _run_weights(evaluation, row, held, evaluation.order(row).microbatches)
     collectives: dict[str, Communication] = {}
-    recompute = evaluation.workloads.rows["recompute"]
+    recompute = evaluation.workloads.columns.recompute
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
         workload = int(table.workload[index])
         times = weights.get(workload, 0.0)

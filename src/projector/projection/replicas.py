@@ -14,7 +14,8 @@ from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
-from projector.lower.workloads import Workloads, padded_vocab
+from projector.lower.workload_columns import padded_vocab
+from projector.lower.workloads import Workloads
 from projector.projection.schedules import NAMES, Placements, Setting, place
 from projector.schedule.placement import Placement
 
@@ -117,8 +118,8 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
     first, of_job = group_rows(
         workloads.pipeline,
         workloads.jobs.gpus,
-        batch.parallelism.part("replica"),
-        batch.training.part("replica"),
+        batch.parallelism.replica_key,
+        batch.training.replica_key,
         code,
     )
     columns, pipeline = workloads.jobs.take(first), workloads.pipeline[first]
@@ -171,7 +172,9 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     columns, jobs = replicas.columns, replicas.jobs
     tokens = columns.micro_batch * columns.seq // columns.cp
     split = np.where(jobs.parallelism.splits_sequence == 1, columns.tp, 1)
-    num_bytes = 2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1)
+    num_bytes = np.asarray(
+        2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1), np.float64
+    )
     fabric = replicas.workloads.fabric[replicas.pipeline]
     # From node to node and within one; a second copy of the model has stages of its own.
     seconds = np.stack(

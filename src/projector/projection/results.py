@@ -10,6 +10,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.bound import Coded, bounds
 from projector.projection.breakdown import BREAKDOWN
@@ -139,7 +140,7 @@ class Results:
     def counts(self) -> Counts:
         """What the models have and need."""
         workloads, jobs = self.evaluation.workloads, self._first_jobs
-        first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.part("layout"))
+        first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.layout_key)
         firsts = workloads.first[first].tolist()
         counts: list[ModelCounts] = [count_model(self.evaluation.job(row)) for row in firsts]
         of_job = group[workloads.pipeline]
@@ -156,10 +157,16 @@ class Results:
         batch, columns = self._first_jobs, jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
         first, group = group_rows(
-            model.index, split.part("layout"), training.part("layout"), columns.tp, columns.ep
+            model.index, split.layout_key, training.layout_key, columns.tp, columns.ep
         )
         forms = [
-            documented_forms(model.of(row), split.of(row), training.of(row))
+            documented_forms(
+                model.of(row),
+                int(columns.tp[row]),
+                int(columns.ep[row]),
+                LayerSplit.of(split.of(row)),
+                LayerSettings.of(training.of(row)),
+            )
             for row in first.tolist()
         ]
         total, per_rank, per_token = np.array(forms, np.int64).T[:, group]

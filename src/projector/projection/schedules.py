@@ -57,7 +57,7 @@ class Schedules(NamedTuple):
 
 def choose_schedules(batch: JobBatch, columns: JobColumns) -> Schedules:
     """Resolve the schedule of each job and check that it can run."""
-    asked = batch.training.part("schedule")
+    asked = batch.training.schedule_key
     group_size = batch.parallelism.group_size
     keys = (asked, columns.pp, columns.vpp, columns.microbatches, group_size)
     first, of_job = group_rows(*keys)

@@ -17,8 +17,8 @@ from projector.config.load import Variants
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.kernels.space_index import combine_places, find_places
-from projector.lower.batch import SECTIONS, TABLES, JobBatch, Sections
-from projector.lower.sections import SectionTable
+from projector.lower.batch import SECTIONS, JobBatch, Sections
+from projector.lower.columns import SectionTable
 
 Ints = NDArray[np.int64]
 
@@ -181,7 +181,7 @@ class PointReader:
         ]
         other = [field for field in space.fields if field.partition(".")[0] not in SECTIONS]
         self._others = self._lookup(other, self._other)
-        self._tables = [_Table(name, make) for name, make in TABLES.items()]
+        self._tables = [_Table(name) for name in SECTIONS]
 
     def _lookup(self, fields: Sequence[str], compute: Callable[..., Any]) -> Lookup:
         axes, derived = self.space.axes_of(fields)
@@ -269,8 +269,8 @@ class PointReader:
 
         def job(row: int) -> Job:
             sections = {
-                name: table.items[numbers[place, row]]
-                for place, (name, table) in enumerate(zip(SECTIONS, tables, strict=True))
+                name: getattr(tables, name).items[numbers[position, row]]
+                for position, name in enumerate(SECTIONS)
             }
             return self._variants.put_together(sections, self.space.fields)
 
@@ -289,13 +289,12 @@ class PointReader:
 class _Table:
     """The table of what a look-up of sections has found, which grows with it."""
 
-    def __init__(self, name: str, make: Callable[[Sequence[Any]], SectionTable]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._make = make
         self._values: list[Any] | None = None
-        self._table: SectionTable
+        self._table: SectionTable[Any]
 
-    def of(self, values: list[Any], base: Any) -> SectionTable:
+    def of(self, values: list[Any], base: Any) -> SectionTable[Any]:
         """Return the table of these values, a list that only grows.
 
         An error has no fields; the base stands in its place, for no job.
@@ -303,7 +302,7 @@ class _Table:
         known = len(self._table.items) if values is self._values else 0
         more = [base if isinstance(each, ProjectorError) else each for each in values[known:]]
         if not known:
-            self._values, self._table = values, self._make(more)
+            self._values, self._table = values, SectionTable(more)
         elif more:
             self._table.grow(more)
         return self._table

@@ -117,8 +117,8 @@ def _weights(
     """Return how often each row runs in a step, on all pipeline ranks together."""
     layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
     times = layers[table.workload] * float(workloads.jobs.microbatches[0])
-    recompute = workloads.rows["recompute"][table.workload]
-    mask = workloads.rows["recompute_mask"][table.workload]
+    recompute = workloads.columns.recompute[table.workload]
+    mask = workloads.columns.recompute_mask[table.workload]
     again = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
     again |= recompute == RECOMPUTE_FULL
     return np.asarray(np.where(again & (table.phase == FORWARD), 2.0, 1.0) * times, np.float64)

@@ -1,0 +1,151 @@
+"""Columns of sections, each declared once: what it reads, its type, its unit and its meaning.
+
+Jobs of a batch mostly share a few sections, so that a section is read once for all of them.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Self, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from projector.arrays import Array, Ints
+
+S = TypeVar("S")
+"""A section of a job."""
+
+T = TypeVar("T", np.int64, np.float64)
+
+
+class Column(Generic[S, T]):
+    """One number of a section, or a fixed row of numbers: an attribute of `SectionColumns`."""
+
+    def __init__(self, dtype: type[T], read: Callable[[S], Any], unit: str, meaning: str) -> None:
+        """Declare what is read of a section; booleans become 0 and 1.
+
+        Parameters
+        ----------
+        unit : str
+            Unit of the numbers, or what kind of number they are.
+        meaning : str
+            What the column says, in one line.
+        """
+        self.dtype: type[T] = dtype
+        self.read, self.unit, self.meaning = read, unit, meaning
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute."""
+        self.name = name
+
+    @overload
+    def __get__(self, columns: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, columns: "SectionColumns[S]", owner: type) -> NDArray[T]: ...
+    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> "Self | NDArray[T]":
+        """Return int64 or float64[jobs], computed once for each batch."""
+        if columns is None:
+            return self
+        values: NDArray[T] = columns.of_jobs(columns.table.column(self))
+        # Found there from now on, before this declaration.
+        columns.__dict__[self.name] = values
+        return values
+
+
+class KeyColumn(Generic[S]):
+    """Equal numbers where sections are equal in what a key reads."""
+
+    def __init__(self, read: Callable[[S], Hashable], meaning: str) -> None:
+        """Declare what is compared of a section, and what jobs share that agree in it."""
+        self.read, self.meaning = read, meaning
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute."""
+        self.name = name
+
+    @overload
+    def __get__(self, columns: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, columns: "SectionColumns[S]", owner: type) -> Ints: ...
+    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> Self | Ints:
+        """Return int64[jobs], computed once for each batch."""
+        if columns is None:
+            return self
+        values: Ints = columns.of_jobs(columns.table.key(self))
+        columns.__dict__[self.name] = values
+        return values
+
+
+class Declare(Generic[S]):
+    """Makes declarations for one kind of section, so that what they read is checked."""
+
+    def ints(
+        self, read: Callable[[S], int | Sequence[int]], unit: str, meaning: str
+    ) -> Column[S, np.int64]:
+        """Declare whole numbers, codes or flags."""
+        return Column(np.int64, read, unit, meaning)
+
+    def floats(
+        self, read: Callable[[S], float | Sequence[float]], unit: str, meaning: str
+    ) -> Column[S, np.float64]:
+        """Declare bytes, seconds, rates and shares."""
+        return Column(np.float64, read, unit, meaning)
+
+    def key(self, read: Callable[[S], Hashable], meaning: str) -> KeyColumn[S]:
+        """Declare what is compared."""
+        return KeyColumn(read, meaning)
+
+
+class SectionTable(Generic[S]):
+    """Sections of one kind, one row each; columns are read when they are asked for."""
+
+    def __init__(self, items: Sequence[S]) -> None:
+        """Keep the sections, which stay alive as long as their table."""
+        self.items = tuple(items)
+        self._columns: dict[Column[S, Any], Array] = {}
+        self._keys: dict[KeyColumn[S], tuple[dict[Hashable, int], Ints]] = {}
+
+    def grow(self, items: Sequence[S]) -> None:
+        """Add sections behind those that are there, which are not read again."""
+        self.items += tuple(items)
+
+    def column(self, column: Column[S, Any]) -> Array:
+        """Return int64 or float64[sections]."""
+        known = self._columns.get(column)
+        if known is None or len(known) < len(self.items):
+            begin = 0 if known is None else len(known)
+            more = np.array([column.read(item) for item in self.items[begin:]], column.dtype)
+            known = more if known is None else np.concatenate([known, more])
+            self._columns[column] = known
+        return known
+
+    def key(self, key: KeyColumn[S]) -> Ints:
+        """Return int64[sections]: equal numbers where sections are equal in a key."""
+        known, numbers = self._keys.get(key, ({}, np.zeros(0, np.int64)))
+        if len(numbers) < len(self.items):
+            rest = self.items[len(numbers) :]
+            more = [known.setdefault(key.read(item), len(known)) for item in rest]
+            numbers = np.concatenate([numbers, np.array(more, np.int64)])
+            self._keys[key] = known, numbers
+        return numbers
+
+
+class SectionColumns(Generic[S]):
+    """One section of every job of a batch; subclasses declare its columns."""
+
+    def __init__(self, table: SectionTable[S], index: Ints) -> None:
+        """Keep the table, and the row of it that each job has."""
+        self.table, self.index = table, index
+
+    def of_jobs(self, column: Array) -> Array:
+        """Return a column of the table for every job."""
+        if len(column) == 1 and column.ndim == 1:
+            values = np.full(len(self.index), column[0])
+        else:
+            values = column.take(self.index, axis=0)
+        # What several read nobody may write.
+        values.setflags(write=False)
+        return values
+
+    def of(self, row: int) -> S:
+        """Return the section of one job."""
+        return self.table.items[int(self.index[row])]

@@ -1,0 +1,135 @@
+"""Which fields of a section decide what jobs share.
+
+Jobs share a pipeline where their sections agree in every field but those that are left out here,
+each with the reason why a pipeline cannot depend on it. They share a replica where they share the
+pipeline and agree in the fields that a replica looks at besides. A field that is added to a section
+is therefore compared until somebody shows that it need not be. Architectures are compared as whole
+objects.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from projector.config._base import Config
+from projector.config.cluster import ClusterConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
+
+Key = Callable[[Any], Hashable]
+"""Reads what is compared of a section."""
+
+_GATHERS = "shards and gathers between replicas; a pipeline is one of them"
+_REDUCES = "what gradients are sent as, and how; a pipeline accumulates its own"
+_UPDATES = "the update follows the last microbatch"
+_SENDS = "ranks of a pipeline meet in the replay, which follows the costs of its stages"
+_ORDER = "decides the order, which is found for each job"
+_USABLE = "usable memory is a column of its own, compared where an order is planned for it"
+_SHOWN = "shown in reports alone"
+
+
+class Sharing(NamedTuple):
+    """What of one kind of section pipelines, replicas and neither look at."""
+
+    section: type[Config]
+    replica: Mapping[str, str]
+    """Fields that a replica looks at and its pipeline does not -> why."""
+    job: Mapping[str, str]
+    """Fields that neither looks at -> why."""
+    as_object: tuple[str, ...] = ()
+    """Nested sections that are equal where they are one object: to compare them takes longer than
+    to cost equal ones twice, to the same result."""
+
+    def pipeline_key(self) -> Key:
+        """Return what reads everything that a pipeline may depend on."""
+        names = [*field_names(self.section, self.as_object)]
+        left_out = [*self.replica, *self.job]
+        for name in left_out:
+            _check(name, names, self.section)
+        return _reader([name for name in names if name not in left_out], self.as_object)
+
+    def replica_key(self) -> Key:
+        """Return what reads the fields that a replica looks at besides those of its pipeline."""
+        names = [*field_names(self.section, self.as_object)]
+        for name in self.replica:
+            _check(name, names, self.section)
+        return _reader(self.replica, self.as_object)
+
+
+PARALLELISM = Sharing(
+    ParallelismConfig,
+    replica={
+        "zero_stage": _GATHERS,
+        "fsdp": _GATHERS,
+        "fsdp_reshard_after_forward": _GATHERS,
+        "overlap_param_gather": _GATHERS,
+        "overlap_grad_reduce": _REDUCES,
+        "ddp_bucket_size": _REDUCES,
+        "overlap_p2p_comm": _SENDS,
+    },
+    job={
+        "dp": "checked against the cluster, which decides it",
+        "microbatch_group_size_per_vp_stage": _ORDER,
+    },
+)
+
+TRAINING = Sharing(
+    TrainingConfig,
+    replica={
+        "grad_reduce_dtype": _REDUCES,
+        "fp8_param_gather": _GATHERS,
+        "optimizer.name": _UPDATES,
+        "optimizer.master_weights": _UPDATES,
+        "optimizer.moment_dtype": _UPDATES,
+        "optimizer.offload_fraction": _UPDATES,
+    },
+    job={
+        "global_batch_size": "decides the number of microbatches, each of which costs the same",
+        "schedule": "compared under the name it resolves to",
+        "zero_bubble_max_pending_backward": _ORDER,
+        "schedule_solver_work": _ORDER,
+        "optimizer_post_validation": "decides the order, and how the step of each job ends",
+    },
+)
+
+CLUSTER = Sharing(
+    ClusterConfig,
+    replica={},
+    job={
+        "nodes": "the number of devices is compared beside it",
+        "memory_reserve_gib": _USABLE,
+        "fragmentation": _USABLE,
+        "software.step_overhead_ms": "added to the step of each job",
+        "network.name": _SHOWN,
+        "network.sources": _SHOWN,
+    },
+    as_object=("device",),
+)
+
+
+def field_names(
+    section: type[Config], whole: Iterable[str] = (), prefix: str = ""
+) -> Iterator[str]:
+    """Yield the dotted name of every field, those of nested sections unless they stay whole."""
+    for name, field in section.model_fields.items():
+        dotted, kind = f"{prefix}{name}", field.annotation
+        if dotted not in whole and isinstance(kind, type) and issubclass(kind, Config):
+            yield from field_names(kind, whole, f"{dotted}.")
+        else:
+            yield dotted
+
+
+def _check(name: str, names: Iterable[str], section: type[Config]) -> None:
+    if name not in names:
+        msg = f"{section.__name__} has no field {name!r} that sharing could leave out"
+        raise ValueError(msg)
+
+
+def _reader(names: Iterable[str], as_object: Iterable[str]) -> Key:
+    values = [name for name in names if name not in as_object]
+    objects = [name for name in names if name in as_object]
+    read = attrgetter(*values) if values else lambda _: ()
+    if not objects:
+        return read
+    of = [attrgetter(name) for name in objects]
+    return lambda section: (*(id(get(section)) for get in of), read(section))

@@ -1,0 +1,330 @@
+"""Columns of workloads, each declared once: where it is read, for which kinds, and its meaning.
+
+A workload is one layer of one kind, an embedding, a head or an MTP projection. Its columns are
+whole numbers, so that records compare exactly; what does not matter to a kind stays 0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self, overload
+
+import numpy as np
+
+from projector.arrays import Array, Flags, Ints, Records
+from projector.kernels.device import MATRIX_TYPES
+from projector.kernels.grouping import group_rows
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import JobColumns, local_members
+from projector.lower.sections import (
+    LOAD_ONE,
+    LOSS,
+    ClusterColumns,
+    ModelColumns,
+    ParallelismColumns,
+    TrainingColumns,
+)
+from projector.lower.stages import RECOMPUTE_SELECTIVE
+
+DENSE, MOE, EMBEDDING, HEAD, MTP = range(5)
+"""Workload kinds; the first two are transformer layers."""
+
+KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """One kind of layer of each of n jobs: what workloads are read from."""
+
+    batch: JobBatch
+    jobs: JobColumns
+    kinds: Records
+    """KIND[n]."""
+    device: Ints
+    fabric: Ints
+
+    @cached_property
+    def model(self) -> ModelColumns:
+        """Architectures."""
+        return self.batch.model
+
+    @cached_property
+    def split(self) -> ParallelismColumns:
+        """Splits."""
+        return self.batch.parallelism
+
+    @cached_property
+    def training(self) -> TrainingColumns:
+        """Steps."""
+        return self.batch.training
+
+    @cached_property
+    def cluster(self) -> ClusterColumns:
+        """Clusters."""
+        return self.batch.cluster
+
+    @cached_property
+    def is_moe(self) -> Flags:
+        """Mixture-of-experts layers."""
+        return np.asarray(self.kinds["kind"] == MOE)
+
+    @cached_property
+    def is_dense(self) -> Flags:
+        """Other transformer layers."""
+        return np.asarray(self.kinds["kind"] == DENSE)
+
+    @cached_property
+    def is_layer(self) -> Flags:
+        """Transformer layers."""
+        return self.is_moe | self.is_dense
+
+    @cached_property
+    def loss(self) -> Array:
+        """What the loss does to a logit: [n, len(LOSS)]."""
+        fused = self.training.fused_loss[:, np.newaxis] == 1
+        return np.where(fused, self.cluster.fused_loss, self.cluster.unfused_loss)
+
+    @cached_property
+    def wide_dtype(self) -> Ints:
+        """Type of attention, head and router."""
+        asked, cluster = self.training.dtype, self.cluster
+        wide = np.where(
+            asked == MATRIX_TYPES.index("fp16"), cluster.native_fp16, cluster.native_bf16
+        )
+        return np.where(asked == MATRIX_TYPES.index("fp32"), cluster.native_fp32, wide)
+
+
+def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
+    """Return the vocabulary of each job as laid out over tensor ranks."""
+    model = batch.model
+    # Without a divisor nothing is padded.
+    multiple = np.maximum(1, model.vocab_divisor * columns.tp)
+    return np.asarray(-(-model.vocab // multiple) * multiple)
+
+
+def fullest_rank_load(experts: int, ep: int, exponent: float) -> float:
+    """Tokens of the fullest expert rank over the average rank's, where the load is Zipf's.
+
+    Zipf weights (i + 1)**-exponent are dealt to ranks in turn, so rank 0 is the fullest.
+    """
+    if ep == 1:
+        return 1.0
+    weights = [(i + 1.0) ** -exponent for i in range(experts)]
+    return float(sum(weights[::ep]) * ep / sum(weights))
+
+
+def _linear_dtype(pieces: Pieces) -> Ints:
+    """Return the type of linear layers; MTP projections are as narrow as the job."""
+    is_projection = (pieces.kinds["kind"] == MTP) & (pieces.training.narrow == 1)
+    narrow = (pieces.kinds["narrow"] == 1) | is_projection
+    return np.where(narrow, pieces.training.dtype, pieces.wide_dtype)
+
+
+def _loads(pieces: Pieces) -> Ints:
+    """Return the load of the fullest expert rank over the average one, in parts of `LOAD_ONE`."""
+    in_parts = np.full(len(pieces.kinds), LOAD_ONE, np.int64)
+    rows = np.flatnonzero(pieces.is_moe)
+    batch, ep = pieces.batch.take(rows), pieces.jobs.ep[rows]
+    experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
+    first, group = group_rows(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
+    loads = []
+    for row in first.tolist():
+        load = 1.0
+        if exponent[row] >= 0.0:
+            load = fullest_rank_load(int(experts[row]), int(ep[row]), float(exponent[row]))
+        if capacity[row] > 0.0:
+            load = min(load, max(float(capacity[row]), 1.0))
+        loads.append(round(load * LOAD_ONE))
+    in_parts[rows] = np.array(loads, np.int64)[group]
+    return in_parts
+
+
+class WorkloadColumn:
+    """One whole number of a workload: an attribute of `WorkloadColumns`."""
+
+    def __init__(
+        self,
+        read: Callable[[Pieces], Array],
+        unit: str,
+        meaning: str,
+        where: Callable[[Pieces], Flags] | None = None,
+    ) -> None:
+        """Declare what is read, and which kinds have it; all without ``where``."""
+        self.read, self.unit, self.meaning, self.where = read, unit, meaning, where
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute."""
+        self.name = name
+
+    @overload
+    def __get__(self, columns: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, columns: "WorkloadColumns", owner: type) -> Ints: ...
+    def __get__(self, columns: "WorkloadColumns | None", owner: type) -> Self | Ints:
+        """Return int64[workloads]."""
+        if columns is None:
+            return self
+        values: Ints = columns.rows[self.name]
+        # Found there from now on, before this declaration.
+        columns.__dict__[self.name] = values
+        return values
+
+    def values(self, pieces: Pieces) -> Array:
+        """Return the column of some pieces, 0 for kinds that do not have it."""
+        values = self.read(pieces)
+        return values if self.where is None else values * self.where(pieces)
+
+
+def _every(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+    return WorkloadColumn(read, unit, meaning)
+
+
+def _layer(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+    return WorkloadColumn(read, unit, meaning, lambda p: p.is_layer)
+
+
+def _experts(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+    return WorkloadColumn(read, unit, meaning, lambda p: p.is_moe)
+
+
+def _loss(name: str, unit: str, meaning: str) -> WorkloadColumn:
+    position = LOSS.index(name)
+    return WorkloadColumn(
+        lambda p: p.loss[:, position], unit, meaning, lambda p: p.kinds["kind"] == HEAD
+    )
+
+
+class WorkloadColumns:
+    """Columns of WORKLOAD[workloads], int64[workloads] each."""
+
+    def __init__(self, rows: Records) -> None:
+        """Keep the records."""
+        self.rows = rows
+
+    def __len__(self) -> int:
+        """Return the number of workloads."""
+        return len(self.rows)
+
+    kind = _every(lambda p: p.kinds["kind"], "code", "`DENSE`, `MOE`, `EMBEDDING`, ...")
+    device = _every(lambda p: p.device, "row", "Of the table of devices.")
+    fabric = _every(lambda p: p.fabric, "row", "Of the table of fabrics.")
+
+    # Batch, sequence and the degrees that divide them.
+    micro_batch = _every(lambda p: p.jobs.micro_batch, "sequences", "Of a microbatch.")
+    seq = _every(lambda p: p.jobs.seq, "tokens", "Of a sequence.")
+    tp = _every(lambda p: p.jobs.tp, "ranks", "Tensor parallelism.")
+    cp = _every(lambda p: p.jobs.cp, "ranks", "Context parallelism.")
+    ep = _experts(lambda p: p.jobs.ep, "ranks", "Expert parallelism.")
+    etp = _experts(lambda p: p.jobs.etp, "ranks", "Tensor parallelism of experts.")
+    tp_local = _every(lambda p: p.jobs.tp_local, "ranks", "Of TP in one scale-up domain.")
+    cp_local = _every(lambda p: p.jobs.cp_local, "ranks", "Of CP in one.")
+    ep_local = _experts(
+        lambda p: local_members(p.jobs.ep, p.jobs.etp, p.jobs.domain), "ranks", "Of EP in one."
+    )
+    etp_local = _experts(
+        lambda p: local_members(p.jobs.etp, 1, p.jobs.domain), "ranks", "Of the experts' TP in one."
+    )
+    domain = _every(lambda p: p.jobs.domain, "devices", "Of one scale-up domain.")
+    sequence_parallel = _every(
+        lambda p: p.split.splits_sequence, "flag", "Norms and residuals are divided over TP."
+    )
+
+    # Architecture.
+    hidden = _every(lambda p: p.model.hidden, "elements", "Width of the residual stream.")
+    ffn = WorkloadColumn(
+        lambda p: p.model.ffn, "elements", "Inner width of the MLP.", lambda p: p.is_dense
+    )
+    gated = _every(lambda p: p.model.gated, "flag", "Whether an MLP has a gate projection.")
+    mlp_bias = _every(lambda p: p.model.mlp_bias, "flag", "Whether its projections have a bias.")
+    heads = _every(lambda p: p.model.heads, "heads", "Query heads.")
+    key_heads = _every(
+        lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups),
+        "heads",
+        "Key and value heads of the attention kernel.",
+    )
+    d_qk = _layer(lambda p: p.model.d_qk, "elements", "Width of a query or key head.")
+    d_v = _layer(lambda p: p.model.d_v, "elements", "Width of a value head.")
+    rope = _every(lambda p: p.model.rope, "flag", "Rotates Q and K.")
+    attention_bias = _every(lambda p: p.model.attention_bias, "code", "Of `ATTENTION_BIASES`.")
+    qk_norm = _every(lambda p: p.model.qk_norm, "code", "Of `QK_NORMS`.")
+    sinks = _every(lambda p: p.model.sinks, "flag", "Has one sink logit a head.")
+    window = _every(
+        lambda p: p.model.window * p.kinds["windowed"], "tokens", "Keys it sees; 0 is all."
+    )
+    norm_parameters = _every(lambda p: p.model.norm_parameters, "vectors", "Scale, and shift.")
+    norms = _every(lambda p: p.model.norms, "norms", "On the residual path of a layer.")
+    mla = _layer(lambda p: p.model.is_mla, "flag", "Has latent attention.")
+    q_lora = _layer(lambda p: p.model.q_lora, "elements", "Query latent.")
+    kv_lora = _layer(lambda p: p.model.kv_lora, "elements", "Key latent.")
+    d_nope = _layer(lambda p: p.model.d_nope, "elements", "Unrotated width of a head.")
+    d_rope = _layer(lambda p: p.model.d_rope, "elements", "Its rotated width.")
+    experts = _experts(lambda p: p.model.experts, "experts", "Of a layer.")
+    topk = _experts(lambda p: p.model.topk, "experts", "Of a token.")
+    expert_ffn = _experts(lambda p: p.model.expert_ffn, "elements", "Inner width of an expert.")
+    shared_ffn = _experts(lambda p: p.model.shared_ffn, "elements", "The same of shared experts.")
+    shared_gate = _experts(lambda p: p.model.shared_gate, "flag", "Scales the shared experts.")
+    router_bias = _experts(lambda p: p.model.router_bias, "flag", "Whether the router has a bias.")
+    group_topk = _experts(lambda p: p.model.group_topk, "groups", "Of experts a token visits.")
+    vocab = _every(lambda p: padded_vocab(p.batch, p.jobs), "rows", "Of the padded vocabulary.")
+    positions = _every(
+        lambda p: p.model.max_positions * p.model.learned, "rows", "Of a learned position table."
+    )
+    tied = _every(
+        # With a pipeline the head holds a copy of the embedding.
+        lambda p: p.model.tied * (p.jobs.pp == 1),
+        "flag",
+        "The head is the embedding.",
+    )
+
+    # Training switches.
+    dtype = _every(_linear_dtype, "code", "Matrix type of linear layers.")
+    wide_dtype = _every(lambda p: p.wide_dtype, "code", "The same of attention, head and router.")
+    fp8_recipe = _every(lambda p: p.training.fp8_recipe, "code", "Of `FP8_RECIPES`.")
+    fp8_transpose = _every(lambda p: p.training.fp8_transpose, "flag", "Keeps weight transposes.")
+    accumulate_bytes = _every(
+        lambda p: p.training.accumulate_bytes, "bytes", "Of a main-gradient element."
+    )
+    recompute = _every(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
+    recompute_mask = _every(
+        lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE),
+        "bits",
+        "Bit i: `RECOMPUTE_MODULES[i]` is dropped.",
+    )
+    flash = _every(lambda p: p.training.flash, "flag", "Attention is one kernel.")
+    loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")
+    loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")
+    loss_saved_bytes = _loss("saved_bytes", "bytes", "Of a logit, kept for the backward.")
+    loss_transient_bytes = _loss("transient_bytes", "bytes", "The same while the loss runs.")
+    loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
+    cp_type = _every(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
+    dispatcher = _experts(lambda p: p.training.dispatcher, "code", "Of `DISPATCHERS`.")
+    dispatch_bytes = _experts(lambda p: p.training.dispatch_bytes, "bytes", "Of a sent element.")
+    permute_fusion = _experts(
+        lambda p: p.training.permute_fusion, "flag", "Permutation is one kernel."
+    )
+    host_sync = _experts(lambda p: p.training.host_sync, "flag", "The host waits for counts.")
+    compiled = _every(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")
+    tp_overlap = _every(
+        lambda p: p.split.tp_overlap, "flag", "TP collectives hide beside their GEMM."
+    )
+    ep_overlap = _experts(lambda p: p.split.ep_overlap, "flag", "Expert exchanges hide.")
+    load_2e20 = _every(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
+    gemm_share_2e20 = _every(
+        lambda p: p.cluster.gemm_share_2e20, "2**-20", "Rate of a GEMM in a step over that alone."
+    )
+
+
+COLUMNS: tuple[WorkloadColumn, ...] = tuple(
+    column for column in vars(WorkloadColumns).values() if isinstance(column, WorkloadColumn)
+)
+
+WORKLOAD = np.dtype([(column.name, np.int64) for column in COLUMNS])
+"""All columns of one workload."""
+
+
+def workload_records(pieces: Pieces) -> Records:
+    """Return WORKLOAD[n] of one kind of layer of each of n jobs."""
+    records = np.zeros(len(pieces.kinds), WORKLOAD)
+    for column in COLUMNS:
+        records[column.name] = column.values(pieces)
+    return records
