@@ -14,6 +14,8 @@ Units
     times int64 picoseconds; memory in any one unit, float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8
@@ -33,6 +35,30 @@ NONE = -1
 """No objective: the order is illegal, waits for ever, or is worse than asked for."""
 
 
+class StageTimes(NamedTuple):
+    """Times of stages, each on a rank of its own."""
+
+    duration_ps: Ints
+    """``int64[pp, 3]``: F, B and W."""
+    to_next_ps: Ints
+    """``int64[pp]``: latency to the next stage."""
+    to_previous_ps: Ints
+    """``int64[pp]``: latency to the stage before."""
+    since_ps: Ints
+    """``int64[pp]``: the objective is the largest ``end - since_ps`` of any rank."""
+
+
+class StageMemory(NamedTuple):
+    """Memory of stages, each on a rank of its own."""
+
+    activation: Floats
+    """``float64[pp]``: what F adds."""
+    w_share: float
+    """Share of it that W frees; B frees the rest."""
+    limit: Floats
+    """``float64[pp]``: the most that each rank may hold."""
+
+
 @helper
 def _next_random(state: int) -> int:
     """Return the next of 2**32 - 1 numbers (xorshift: Marsaglia, J. Stat. Software 8, 2003)."""
@@ -43,10 +69,9 @@ def _next_random(state: int) -> int:
 
 
 @helper
-def _is_legal(
-    kind: Ints8, rank: int, begin: int, end: int, each: float, share: float, limit: float
-) -> bool:
+def _is_legal(kind: Ints8, rank: int, begin: int, end: int, memory: StageMemory) -> bool:
     """Whether a rank is in order and within its limit after its operations in ``begin:end``."""
+    each, share, limit = memory.activation[rank], memory.w_share, memory.limit[rank]
     forward = 0
     backward = 0
     weight = 0
@@ -76,21 +101,14 @@ def _move(kind: Ints8, rank: int, source: int, target: int) -> None:
 
 
 @helper
-def _objective(
-    kind: Ints8,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    since_ps: Ints,
-    most_ps: int,
-    end_ps: Ints,
-    state: Ints,
-) -> int:
+def _objective(kind: Ints8, times: StageTimes, most_ps: int, end_ps: Ints, state: Ints) -> int:
     """Replay legal texts; ``NONE`` where they wait for ever or come to more than ``most_ps``.
 
     ``state`` int64[pp, 5] is scratch: operations done of each kind, the end of the last one, and
     the work left; ``end_ps`` int64[pp, 2, microbatches] has the ends of F and B.
     """
+    duration_ps, since_ps = times.duration_ps, times.since_ps
+    to_next_ps, to_previous_ps = times.to_next_ps, times.to_previous_ps
     pp, each = kind.shape
     microbatches = each // 3
     for rank in range(pp):
@@ -139,16 +157,18 @@ def _objective(
     return int(objective)
 
 
+@helper
+def _copy(source: Ints8, target: Ints8) -> None:
+    for rank in range(source.shape[0]):
+        for place in range(source.shape[1]):
+            target[rank, place] = source[rank, place]
+
+
 @kernel
 def anneal(
     kind: Ints8,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    since_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    times: StageTimes,
+    memory: StageMemory,
     least_ps: int,
     threshold_ps: float,
     moves: int,
@@ -160,18 +180,10 @@ def anneal(
     ----------
     kind : int8[pp, each]
         Operations of the rank of each stage; replaced by the best that was found.
-    duration_ps : int64[pp, 3]
-        F, B and W of each stage.
-    to_next_ps, to_previous_ps : int64[pp]
-        Latencies between stages.
-    since_ps : int64[pp]
-        The objective is the largest ``end - since_ps`` of any rank.
-    activation : float64[pp]
-        What F adds.
-    w_share : float
-        Share of it that W frees; B frees the rest.
-    limit : float64[pp]
-        The most that each rank may hold.
+    times : StageTimes
+        What the operations take.
+    memory : StageMemory
+        What the ranks hold, and may hold.
     least_ps : int
         A bound; the search ends where it is met.
     threshold_ps : float
@@ -190,11 +202,9 @@ def anneal(
     end_ps = np.empty((pp, 2, each // 3), np.int64)
     state = np.empty((pp, 5), np.int64)
     for rank in range(pp):
-        if not _is_legal(kind, rank, 0, each, activation[rank], w_share, limit[rank]):
+        if not _is_legal(kind, rank, 0, each, memory):
             return NONE
-    current = _objective(
-        kind, duration_ps, to_next_ps, to_previous_ps, since_ps, MAX_PS, end_ps, state
-    )
+    current = _objective(kind, times, MAX_PS, end_ps, state)
     if current == NONE:
         return NONE
     best = current
@@ -218,35 +228,14 @@ def anneal(
         worse = threshold_ps * (1.0 - step / moves) * (random / 4294967296.0)
         _move(kind, rank, source, target)
         found = NONE
-        if _is_legal(
-            kind,
-            rank,
-            min(source, target),
-            max(source, target) + 1,
-            activation[rank],
-            w_share,
-            limit[rank],
-        ):
-            found = _objective(
-                kind,
-                duration_ps,
-                to_next_ps,
-                to_previous_ps,
-                since_ps,
-                current + int(worse),
-                end_ps,
-                state,
-            )
+        if _is_legal(kind, rank, min(source, target), max(source, target) + 1, memory):
+            found = _objective(kind, times, current + int(worse), end_ps, state)
         if found == NONE:
             _move(kind, rank, target, source)
             continue
         current = found
         if current < best:
             best = current
-            for i in range(pp):
-                for j in range(each):
-                    kept[i, j] = kind[i, j]
-    for i in range(pp):
-        for j in range(each):
-            kind[i, j] = kept[i, j]
+            _copy(kind, kept)
+    _copy(kept, kind)
     return best

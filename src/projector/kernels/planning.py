@@ -23,9 +23,11 @@ Units
     times int64 picoseconds, memory in any one unit in float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from projector.arrays import Floats, Ints, Ints8
+from projector.arrays import Flags, Floats, Ints, Ints8
 
 from ._jit import helper, kernel
 
@@ -41,6 +43,65 @@ quarters of W's own duration away; 0 starts it at once."""
 
 ROUNDING = 1.0 + 2.0**-40
 """Sums of shares of memory may end a rounding error above a limit that they meet."""
+
+
+class Candidates(NamedTuple):
+    """Sequences of F and B, n of them."""
+
+    offset: Ints
+    """``int64[n, pp, 2, vpp]``: keys of F and B of the first microbatch."""
+    shape: Ints
+    """``int64[n, 6]``: ``INTERVAL`` to ``PATIENCE``."""
+
+    def pick(self, index: Ints) -> "Candidates":
+        """Return some of the candidates."""
+        return Candidates(self.offset[index], self.shape[index])
+
+
+class StageCosts(NamedTuple):
+    """Times and memory of virtual stages in model order, and what ranks may hold."""
+
+    duration_ps: Ints
+    """``int64[3, stages]``: F, B and W of one microbatch. All of a plan together must end before
+    ``NEVER // 8``."""
+    to_next_ps: Ints
+    """``int64[stages]``: latency from each virtual stage to the next, on another rank."""
+    to_previous_ps: Ints
+    """``int64[stages]``: the same to the one before."""
+    activation: Floats
+    """``float64[stages]``: what one microbatch leaves in a stage from F on."""
+    w_share: float
+    """Share of it that stays from B until W."""
+    limit: Floats
+    """``float64[pp]``: the most that a rank may hold."""
+
+
+class OrderColumns(NamedTuple):
+    """Operations of every rank, one after the other."""
+
+    kind: Ints8
+    """``int8[pp, 3 * vpp * microbatches]``"""
+    chunk: Ints
+    """``int64[pp, 3 * vpp * microbatches]``"""
+    microbatch: Ints
+    """``int64[pp, 3 * vpp * microbatches]``"""
+
+
+class _State(NamedTuple):
+    """What has been laid out of one candidate."""
+
+    rank_of: Ints
+    """``int64[stages]``: rank of each virtual stage."""
+    done: Ints
+    """``int64[3, stages]``: operations of each kind."""
+    held: Floats
+    """``float64[pp]``: memory of each rank."""
+    position: Ints
+    """``int64[pp]``: operations of each rank."""
+    clock: Ints
+    """``int64[2 * leaves]``: when each rank decides next; see `_decide_at`."""
+    waits: Flags
+    """``bool[pp]``: whether a rank waits for something to arrive."""
 
 
 @helper
@@ -121,11 +182,16 @@ def _waiting_weight(rank: int, stage_of: Ints, count: Ints) -> int:
 
 
 @helper
-def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
-    """Forget the candidate before; return the rank of each virtual stage."""
+def _begin(stage_of: Ints, ready: Ints, span: Ints) -> _State:
+    """Forget the candidate before."""
     num_ranks, num_chunks = stage_of.shape
     rank_of = np.empty(num_ranks * num_chunks, np.int64)
+    leaves = 1
+    while leaves < num_ranks:
+        leaves *= 2
+    clock = np.full(2 * leaves, NEVER)
     for rank in range(num_ranks):
+        _decide_at(clock, rank, 0)
         span[0, rank] = NEVER
         span[1, rank] = 0
         for c in range(num_chunks):
@@ -134,7 +200,14 @@ def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
         for m in range(ready.shape[2]):
             ready[FORWARD, stage, m] = 0 if stage == 0 else NEVER
             ready[BACKWARD, stage, m] = NEVER
-    return rank_of
+    return _State(
+        rank_of,
+        np.zeros((3, rank_of.shape[0]), np.int64),
+        np.zeros(num_ranks),
+        np.zeros(num_ranks, np.int64),
+        clock,
+        np.zeros(num_ranks, np.bool_),
+    )
 
 
 @helper
@@ -152,112 +225,129 @@ def _arrival(
 
 
 @helper
+def _choose(
+    rank: int,
+    now: int,
+    stage_of: Ints,
+    offset: Ints,
+    shape: Ints,
+    costs: StageCosts,
+    ready: Ints,
+    state: _State,
+) -> tuple[int, int, int]:
+    """Return kind and chunk of what a rank runs now; chunk -1 where it waits, and until when."""
+    microbatches = ready.shape[2]
+    k, c = _next_in_sequence(rank, stage_of, offset, shape, state.done, microbatches)
+    arrives = NEVER
+    if k >= 0:
+        stage = stage_of[rank, c]
+        has_room = state.held[rank] + costs.activation[stage] <= costs.limit[rank] * ROUNDING
+        arrives = _arrival(k, stage, state.done, ready, has_room)
+    if arrives <= now:
+        return k, c, now
+    c = _waiting_weight(rank, stage_of, state.done)
+    if c >= 0:
+        patience = shape[PATIENCE] * costs.duration_ps[WEIGHT, stage_of[rank, c]]
+        if 4 * (min(arrives, NEVER // 8) - now) < patience:
+            c = -1
+    return WEIGHT, c, arrives
+
+
+@helper
+def _append(
+    rank: int,
+    k: int,
+    c: int,
+    m: int,
+    now: int,
+    end: int,
+    order: OrderColumns,
+    span: Ints,
+    state: _State,
+) -> None:
+    """Let a rank run an operation from ``now`` to ``end``."""
+    place = state.position[rank]
+    if place == 0:
+        span[0, rank] = now
+    span[1, rank] = end
+    order.kind[rank, place] = k
+    order.chunk[rank, place] = c
+    order.microbatch[rank, place] = m
+    state.position[rank] += 1
+    _decide_at(state.clock, rank, end)
+    state.waits[rank] = False
+
+
+@helper
+def _hand_on(
+    rank: int, k: int, stage: int, m: int, end: int, costs: StageCosts, ready: Ints, state: _State
+) -> None:
+    """Count an operation and its memory, and note when what waits for it can run."""
+    state.done[k, stage] += 1
+    target = stage
+    latency = np.int64(0)
+    if k == FORWARD:
+        state.held[rank] += costs.activation[stage]
+        target = stage + 1
+        latency = costs.to_next_ps[stage]
+    elif k == BACKWARD:
+        state.held[rank] -= costs.activation[stage] * (1.0 - costs.w_share)
+        target = stage - 1
+        latency = costs.to_previous_ps[stage]
+    else:
+        state.held[rank] -= costs.activation[stage] * costs.w_share
+        return
+    if target == state.rank_of.shape[0]:
+        ready[BACKWARD, stage, m] = end
+    elif target >= 0:
+        other = state.rank_of[target]
+        arrival = end if other == rank else end + latency
+        ready[k, target, m] = arrival
+        if state.waits[other] and arrival < state.clock[state.clock.shape[0] // 2 + other]:
+            _decide_at(state.clock, other, arrival)
+
+
+@helper
 def _plan(
     stage_of: Ints,
     offset: Ints,
     shape: Ints,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    costs: StageCosts,
     ready: Ints,
-    kind: Ints8,
-    chunk: Ints,
-    microbatch: Ints,
+    order: OrderColumns,
     span: Ints,
 ) -> bool:
     """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
-    num_ranks, num_chunks = stage_of.shape
-    stages = num_ranks * num_chunks
-    microbatches = ready.shape[2]
-    rank_of = _reset(stage_of, ready, span)
-    count = np.zeros((3, stages), np.int64)
-    held = np.zeros(num_ranks)
-    position = np.zeros(num_ranks, np.int64)
-    leaves = 1
-    while leaves < num_ranks:
-        leaves *= 2
-    clock = np.full(2 * leaves, NEVER)
-    for rank in range(num_ranks):
-        _decide_at(clock, rank, 0)
-    waits = np.zeros(num_ranks, np.bool_)
-
-    left = kind.shape[0] * kind.shape[1]
+    state = _begin(stage_of, ready, span)
+    clock = state.clock
+    left = order.kind.shape[0] * order.kind.shape[1]
     while left > 0:
         # Ranks decide in the order of their times, so that everything that has arrived is known.
         rank = _earliest(clock)
-        now = clock[leaves + rank]
+        now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
-        k, c = _next_in_sequence(rank, stage_of, offset, shape, count, microbatches)
-        arrives = NEVER
-        if k >= 0:
-            stage = stage_of[rank, c]
-            has_room = held[rank] + activation[stage] <= limit[rank] * ROUNDING
-            arrives = _arrival(k, stage, count, ready, has_room)
-        if arrives > now:
-            c = _waiting_weight(rank, stage_of, count)
-            patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
-            if c < 0 or 4 * (min(arrives, NEVER // 8) - now) < patience:
-                _decide_at(clock, rank, arrives)
-                waits[rank] = True
-                continue
-            k = WEIGHT
-        stage = stage_of[rank, c]
-        m = count[k, stage]
-        end = now + duration_ps[k, stage]
-        if position[rank] == 0:
-            span[0, rank] = now
-        span[1, rank] = end
-        kind[rank, position[rank]] = k
-        chunk[rank, position[rank]] = c
-        microbatch[rank, position[rank]] = m
-        position[rank] += 1
-        count[k, stage] += 1
-        _decide_at(clock, rank, end)
-        waits[rank] = False
-        left -= 1
-        target = stage
-        latency = np.int64(0)
-        if k == FORWARD:
-            held[rank] += activation[stage]
-            target = stage + 1
-            latency = to_next_ps[stage]
-        elif k == BACKWARD:
-            held[rank] -= activation[stage] * (1.0 - w_share)
-            target = stage - 1
-            latency = to_previous_ps[stage]
-        else:
-            held[rank] -= activation[stage] * w_share
+        k, c, until = _choose(rank, now, stage_of, offset, shape, costs, ready, state)
+        if c < 0:
+            _decide_at(clock, rank, until)
+            state.waits[rank] = True
             continue
-        if target == stages:
-            ready[BACKWARD, stage, m] = end
-        elif target >= 0:
-            other = rank_of[target]
-            arrival = end if other == rank else end + latency
-            ready[k, target, m] = arrival
-            if waits[other] and arrival < clock[leaves + other]:
-                _decide_at(clock, other, arrival)
+        stage = stage_of[rank, c]
+        m = state.done[k, stage]
+        end = now + costs.duration_ps[k, stage]
+        _append(rank, k, c, m, now, end, order, span, state)
+        _hand_on(rank, k, stage, m, end, costs, ready, state)
+        left -= 1
     return True
 
 
 @kernel
 def plan_candidates(
     stage_of: Ints,
-    offset: Ints,
-    shape: Ints,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    candidates: Candidates,
+    costs: StageCosts,
     ready: Ints,
-    kind: Ints8,
-    chunk: Ints,
-    microbatch: Ints,
+    order: OrderColumns,
     makespan_ps: Ints,
     period_ps: Ints,
 ) -> None:
@@ -267,34 +357,22 @@ def plan_candidates(
     ----------
     stage_of : int64[pp, vpp]
         Virtual stage, in model order, that a chunk of a rank holds.
-    offset : int64[n, pp, 2, vpp]
-        Keys of F and B of the first microbatch.
-    shape : int64[n, 6]
-        ``INTERVAL`` to ``PATIENCE``.
-    duration_ps : int64[3, stages]
-        F, B and W of one microbatch. All of a plan together must end before ``NEVER // 8``.
-    to_next_ps, to_previous_ps : int64[stages]
-        Latency from each virtual stage to the next and the one before, on another rank.
-    activation : float64[stages]
-        What one microbatch leaves in a stage from F on.
-    w_share : float
-        Share of it that stays from B until W.
-    limit : float64[pp]
-        The most that a rank may hold.
+    candidates : Candidates
+        The n sequences.
+    costs : StageCosts
+        What they are laid out with.
     ready : int64[2, stages, microbatches]
         Scratch.
-    kind, chunk, microbatch : [pp, 3 * vpp * microbatches]
+    order : OrderColumns
         Output: the operations of each rank in the last candidate.
     makespan_ps, period_ps : int64[n]
         Output: last end minus first start, and the longest span of one rank; ``NEVER`` where the
         memory does not suffice for the sequence.
     """
     span = np.empty((2, stage_of.shape[0]), np.int64)
-    for n in range(offset.shape[0]):
-        done = _plan(
-            stage_of, offset[n], shape[n], duration_ps, to_next_ps, to_previous_ps, activation,
-            w_share, limit, ready, kind, chunk, microbatch, span,
-        )  # fmt: skip
+    for n in range(candidates.offset.shape[0]):
+        offset, shape = candidates.offset[n], candidates.shape[n]
+        done = _plan(stage_of, offset, shape, costs, ready, order, span)
         makespan_ps[n] = NEVER
         period_ps[n] = NEVER
         if done:
