@@ -69,9 +69,10 @@ def _next_random(state: int) -> int:
 
 
 @helper
-def _is_legal(kind: Ints8, rank: int, begin: int, end: int, memory: StageMemory) -> bool:
+def _is_legal(
+    kind: Ints8, rank: int, begin: int, end: int, each: float, share: float, limit: float
+) -> bool:
     """Whether a rank is in order and within its limit after its operations in ``begin:end``."""
-    each, share, limit = memory.activation[rank], memory.w_share, memory.limit[rank]
     forward = 0
     backward = 0
     weight = 0
@@ -101,14 +102,21 @@ def _move(kind: Ints8, rank: int, source: int, target: int) -> None:
 
 
 @helper
-def _objective(kind: Ints8, times: StageTimes, most_ps: int, end_ps: Ints, state: Ints) -> int:
+def _objective(
+    kind: Ints8,
+    duration_ps: Ints,
+    to_next_ps: Ints,
+    to_previous_ps: Ints,
+    since_ps: Ints,
+    most_ps: int,
+    end_ps: Ints,
+    state: Ints,
+) -> int:
     """Replay legal texts; ``NONE`` where they wait for ever or come to more than ``most_ps``.
 
     ``state`` int64[pp, 5] is scratch: operations done of each kind, the end of the last one, and
     the work left; ``end_ps`` int64[pp, 2, microbatches] has the ends of F and B.
     """
-    duration_ps, since_ps = times.duration_ps, times.since_ps
-    to_next_ps, to_previous_ps = times.to_next_ps, times.to_previous_ps
     pp, each = kind.shape
     microbatches = each // 3
     for rank in range(pp):
@@ -198,13 +206,17 @@ def anneal(
     int
         The objective of the best, ``NONE`` where the order to begin with is not legal.
     """
+    duration_ps, to_next_ps, to_previous_ps, since_ps = times
+    activation, w_share, limit = memory
     pp, each = kind.shape
     end_ps = np.empty((pp, 2, each // 3), np.int64)
     state = np.empty((pp, 5), np.int64)
     for rank in range(pp):
-        if not _is_legal(kind, rank, 0, each, memory):
+        if not _is_legal(kind, rank, 0, each, activation[rank], w_share, limit[rank]):
             return NONE
-    current = _objective(kind, times, MAX_PS, end_ps, state)
+    current = _objective(
+        kind, duration_ps, to_next_ps, to_previous_ps, since_ps, MAX_PS, end_ps, state
+    )
     if current == NONE:
         return NONE
     best = current
@@ -228,8 +240,12 @@ def anneal(
         worse = threshold_ps * (1.0 - step / moves) * (random / 4294967296.0)
         _move(kind, rank, source, target)
         found = NONE
-        if _is_legal(kind, rank, min(source, target), max(source, target) + 1, memory):
-            found = _objective(kind, times, current + int(worse), end_ps, state)
+        begin, end = min(source, target), max(source, target) + 1
+        if _is_legal(kind, rank, begin, end, activation[rank], w_share, limit[rank]):
+            most_ps = current + int(worse)
+            found = _objective(
+                kind, duration_ps, to_next_ps, to_previous_ps, since_ps, most_ps, end_ps, state
+            )
         if found == NONE:
             _move(kind, rank, target, source)
             continue

@@ -324,15 +324,19 @@ def replay_batch(line: Line, times: OperationTimes, end_ps: Ints, replays: Repla
         ``OK``, or ``OUT_OF_RANGE`` where a time is negative or too long; outputs then mean
         nothing.
     """
-    columns, duration_ps = line.line, times.duration_ps
-    num_ranks, num_chunks = line.last_backward_slot.shape
+    columns, used, uses, latency_uses = line.line, line.used, line.uses, line.latency_uses
+    first_slot, last_slot = line.first_slot, line.last_slot
+    last_backward_slot = line.last_backward_slot
+    duration_ps, p2p_ps, which = times
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
+    num_ranks, num_chunks = last_backward_slot.shape
     latency_ps = np.empty(1 + 2 * num_ranks * num_chunks, np.int64)
     end_ps[0] = 0
-    for config in range(times.which.shape[0]):
-        row = times.which[config]
-        if not load_latencies(times.p2p_ps, row, latency_ps):
+    for config in range(which.shape[0]):
+        row = which[config]
+        if not load_latencies(p2p_ps, row, latency_ps):
             return OUT_OF_RANGE
-        if total_ps(duration_ps, row, line.used, line.uses, latency_ps, line.latency_uses) < 0.0:
+        if total_ps(duration_ps, row, used, uses, latency_ps, latency_uses) < 0.0:
             return OUT_OF_RANGE
 
         for i in range(columns.shape[0]):
@@ -343,18 +347,16 @@ def replay_batch(line: Line, times: OperationTimes, end_ps: Ints, replays: Repla
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
 
-        write_busy(
-            duration_ps, row, line.used, line.uses, num_chunks * 9, config, replays.rank_busy_ps
-        )
+        write_busy(duration_ps, row, used, uses, num_chunks * 9, config, rank_busy_ps)
         for rank in range(num_ranks):
-            first = line.first_slot[rank]
-            replays.rank_start_ps[config, rank] = (
+            first = first_slot[rank]
+            rank_start_ps[config, rank] = (
                 end_ps[first] - duration_ps[row, columns[first - 1, DURATION]]
             )
-            replays.rank_end_ps[config, rank] = end_ps[line.last_slot[rank]]
+            rank_end_ps[config, rank] = end_ps[last_slot[rank]]
             for c in range(num_chunks):
-                last = line.last_backward_slot[rank, c]
-                replays.last_backward_end_ps[config, rank, c] = end_ps[last]
+                last = last_backward_slot[rank, c]
+                last_backward_end_ps[config, rank, c] = end_ps[last]
     return OK
 
 

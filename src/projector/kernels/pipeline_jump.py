@@ -275,34 +275,38 @@ def replay_jump(
         ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
-    duration_ps, used, uses = times.duration_ps, program.used, program.uses
-    num_ranks, num_chunks = program.last_backward.shape
-    latency_ps = np.empty(program.latency_uses.shape[0], np.int64)
-    end_ps = np.zeros(program.layout[SIZE], np.int64)
-    for config in range(times.which.shape[0]):
-        row = times.which[config]
-        if not load_latencies(times.p2p_ps, row, latency_ps):
+    prologue, period, epilogue = program.prologue, program.period, program.epilogue
+    layout, probe, used, uses = program.layout, program.probe, program.used, program.uses
+    latency_uses, first_duration = program.latency_uses, program.first_duration
+    first, last, last_backward = program.first, program.last, program.last_backward
+    duration_ps, p2p_ps, which = times
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
+    num_ranks, num_chunks = last_backward.shape
+    latency_ps = np.empty(latency_uses.shape[0], np.int64)
+    end_ps = np.zeros(layout[SIZE], np.int64)
+    for config in range(which.shape[0]):
+        row = which[config]
+        if not load_latencies(p2p_ps, row, latency_ps):
             return OUT_OF_RANGE
-        total = total_ps(duration_ps, row, used, uses, latency_ps, program.latency_uses)
+        total = total_ps(duration_ps, row, used, uses, latency_ps, latency_uses)
         if total < 0.0:
             return OUT_OF_RANGE
         if total > SAFE_PS:
             return UNSURE
 
-        _run(program.prologue, 0, latency_ps, duration_ps, row, end_ps)
+        _run(prologue, 0, latency_ps, duration_ps, row, end_ps)
         for rank in range(num_ranks):
-            replays.rank_start_ps[config, rank] = (
-                end_ps[program.first[rank]] - duration_ps[row, program.first_duration[rank]]
+            rank_start_ps[config, rank] = (
+                end_ps[first[rank]] - duration_ps[row, first_duration[rank]]
             )
         periods_run[config] = _run_periods(
-            program.period, program.probe, program.layout, latency_ps, duration_ps, row, end_ps
+            period, probe, layout, latency_ps, duration_ps, row, end_ps
         )
-        _run(program.epilogue, 0, latency_ps, duration_ps, row, end_ps)
+        _run(epilogue, 0, latency_ps, duration_ps, row, end_ps)
 
-        write_busy(duration_ps, row, used, uses, num_chunks * 9, config, replays.rank_busy_ps)
+        write_busy(duration_ps, row, used, uses, num_chunks * 9, config, rank_busy_ps)
         for rank in range(num_ranks):
-            replays.rank_end_ps[config, rank] = end_ps[program.last[rank]]
+            rank_end_ps[config, rank] = end_ps[last[rank]]
             for c in range(num_chunks):
-                last = program.last_backward[rank, c]
-                replays.last_backward_end_ps[config, rank, c] = end_ps[last]
+                last_backward_end_ps[config, rank, c] = end_ps[last_backward[rank, c]]
     return OK

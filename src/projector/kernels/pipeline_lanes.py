@@ -203,18 +203,20 @@ def _write_lanes(
     replays: Replays,
 ) -> None:
     """Write out the ``count`` configurations of a block."""
-    num_ranks, num_chunks = program.last_backward.shape
+    first, first_duration = program.first, program.first_duration
+    last, last_backward = program.last, program.last_backward
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
+    num_ranks, num_chunks = last_backward.shape
     for lane in range(count):
         config = block + lane
         for rank in range(num_ranks):
-            replays.rank_start_ps[config, rank] = (
-                end_ps[program.first[rank], lane] - duration_ps[program.first_duration[rank], lane]
+            rank_start_ps[config, rank] = (
+                end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
             )
-            replays.rank_end_ps[config, rank] = end_ps[program.last[rank], lane]
-            replays.rank_busy_ps[config, rank] = busy_ps[rank, lane]
+            rank_end_ps[config, rank] = end_ps[last[rank], lane]
+            rank_busy_ps[config, rank] = busy_ps[rank, lane]
             for c in range(num_chunks):
-                last = program.last_backward[rank, c]
-                replays.last_backward_end_ps[config, rank, c] = end_ps[last, lane]
+                last_backward_end_ps[config, rank, c] = end_ps[last_backward[rank, c], lane]
 
 
 @kernel
@@ -236,11 +238,12 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
         ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
-    used, uses, which = program.used, program.uses, times.which
+    columns, used, uses = program.program, program.used, program.uses
+    given_ps, p2p_ps, which = times
     num_ranks, num_chunks = program.last_backward.shape
     stages = num_ranks * num_chunks
-    silent = times.p2p_ps.shape[0] == 0
-    flat_p2p_ps = times.p2p_ps.reshape(times.p2p_ps.shape[0], 2 * stages)
+    silent = p2p_ps.shape[0] == 0
+    flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
     duration_ps = np.empty((used.shape[0], LANES), np.int64)
     end_ps = np.zeros((program.num_places, LANES), np.int64)
@@ -254,18 +257,16 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
             weight = program.latency_uses[1 + i]
             fits &= _load_lanes(flat_p2p_ps, i, which, block, weight, latency_ps, 1 + i, total)
         for i in range(used.shape[0]):
-            fits &= _load_lanes(
-                times.duration_ps, used[i], which, block, uses[i], duration_ps, i, total
-            )
+            fits &= _load_lanes(given_ps, used[i], which, block, uses[i], duration_ps, i, total)
         if not fits:
             return OUT_OF_RANGE
         if total.max() > SAFE_PS:
             return UNSURE
 
         if silent:
-            _run_silent_lanes(program.program, duration_ps, end_ps)
+            _run_silent_lanes(columns, duration_ps, end_ps)
         else:
-            _run_lanes(program.program, latency_ps, duration_ps, end_ps)
+            _run_lanes(columns, latency_ps, duration_ps, end_ps)
 
         busy_ps[:] = 0
         for i in range(used.shape[0]):

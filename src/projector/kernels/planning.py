@@ -87,23 +87,6 @@ class OrderColumns(NamedTuple):
     """``int64[pp, 3 * vpp * microbatches]``"""
 
 
-class _State(NamedTuple):
-    """What has been laid out of one candidate."""
-
-    rank_of: Ints
-    """``int64[stages]``: rank of each virtual stage."""
-    done: Ints
-    """``int64[3, stages]``: operations of each kind."""
-    held: Floats
-    """``float64[pp]``: memory of each rank."""
-    position: Ints
-    """``int64[pp]``: operations of each rank."""
-    clock: Ints
-    """``int64[2 * leaves]``: when each rank decides next; see `_decide_at`."""
-    waits: Flags
-    """``bool[pp]``: whether a rank waits for something to arrive."""
-
-
 @helper
 def _shift(shape: Ints, microbatch: int, microbatches: int) -> int:
     squeezed = max(0, microbatch - (microbatches - 1 - shape[RAMP_OUT_LENGTH]))
@@ -182,16 +165,11 @@ def _waiting_weight(rank: int, stage_of: Ints, count: Ints) -> int:
 
 
 @helper
-def _begin(stage_of: Ints, ready: Ints, span: Ints) -> _State:
-    """Forget the candidate before."""
+def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
+    """Forget the candidate before; return the rank of each virtual stage."""
     num_ranks, num_chunks = stage_of.shape
     rank_of = np.empty(num_ranks * num_chunks, np.int64)
-    leaves = 1
-    while leaves < num_ranks:
-        leaves *= 2
-    clock = np.full(2 * leaves, NEVER)
     for rank in range(num_ranks):
-        _decide_at(clock, rank, 0)
         span[0, rank] = NEVER
         span[1, rank] = 0
         for c in range(num_chunks):
@@ -200,14 +178,19 @@ def _begin(stage_of: Ints, ready: Ints, span: Ints) -> _State:
         for m in range(ready.shape[2]):
             ready[FORWARD, stage, m] = 0 if stage == 0 else NEVER
             ready[BACKWARD, stage, m] = NEVER
-    return _State(
-        rank_of,
-        np.zeros((3, rank_of.shape[0]), np.int64),
-        np.zeros(num_ranks),
-        np.zeros(num_ranks, np.int64),
-        clock,
-        np.zeros(num_ranks, np.bool_),
-    )
+    return rank_of
+
+
+@helper
+def _new_clock(num_ranks: int) -> Ints:
+    """Let every rank decide at 0."""
+    leaves = 1
+    while leaves < num_ranks:
+        leaves *= 2
+    clock = np.full(2 * leaves, NEVER)
+    for rank in range(num_ranks):
+        _decide_at(clock, rank, 0)
+    return clock
 
 
 @helper
@@ -231,23 +214,25 @@ def _choose(
     stage_of: Ints,
     offset: Ints,
     shape: Ints,
-    costs: StageCosts,
+    duration_ps: Ints,
+    count: Ints,
     ready: Ints,
-    state: _State,
+    held: Floats,
+    activation: Floats,
+    limit: Floats,
 ) -> tuple[int, int, int]:
     """Return kind and chunk of what a rank runs now; chunk -1 where it waits, and until when."""
-    microbatches = ready.shape[2]
-    k, c = _next_in_sequence(rank, stage_of, offset, shape, state.done, microbatches)
+    k, c = _next_in_sequence(rank, stage_of, offset, shape, count, ready.shape[2])
     arrives = NEVER
     if k >= 0:
         stage = stage_of[rank, c]
-        has_room = state.held[rank] + costs.activation[stage] <= costs.limit[rank] * ROUNDING
-        arrives = _arrival(k, stage, state.done, ready, has_room)
+        has_room = held[rank] + activation[stage] <= limit[rank] * ROUNDING
+        arrives = _arrival(k, stage, count, ready, has_room)
     if arrives <= now:
         return k, c, now
-    c = _waiting_weight(rank, stage_of, state.done)
+    c = _waiting_weight(rank, stage_of, count)
     if c >= 0:
-        patience = shape[PATIENCE] * costs.duration_ps[WEIGHT, stage_of[rank, c]]
+        patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]]
         if 4 * (min(arrives, NEVER // 8) - now) < patience:
             c = -1
     return WEIGHT, c, arrives
@@ -261,50 +246,46 @@ def _append(
     m: int,
     now: int,
     end: int,
-    order: OrderColumns,
+    kind: Ints8,
+    chunk: Ints,
+    microbatch: Ints,
+    position: Ints,
     span: Ints,
-    state: _State,
 ) -> None:
     """Let a rank run an operation from ``now`` to ``end``."""
-    place = state.position[rank]
+    place = position[rank]
     if place == 0:
         span[0, rank] = now
     span[1, rank] = end
-    order.kind[rank, place] = k
-    order.chunk[rank, place] = c
-    order.microbatch[rank, place] = m
-    state.position[rank] += 1
-    _decide_at(state.clock, rank, end)
-    state.waits[rank] = False
+    kind[rank, place] = k
+    chunk[rank, place] = c
+    microbatch[rank, place] = m
+    position[rank] += 1
 
 
 @helper
-def _hand_on(
-    rank: int, k: int, stage: int, m: int, end: int, costs: StageCosts, ready: Ints, state: _State
+def _announce(
+    rank: int,
+    k: int,
+    stage: int,
+    m: int,
+    end: int,
+    latency: int,
+    rank_of: Ints,
+    ready: Ints,
+    clock: Ints,
+    waits: Flags,
 ) -> None:
-    """Count an operation and its memory, and note when what waits for it can run."""
-    state.done[k, stage] += 1
-    target = stage
-    latency = np.int64(0)
-    if k == FORWARD:
-        state.held[rank] += costs.activation[stage]
-        target = stage + 1
-        latency = costs.to_next_ps[stage]
-    elif k == BACKWARD:
-        state.held[rank] -= costs.activation[stage] * (1.0 - costs.w_share)
-        target = stage - 1
-        latency = costs.to_previous_ps[stage]
-    else:
-        state.held[rank] -= costs.activation[stage] * costs.w_share
-        return
-    if target == state.rank_of.shape[0]:
+    """Note when what waits for an F or B can run; ``latency`` is that to the next or the last."""
+    target = stage + 1 if k == FORWARD else stage - 1
+    if target == rank_of.shape[0]:
         ready[BACKWARD, stage, m] = end
     elif target >= 0:
-        other = state.rank_of[target]
+        other = rank_of[target]
         arrival = end if other == rank else end + latency
         ready[k, target, m] = arrival
-        if state.waits[other] and arrival < state.clock[state.clock.shape[0] // 2 + other]:
-            _decide_at(state.clock, other, arrival)
+        if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
+            _decide_at(clock, other, arrival)
 
 
 @helper
@@ -318,26 +299,48 @@ def _plan(
     span: Ints,
 ) -> bool:
     """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
-    state = _begin(stage_of, ready, span)
-    clock = state.clock
-    left = order.kind.shape[0] * order.kind.shape[1]
+    # Counting a reference for each array that is taken out of a tuple takes longer than a step.
+    duration_ps, to_next_ps, to_previous_ps, activation, w_share, limit = costs
+    kind, chunk, microbatch = order
+    num_ranks, num_chunks = stage_of.shape
+    rank_of = _reset(stage_of, ready, span)
+    clock = _new_clock(num_ranks)
+    count = np.zeros((3, num_ranks * num_chunks), np.int64)
+    held = np.zeros(num_ranks)
+    position = np.zeros(num_ranks, np.int64)
+    waits = np.zeros(num_ranks, np.bool_)
+
+    left = kind.shape[0] * kind.shape[1]
     while left > 0:
         # Ranks decide in the order of their times, so that everything that has arrived is known.
         rank = _earliest(clock)
         now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
-        k, c, until = _choose(rank, now, stage_of, offset, shape, costs, ready, state)
+        k, c, until = _choose(
+            rank, now, stage_of, offset, shape, duration_ps, count, ready, held, activation, limit
+        )
+        waits[rank] = c < 0
         if c < 0:
             _decide_at(clock, rank, until)
-            state.waits[rank] = True
             continue
         stage = stage_of[rank, c]
-        m = state.done[k, stage]
-        end = now + costs.duration_ps[k, stage]
-        _append(rank, k, c, m, now, end, order, span, state)
-        _hand_on(rank, k, stage, m, end, costs, ready, state)
+        m = count[k, stage]
+        end = now + duration_ps[k, stage]
+        _append(rank, k, c, m, now, end, kind, chunk, microbatch, position, span)
+        count[k, stage] += 1
+        _decide_at(clock, rank, end)
         left -= 1
+        if k == WEIGHT:
+            held[rank] -= activation[stage] * w_share
+        elif k == FORWARD:
+            held[rank] += activation[stage]
+            latency = to_next_ps[stage]
+            _announce(rank, k, stage, m, end, latency, rank_of, ready, clock, waits)
+        else:
+            held[rank] -= activation[stage] * (1.0 - w_share)
+            latency = to_previous_ps[stage]
+            _announce(rank, k, stage, m, end, latency, rank_of, ready, clock, waits)
     return True
 
 

@@ -267,35 +267,39 @@ def _gradients_sent_s(
 
 @helper
 def _finish_ranks(
-    jobs: StepJobs,
-    place: int,
-    replayed: Replays,
-    stages: StepStages,
-    ranks: StepRanks,
-    waiting: Ints,
+    replay: int,
+    start_ps: Ints,
+    end_ps: Ints,
+    reduce_after_s: Floats,
+    rank_first: int,
+    tied_s: float,
+    apart: int,
     finish_s: Floats,
     ends_s: Floats,
 ) -> None:
-    """Write when each rank has sent its gradients, and when its last operation has ended."""
-    replay, own_rank = jobs.replay[place], jobs.rank_first[place]
-    num_ranks, num_chunks = finish_s.shape[0], waiting.shape[0]
+    """Write when the last operation of each rank has ended, and when everything is sent.
+
+    ``finish_s`` begins as the time at which its own gradients are sent.
+    """
+    num_ranks = finish_s.shape[0]
     for r in range(num_ranks):
-        first = jobs.chunk_first[place] + r * num_chunks
-        gradients_s = _gradients_sent_s(
-            replayed.last_backward_end_ps, replay, r, stages.tail_s, first, waiting
-        )
-        end_s = replayed.rank_end_ps[replay, r] * PS
-        done_s = max(end_s, gradients_s) + ranks.reduce_after_s[own_rank + r]
+        end_s = end_ps[replay, r] * PS
+        done_s = max(end_s, finish_s[r]) + reduce_after_s[rank_first + r]
         if r == 0 or r == num_ranks - 1:
-            done_s += jobs.tied_s[place]
-        begin_s = jobs.apart[place] * replayed.rank_start_ps[replay, r] * PS
+            done_s += tied_s
+        begin_s = apart * start_ps[replay, r] * PS
         ends_s[r] = end_s - begin_s
         finish_s[r] = done_s - begin_s
 
 
 @helper
 def _find_ends(
-    finish_s: Floats, busy_ps: Ints, replay: int, ranks: StepRanks, own_rank: int
+    finish_s: Floats,
+    busy_ps: Ints,
+    replay: int,
+    optimizer_s: Floats,
+    gather_after_s: Floats,
+    own_rank: int,
 ) -> _Ends:
     """Find the ranks of one job, whose first is ``own_rank``, that decide its step."""
     ending = 0
@@ -307,7 +311,7 @@ def _find_ends(
             ending = r
         if busy_ps[replay, r] > busy_ps[replay, busiest]:
             busiest = r
-        after_s = ranks.optimizer_s[own_rank + r] + ranks.gather_after_s[own_rank + r]
+        after_s = optimizer_s[own_rank + r] + gather_after_s[own_rank + r]
         if after_s > most_after_s:
             most_after_s = after_s
             updating = r
@@ -316,41 +320,33 @@ def _find_ends(
 
 @helper
 def _write_stages(
-    chunks: Ints,
+    held: Ints,
+    rank: int,
     first: int,
     count: int,
-    stages: StepStages,
+    kind_of: Ints,
+    kind_s: Floats,
+    exposed_first_s: Floats,
     job: int,
     breakdown_s: Floats,
 ) -> tuple[float, float]:
     """Write the categories of a rank; return its launches and what data parallelism adds.
 
-    ``chunks`` are its stages, counted from ``first``; ``count`` microbatches pass through.
+    Its stages count from ``first``; ``count`` microbatches pass through them.
     """
     for term in range(BREAKDOWN_TERMS):
         breakdown_s[job, term] = 0.0
     exposed_s = 0.0
     launch_s = 0.0
-    for c in range(chunks.shape[0]):
-        kind = stages.kind[first + chunks[c]]
+    for c in range(held.shape[1]):
+        stage = first + held[rank, c]
+        kind = kind_of[stage]
         for term in range(CATEGORY_TERMS):
-            breakdown_s[job, term] += count * stages.kind_s[kind, term]
-        launch_s += count * stages.kind_s[kind, STAGE_LAUNCH]
-        exposed_s += stages.exposed_first_s[first + chunks[c]] + stages.kind_s[kind, EXPOSED_LAST]
-        exposed_s += (count - 1) * stages.kind_s[kind, EXPOSED_EACH]
+            breakdown_s[job, term] += count * kind_s[kind, term]
+        launch_s += count * kind_s[kind, STAGE_LAUNCH]
+        exposed_s += exposed_first_s[stage] + kind_s[kind, EXPOSED_LAST]
+        exposed_s += (count - 1) * kind_s[kind, EXPOSED_EACH]
     return launch_s, exposed_s
-
-
-@helper
-def _idle_ps(
-    replayed: Replays, alone: Replays, replay: int, ending: int, apart: int
-) -> tuple[int, int]:
-    """Return what a rank waits in its pipeline, and what of its span transfers add."""
-    span_ps = replayed.rank_end_ps[replay, ending] - apart * replayed.rank_start_ps[replay, ending]
-    alone_ps = alone.rank_end_ps[replay, ending] - apart * alone.rank_start_ps[replay, ending]
-    # A span can be shorter with latencies than without: its start may wait longer for them.
-    least_ps = min(span_ps, alone_ps)
-    return least_ps - alone.rank_busy_ps[replay, ending], span_ps - least_ps
 
 
 @kernel
@@ -388,32 +384,45 @@ def end_steps(
     outputs : StepOutputs
         Output: all but the peaks of memory.
     """
+    # Each array is taken out of its tuple once: that counts a reference.
+    start_ps, end_ps, _, last_ps = replayed
+    alone_start_ps, alone_end_ps, busy_ps, _ = alone
+    kind_of, kind_s, exposed_first_s, tail_s = stages
+    reduce_after_s, gather_after_s, optimizer_s = ranks
+    breakdown_s, time_s, rank, _, _ = outputs
     num_ranks, num_chunks = held.shape
     finish_s = np.empty(num_ranks)
     ends_s = np.empty(num_ranks)
     waiting = np.empty(num_chunks, np.int64)
-    breakdown_s, time_s, rank = outputs.breakdown_s, outputs.time_s, outputs.rank
-    for place in range(jobs.row.shape[0]):
-        job, replay, own_rank = jobs.row[place], jobs.replay[place], jobs.rank_first[place]
-        overhead_s = jobs.overhead_s[place]
-        _finish_ranks(jobs, place, replayed, stages, ranks, waiting, finish_s, ends_s)
-        ends = _find_ends(finish_s, alone.rank_busy_ps, replay, ranks, own_rank)
+    row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s, over_s = (
+        jobs
+    )
+    for place in range(row.shape[0]):
+        job, replay, own_rank = row[place], replay_of[place], rank_first[place]
+        apart, overhead_s = aparts[place], over_s[place]
+        for r in range(num_ranks):
+            first = chunk_first[place] + r * num_chunks
+            finish_s[r] = _gradients_sent_s(last_ps, replay, r, tail_s, first, waiting)
+        tied = tied_s[place]
+        _finish_ranks(
+            replay, start_ps, end_ps, reduce_after_s, own_rank, tied, apart, finish_s, ends_s
+        )
+        ends = _find_ends(finish_s, busy_ps, replay, optimizer_s, gather_after_s, own_rank)
         ending, updating = ends.ending, own_rank + ends.updating
 
+        first, count = stage_first[place], microbatches[place]
         launch_s, exposed_s = _write_stages(
-            held[ending],
-            jobs.stage_first[place],
-            jobs.microbatches[place],
-            stages,
-            job,
-            breakdown_s,
+            held, ending, first, count, kind_of, kind_s, exposed_first_s, job, breakdown_s
         )
-        bubble_ps, added_ps = _idle_ps(replayed, alone, replay, ending, jobs.apart[place])
+        span_ps = end_ps[replay, ending] - apart * start_ps[replay, ending]
+        alone_ps = alone_end_ps[replay, ending] - apart * alone_start_ps[replay, ending]
+        # A span can be shorter with latencies than without: its start may wait longer for them.
+        idle_ps = min(span_ps, alone_ps)
         sent_s = finish_s[ending] - ends_s[ending]
-        breakdown_s[job, BUBBLE] = bubble_ps * PS
-        breakdown_s[job, PIPELINE] = added_ps * PS
-        breakdown_s[job, DATA_PARALLEL] = exposed_s + sent_s + ranks.gather_after_s[updating]
-        breakdown_s[job, OPTIMIZER] = ranks.optimizer_s[updating]
+        breakdown_s[job, BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
+        breakdown_s[job, PIPELINE] = (span_ps - idle_ps) * PS
+        breakdown_s[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+        breakdown_s[job, OPTIMIZER] = optimizer_s[updating]
         breakdown_s[job, LAUNCH] = launch_s + overhead_s
 
         last_s = ends_s[0]
@@ -421,8 +430,8 @@ def end_steps(
             last_s = max(last_s, ends_s[r])
         time_s[job, STEP] = finish_s[ending] + ends.after_s + overhead_s
         time_s[job, LAST_OPERATION] = last_s
-        time_s[job, BUSIEST] = alone.rank_busy_ps[replay, ends.busiest] * PS
-        time_s[job, ENDING] = alone.rank_busy_ps[replay, ending] * PS
+        time_s[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
+        time_s[job, ENDING] = busy_ps[replay, ending] * PS
         rank[job, ENDING_RANK] = ending
         rank[job, BUSIEST_RANK] = ends.busiest
 
@@ -453,6 +462,7 @@ def fullest_ranks(
     outputs : StepOutputs
         Output: the peaks of memory.
     """
+    peak_bytes, peak_rank = outputs.peak_bytes, outputs.peak_rank
     for place in range(jobs.shape[0]):
         most = -1.0
         fullest = 0
@@ -461,5 +471,5 @@ def fullest_ranks(
             if peak > most:
                 most = peak
                 fullest = r
-        outputs.peak_bytes[jobs[place]] = most
-        outputs.peak_rank[jobs[place]] = fullest
+        peak_bytes[jobs[place]] = most
+        peak_rank[jobs[place]] = fullest
