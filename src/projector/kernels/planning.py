@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints, Ints8
+from projector.arrays import Floats, Ints, Ints8
 
 from ._jit import helper, kernel
 
@@ -208,37 +208,6 @@ def _arrival(
 
 
 @helper
-def _choose(
-    rank: int,
-    now: int,
-    stage_of: Ints,
-    offset: Ints,
-    shape: Ints,
-    duration_ps: Ints,
-    count: Ints,
-    ready: Ints,
-    held: Floats,
-    activation: Floats,
-    limit: Floats,
-) -> tuple[int, int, int]:
-    """Return kind and chunk of what a rank runs now; chunk -1 where it waits, and until when."""
-    k, c = _next_in_sequence(rank, stage_of, offset, shape, count, ready.shape[2])
-    arrives = NEVER
-    if k >= 0:
-        stage = stage_of[rank, c]
-        has_room = held[rank] + activation[stage] <= limit[rank] * ROUNDING
-        arrives = _arrival(k, stage, count, ready, has_room)
-    if arrives <= now:
-        return k, c, now
-    c = _waiting_weight(rank, stage_of, count)
-    if c >= 0:
-        patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]]
-        if 4 * (min(arrives, NEVER // 8) - now) < patience:
-            c = -1
-    return WEIGHT, c, arrives
-
-
-@helper
 def _append(
     rank: int,
     k: int,
@@ -264,28 +233,21 @@ def _append(
 
 
 @helper
-def _announce(
-    rank: int,
-    k: int,
-    stage: int,
-    m: int,
-    end: int,
-    latency: int,
-    rank_of: Ints,
-    ready: Ints,
-    clock: Ints,
-    waits: Flags,
-) -> None:
-    """Note when what waits for an F or B can run; ``latency`` is that to the next or the last."""
-    target = stage + 1 if k == FORWARD else stage - 1
-    if target == rank_of.shape[0]:
-        ready[BACKWARD, stage, m] = end
-    elif target >= 0:
-        other = rank_of[target]
-        arrival = end if other == rank else end + latency
-        ready[k, target, m] = arrival
-        if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
-            _decide_at(clock, other, arrival)
+def _held_by(kind: int, activation: float, w_share: float) -> float:
+    """Return what an operation adds to the memory of its rank."""
+    if kind == FORWARD:
+        return activation
+    return -(activation * ((1.0 - w_share) if kind == BACKWARD else w_share))
+
+
+@helper
+def _waiting_for(kind: int, stage: int, stages: int) -> tuple[int, int]:
+    """Return kind and stage of the F or B that waits for an operation; stage -1 without one."""
+    if kind == FORWARD and stage + 1 < stages:
+        return FORWARD, stage + 1
+    if kind == FORWARD:
+        return BACKWARD, stage
+    return BACKWARD, stage - 1 if kind == BACKWARD else -1
 
 
 @helper
@@ -299,15 +261,14 @@ def _plan(
     span: Ints,
 ) -> bool:
     """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
-    # Counting a reference for each array that is taken out of a tuple takes longer than a step.
+    # Arrays are local here: helpers with branches would count references, for most of the time.
     duration_ps, to_next_ps, to_previous_ps, activation, w_share, limit = costs
     kind, chunk, microbatch = order
-    num_ranks, num_chunks = stage_of.shape
+    num_ranks, stages = stage_of.shape[0], stage_of.size
     rank_of = _reset(stage_of, ready, span)
     clock = _new_clock(num_ranks)
-    count = np.zeros((3, num_ranks * num_chunks), np.int64)
-    held = np.zeros(num_ranks)
-    position = np.zeros(num_ranks, np.int64)
+    count = np.zeros((3, stages), np.int64)
+    held, position = np.zeros(num_ranks), np.zeros(num_ranks, np.int64)
     waits = np.zeros(num_ranks, np.bool_)
 
     left = kind.shape[0] * kind.shape[1]
@@ -317,30 +278,37 @@ def _plan(
         now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
-        k, c, until = _choose(
-            rank, now, stage_of, offset, shape, duration_ps, count, ready, held, activation, limit
-        )
-        waits[rank] = c < 0
-        if c < 0:
-            _decide_at(clock, rank, until)
-            continue
+        k, c = _next_in_sequence(rank, stage_of, offset, shape, count, ready.shape[2])
+        arrives = NEVER
+        if k >= 0:
+            stage = stage_of[rank, c]
+            has_room = held[rank] + activation[stage] <= limit[rank] * ROUNDING
+            arrives = _arrival(k, stage, count, ready, has_room)
+        if arrives > now:
+            c = _waiting_weight(rank, stage_of, count)
+            patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
+            if c < 0 or 4 * (min(arrives, NEVER // 8) - now) < patience:
+                _decide_at(clock, rank, arrives)
+                waits[rank] = True
+                continue
+            k = WEIGHT
         stage = stage_of[rank, c]
         m = count[k, stage]
         end = now + duration_ps[k, stage]
         _append(rank, k, c, m, now, end, kind, chunk, microbatch, position, span)
         count[k, stage] += 1
+        held[rank] += _held_by(k, activation[stage], w_share)
         _decide_at(clock, rank, end)
+        waits[rank] = False
         left -= 1
-        if k == WEIGHT:
-            held[rank] -= activation[stage] * w_share
-        elif k == FORWARD:
-            held[rank] += activation[stage]
-            latency = to_next_ps[stage]
-            _announce(rank, k, stage, m, end, latency, rank_of, ready, clock, waits)
-        else:
-            held[rank] -= activation[stage] * (1.0 - w_share)
-            latency = to_previous_ps[stage]
-            _announce(rank, k, stage, m, end, latency, rank_of, ready, clock, waits)
+        waiting, target = _waiting_for(k, stage, stages)
+        if target >= 0:
+            other = rank_of[target]
+            latency = to_next_ps[stage] if k == FORWARD else to_previous_ps[stage]
+            arrival = end if other == rank else end + latency
+            ready[waiting, target, m] = arrival
+            if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
+                _decide_at(clock, other, arrival)
     return True
 
 
