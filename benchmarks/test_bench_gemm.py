@@ -3,12 +3,8 @@ import numpy as np
 import pytest
 
 from projector.config.device import load_device
-from projector.kernels.gemm import (
-    MIN_SPLIT_DEPTH,
-    NUM_SPLITS,
-    gemm_time_columns,
-    sol_time_columns,
-)
+from projector.kernels.gemm import gemm_time_columns, sol_time_columns
+from projector.kernels.gemm.times import MIN_SPLIT_DEPTH, NUM_SPLITS
 from projector.lower.hardware import device_record
 
 # Ten thousand rows take a while where the kernels run as Python.

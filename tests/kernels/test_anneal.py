@@ -14,18 +14,11 @@ def codes(texts):
 
 def run(texts, times, to_next, to_previous, since, size, w_share, limit, least, *search):
     kind = codes(texts)
-    best = kernels.anneal(
-        kind,
-        np.array(times, np.int64),
-        np.array(to_next, np.int64),
-        np.array(to_previous, np.int64),
-        np.array(since, np.int64),
-        np.array(size, np.float64),
-        w_share,
-        np.array(limit, np.float64),
-        least,
-        *search,
+    stages = kernels.StageTimes(
+        *(np.array(each, np.int64) for each in (times, to_next, to_previous, since))
     )
+    memory = kernels.StageMemory(np.array(size, np.float64), w_share, np.array(limit, np.float64))
+    best = kernels.anneal(kind, stages, memory, least, *search)
     return ["".join("FBW"[code] for code in row) for row in kind.tolist()], best
 
 

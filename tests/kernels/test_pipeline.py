@@ -30,6 +30,7 @@ from projector.schedule.replay.order_times import (
     replay_batch,
     to_ps,
 )
+from projector.schedule.replay.programs import empty_replays
 from reference import pipeline as reference
 
 # Without the JIT there is no time for a search for each example.
@@ -175,16 +176,12 @@ def test_kernels_and_python_agree(seed):
     np.testing.assert_array_equal(python[1], line.slot)
 
     end = np.empty(len(order.kind) + 1, np.int64)
-    ranks = [np.empty((1, 3), np.int64) for _ in range(3)]
-    chunks = np.empty((1, 3, 2), np.int64)
+    replays = empty_replays(order, 1)
     plain = getattr(kernels.replay_batch, "py_func", kernels.replay_batch)
-    arguments = (line.line, line.used, line.uses, line.latency_uses)
-    arguments += (line.first_slot, line.last_slot, line.last_backward_slot)
-    flat = durations.reshape(1, -1)
-    which = np.zeros(1, np.int64)
-    assert plain(*arguments, flat, latencies, which, end, *ranks, chunks) == kernels.OK
+    times = kernels.OperationTimes(durations.reshape(1, -1), latencies, np.zeros(1, np.int64))
+    assert plain(line, times, end, replays) == kernels.OK
     compiled = replay_batch(order, durations, latencies)
-    for mine, theirs in zip((*ranks, chunks), compiled, strict=True):
+    for mine, theirs in zip(replays, compiled, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
     offset = np.empty(4, np.int64)

@@ -24,7 +24,12 @@ from projector.kernels import pipeline_jump
 from projector.kernels.pipeline_jump import CAPACITY, FIRST_ROW, HISTORY, PERIODS
 from projector.schedule import registry
 from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
-from projector.schedule.replay.programs import MIN_PERIODS, compile_jump, compile_line
+from projector.schedule.replay.programs import (
+    MIN_PERIODS,
+    compile_jump,
+    compile_line,
+    empty_replays,
+)
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -36,14 +41,12 @@ N = 3500 if JIT else 2 * len(FAMILIES)
 
 def run_kernel(order, durations, latencies, kernel=pipeline_jump.replay_jump):
     """Status, periods that were run, and outputs."""
-    n, pp, vpp = durations.shape[:3]
-    outputs = [np.empty((n, pp), np.int64) for _ in range(3)]
-    outputs.append(np.empty((n, pp, vpp), np.int64))
+    n = len(durations)
+    replays = empty_replays(order, n)
     periods_run = np.empty(n, np.int64)
-    program = compile_jump(order)
-    times = durations.reshape(n, -1), latencies, np.arange(n)
-    status = kernel(*program, *times, periods_run, *outputs)
-    return status, periods_run, outputs
+    times = kernels.OperationTimes(durations.reshape(n, -1), latencies, np.arange(n))
+    status = kernel(compile_jump(order), times, periods_run, replays)
+    return status, periods_run, replays
 
 
 @pytest.mark.parametrize("name", PERIODIC)

@@ -18,8 +18,8 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.schedule import registry
-from projector.schedule.replay.order_times import METHODS, empty_replays, replay_batch
-from projector.schedule.replay.programs import compile_lanes, compile_line
+from projector.schedule.replay.order_times import METHODS, replay_batch
+from projector.schedule.replay.programs import compile_lanes, compile_line, empty_replays
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -123,14 +123,12 @@ def test_kernels_and_python_agree():
     np.testing.assert_array_equal(python[1][line.last_slot], program.last)
 
     durations, latencies = random_times(order, 1, 2)
-    ranks = [np.empty((2, 2), np.int64) for _ in range(3)]
-    chunks = np.empty((2, 2, 2), np.int64)
+    replays = empty_replays(order, 2)
     plain = getattr(pipeline_lanes.replay_lanes, "py_func", pipeline_lanes.replay_lanes)
-    which = np.arange(2)
-    times = durations.reshape(2, -1), latencies, which
-    assert plain(*program, *times, *ranks, chunks) == kernels.OK
+    times = kernels.OperationTimes(durations.reshape(2, -1), latencies, np.arange(2))
+    assert plain(program, times, replays) == kernels.OK
     direct = replay_batch(order, durations, latencies, method="direct")
-    for mine, theirs in zip((*ranks, chunks), direct, strict=True):
+    for mine, theirs in zip(replays, direct, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from kernels.pipelines import random_costs
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
+from projector.kernels.planning import Candidates
 from projector.schedule import registry
 from projector.schedule.legality import check_order
 from projector.schedule.order import round_robin_stages, v_shape
 from projector.schedule.planning import candidates as planning
-from projector.schedule.planning.candidates import Candidates
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import replay
 from reference import pipeline
@@ -101,13 +101,22 @@ def test_kernel_runs_as_python():
         kernels.plan_candidates,
         getattr(kernels.plan_candidates, "py_func", kernels.plan_candidates),
     ):
-        columns = [np.empty((2, 18), np.int8), *(np.empty((2, 18), np.int64) for _ in range(2))]
+        columns = kernels.OrderColumns(
+            np.empty((2, 18), np.int8), *(np.empty((2, 18), np.int64) for _ in range(2))
+        )
         makespan, period = np.empty(1, np.int64), np.empty(1, np.int64)
+        nothing = np.zeros(4, np.int64)
         function(
-            stage_of, offset, shape, np.ones((3, 4), np.int64), np.zeros(4, np.int64),
-            np.zeros(4, np.int64), np.ones(4), 1.0, np.full(2, 9.0),
-            np.empty((2, 4, 3), np.int64), *columns, makespan, period,
-        )  # fmt: skip
+            stage_of,
+            Candidates(offset, shape),
+            kernels.StageCosts(
+                np.ones((3, 4), np.int64), nothing, nothing, np.ones(4), 1.0, np.full(2, 9.0)
+            ),
+            np.empty((2, 4, 3), np.int64),
+            columns,
+            makespan,
+            period,
+        )
         results.append([each.tolist() for each in (*columns, makespan, period)])
     assert results[0] == results[1]
 

@@ -3,8 +3,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from projector.kernels.pipeline import Replays
 from projector.kernels.step import (
     STAGE_TERMS,
+    StepJobs,
+    StepOutputs,
+    StepRanks,
+    StepStages,
     end_steps,
     fullest_ranks,
     gathered_forwards,
@@ -249,6 +254,16 @@ def ending(draw):
     return ranks, held, stages, optimizer, *numbers
 
 
+def empty_outputs(size):
+    return StepOutputs(
+        np.empty((size, 11)),
+        np.empty((size, 4)),
+        np.empty((size, 2), np.int64),
+        np.empty(size),
+        np.empty(size, np.int64),
+    )
+
+
 def run_ends(*cases, rows=None, run=None):
     """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``."""
     stage_rows, optimizer, firsts, exposed = [[0.0] * STAGE_TERMS], [0.0], [], [0.0]
@@ -270,36 +285,31 @@ def run_ends(*cases, rows=None, run=None):
     n = len(cases)
     rows = np.array(range(n) if rows is None else rows)
     size = rows.max() + 1
-    breakdown_s, time_s = np.empty((size, 11)), np.empty((size, 4))
-    rank = np.empty((size, 2), np.int64)
+    outputs = empty_outputs(size)
     end_steps(
-        rows,
-        np.array(range(n) if run is None else run),
-        *(np.array(column) for column in zip(*firsts, strict=True)),
+        StepJobs(
+            rows,
+            np.array(range(n) if run is None else run),
+            *(np.array(column) for column in zip(*firsts, strict=True)),
+            np.array([case[6] for case in cases]),
+            np.array([case[7] for case in cases], np.int64),
+            np.array([case[4] for case in cases]),
+            np.array([case[5] for case in cases]),
+        ),
         np.array(cases[0][1], np.int64),
-        np.array([case[6] for case in cases]),
-        np.array([case[7] for case in cases], np.int64),
-        start,
-        end,
-        last,
-        alone_start,
-        alone_end,
-        busy,
+        Replays(start, end, busy, last),
+        Replays(alone_start, alone_end, busy, last),
         # Kinds of stages stand the other way round.
-        np.arange(len(stage_rows))[::-1].copy(),
-        np.array(stage_rows[::-1]),
-        np.array(exposed),
-        np.array(tails),
-        np.array(reduces),
-        np.array(gathers),
-        np.array(optimizer),
-        np.array([case[4] for case in cases]),
-        np.array([case[5] for case in cases]),
-        breakdown_s,
-        time_s,
-        rank,
+        StepStages(
+            np.arange(len(stage_rows))[::-1].copy(),
+            np.array(stage_rows[::-1]),
+            np.array(exposed),
+            np.array(tails),
+        ),
+        StepRanks(np.array(reduces), np.array(gathers), np.array(optimizer)),
+        outputs,
     )
-    return time_s, breakdown_s, rank
+    return outputs.time_s, outputs.breakdown_s, outputs.rank
 
 
 @given(ending())
@@ -334,9 +344,9 @@ def test_the_fullest_rank_is_the_first_with_the_most(activations, static):
     held = np.array(activations)
     resting = np.array([9.0, static, 0.0, 1.0])
     jobs = np.arange(len(held))[::-1].copy()
-    peak_bytes, peak_rank = np.empty(len(held)), np.empty(len(held), np.int64)
-    fullest_ranks(jobs, np.ones(len(held), np.int64), resting, jobs, held, peak_bytes, peak_rank)
+    outputs = empty_outputs(len(held))
+    fullest_ranks(jobs, np.ones(len(held), np.int64), resting, jobs, held, outputs)
     for row, own in enumerate(activations):
         expected = [rest + kept for rest, kept in zip(resting[1:].tolist(), own, strict=True)]
-        assert peak_bytes[row] == max(expected)
-        assert peak_rank[row] == expected.index(max(expected))
+        assert outputs.peak_bytes[row] == max(expected)
+        assert outputs.peak_rank[row] == expected.index(max(expected))

@@ -17,8 +17,9 @@ _numba_config: Any = numba.config
 def _source_digest() -> str:
     """Hash every kernel source, so that an edited helper renews each kernel that inlines it."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode())
+    folder = Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

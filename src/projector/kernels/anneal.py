@@ -14,6 +14,8 @@ Units
     times int64 picoseconds; memory in any one unit, float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8
@@ -31,6 +33,30 @@ REACH = 3
 
 NONE = -1
 """No objective: the order is illegal, waits for ever, or is worse than asked for."""
+
+
+class StageTimes(NamedTuple):
+    """Times of stages, each on a rank of its own."""
+
+    duration_ps: Ints
+    """``int64[pp, 3]``: F, B and W."""
+    to_next_ps: Ints
+    """``int64[pp]``: latency to the next stage."""
+    to_previous_ps: Ints
+    """``int64[pp]``: latency to the stage before."""
+    since_ps: Ints
+    """``int64[pp]``: the objective is the largest ``end - since_ps`` of any rank."""
+
+
+class StageMemory(NamedTuple):
+    """Memory of stages, each on a rank of its own."""
+
+    activation: Floats
+    """``float64[pp]``: what F adds."""
+    w_share: float
+    """Share of it that W frees; B frees the rest."""
+    limit: Floats
+    """``float64[pp]``: the most that each rank may hold."""
 
 
 @helper
@@ -139,16 +165,18 @@ def _objective(
     return int(objective)
 
 
+@helper
+def _copy(source: Ints8, target: Ints8) -> None:
+    for rank in range(source.shape[0]):
+        for place in range(source.shape[1]):
+            target[rank, place] = source[rank, place]
+
+
 @kernel
 def anneal(
     kind: Ints8,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    since_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    times: StageTimes,
+    memory: StageMemory,
     least_ps: int,
     threshold_ps: float,
     moves: int,
@@ -160,18 +188,10 @@ def anneal(
     ----------
     kind : int8[pp, each]
         Operations of the rank of each stage; replaced by the best that was found.
-    duration_ps : int64[pp, 3]
-        F, B and W of each stage.
-    to_next_ps, to_previous_ps : int64[pp]
-        Latencies between stages.
-    since_ps : int64[pp]
-        The objective is the largest ``end - since_ps`` of any rank.
-    activation : float64[pp]
-        What F adds.
-    w_share : float
-        Share of it that W frees; B frees the rest.
-    limit : float64[pp]
-        The most that each rank may hold.
+    times : StageTimes
+        What the operations take.
+    memory : StageMemory
+        What the ranks hold, and may hold.
     least_ps : int
         A bound; the search ends where it is met.
     threshold_ps : float
@@ -186,6 +206,8 @@ def anneal(
     int
         The objective of the best, ``NONE`` where the order to begin with is not legal.
     """
+    duration_ps, to_next_ps, to_previous_ps, since_ps = times
+    activation, w_share, limit = memory
     pp, each = kind.shape
     end_ps = np.empty((pp, 2, each // 3), np.int64)
     state = np.empty((pp, 5), np.int64)
@@ -218,24 +240,11 @@ def anneal(
         worse = threshold_ps * (1.0 - step / moves) * (random / 4294967296.0)
         _move(kind, rank, source, target)
         found = NONE
-        if _is_legal(
-            kind,
-            rank,
-            min(source, target),
-            max(source, target) + 1,
-            activation[rank],
-            w_share,
-            limit[rank],
-        ):
+        begin, end = min(source, target), max(source, target) + 1
+        if _is_legal(kind, rank, begin, end, activation[rank], w_share, limit[rank]):
+            most_ps = current + int(worse)
             found = _objective(
-                kind,
-                duration_ps,
-                to_next_ps,
-                to_previous_ps,
-                since_ps,
-                current + int(worse),
-                end_ps,
-                state,
+                kind, duration_ps, to_next_ps, to_previous_ps, since_ps, most_ps, end_ps, state
             )
         if found == NONE:
             _move(kind, rank, target, source)
@@ -243,10 +252,6 @@ def anneal(
         current = found
         if current < best:
             best = current
-            for i in range(pp):
-                for j in range(each):
-                    kept[i, j] = kind[i, j]
-    for i in range(pp):
-        for j in range(each):
-            kind[i, j] = kept[i, j]
+            _copy(kind, kept)
+    _copy(kept, kind)
     return best

@@ -19,15 +19,28 @@ BASE_HEAD_DIM = 128.0
 """Head width that an attention kernel's own fields describe."""
 
 (
-    HEAD_DIM, FORWARD_ROWS, FORWARD_COLUMNS, BACKWARD_COLUMNS, BACKWARD_ROWS, FORWARD_SCALE,
-    BACKWARD_SCALE, MASK_ROWS,
-) = range(8)  # fmt: skip
+    HEAD_DIM,
+    FORWARD_ROWS,
+    FORWARD_COLUMNS,
+    BACKWARD_COLUMNS,
+    BACKWARD_ROWS,
+    FORWARD_SCALE,
+    BACKWARD_SCALE,
+    MASK_ROWS,
+) = range(8)
 """Columns of a row of ``attention_dims``; the scales multiply the efficiencies."""
 
 (
-    TILE_M, TILE_N, TILE_K_BYTES, TILE_EFFICIENCY, TILE_CLUSTER_M, TILE_CLUSTER_N,
-    TILE_SHARE_M, TILE_SHARE_N, TILE_UNITS,
-) = range(9)  # fmt: skip
+    TILE_M,
+    TILE_N,
+    TILE_K_BYTES,
+    TILE_EFFICIENCY,
+    TILE_CLUSTER_M,
+    TILE_CLUSTER_N,
+    TILE_SHARE_M,
+    TILE_SHARE_N,
+    TILE_UNITS,
+) = range(9)
 """Columns of a row of ``tiles``: its extents, step and efficiency; units of its cluster along M
 and N; share of a tile's rows of A and columns of B that each unit takes in itself; and compute
 units that such clusters can fill."""

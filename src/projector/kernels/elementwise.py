@@ -77,10 +77,13 @@ def elementwise_time_column(
     """
     time_s_G = np.empty(len(bytes_G))
     status = elementwise_times(
-        np.ascontiguousarray(bytes_G, np.float64), np.ascontiguousarray(flop_G, np.float64),
+        np.ascontiguousarray(bytes_G, np.float64),
+        np.ascontiguousarray(flop_G, np.float64),
         np.ascontiguousarray(exponentials_G, np.float64),
-        np.ascontiguousarray(device_G, np.int64), devices_D, time_s_G,
-    )  # fmt: skip
+        np.ascontiguousarray(device_G, np.int64),
+        devices_D,
+        time_s_G,
+    )
     if status != OK:
         msg = "an operator has no finite, non-negative time"
         raise ValueError(msg)

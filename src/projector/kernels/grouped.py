@@ -74,6 +74,28 @@ def _core_s(
     return core_s
 
 
+@helper
+def _best_tile(device: np.void, loads: Ints, tuned: int, n: float, k: float) -> tuple[int, float]:
+    """Return the tile with the shortest core, -1 without one, and its seconds for the loads."""
+    best, best_s = -1, math.inf
+    for high in range(device["num_row_tiles"]):
+        tile_m = device["row_tiles"][high]
+        if tuned > 0:
+            row_tiles = loads.shape[0] * np.ceil(tuned / tile_m)
+        else:
+            row_tiles = _row_tiles(loads, tile_m)
+        for wide in range(device["num_column_tiles"]):
+            core_s = _core_s(device, row_tiles, tile_m, device["column_tiles"][wide], n, k)
+            if core_s < best_s:
+                best_s = core_s
+                best = high * MAX_COLUMN_TILES + wide
+    if best >= 0 and tuned > 0:
+        tile_m = device["row_tiles"][best // MAX_COLUMN_TILES]
+        tile_n = device["column_tiles"][best % MAX_COLUMN_TILES]
+        best_s = _core_s(device, _row_tiles(loads, tile_m), tile_m, tile_n, n, k)
+    return best, best_s
+
+
 @kernel
 def grouped_gemm_times(
     offset_B1: Ints,
@@ -151,24 +173,8 @@ def grouped_gemm_times(
             continue
         if groups == 0 or min(n, k) == 0.0:
             continue
-        best_s = math.inf
-        for high in range(device["num_row_tiles"]):
-            tile_m = device["row_tiles"][high]
-            if tuned_L[i] > 0:
-                row_tiles = (offset_B1[s + 1] - offset_B1[s]) * np.ceil(tuned_L[i] / tile_m)
-            else:
-                row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
-            for wide in range(device["num_column_tiles"]):
-                tile_n = device["column_tiles"][wide]
-                core_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
-                if core_s < best_s:
-                    best_s = core_s
-                    tile_L[i] = high * MAX_COLUMN_TILES + wide
-        if tile_L[i] >= 0 and tuned_L[i] > 0:
-            tile_m = device["row_tiles"][tile_L[i] // MAX_COLUMN_TILES]
-            tile_n = device["column_tiles"][tile_L[i] % MAX_COLUMN_TILES]
-            row_tiles = _row_tiles(load_R[offset_B1[s] : offset_B1[s + 1]], tile_m)
-            best_s = _core_s(device, row_tiles, tile_m, tile_n, n, k)
+        loads = load_R[offset_B1[s] : offset_B1[s + 1]]
+        tile_L[i], best_s = _best_tile(device, loads, tuned_L[i], n, k)
         operand = device["operand_bytes"]
         moved = groups * n * k * operand + rows * (k * operand + n * OUTPUT_BYTES)
         memory_s = moved / device["hbm_bytes_per_s"]
@@ -197,12 +203,16 @@ def grouped_gemm_time_columns(
     """
     time_s_L, tile_L = np.empty(len(set_L)), np.empty(len(set_L), np.int64)
     status = grouped_gemm_times(
-        np.ascontiguousarray(offset_B1, np.int64), np.ascontiguousarray(load_R, np.int64),
+        np.ascontiguousarray(offset_B1, np.int64),
+        np.ascontiguousarray(load_R, np.int64),
         np.ascontiguousarray(set_L, np.int64),
         np.ascontiguousarray(extent_L2, np.int64).reshape(-1, 2),
-        np.ascontiguousarray(tuned_L, np.int64), np.ascontiguousarray(class_L, np.int64),
-        classes_K, time_s_L, tile_L,
-    )  # fmt: skip
+        np.ascontiguousarray(tuned_L, np.int64),
+        np.ascontiguousarray(class_L, np.int64),
+        classes_K,
+        time_s_L,
+        tile_L,
+    )
     if status != OK:
         msg = "a grouped GEMM has no finite, non-negative time"
         raise ValueError(msg)

@@ -17,6 +17,8 @@ Units
     times int64 picoseconds, memory bytes in float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8, Ints32
@@ -47,6 +49,64 @@ SAFE_PS = float(MAX_PS // 2)
 """Where all operations and latencies together, summed in float64, take no longer than this, no
 end is out of range: every path visits each of them once at most, and rounding is far below the
 factor of 2."""
+
+
+class Line(NamedTuple):
+    """An order compiled for replay; see :func:`compile_line`."""
+
+    line: Ints32
+    """``int32[ops, 4]``"""
+    slot: Ints
+    """``int64[ops]``: where an operation of the order stands in the line, plus one."""
+    used: Ints
+    """``int64[used]``: durations that operations have, as indices into the flattened ones,
+    ascending."""
+    uses: Ints
+    """``int64[used]``: how many operations have each of them."""
+    latency_uses: Ints
+    """``int64[1 + 2 * stages]``: how many operations wait for each latency; entry 0 is none."""
+    first_slot: Ints
+    """``int64[pp]``: slot of the first operation of each rank."""
+    last_slot: Ints
+    """``int64[pp]``: slot of the last one."""
+    last_backward_slot: Ints
+    """``int64[pp, vpp]``: slot of the last B (W, where it stands alone) of each chunk."""
+
+
+class OperationTimes(NamedTuple):
+    """Durations and latencies of n configurations, each distinct one once."""
+
+    duration_ps: Ints
+    """``int64[rows, pp * vpp * 9]``: flattened from ``[rows, pp, vpp, kind, class]``."""
+    p2p_ps: Ints
+    """``int64[rows, 2, stages]``: latency from each virtual stage to the next (row 0) and to the
+    one before (row 1). Not read between chunks of one rank. Without rows, nothing takes any
+    time."""
+    which: Ints
+    """``int64[n]``: row of both that each configuration has."""
+
+
+class Replays(NamedTuple):
+    """Times of n configurations, int64 picoseconds from the start of the first operation."""
+
+    rank_start_ps: Ints
+    """``int64[n, pp]``: start of the first operation of each rank."""
+    rank_end_ps: Ints
+    """``int64[n, pp]``: end of the last operation of each rank."""
+    rank_busy_ps: Ints
+    """``int64[n, pp]``: time each rank spends in operations."""
+    last_backward_end_ps: Ints
+    """``int64[n, pp, vpp]``: end of the last B (W, where it stands alone) of each chunk."""
+
+    @property
+    def makespan_ps(self) -> Ints:
+        """``int64[n]``: end of the last operation."""
+        longest: Ints = self.rank_end_ps.max(axis=1)
+        return longest
+
+    def rows(self, begin: int, end: int) -> "Replays":
+        """Return some of the configurations, in the same arrays."""
+        return Replays(*(column[begin:end] for column in self))
 
 
 @helper
@@ -239,23 +299,7 @@ def write_busy(
 
 
 @kernel
-def replay_batch(
-    line: Ints32,
-    used: Ints,
-    uses: Ints,
-    latency_uses: Ints,
-    first_slot: Ints,
-    last_slot: Ints,
-    last_backward_slot: Ints,
-    duration_ps: Ints,
-    p2p_ps: Ints,
-    which: Ints,
-    end_ps: Ints,
-    rank_start_ps: Ints,
-    rank_end_ps: Ints,
-    rank_busy_ps: Ints,
-    last_backward_end_ps: Ints,
-) -> int:
+def replay_batch(line: Line, times: OperationTimes, end_ps: Ints, replays: Replays) -> int:
     """Run one order with the durations of each configuration.
 
     An operation starts when the one before it on its rank has ended and its dependency has
@@ -265,31 +309,14 @@ def replay_batch(
 
     Parameters
     ----------
-    line : int32[ops, 4]
+    line : Line
         From :func:`compile_line`.
-    used : int64[used]
-        Durations that operations have, as indices into the flattened ones, ascending.
-    uses : int64[used]
-        How many operations have each of them.
-    latency_uses : int64[1 + 2 * stages]
-        How many operations wait for each latency; entry 0 is no latency.
-    first_slot, last_slot : int64[pp]
-        Slots of the first and last operation of each rank.
-    last_backward_slot : int64[pp, vpp]
-        Slot of the last B (W, where it stands alone) of each chunk.
-    duration_ps : int64[rows, pp * vpp * 9]
-        Flattened from ``[rows, pp, vpp, kind, class]``.
-    p2p_ps : int64[rows, 2, stages]
-        Latency from each virtual stage to the next (row 0) and to the one before (row 1). Not
-        read between chunks of one rank. Without rows, nothing takes any time.
-    which : int64[n]
-        Row of ``duration_ps`` and ``p2p_ps`` that each configuration has.
+    times : OperationTimes
+        Of n configurations.
     end_ps : int64[ops + 1]
         Scratch; afterwards the end of each slot in the last configuration.
-    rank_start_ps, rank_end_ps, rank_busy_ps : int64[n, pp]
-        Output: start of the first and end of the last operation, and time spent in operations.
-    last_backward_end_ps : int64[n, pp, vpp]
-        Output: when the gradients of a chunk are complete.
+    replays : Replays
+        Output.
 
     Returns
     -------
@@ -297,6 +324,11 @@ def replay_batch(
         ``OK``, or ``OUT_OF_RANGE`` where a time is negative or too long; outputs then mean
         nothing.
     """
+    columns, used, uses, latency_uses = line.line, line.used, line.uses, line.latency_uses
+    first_slot, last_slot = line.first_slot, line.last_slot
+    last_backward_slot = line.last_backward_slot
+    duration_ps, p2p_ps, which = times
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
     num_ranks, num_chunks = last_backward_slot.shape
     latency_ps = np.empty(1 + 2 * num_ranks * num_chunks, np.int64)
     end_ps[0] = 0
@@ -307,10 +339,10 @@ def replay_batch(
         if total_ps(duration_ps, row, used, uses, latency_ps, latency_uses) < 0.0:
             return OUT_OF_RANGE
 
-        for i in range(line.shape[0]):
-            arrival = end_ps[at(line[i, DEPENDENCY])] + latency_ps[at(line[i, LATENCY])]
-            started = max(end_ps[at(line[i, PREVIOUS])], arrival)
-            end = started + duration_ps[at(row), at(line[i, DURATION])]
+        for i in range(columns.shape[0]):
+            arrival = end_ps[at(columns[i, DEPENDENCY])] + latency_ps[at(columns[i, LATENCY])]
+            started = max(end_ps[at(columns[i, PREVIOUS])], arrival)
+            end = started + duration_ps[at(row), at(columns[i, DURATION])]
             if end > MAX_PS:
                 return OUT_OF_RANGE
             end_ps[i + 1] = end
@@ -319,11 +351,12 @@ def replay_batch(
         for rank in range(num_ranks):
             first = first_slot[rank]
             rank_start_ps[config, rank] = (
-                end_ps[first] - duration_ps[row, line[first - 1, DURATION]]
+                end_ps[first] - duration_ps[row, columns[first - 1, DURATION]]
             )
             rank_end_ps[config, rank] = end_ps[last_slot[rank]]
             for c in range(num_chunks):
-                last_backward_end_ps[config, rank, c] = end_ps[last_backward_slot[rank, c]]
+                last = last_backward_slot[rank, c]
+                last_backward_end_ps[config, rank, c] = end_ps[last]
     return OK
 
 

@@ -35,6 +35,8 @@ Units
     times int64 picoseconds.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Ints, Ints32
@@ -50,6 +52,8 @@ from .pipeline import (
     PREVIOUS,
     SAFE_PS,
     UNSURE,
+    OperationTimes,
+    Replays,
     at,
     load_latencies,
     total_ps,
@@ -60,6 +64,41 @@ PERIODS, HISTORY, MAX_CYCLE, CAPACITY, FIRST_ROW, SIZE = 0, 1, 2, 3, 4, 5
 """Entries of the layout: how often the period repeats; how many periods back it reads; the longest
 cycle that is looked for, in periods; how many periods are kept; where the oldest of them begins
 among the ends; how many ends there are."""
+
+
+class JumpProgram(NamedTuple):
+    """A periodic order; its columns are those of a line, with places for slots."""
+
+    prologue: Ints32
+    """``int32[ops, 5]``: places among the ends, and the place of the end."""
+    period: Ints32
+    """``int32[width, 5]``: the same, counted from where the period begins; negative places are
+    those before it."""
+    epilogue: Ints32
+    """``int32[ops, 5]``: as the prologue."""
+    layout: Ints
+    """``int64[6]``: see ``PERIODS`` and following."""
+    probe: Ints
+    """``int64[2]``: two operations of the period that are looked at first."""
+    used: Ints
+    """``int64[used]``: durations that operations have, as in a line."""
+    uses: Ints
+    """``int64[used]``: how many operations have each of them."""
+    latency_uses: Ints
+    """``int64[1 + 2 * stages]``: how many operations wait for each latency."""
+    first: Ints
+    """``int64[pp]``: place of the first operation of each rank after the prologue."""
+    first_duration: Ints
+    """``int64[pp]``: the duration that it has, as an index into the flattened ones."""
+    last: Ints
+    """``int64[pp]``: place after the epilogue of the last operation of each rank."""
+    last_backward: Ints
+    """``int64[pp, vpp]``: the same of the last B (W, where it stands alone) of each chunk."""
+
+    def expected_operations(self) -> int:
+        """Return about how many operations a replay runs: it settles in two cycles, mostly."""
+        periods = min(self.layout[PERIODS], 2 * self.layout[MAX_CYCLE])
+        return len(self.prologue) + int(periods) * len(self.period) + len(self.epilogue)
 
 
 @helper
@@ -215,54 +254,20 @@ def _run_periods(
 
 @kernel
 def replay_jump(
-    prologue: Ints32,
-    period: Ints32,
-    epilogue: Ints32,
-    layout: Ints,
-    probe: Ints,
-    used: Ints,
-    uses: Ints,
-    latency_uses: Ints,
-    first: Ints,
-    first_duration: Ints,
-    last: Ints,
-    last_backward: Ints,
-    duration_ps: Ints,
-    p2p_ps: Ints,
-    which: Ints,
-    periods_run: Ints,
-    rank_start_ps: Ints,
-    rank_end_ps: Ints,
-    rank_busy_ps: Ints,
-    last_backward_end_ps: Ints,
+    program: JumpProgram, times: OperationTimes, periods_run: Ints, replays: Replays
 ) -> int:
     """Run one order with the durations of each configuration, jumping where that is exact.
 
     Parameters
     ----------
-    prologue, epilogue : int32[ops, 5]
-        Columns of a line with places among the ends, and the place of the end.
-    period : int32[width, 5]
-        The same, counted from where the period begins; negative places are those before it.
-    layout : int64[6]
-        See ``PERIODS`` and following.
-    probe : int64[2]
-        Two operations of the period that are looked at first.
-    used, uses, latency_uses
-        As in :func:`projector.kernels.pipeline.replay_batch`.
-    first : int64[pp]
-        Places of the first operation of each rank after the prologue.
-    first_duration : int64[pp]
-        The duration that it has, as an index into the flattened ones.
-    last, last_backward : int64[pp], int64[pp, vpp]
-        Places after the epilogue of the last operation of each rank and of the last B (W, where
-        it stands alone) of each chunk.
-    duration_ps, p2p_ps, which
-        As in :func:`projector.kernels.pipeline.replay_batch`.
+    program : JumpProgram
+        The order.
+    times : OperationTimes
+        Of n configurations.
     periods_run : int64[n]
         Output: periods that were run and not jumped.
-    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps
-        Outputs, as there.
+    replays : Replays
+        Output.
 
     Returns
     -------
@@ -270,6 +275,12 @@ def replay_jump(
         ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
+    prologue, period, epilogue = program.prologue, program.period, program.epilogue
+    layout, probe, used, uses = program.layout, program.probe, program.used, program.uses
+    latency_uses, first_duration = program.latency_uses, program.first_duration
+    first, last, last_backward = program.first, program.last, program.last_backward
+    duration_ps, p2p_ps, which = times
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
     num_ranks, num_chunks = last_backward.shape
     latency_ps = np.empty(latency_uses.shape[0], np.int64)
     end_ps = np.zeros(layout[SIZE], np.int64)

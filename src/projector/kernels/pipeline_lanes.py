@@ -15,6 +15,8 @@ Units
     times int64 picoseconds.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints32
@@ -31,10 +33,34 @@ from .pipeline import (
     PREVIOUS,
     SAFE_PS,
     UNSURE,
+    OperationTimes,
+    Replays,
 )
 
 LANES = 64
 """Configurations side by side: eight vectors of AVX-512 hide what one operation costs itself."""
+
+
+class LaneProgram(NamedTuple):
+    """A line with places for slots; see :func:`compile_lanes`."""
+
+    program: Ints32
+    """``int32[ops, 5]``: with rows of ``used`` in the column of durations."""
+    num_places: int
+    used: Ints
+    """``int64[used]``: durations that operations have, as in a line."""
+    uses: Ints
+    """``int64[used]``: how many operations have each of them."""
+    latency_uses: Ints
+    """``int64[1 + 2 * stages]``: how many operations wait for each latency."""
+    first: Ints
+    """``int64[pp]``: place of the first operation of each rank."""
+    first_duration: Ints
+    """``int64[pp]``: row of ``used`` that it has."""
+    last: Ints
+    """``int64[pp]``: place of the last operation of each rank."""
+    last_backward: Ints
+    """``int64[pp, vpp]``: place of the last B (W, where it stands alone) of each chunk."""
 
 
 @kernel
@@ -166,45 +192,45 @@ def _run_silent_lanes(program: Ints32, duration_ps: Ints, end_ps: Ints) -> None:
             )
 
 
-@kernel
-def replay_lanes(
-    program: Ints32,
-    num_places: int,
-    used: Ints,
-    uses: Ints,
-    latency_uses: Ints,
-    first: Ints,
-    first_duration: Ints,
-    last: Ints,
-    last_backward: Ints,
+@helper
+def _write_lanes(
+    program: LaneProgram,
+    block: int,
+    count: int,
     duration_ps: Ints,
-    p2p_ps: Ints,
-    which: Ints,
-    rank_start_ps: Ints,
-    rank_end_ps: Ints,
-    rank_busy_ps: Ints,
-    last_backward_end_ps: Ints,
-) -> int:
+    end_ps: Ints,
+    busy_ps: Ints,
+    replays: Replays,
+) -> None:
+    """Write out the ``count`` configurations of a block."""
+    first, first_duration = program.first, program.first_duration
+    last, last_backward = program.last, program.last_backward
+    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
+    num_ranks, num_chunks = last_backward.shape
+    for lane in range(count):
+        config = block + lane
+        for rank in range(num_ranks):
+            rank_start_ps[config, rank] = (
+                end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
+            )
+            rank_end_ps[config, rank] = end_ps[last[rank], lane]
+            rank_busy_ps[config, rank] = busy_ps[rank, lane]
+            for c in range(num_chunks):
+                last_backward_end_ps[config, rank, c] = end_ps[last_backward[rank, c], lane]
+
+
+@kernel
+def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) -> int:
     """Run one order with the durations of each configuration, 64 at a time.
 
     Parameters
     ----------
-    program : int32[ops, 5]
-        From :func:`compile_lanes`, with rows of ``used`` in the column of durations.
-    num_places : int
-        Places of the program.
-    used, uses, latency_uses
-        As in :func:`projector.kernels.pipeline.replay_batch`.
-    first, last : int64[pp]
-        Places of the first and last operation of each rank.
-    first_duration : int64[pp]
-        Row of ``used`` that the first operation of each rank has.
-    last_backward : int64[pp, vpp]
-        Place of the last B (W, where it stands alone) of each chunk.
-    duration_ps, p2p_ps, which
-        As in :func:`projector.kernels.pipeline.replay_batch`.
-    rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps
-        Outputs, as there.
+    program : LaneProgram
+        The order.
+    times : OperationTimes
+        Of n configurations.
+    replays : Replays
+        Output.
 
     Returns
     -------
@@ -212,53 +238,41 @@ def replay_lanes(
         ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
-    num_ranks, num_chunks = last_backward.shape
+    columns, used, uses = program.program, program.used, program.uses
+    given_ps, p2p_ps, which = times
+    num_ranks, num_chunks = program.last_backward.shape
     stages = num_ranks * num_chunks
-    per_rank = num_chunks * 9
-    n = which.shape[0]
     silent = p2p_ps.shape[0] == 0
     flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
-    lane_duration_ps = np.empty((used.shape[0], LANES), np.int64)
-    end_ps = np.zeros((num_places, LANES), np.int64)
+    duration_ps = np.empty((used.shape[0], LANES), np.int64)
+    end_ps = np.zeros((program.num_places, LANES), np.int64)
     busy_ps = np.empty((num_ranks, LANES), np.int64)
     total = np.empty(LANES, np.float64)
 
-    for block in range(0, n, LANES):
+    for block in range(0, which.shape[0], LANES):
         total[:] = 0.0
         fits = True
         for i in range(0 if silent else 2 * stages):
-            fits &= _load_lanes(
-                flat_p2p_ps, i, which, block, latency_uses[1 + i], latency_ps, 1 + i, total
-            )
+            weight = program.latency_uses[1 + i]
+            fits &= _load_lanes(flat_p2p_ps, i, which, block, weight, latency_ps, 1 + i, total)
         for i in range(used.shape[0]):
-            fits &= _load_lanes(
-                duration_ps, used[i], which, block, uses[i], lane_duration_ps, i, total
-            )
+            fits &= _load_lanes(given_ps, used[i], which, block, uses[i], duration_ps, i, total)
         if not fits:
             return OUT_OF_RANGE
         if total.max() > SAFE_PS:
             return UNSURE
 
         if silent:
-            _run_silent_lanes(program, lane_duration_ps, end_ps)
+            _run_silent_lanes(columns, duration_ps, end_ps)
         else:
-            _run_lanes(program, latency_ps, lane_duration_ps, end_ps)
+            _run_lanes(columns, latency_ps, duration_ps, end_ps)
 
         busy_ps[:] = 0
         for i in range(used.shape[0]):
-            rank = used[i] // per_rank
+            rank = used[i] // (num_chunks * 9)
             for lane in range(LANES):
-                busy_ps[rank, lane] += uses[i] * lane_duration_ps[i, lane]
-        for lane in range(min(LANES, n - block)):
-            for rank in range(num_ranks):
-                rank_start_ps[block + lane, rank] = (
-                    end_ps[first[rank], lane] - lane_duration_ps[first_duration[rank], lane]
-                )
-                rank_end_ps[block + lane, rank] = end_ps[last[rank], lane]
-                rank_busy_ps[block + lane, rank] = busy_ps[rank, lane]
-                for c in range(num_chunks):
-                    last_backward_end_ps[block + lane, rank, c] = end_ps[
-                        last_backward[rank, c], lane
-                    ]
+                busy_ps[rank, lane] += uses[i] * duration_ps[i, lane]
+        count = min(LANES, which.shape[0] - block)
+        _write_lanes(program, block, count, duration_ps, end_ps, busy_ps, replays)
     return OK

@@ -23,6 +23,8 @@ Units
     times int64 picoseconds, memory in any one unit in float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8
@@ -41,6 +43,48 @@ quarters of W's own duration away; 0 starts it at once."""
 
 ROUNDING = 1.0 + 2.0**-40
 """Sums of shares of memory may end a rounding error above a limit that they meet."""
+
+
+class Candidates(NamedTuple):
+    """Sequences of F and B, n of them."""
+
+    offset: Ints
+    """``int64[n, pp, 2, vpp]``: keys of F and B of the first microbatch."""
+    shape: Ints
+    """``int64[n, 6]``: ``INTERVAL`` to ``PATIENCE``."""
+
+    def pick(self, index: Ints) -> "Candidates":
+        """Return some of the candidates."""
+        return Candidates(self.offset[index], self.shape[index])
+
+
+class StageCosts(NamedTuple):
+    """Times and memory of virtual stages in model order, and what ranks may hold."""
+
+    duration_ps: Ints
+    """``int64[3, stages]``: F, B and W of one microbatch. All of a plan together must end before
+    ``NEVER // 8``."""
+    to_next_ps: Ints
+    """``int64[stages]``: latency from each virtual stage to the next, on another rank."""
+    to_previous_ps: Ints
+    """``int64[stages]``: the same to the one before."""
+    activation: Floats
+    """``float64[stages]``: what one microbatch leaves in a stage from F on."""
+    w_share: float
+    """Share of it that stays from B until W."""
+    limit: Floats
+    """``float64[pp]``: the most that a rank may hold."""
+
+
+class OrderColumns(NamedTuple):
+    """Operations of every rank, one after the other."""
+
+    kind: Ints8
+    """``int8[pp, 3 * vpp * microbatches]``"""
+    chunk: Ints
+    """``int64[pp, 3 * vpp * microbatches]``"""
+    microbatch: Ints
+    """``int64[pp, 3 * vpp * microbatches]``"""
 
 
 @helper
@@ -138,6 +182,18 @@ def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
 
 
 @helper
+def _new_clock(num_ranks: int) -> Ints:
+    """Let every rank decide at 0."""
+    leaves = 1
+    while leaves < num_ranks:
+        leaves *= 2
+    clock = np.full(2 * leaves, NEVER)
+    for rank in range(num_ranks):
+        _decide_at(clock, rank, 0)
+    return clock
+
+
+@helper
 def _arrival(
     kind: int,
     stage: int,
@@ -152,46 +208,77 @@ def _arrival(
 
 
 @helper
+def _append(
+    rank: int,
+    k: int,
+    c: int,
+    m: int,
+    now: int,
+    end: int,
+    kind: Ints8,
+    chunk: Ints,
+    microbatch: Ints,
+    position: Ints,
+    span: Ints,
+) -> None:
+    """Let a rank run an operation from ``now`` to ``end``."""
+    place = position[rank]
+    if place == 0:
+        span[0, rank] = now
+    span[1, rank] = end
+    kind[rank, place] = k
+    chunk[rank, place] = c
+    microbatch[rank, place] = m
+    position[rank] += 1
+
+
+@helper
+def _held_by(kind: int, activation: float, w_share: float) -> float:
+    """Return what an operation adds to the memory of its rank."""
+    if kind == FORWARD:
+        return activation
+    return -(activation * ((1.0 - w_share) if kind == BACKWARD else w_share))
+
+
+@helper
+def _waiting_for(kind: int, stage: int, stages: int) -> tuple[int, int]:
+    """Return kind and stage of the F or B that waits for an operation; stage -1 without one."""
+    if kind == FORWARD and stage + 1 < stages:
+        return FORWARD, stage + 1
+    if kind == FORWARD:
+        return BACKWARD, stage
+    return BACKWARD, stage - 1 if kind == BACKWARD else -1
+
+
+@helper
 def _plan(
     stage_of: Ints,
     offset: Ints,
     shape: Ints,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    costs: StageCosts,
     ready: Ints,
-    kind: Ints8,
-    chunk: Ints,
-    microbatch: Ints,
+    order: OrderColumns,
     span: Ints,
 ) -> bool:
     """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
-    num_ranks, num_chunks = stage_of.shape
-    stages = num_ranks * num_chunks
-    microbatches = ready.shape[2]
+    # Arrays are local here: helpers with branches would count references, for most of the time.
+    duration_ps, to_next_ps, to_previous_ps, activation, w_share, limit = costs
+    kind, chunk, microbatch = order
+    num_ranks, stages = stage_of.shape[0], stage_of.size
     rank_of = _reset(stage_of, ready, span)
+    clock = _new_clock(num_ranks)
     count = np.zeros((3, stages), np.int64)
-    held = np.zeros(num_ranks)
-    position = np.zeros(num_ranks, np.int64)
-    leaves = 1
-    while leaves < num_ranks:
-        leaves *= 2
-    clock = np.full(2 * leaves, NEVER)
-    for rank in range(num_ranks):
-        _decide_at(clock, rank, 0)
+    held, position = np.zeros(num_ranks), np.zeros(num_ranks, np.int64)
     waits = np.zeros(num_ranks, np.bool_)
 
     left = kind.shape[0] * kind.shape[1]
     while left > 0:
         # Ranks decide in the order of their times, so that everything that has arrived is known.
         rank = _earliest(clock)
-        now = clock[leaves + rank]
+        now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
-        k, c = _next_in_sequence(rank, stage_of, offset, shape, count, microbatches)
+        k, c = _next_in_sequence(rank, stage_of, offset, shape, count, ready.shape[2])
         arrives = NEVER
         if k >= 0:
             stage = stage_of[rank, c]
@@ -208,37 +295,19 @@ def _plan(
         stage = stage_of[rank, c]
         m = count[k, stage]
         end = now + duration_ps[k, stage]
-        if position[rank] == 0:
-            span[0, rank] = now
-        span[1, rank] = end
-        kind[rank, position[rank]] = k
-        chunk[rank, position[rank]] = c
-        microbatch[rank, position[rank]] = m
-        position[rank] += 1
+        _append(rank, k, c, m, now, end, kind, chunk, microbatch, position, span)
         count[k, stage] += 1
+        held[rank] += _held_by(k, activation[stage], w_share)
         _decide_at(clock, rank, end)
         waits[rank] = False
         left -= 1
-        target = stage
-        latency = np.int64(0)
-        if k == FORWARD:
-            held[rank] += activation[stage]
-            target = stage + 1
-            latency = to_next_ps[stage]
-        elif k == BACKWARD:
-            held[rank] -= activation[stage] * (1.0 - w_share)
-            target = stage - 1
-            latency = to_previous_ps[stage]
-        else:
-            held[rank] -= activation[stage] * w_share
-            continue
-        if target == stages:
-            ready[BACKWARD, stage, m] = end
-        elif target >= 0:
+        waiting, target = _waiting_for(k, stage, stages)
+        if target >= 0:
             other = rank_of[target]
+            latency = to_next_ps[stage] if k == FORWARD else to_previous_ps[stage]
             arrival = end if other == rank else end + latency
-            ready[k, target, m] = arrival
-            if waits[other] and arrival < clock[leaves + other]:
+            ready[waiting, target, m] = arrival
+            if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
                 _decide_at(clock, other, arrival)
     return True
 
@@ -246,18 +315,10 @@ def _plan(
 @kernel
 def plan_candidates(
     stage_of: Ints,
-    offset: Ints,
-    shape: Ints,
-    duration_ps: Ints,
-    to_next_ps: Ints,
-    to_previous_ps: Ints,
-    activation: Floats,
-    w_share: float,
-    limit: Floats,
+    candidates: Candidates,
+    costs: StageCosts,
     ready: Ints,
-    kind: Ints8,
-    chunk: Ints,
-    microbatch: Ints,
+    order: OrderColumns,
     makespan_ps: Ints,
     period_ps: Ints,
 ) -> None:
@@ -267,34 +328,22 @@ def plan_candidates(
     ----------
     stage_of : int64[pp, vpp]
         Virtual stage, in model order, that a chunk of a rank holds.
-    offset : int64[n, pp, 2, vpp]
-        Keys of F and B of the first microbatch.
-    shape : int64[n, 6]
-        ``INTERVAL`` to ``PATIENCE``.
-    duration_ps : int64[3, stages]
-        F, B and W of one microbatch. All of a plan together must end before ``NEVER // 8``.
-    to_next_ps, to_previous_ps : int64[stages]
-        Latency from each virtual stage to the next and the one before, on another rank.
-    activation : float64[stages]
-        What one microbatch leaves in a stage from F on.
-    w_share : float
-        Share of it that stays from B until W.
-    limit : float64[pp]
-        The most that a rank may hold.
+    candidates : Candidates
+        The n sequences.
+    costs : StageCosts
+        What they are laid out with.
     ready : int64[2, stages, microbatches]
         Scratch.
-    kind, chunk, microbatch : [pp, 3 * vpp * microbatches]
+    order : OrderColumns
         Output: the operations of each rank in the last candidate.
     makespan_ps, period_ps : int64[n]
         Output: last end minus first start, and the longest span of one rank; ``NEVER`` where the
         memory does not suffice for the sequence.
     """
     span = np.empty((2, stage_of.shape[0]), np.int64)
-    for n in range(offset.shape[0]):
-        done = _plan(
-            stage_of, offset[n], shape[n], duration_ps, to_next_ps, to_previous_ps, activation,
-            w_share, limit, ready, kind, chunk, microbatch, span,
-        )  # fmt: skip
+    for n in range(candidates.offset.shape[0]):
+        offset, shape = candidates.offset[n], candidates.shape[n]
+        done = _plan(stage_of, offset, shape, costs, ready, order, span)
         makespan_ps[n] = NEVER
         period_ps[n] = NEVER
         if done:

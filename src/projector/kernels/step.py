@@ -6,11 +6,14 @@ Units
     seconds, float64.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Floats, Ints
 
 from ._jit import helper, kernel
+from .pipeline import Replays
 
 PS = 1e-12
 """Seconds of the tick of schedules."""
@@ -21,6 +24,92 @@ CATEGORY_TERMS = 6
 STAGE_LAUNCH, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(CATEGORY_TERMS, CATEGORY_TERMS + 4)
 """Further columns of a stage: launches of a microbatch; what data parallelism adds to the last
 backward, and to a forward and a backward between the first and the last."""
+
+BREAKDOWN_TERMS = CATEGORY_TERMS + 5
+BUBBLE, PIPELINE, DATA_PARALLEL, OPTIMIZER, LAUNCH = range(CATEGORY_TERMS, BREAKDOWN_TERMS)
+"""Columns of a breakdown behind the categories."""
+
+STEP, LAST_OPERATION, BUSIEST, ENDING = range(4)
+"""Columns of the times of a step: the step; the last operation of any rank; work of the busiest
+rank; work of the rank that ends the step. Of the ranks: ``ENDING_RANK`` and ``BUSIEST_RANK``."""
+
+ENDING_RANK, BUSIEST_RANK = range(2)
+
+
+class StepJobs(NamedTuple):
+    """Jobs whose stages are placed alike, n of them."""
+
+    row: Ints
+    """``int64[n]``: among all jobs of the batch."""
+    replay: Ints
+    """``int64[n]``: row of its replay."""
+    stage_first: Ints
+    """``int64[n]``: its first stage."""
+    rank_first: Ints
+    """``int64[n]``: its first rank."""
+    chunk_first: Ints
+    """``int64[n]``: its first chunk."""
+    microbatches: Ints
+    """``int64[n]``: of one step."""
+    apart: Ints
+    """``int64[n]``: 1 where ranks do not wait for each other between steps: each takes as long as
+    its span."""
+    tied_s: Floats
+    """``float64[n]``: sum of tied embeddings' gradients at both ends."""
+    overhead_s: Floats
+    """``float64[n]``: what no rank owns."""
+
+
+class StepStages(NamedTuple):
+    """What stages and chunks take."""
+
+    kind: Ints
+    """``int64[stages]``: row of each stage in ``kind_s``."""
+    kind_s: Floats
+    """``float64[kinds, STAGE_TERMS]``: what each kind of stage takes; see the constants above."""
+    exposed_first_s: Floats
+    """``float64[stages]``: what data parallelism adds to the first forward."""
+    tail_s: Floats
+    """``float64[chunks]``: gradient traffic left after the last backward."""
+
+
+class StepRanks(NamedTuple):
+    """What ranks take once their last backward has ended."""
+
+    reduce_after_s: Floats
+    """``float64[ranks]``: gradient traffic that nothing overlaps."""
+    gather_after_s: Floats
+    """``float64[ranks]``: parameter gathers that nothing overlaps."""
+    optimizer_s: Floats
+    """``float64[ranks]``: update."""
+
+
+class StepOutputs(NamedTuple):
+    """What `end_steps` and `fullest_ranks` write, one row for each job of the batch."""
+
+    breakdown_s: Floats
+    """``float64[all, BREAKDOWN_TERMS]``: categories, bubble, pipeline, data parallelism,
+    optimizer, launch."""
+    time_s: Floats
+    """``float64[all, 4]``: ``STEP`` to ``ENDING``."""
+    rank: Ints
+    """``int64[all, 2]``: the rank that ends the step, and the busiest."""
+    peak_bytes: Floats
+    """``float64[all]``: the most that a rank holds."""
+    peak_rank: Ints
+    """``int64[all]``: the first rank that does."""
+
+
+class _Ends(NamedTuple):
+    """Ranks of one job that decide its step."""
+
+    ending: int
+    """Has sent its gradients last."""
+    updating: int
+    """Takes the longest to update and to gather."""
+    busiest: int
+    after_s: float
+    """Update and gathers of that rank."""
 
 
 @kernel
@@ -176,34 +265,99 @@ def _gradients_sent_s(
     return channel_s if most_tail_s > 0.0 else 0.0
 
 
-@kernel
-def end_steps(
-    jobs: Ints,
-    run: Ints,
-    stage_first: Ints,
-    rank_first: Ints,
-    chunk_first: Ints,
-    held: Ints,
-    microbatches: Ints,
-    apart: Ints,
+@helper
+def _finish_ranks(
+    replay: int,
     start_ps: Ints,
     end_ps: Ints,
-    last_backward_end_ps: Ints,
-    alone_start_ps: Ints,
-    alone_end_ps: Ints,
-    alone_busy_ps: Ints,
-    kind_of_stage: Ints,
-    stage_s: Floats,
-    exposed_first_s: Floats,
-    tail_s: Floats,
     reduce_after_s: Floats,
-    gather_after_s: Floats,
+    rank_first: int,
+    tied_s: float,
+    apart: int,
+    finish_s: Floats,
+    ends_s: Floats,
+) -> None:
+    """Write when the last operation of each rank has ended, and when everything is sent.
+
+    ``finish_s`` begins as the time at which its own gradients are sent.
+    """
+    num_ranks = finish_s.shape[0]
+    for r in range(num_ranks):
+        end_s = end_ps[replay, r] * PS
+        done_s = max(end_s, finish_s[r]) + reduce_after_s[rank_first + r]
+        if r == 0 or r == num_ranks - 1:
+            done_s += tied_s
+        begin_s = apart * start_ps[replay, r] * PS
+        ends_s[r] = end_s - begin_s
+        finish_s[r] = done_s - begin_s
+
+
+@helper
+def _find_ends(
+    finish_s: Floats,
+    busy_ps: Ints,
+    replay: int,
     optimizer_s: Floats,
-    tied_s: Floats,
-    overhead_s: Floats,
+    gather_after_s: Floats,
+    own_rank: int,
+) -> _Ends:
+    """Find the ranks of one job, whose first is ``own_rank``, that decide its step."""
+    ending = 0
+    updating = 0
+    busiest = 0
+    most_after_s = -1.0
+    for r in range(finish_s.shape[0]):
+        if finish_s[r] > finish_s[ending]:
+            ending = r
+        if busy_ps[replay, r] > busy_ps[replay, busiest]:
+            busiest = r
+        after_s = optimizer_s[own_rank + r] + gather_after_s[own_rank + r]
+        if after_s > most_after_s:
+            most_after_s = after_s
+            updating = r
+    return _Ends(ending, updating, busiest, most_after_s)
+
+
+@helper
+def _write_stages(
+    held: Ints,
+    rank: int,
+    first: int,
+    count: int,
+    kind_of: Ints,
+    kind_s: Floats,
+    exposed_first_s: Floats,
+    job: int,
     breakdown_s: Floats,
-    time_s: Floats,
-    rank: Ints,
+) -> tuple[float, float]:
+    """Write the categories of a rank; return its launches and what data parallelism adds.
+
+    Its stages count from ``first``; ``count`` microbatches pass through them.
+    """
+    for term in range(BREAKDOWN_TERMS):
+        breakdown_s[job, term] = 0.0
+    exposed_s = 0.0
+    launch_s = 0.0
+    for c in range(held.shape[1]):
+        stage = first + held[rank, c]
+        kind = kind_of[stage]
+        for term in range(CATEGORY_TERMS):
+            breakdown_s[job, term] += count * kind_s[kind, term]
+        launch_s += count * kind_s[kind, STAGE_LAUNCH]
+        exposed_s += exposed_first_s[stage] + kind_s[kind, EXPOSED_LAST]
+        exposed_s += (count - 1) * kind_s[kind, EXPOSED_EACH]
+    return launch_s, exposed_s
+
+
+@kernel
+def end_steps(
+    jobs: StepJobs,
+    held: Ints,
+    replayed: Replays,
+    alone: Replays,
+    stages: StepStages,
+    ranks: StepRanks,
+    outputs: StepOutputs,
 ) -> None:
     """Let the gradients, the optimizer and the gathers follow the last backwards.
 
@@ -212,117 +366,74 @@ def end_steps(
 
     Shapes
         n       jobs whose stages are placed alike
-        runs    distinct replays of them
         all     jobs of the batch
         pp, C   ranks, and chunks of a rank
 
     Parameters
     ----------
-    jobs, run : int64[n]
-        Row of the job among all, and its replay.
-    stage_first, rank_first, chunk_first : int64[n]
-        First stage, rank and chunk of the job.
+    jobs : StepJobs
+        The n jobs.
     held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
-    microbatches : int64[n]
-        Of one step.
-    apart : int64[n]
-        1 where ranks do not wait for each other between steps: each takes as long as its span.
-    start_ps, end_ps : int64[runs, pp]
-        First and last operation of each rank.
-    last_backward_end_ps : int64[runs, pp, C]
-        Last backward of each chunk.
-    alone_start_ps, alone_end_ps, alone_busy_ps : int64[runs, pp]
-        The same without transfers, and the time in operations.
-    kind_of_stage : int64[stages]
-        Row of each stage in ``stage_s``.
-    stage_s : float64[kinds, STAGE_TERMS]
-        What each kind of stage takes; see the constants above.
-    exposed_first_s : float64[stages]
-        What data parallelism adds to the first forward.
-    tail_s : float64[chunks]
-        Gradient traffic left after the last backward.
-    reduce_after_s, gather_after_s : float64[ranks]
-        Gradient traffic and parameter gathers that nothing overlaps.
-    optimizer_s : float64[ranks]
-        Update of each rank.
-    tied_s, overhead_s : float64[n]
-        Sum of tied embeddings' gradients at both ends; what no rank owns.
-    breakdown_s : float64[all, CATEGORY_TERMS + 5]
-        Output: categories, bubble, pipeline, data parallelism, optimizer, launch.
-    time_s : float64[all, 4]
-        Output: the step; the last operation of any rank; work of the busiest rank; work of the
-        rank that ends the step.
-    rank : int64[all, 2]
-        Output: the rank that ends the step, and the busiest.
+    replayed, alone : Replays
+        Distinct replays of the jobs, and the same without transfers.
+    stages : StepStages
+        Of all jobs.
+    ranks : StepRanks
+        Of all jobs.
+    outputs : StepOutputs
+        Output: all but the peaks of memory.
     """
+    # Each array is taken out of its tuple once: that counts a reference.
+    start_ps, end_ps, _, last_ps = replayed
+    alone_start_ps, alone_end_ps, busy_ps, _ = alone
+    kind_of, kind_s, exposed_first_s, tail_s = stages
+    reduce_after_s, gather_after_s, optimizer_s = ranks
+    breakdown_s, time_s, rank, _, _ = outputs
     num_ranks, num_chunks = held.shape
     finish_s = np.empty(num_ranks)
     ends_s = np.empty(num_ranks)
     waiting = np.empty(num_chunks, np.int64)
-    for place in range(jobs.shape[0]):
-        job = jobs[place]
-        replay = run[place]
-        first = stage_first[place]
-        own_rank = rank_first[place]
-        own_chunk = chunk_first[place]
-        count = microbatches[place]
+    row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s, over_s = (
+        jobs
+    )
+    for place in range(row.shape[0]):
+        job, replay, own_rank = row[place], replay_of[place], rank_first[place]
+        apart, overhead_s = aparts[place], over_s[place]
         for r in range(num_ranks):
-            gradients_s = _gradients_sent_s(
-                last_backward_end_ps, replay, r, tail_s, own_chunk + r * num_chunks, waiting
-            )
-            end_s = end_ps[replay, r] * PS
-            done_s = max(end_s, gradients_s) + reduce_after_s[own_rank + r]
-            if r == 0 or r == num_ranks - 1:
-                done_s += tied_s[place]
-            begin_s = apart[place] * start_ps[replay, r] * PS
-            ends_s[r] = end_s - begin_s
-            finish_s[r] = done_s - begin_s
-        ending = 0
-        updating = 0
-        busiest = 0
-        most_after_s = -1.0
-        for r in range(num_ranks):
-            if finish_s[r] > finish_s[ending]:
-                ending = r
-            if alone_busy_ps[replay, r] > alone_busy_ps[replay, busiest]:
-                busiest = r
-            if optimizer_s[own_rank + r] + gather_after_s[own_rank + r] > most_after_s:
-                most_after_s = optimizer_s[own_rank + r] + gather_after_s[own_rank + r]
-                updating = r
+            first = chunk_first[place] + r * num_chunks
+            finish_s[r] = _gradients_sent_s(last_ps, replay, r, tail_s, first, waiting)
+        tied = tied_s[place]
+        _finish_ranks(
+            replay, start_ps, end_ps, reduce_after_s, own_rank, tied, apart, finish_s, ends_s
+        )
+        ends = _find_ends(finish_s, busy_ps, replay, optimizer_s, gather_after_s, own_rank)
+        ending, updating = ends.ending, own_rank + ends.updating
 
-        for term in range(CATEGORY_TERMS + 5):
-            breakdown_s[job, term] = 0.0
-        exposed_s = 0.0
-        launch_s = 0.0
-        for c in range(num_chunks):
-            stage = kind_of_stage[first + held[ending, c]]
-            for term in range(CATEGORY_TERMS):
-                breakdown_s[job, term] += count * stage_s[stage, term]
-            launch_s += count * stage_s[stage, STAGE_LAUNCH]
-            exposed_s += exposed_first_s[first + held[ending, c]] + stage_s[stage, EXPOSED_LAST]
-            exposed_s += (count - 1) * stage_s[stage, EXPOSED_EACH]
-        span_ps = end_ps[replay, ending] - apart[place] * start_ps[replay, ending]
-        alone_ps = alone_end_ps[replay, ending] - apart[place] * alone_start_ps[replay, ending]
+        first, count = stage_first[place], microbatches[place]
+        launch_s, exposed_s = _write_stages(
+            held, ending, first, count, kind_of, kind_s, exposed_first_s, job, breakdown_s
+        )
+        span_ps = end_ps[replay, ending] - apart * start_ps[replay, ending]
+        alone_ps = alone_end_ps[replay, ending] - apart * alone_start_ps[replay, ending]
         # A span can be shorter with latencies than without: its start may wait longer for them.
         idle_ps = min(span_ps, alone_ps)
-        breakdown_s[job, CATEGORY_TERMS] = (idle_ps - alone_busy_ps[replay, ending]) * PS
-        breakdown_s[job, CATEGORY_TERMS + 1] = (span_ps - idle_ps) * PS
-        breakdown_s[job, CATEGORY_TERMS + 2] = (
-            exposed_s + (finish_s[ending] - ends_s[ending]) + gather_after_s[own_rank + updating]
-        )
-        breakdown_s[job, CATEGORY_TERMS + 3] = optimizer_s[own_rank + updating]
-        breakdown_s[job, CATEGORY_TERMS + 4] = launch_s + overhead_s[place]
+        sent_s = finish_s[ending] - ends_s[ending]
+        breakdown_s[job, BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
+        breakdown_s[job, PIPELINE] = (span_ps - idle_ps) * PS
+        breakdown_s[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+        breakdown_s[job, OPTIMIZER] = optimizer_s[updating]
+        breakdown_s[job, LAUNCH] = launch_s + overhead_s
 
         last_s = ends_s[0]
         for r in range(num_ranks):
             last_s = max(last_s, ends_s[r])
-        time_s[job, 0] = finish_s[ending] + most_after_s + overhead_s[place]
-        time_s[job, 1] = last_s
-        time_s[job, 2] = alone_busy_ps[replay, busiest] * PS
-        time_s[job, 3] = alone_busy_ps[replay, ending] * PS
-        rank[job, 0] = ending
-        rank[job, 1] = busiest
+        time_s[job, STEP] = finish_s[ending] + ends.after_s + overhead_s
+        time_s[job, LAST_OPERATION] = last_s
+        time_s[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
+        time_s[job, ENDING] = busy_ps[replay, ending] * PS
+        rank[job, ENDING_RANK] = ending
+        rank[job, BUSIEST_RANK] = ends.busiest
 
 
 @kernel
@@ -332,8 +443,7 @@ def fullest_ranks(
     static_bytes: Floats,
     held: Ints,
     activation_bytes: Floats,
-    peak_bytes: Floats,
-    peak_rank: Ints,
+    outputs: StepOutputs,
 ) -> None:
     """Find the rank of each job that holds the most.
 
@@ -349,9 +459,10 @@ def fullest_ranks(
         Row of its activations.
     activation_bytes : float64[rows, pp]
         The most that each rank holds of them.
-    peak_bytes, peak_rank : float64[all], int64[all]
-        Output: the most that a rank holds, and the first that does.
+    outputs : StepOutputs
+        Output: the peaks of memory.
     """
+    peak_bytes, peak_rank = outputs.peak_bytes, outputs.peak_rank
     for place in range(jobs.shape[0]):
         most = -1.0
         fullest = 0

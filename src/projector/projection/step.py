@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from projector.kernels import step as kernels
 from projector.kernels.grouping import distinct_pairs, group_rows
+from projector.kernels.pipeline import Replays
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.data_parallel import StageTimes
 from projector.projection.memory_columns import StateMemory
@@ -17,14 +18,8 @@ from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-from projector.schedule.replay.order_times import (
-    Replays,
-    compile_peaks,
-    empty_replays,
-    peak_bytes,
-    replay_batch,
-    to_ps,
-)
+from projector.schedule.replay.order_times import compile_peaks, peak_bytes, replay_batch, to_ps
+from projector.schedule.replay.programs import empty_replays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -184,7 +179,7 @@ def step_inputs(
 def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -> Steps:
     """Replay the pipelines, those that share an order together, and end the steps."""
     num = len(order_of_job)
-    outputs = _Outputs(
+    outputs = kernels.StepOutputs(
         breakdown_s=np.empty((num, len(BREAKDOWN))),
         time_s=np.empty((num, 4)),
         rank=np.empty((num, 2), np.int64),
@@ -209,16 +204,6 @@ def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -
         peak_bytes=outputs.peak_bytes,
         peak_rank=outputs.peak_rank,
     )
-
-
-class _Outputs(NamedTuple):
-    """What kernels write of all jobs; see `kernels.step`."""
-
-    breakdown_s: Floats
-    time_s: Floats
-    rank: Ints
-    peak_bytes: Floats
-    peak_rank: Ints
 
 
 def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
@@ -290,7 +275,11 @@ def _kept_bytes(inputs: StepInputs, order: Order, placement: Placement, pipeline
 
 
 def _run_placement(
-    inputs: StepInputs, orders: Sequence[Order], jobs: Ints, order_of_job: Ints, outputs: _Outputs
+    inputs: StepInputs,
+    orders: Sequence[Order],
+    jobs: Ints,
+    order_of_job: Ints,
+    outputs: kernels.StepOutputs,
 ) -> None:
     """Replay jobs whose stages are placed alike, end their steps, and find their fullest ranks.
 
@@ -313,37 +302,28 @@ def _run_placement(
     microbatches = np.array([order.microbatches for order in orders], np.int64)
     rank_first = replicas.rank_offset.take(replica)
     kernels.end_steps(
-        jobs,
-        run,
-        replicas.stage_offset.take(replica),
-        rank_first,
-        replicas.chunk_first.take(replica),
+        kernels.StepJobs(
+            row=jobs,
+            replay=run,
+            stage_first=replicas.stage_offset.take(replica),
+            rank_first=rank_first,
+            chunk_first=replicas.chunk_first.take(replica),
+            microbatches=microbatches.take(order_of_job),
+            apart=batch.training.post_validation.take(jobs),
+            tied_s=inputs.tied_s.take(replica),
+            overhead_s=batch.cluster.step_overhead_s.take(jobs),
+        ),
         np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
-        microbatches.take(order_of_job),
-        batch.training.post_validation.take(jobs),
-        replayed.rank_start_ps,
-        replayed.rank_end_ps,
-        replayed.last_backward_end_ps,
-        alone.rank_start_ps,
-        alone.rank_end_ps,
-        alone.rank_busy_ps,
-        replicas.stage_kind,
-        inputs.kind_s,
-        inputs.times.exposed_first_s,
-        inputs.chunk_tail_s,
-        inputs.reduce_after_s,
-        inputs.gather_after_s,
-        inputs.optimizer_s,
-        inputs.tied_s.take(replica),
-        batch.cluster.step_overhead_s.take(jobs),
-        outputs.breakdown_s,
-        outputs.time_s,
-        outputs.rank,
+        replayed,
+        alone,
+        kernels.StepStages(
+            replicas.stage_kind, inputs.kind_s, inputs.times.exposed_first_s, inputs.chunk_tail_s
+        ),
+        kernels.StepRanks(inputs.reduce_after_s, inputs.gather_after_s, inputs.optimizer_s),
+        outputs,
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
-    kernels.fullest_ranks(
-        jobs, rank_first, inputs.static_bytes, held, peak, outputs.peak_bytes, outputs.peak_rank
-    )
+    kernels.fullest_ranks(jobs, rank_first, inputs.static_bytes, held, peak, outputs)
 
 
 def _replay_all(

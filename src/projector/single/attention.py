@@ -13,7 +13,7 @@ from projector.kernels.attention import (
     BOUNDS,
     HIDDEN_LOSS,
     TERMS,
-    attention_terms,
+    attention_term_columns,
     attention_time_columns,
 )
 from projector.kernels.device import MATRIX_TYPES
@@ -162,13 +162,12 @@ def project_attention(
         np.full(rows, code), np.zeros(rows, np.int64), record,
     )  # fmt: skip
     _, bound = attention_time_columns(*columns)
-    terms = np.empty((rows, len(TERMS)))
-    attention_terms(*columns, terms)
+    terms = attention_term_columns(*columns)
     rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
     per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]
     return AttentionProjection(
         profile, impl, dtype, bool(backward), rate / per_clk / MEGA, extents, bool(causal), windows,
-        {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
+        terms,
         tuple(BOUNDS[each] for each in bound), rate,
     )  # fmt: skip
 

@@ -15,18 +15,26 @@ from numpy.typing import NDArray
 from projector.config.device import Device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.errors import ConfigError, shown
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES, TILE_K_BYTES, TILE_M, TILE_N
+from projector.kernels.device import (
+    MATRIX_TYPES,
+    OPERAND_BYTES,
+    TILE_CLUSTER_M,
+    TILE_CLUSTER_N,
+    TILE_K_BYTES,
+    TILE_M,
+    TILE_N,
+    TILE_UNITS,
+)
 from projector.kernels.gemm import (
     BOUNDS,
     MAX_SPLIT_K,
     STEP_ELEMENT_BYTES,
-    TERMS,
+    GemmTerms,
     gemm_term_columns,
     gemm_time_columns,
     sol_time_columns,
 )
-from projector.kernels.gemm_documented import TERMS as WS_TERMS
-from projector.kernels.gemm_documented import Rates, ws_persistent_columns
+from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
 from projector.lower.hardware import Run, device_record, tile_row
 from projector.single.inputs import (
     DeviceLike,
@@ -114,7 +122,7 @@ class GemmCase:
         float64[gemms]
         """
         if self.model == "ws_persistent":
-            return self._ws_persistent(extents, out_bytes)[1][:, -1]
+            return self._ws_persistent(extents, out_bytes)[1][:, WsTerms._fields.index("time_s")]
         rows = len(extents)
         code, device = np.full(rows, self._code), np.zeros(rows, np.int64)
         if self.model == "sol":
@@ -135,33 +143,35 @@ class GemmCase:
         time_s, bound, choice = gemm_time_columns(*columns)
         terms = gemm_term_columns(*columns, choice)
         return [
-            self._report(extents[row], float(time_s[row]), BOUNDS[bound[row]], int(choice[row]),
-                         dict(zip(TERMS, terms[row].tolist(), strict=True)))
-            for row in range(rows)
-        ]  # fmt: skip
+            self._report(each, seconds, BOUNDS[bound[row]], int(choice[row]), GemmTerms(*parts))
+            for row, (each, seconds, parts) in enumerate(
+                zip(extents, time_s.tolist(), terms.tolist(), strict=True)
+            )
+        ]
 
     def _report(
-        self, extents: Ints, time_s: float, bound: str, choice: int, terms: dict[str, float]
+        self, extents: Ints, time_s: float, bound: str, choice: int, terms: GemmTerms
     ) -> GemmReport:
         m, n, k, batch = (int(extent) for extent in extents)
         full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
-        share, watts = terms.pop("clock_share"), terms.pop("power_w")
+        named = terms._asdict()
+        share, watts = named.pop("clock_share"), named.pop("power_w")
         if choice < 0:
             empty = {"ideal_s": 0.0}
-            return GemmReport(m, n, k, batch, 0.0, bound, "", full_clock_mhz, None, terms, empty)
+            return GemmReport(m, n, k, batch, 0.0, bound, "", full_clock_mhz, None, named, empty)
         tile, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
         row = self._record[0]["tiles"][tile]
         step = float(row[TILE_K_BYTES]) / STEP_ELEMENT_BYTES
         depth = np.ceil(np.ceil(k / step) / split) * step * split
-        tiles = terms["tiles"] / split
+        tiles = terms.tiles / split
         padded = tiles * float(row[TILE_M]) * float(row[TILE_N]) * depth / (m * n * k * batch)
-        waves = terms["waves"] * float(self._record[0]["compute_units"]) / terms["tiles"]
+        waves = terms.waves * float(self._record[0]["compute_units"]) / terms.tiles
         clock_mhz = full_clock_mhz * share
         frequency = self.device.peak_clock_mhz / clock_mhz
         factors = {"padding": float(padded), "waves": waves, "frequency": frequency}
         return GemmReport(
             m, n, k, batch, time_s, bound, self._label(tile, split), clock_mhz,
-            watts if watts > 0.0 else None, terms,
+            watts if watts > 0.0 else None, named,
             self._factors(m, n, k, batch, time_s, factors),
         )  # fmt: skip
 
@@ -226,7 +236,8 @@ class GemmCase:
             1.0 - self.l2_hit_rate,
         )
         count = int(self._record[0]["num_tiles"])
-        menu = self._record[0]["tiles"][:count][:, [TILE_M, TILE_N, 4, 5, 8]]
+        columns = [TILE_M, TILE_N, TILE_CLUSTER_M, TILE_CLUSTER_N, TILE_UNITS]  # of a `WsTile`
+        menu = self._record[0]["tiles"][:count][:, columns]
         return ws_persistent_columns(extents, out_bytes, menu, rates)
 
     def _explain_ws_persistent(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
@@ -234,7 +245,7 @@ class GemmCase:
         clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
         reports = []
         for row, (m, n, k, batch) in enumerate(extents.tolist()):
-            terms = dict(zip(WS_TERMS, columns[row].tolist(), strict=True))
+            terms = WsTerms(*columns[row].tolist())._asdict()
             time_s = terms.pop("time_s")
             parts = {
                 "memory": terms["load_s"], "compute": terms["matrix_s"],

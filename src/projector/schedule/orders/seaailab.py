@@ -13,9 +13,10 @@ import itertools
 
 import numpy as np
 
+from projector.kernels.planning import Candidates
 from projector.schedule.order import Order, round_robin_stages
 from projector.schedule.orders import zerobubble
-from projector.schedule.planning.candidates import Candidates, best_order, check_memory, fastest
+from projector.schedule.planning.candidates import best_order, check_memory, fastest
 from projector.schedule.planning.costs import Costs
 
 SLOPES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.kernels.planning import RAMP_IN, RAMP_OUT
+from projector.kernels.planning import RAMP_IN, RAMP_OUT, Candidates
 from projector.schedule.order import Order, v_shape
-from projector.schedule.planning.candidates import Candidates, best_order, check_memory, rank
+from projector.schedule.planning.candidates import best_order, check_memory, rank
 from projector.schedule.planning.costs import Costs, uniform_costs
 
 Ints = NDArray[np.int64]

@@ -51,22 +51,18 @@ def improve(
         return start
     kind: NDArray[np.int8] = np.empty((problem.pp, 3 * microbatches), np.int8)
     kind[start.stage_of[:, 0]] = start.kind.reshape(problem.pp, -1)
+    times = kernels.StageTimes(
+        problem.duration_ps, problem.to_next_ps, problem.to_previous_ps, problem.since_ps
+    )
+    memory = kernels.StageMemory(
+        np.array(problem.activation, np.float64),
+        float(problem.w_share),
+        np.array(problem.limit, np.float64),
+    )
     best_ps = start_ps
     for turn, threshold in enumerate(thresholds):
-        best_ps = kernels.anneal(
-            kind,
-            problem.duration_ps,
-            problem.to_next_ps,
-            problem.to_previous_ps,
-            problem.since_ps,
-            np.array(problem.activation, np.float64),
-            float(problem.w_share),
-            np.array(problem.limit, np.float64),
-            least_ps,
-            threshold * float(problem.duration_ps.mean()),
-            moves,
-            SEED + turn,
-        )
+        worst_ps = threshold * float(problem.duration_ps.mean())
+        best_ps = kernels.anneal(kind, times, memory, least_ps, worst_ps, moves, SEED + turn)
     found = order_of(kind, start)
     # The kernel keeps to the same rules; should it ever not, nothing is lost.
     if best_ps < start_ps and verified(problem, costs, found) == best_ps:

@@ -6,13 +6,13 @@ with the times at hand, with W in the gaps, and the fastest that keeps to the me
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 from projector.kernels import planning as kernels
+from projector.kernels.planning import Candidates, OrderColumns, StageCosts
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import peak_bytes, replay
@@ -25,19 +25,6 @@ FINALISTS = 12
 MOST_OPERATIONS = 2**24
 """Operations laid out for one ranking, which takes about a second; few candidates of many ranks
 are that many. Up to 64 ranks no candidate is left out."""
-
-
-class Candidates(NamedTuple):
-    """Sequences of F and B; see :mod:`projector.kernels.planning`."""
-
-    offset: Ints
-    """``int64[n, pp, 2, vpp]``: keys of F and B of the first microbatch."""
-    shape: Ints
-    """``int64[n, 6]``: interval, ramp-in and its length, ramp-out and its length, patience."""
-
-    def pick(self, index: Ints) -> "Candidates":
-        """Return some of the candidates."""
-        return Candidates(self.offset[index], self.shape[index])
 
 
 def best_order(
@@ -112,13 +99,13 @@ def check_memory(stage_of: Ints, costs: Costs) -> None:
 
 
 def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: int) -> Order:
-    _, _, (kind, chunk, microbatch) = _run(stage_of, candidate, costs, microbatches)
+    _, _, columns = _run(stage_of, candidate, costs, microbatches)
     return Order(
         microbatches=microbatches,
-        rank_offset=np.arange(len(stage_of) + 1) * kind.shape[1],
-        kind=kind.ravel(),
-        chunk=chunk.ravel(),
-        microbatch=microbatch.ravel(),
+        rank_offset=np.arange(len(stage_of) + 1) * columns.kind.shape[1],
+        kind=columns.kind.ravel(),
+        chunk=columns.chunk.ravel(),
+        microbatch=columns.microbatch.ravel(),
         stage_of=stage_of,
         splits_backward=True,
     )
@@ -138,11 +125,11 @@ def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
 
 def _run(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
-) -> tuple[Ints, Ints, tuple[NDArray[np.int8], Ints, Ints]]:
+) -> tuple[Ints, Ints, OrderColumns]:
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
     operations = (pp, 3 * vpp * microbatches)
-    columns = (
+    columns = OrderColumns(
         np.empty(operations, np.int8),
         np.empty(operations, np.int64),
         np.empty(operations, np.int64),
@@ -150,16 +137,17 @@ def _run(
     makespan, period = (np.empty(len(candidates.shape), np.int64) for _ in range(2))
     kernels.plan_candidates(
         np.ascontiguousarray(stage_of),
-        np.ascontiguousarray(candidates.offset),
-        np.ascontiguousarray(candidates.shape),
-        durations,
-        latencies[0],
-        latencies[1],
-        np.array(costs.activation, np.float64),
-        costs.w_share,
-        np.array(costs.limit, np.float64),
+        Candidates(*map(np.ascontiguousarray, candidates)),
+        StageCosts(
+            durations,
+            latencies[0],
+            latencies[1],
+            np.array(costs.activation, np.float64),
+            float(costs.w_share),
+            np.array(costs.limit, np.float64),
+        ),
         np.empty((2, pp * vpp, microbatches), np.int64),
-        *columns,
+        columns,
         makespan,
         period,
     )

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_jump, pipeline_lanes
+from projector.kernels.pipeline import OperationTimes, Replays
 from projector.schedule.legality import check_complete
 from projector.schedule.order import Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
@@ -16,12 +17,11 @@ from projector.schedule.replay.programs import (
     compile_jump,
     compile_lanes,
     compile_line,
+    empty_replays,
     freeze,
 )
 
 PS_PER_S = 1e12
-
-_Times = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 METHODS = ("auto", "direct", "lanes", "jump")
 """Ways to replay a batch. All give the same, bit for bit."""
@@ -43,29 +43,6 @@ class Peaks(NamedTuple):
     """``int64[states, 2 * vpp]``"""
     key: tuple[bytes, bytes]
     """The same for orders with the same peaks."""
-
-
-class Replays(NamedTuple):
-    """Times of n configurations, int64 picoseconds from the start of the first operation."""
-
-    rank_start_ps: NDArray[np.int64]
-    """``int64[n, pp]``: start of the first operation of each rank."""
-    rank_end_ps: NDArray[np.int64]
-    """``int64[n, pp]``: end of the last operation of each rank."""
-    rank_busy_ps: NDArray[np.int64]
-    """``int64[n, pp]``: time each rank spends in operations."""
-    last_backward_end_ps: NDArray[np.int64]
-    """``int64[n, pp, vpp]``: end of the last B (W, where it stands alone) of each chunk."""
-
-    @property
-    def makespan_ps(self) -> NDArray[np.int64]:
-        """``int64[n]``: end of the last operation."""
-        longest: NDArray[np.int64] = self.rank_end_ps.max(axis=1)
-        return longest
-
-    def rows(self, begin: int, end: int) -> "Replays":
-        """Return some of the configurations, in the same arrays."""
-        return Replays(*(column[begin:end] for column in self))
 
 
 class Timeline(NamedTuple):
@@ -140,12 +117,12 @@ def replay_batch(
         msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
         raise ValueError(msg)
     times = _times(order, duration_ps, p2p_ps, which)
-    outputs = empty_replays(order, len(times[2])) if into is None else into
+    outputs = empty_replays(order, len(times.which)) if into is None else into
     if method == "auto":
-        method = fastest_method(order, len(times[2]))
+        method = fastest_method(order, len(times.which))
     status = kernels.UNSURE
     if method == "lanes":
-        status = pipeline_lanes.replay_lanes(*compile_lanes(order), *times, *outputs)
+        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, outputs)
     elif method == "jump":
         status = _jump(order, times, outputs)
     if status == kernels.UNSURE:
@@ -188,7 +165,7 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     line = compile_line(order)
     end_ps = ends[line.slot]
     index = line.line[line.slot - 1, kernels.DURATION]
-    return Timeline(end_ps - times[0][0, index], end_ps, summary)
+    return Timeline(end_ps - times.duration_ps[0, index], end_ps, summary)
 
 
 def _times(
@@ -196,14 +173,8 @@ def _times(
     duration_ps: ArrayLike,
     p2p_ps: ArrayLike | None,
     which: ArrayLike | None = None,
-) -> _Times:
-    """Check and cast.
-
-    Returns
-    -------
-    int64[rows, pp * vpp * 9], int64[rows, 2, pp * vpp], int64[n]
-        Durations, latencies (no rows for none), and the row of each configuration.
-    """
+) -> OperationTimes:
+    """Check and cast."""
     durations = _column(duration_ps, np.int64)
     pp, vpp, n = order.pp, order.vpp, len(durations)
     latencies = np.empty((0, 2, pp * vpp), np.int64)
@@ -216,44 +187,28 @@ def _times(
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
         )
         raise ValueError(msg)
-    rows = np.arange(n) if which is None else _column(which, np.int64)
+    durations = durations.reshape(n, pp * vpp * 9)
+    if which is None:
+        return OperationTimes(durations, latencies, np.arange(n))
+    rows = _column(which, np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < n:
         msg = f"rows of configurations must lie from 0 to {n - 1}"
         raise ValueError(msg)
-    return durations.reshape(n, pp * vpp * 9), latencies, rows
+    return OperationTimes(durations, latencies, rows)
 
 
-def empty_replays(order: Order, n: int) -> Replays:
-    """Make room for the replays of n configurations."""
-    start, end, busy = (np.empty((n, order.pp), np.int64) for _ in range(3))
-    return Replays(start, end, busy, np.empty((n, order.pp, order.vpp), np.int64))
-
-
-def _direct(order: Order, times: _Times, outputs: Replays) -> tuple[int, NDArray[np.int64]]:
+def _direct(order: Order, times: OperationTimes, outputs: Replays) -> tuple[int, NDArray[np.int64]]:
     """Return the status, and the end of each slot of the line in the last configuration."""
-    line = compile_line(order)
     end_ps = np.empty(len(order.kind) + 1, np.int64)
-    status = kernels.replay_batch(
-        line.line,
-        line.used,
-        line.uses,
-        line.latency_uses,
-        line.first_slot,
-        line.last_slot,
-        line.last_backward_slot,
-        *times,
-        end_ps,
-        *outputs,
-    )
-    return status, end_ps
+    return kernels.replay_batch(compile_line(order), times, end_ps, outputs), end_ps
 
 
-def _jump(order: Order, times: _Times, outputs: Replays) -> int:
+def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
     program = compile_jump(order)
     if program is None:
         return kernels.UNSURE
-    periods_run = np.empty(len(times[2]), np.int64)
-    return pipeline_jump.replay_jump(*program, *times, periods_run, *outputs)
+    periods_run = np.empty(len(times.which), np.int64)
+    return pipeline_jump.replay_jump(program, times, periods_run, outputs)
 
 
 def _check(status: int) -> None:
@@ -316,4 +271,4 @@ def _column(values: ArrayLike, dtype: type) -> NDArray[Any]:
     """Cast for a kernel. Never floats to integers; writable, or numba would compile once more."""
     given: NDArray[Any] = np.asarray(values)
     cast: NDArray[Any] = given.astype(dtype, order="C", casting="same_kind", copy=False)
-    return np.require(cast, requirements=["C", "W"])
+    return cast if cast.flags.writeable else cast.copy()

@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
-from projector.kernels import pipeline_jump, pipeline_lanes
+from projector.kernels import pipeline_lanes
+from projector.kernels.pipeline import Line, OperationTimes, Replays
+from projector.kernels.pipeline_jump import JumpProgram
+from projector.kernels.pipeline_lanes import LaneProgram
 from projector.schedule.legality import check_complete
 from projector.schedule.order import FORWARD, Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
@@ -26,83 +29,6 @@ MAX_CANDIDATES = 16
 
 MIN_CYCLES = 4
 """Cycles of up to this many periods are looked for, whatever the number of ranks."""
-
-
-class Line(NamedTuple):
-    """An order compiled for replay; see :func:`projector.kernels.pipeline.compile_line`."""
-
-    line: Program
-    """``int32[ops, 4]``"""
-    slot: Ints
-    """``int64[ops]``: where an operation of the order stands in the line, plus one."""
-    used: Ints
-    """``int64[used]``: durations that operations have, by index."""
-    uses: Ints
-    """``int64[used]``: how many operations have each of them."""
-    latency_uses: Ints
-    """``int64[1 + 2 * stages]``: how many operations wait for each latency."""
-    first_slot: Ints
-    """``int64[pp]``"""
-    last_slot: Ints
-    """``int64[pp]``"""
-    last_backward_slot: Ints
-    """``int64[pp, vpp]``"""
-
-
-class LaneProgram(NamedTuple):
-    """A line with places for slots; see :func:`projector.kernels.pipeline_lanes.replay_lanes`."""
-
-    program: Program
-    """``int32[ops, 5]``"""
-    num_places: int
-    used: Ints
-    """``int64[used]``"""
-    uses: Ints
-    """``int64[used]``"""
-    latency_uses: Ints
-    """``int64[1 + 2 * stages]``"""
-    first: Ints
-    """``int64[pp]``"""
-    first_duration: Ints
-    """``int64[pp]``"""
-    last: Ints
-    """``int64[pp]``"""
-    last_backward: Ints
-    """``int64[pp, vpp]``"""
-
-
-class JumpProgram(NamedTuple):
-    """A periodic order; see :func:`projector.kernels.pipeline_jump.replay_jump`."""
-
-    prologue: Program
-    """``int32[ops, 5]``"""
-    period: Program
-    """``int32[width, 5]``"""
-    epilogue: Program
-    """``int32[ops, 5]``"""
-    layout: Ints
-    """``int64[6]``"""
-    probe: Ints
-    """``int64[2]``"""
-    used: Ints
-    """``int64[used]``"""
-    uses: Ints
-    """``int64[used]``"""
-    latency_uses: Ints
-    """``int64[1 + 2 * stages]``"""
-    first: Ints
-    """``int64[pp]``"""
-    first_duration: Ints
-    """``int64[pp]``"""
-    last: Ints
-    """``int64[pp]``"""
-    last_backward: Ints
-    """``int64[pp, vpp]``"""
-
-    def expected_operations(self) -> int:
-        """Return about how many operations a replay runs: it settles in two cycles, mostly."""
-        periods = min(self.layout[pipeline_jump.PERIODS], 2 * self.layout[pipeline_jump.MAX_CYCLE])
-        return len(self.prologue) + int(periods) * len(self.period) + len(self.epilogue)
 
 
 class Operations(NamedTuple):
@@ -293,27 +219,14 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
     The times are those of operations of length 1; at least ``least`` operations of each rank
     stand before the cut.
     """
-    ones = np.ones((1, order.stage_of.size * 9), np.int64)
-    end = np.empty(len(line.slot) + 1, np.int64)
-    # What follows from the ends alone is not looked at.
-    outputs = (
-        *(np.empty((1, order.pp), np.int64) for _ in range(3)),
-        np.empty((1, order.pp, order.vpp), np.int64),
-    )
-    kernels.replay_batch(
-        line.line,
-        line.used,
-        line.uses,
-        line.latency_uses,
-        line.first_slot,
-        line.last_slot,
-        line.last_backward_slot,
-        ones,
+    times = OperationTimes(
+        np.ones((1, order.stage_of.size * 9), np.int64),
         np.zeros((1, 2, order.stage_of.size), np.int64),
         np.zeros(1, np.int64),
-        end,
-        *outputs,
     )
+    end = np.empty(len(line.slot) + 1, np.int64)
+    # What follows from the ends alone is not looked at.
+    kernels.replay_batch(line, times, end, empty_replays(order, 1))
     ends = end[line.slot].reshape(order.pp, -1)
     latest = ends[np.arange(order.pp), least - 1].max()
     cut: Ints = np.count_nonzero(ends <= latest, axis=1)
@@ -409,6 +322,17 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         first_duration=operations.duration[first],
         last=places_of_line[line.last_slot],
         last_backward=places_of_line[line.last_backward_slot],
+    )
+
+
+def empty_replays(order: Order, n: int) -> Replays:
+    """Make room for the replays of n configurations."""
+    ranks = (n, order.pp)
+    return Replays(
+        np.empty(ranks, np.int64),
+        np.empty(ranks, np.int64),
+        np.empty(ranks, np.int64),
+        np.empty((n, order.pp, order.vpp), np.int64),
     )
 
 

@@ -20,16 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-
-from ._jit import helper, kernel
-
-KERNEL_FIELDS = ("m", "n", "cluster_m", "cluster_n", "units")
-"""Columns of a kernel: tile of a CTA, CTAs of its cluster, and units that clusters can fill."""
-
-TERMS = (
-    "setup_s", "first_load_s", "full_waves", "load_s", "matrix_s", "epilogue_s", "last_load_s",
-    "last_epilogue_s", "time_s",
-)  # fmt: skip
+from projector.kernels._jit import helper, kernel
 
 OK, INVALID = 0, 1
 
@@ -50,30 +41,78 @@ class Rates(NamedTuple):
     """Share of the loads that comes out of memory."""
 
 
+class WsTile(NamedTuple):
+    """One kernel of a menu."""
+
+    m: float
+    """Tile of a CTA."""
+    n: float
+    cluster_m: float
+    """CTAs of its cluster."""
+    cluster_n: float
+    units: float
+    """Compute units that clusters can fill."""
+
+
+class WsTerms(NamedTuple):
+    """Parts of the time of one GEMM."""
+
+    setup_s: float
+    first_load_s: float
+    full_waves: float
+    """Waves but the last."""
+    load_s: float
+    """What a full wave loads."""
+    matrix_s: float
+    """What a wave multiplies."""
+    epilogue_s: float
+    """What a full wave stores."""
+    last_load_s: float
+    last_epilogue_s: float
+    time_s: float
+    """``setup + first load + full waves * max(load, matrix, epilogue) + max(last load, matrix,
+    last epilogue) + last epilogue``."""
+
+
+TERMS = WsTerms._fields
+
+
 @helper
 def _terms(
-    m: float, n: float, k: float, batch: float, out_bytes: float, kernel_K: Floats,
-    rates: Rates, term_T: Floats,
-) -> None:  # fmt: skip
-    tile_m, tile_n, cluster_m, cluster_n, units = kernel_K
-    down = np.ceil(m / (tile_m * cluster_m)) * cluster_m
-    across = np.ceil(n / (tile_n * cluster_n)) * cluster_n
+    m: float, n: float, k: float, batch: float, out_bytes: float, tile: WsTile, rates: Rates
+) -> WsTerms:
+    down = np.ceil(m / (tile.m * tile.cluster_m)) * tile.cluster_m
+    across = np.ceil(n / (tile.n * tile.cluster_n)) * tile.cluster_n
     tiles = down * across * batch
-    full = np.ceil(tiles / units) - 1.0
-    last = tiles - full * units
+    full = np.ceil(tiles / tile.units) - 1.0
+    last = tiles - full * tile.units
     load_rate = rates.bytes_per_s / rates.miss_share if rates.miss_share > 0.0 else math.inf
-    per_k = (tile_m / cluster_n + tile_n / cluster_m) * rates.element_bytes
-    stored = tile_m * tile_n * out_bytes / rates.bytes_per_s
-    load_s, last_load_s = per_k * k * units / load_rate, per_k * k * last / load_rate
-    matrix_s = 2.0 * tile_m * tile_n * k / rates.unit_flop_per_s
-    epilogue_s = rates.epilogue_s + stored * units
+    per_k = (tile.m / tile.cluster_n + tile.n / tile.cluster_m) * rates.element_bytes
+    stored = tile.m * tile.n * out_bytes / rates.bytes_per_s
+    load_s = per_k * k * tile.units / load_rate
+    last_load_s = per_k * k * last / load_rate
+    matrix_s = 2.0 * tile.m * tile.n * k / rates.unit_flop_per_s
+    epilogue_s = rates.epilogue_s + stored * tile.units
     last_epilogue_s = rates.epilogue_s + stored * last
-    first_s = per_k * rates.first_elements * units / load_rate
+    first_s = per_k * rates.first_elements * tile.units / load_rate
     waves_s = full * max(load_s, matrix_s, epilogue_s) + max(last_load_s, matrix_s, last_epilogue_s)
-    term_T[0], term_T[1], term_T[2] = rates.setup_s, first_s, full
-    term_T[3], term_T[4], term_T[5] = load_s, matrix_s, epilogue_s
-    term_T[6], term_T[7] = last_load_s, last_epilogue_s
-    term_T[8] = rates.setup_s + first_s + waves_s + last_epilogue_s
+    return WsTerms(
+        setup_s=rates.setup_s,
+        first_load_s=first_s,
+        full_waves=full,
+        load_s=load_s,
+        matrix_s=matrix_s,
+        epilogue_s=epilogue_s,
+        last_load_s=last_load_s,
+        last_epilogue_s=last_epilogue_s,
+        time_s=rates.setup_s + first_s + waves_s + last_epilogue_s,
+    )
+
+
+@helper
+def _write(terms: WsTerms, term_T: Floats) -> None:
+    for place, value in enumerate(terms):
+        term_T[place] = value
 
 
 @kernel
@@ -94,14 +133,12 @@ def ws_persistent_terms(
         nothing.
     out_bytes_G : float64[G]
         Bytes of an output element.
-    kernel_CK : float64[C, len(KERNEL_FIELDS)]
+    kernel_CK : float64[C, 5]
+        `WsTile`.
     rates : Rates
     choice_G, term_GT : int64[G], float64[G, len(TERMS)]
         Outputs: row of the fastest kernel (the first of equals, -1 where nothing runs), and its
-        terms: setup, first load, waves but the last, what a full wave loads, multiplies and
-        stores, what the last one loads and stores, and
-        ``setup + first load + full waves * max(load, matrix, epilogue)
-        + max(last load, matrix, last epilogue) + last epilogue``.
+        `WsTerms`.
 
     Returns
     -------
@@ -114,8 +151,6 @@ def ws_persistent_terms(
     two worked examples the tests repeat to six digits.
     """
     status = OK
-    time = len(TERMS) - 1
-    terms = np.empty(len(TERMS))
     for g in range(extent_G4.shape[0]):
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
@@ -123,12 +158,16 @@ def ws_persistent_terms(
         choice_G[g] = -1
         if min(m, n, k, batch) == 0.0:
             continue
+        time_s = 0.0
         for c in range(kernel_CK.shape[0]):
-            _terms(m, n, k, batch, out_bytes_G[g], kernel_CK[c], rates, terms)
-            if choice_G[g] < 0 or terms[time] < term_GT[g, time]:
+            tile_m, tile_n, cluster_m, cluster_n, units = kernel_CK[c]
+            tile = WsTile(tile_m, tile_n, cluster_m, cluster_n, units)
+            terms = _terms(m, n, k, batch, out_bytes_G[g], tile, rates)
+            if choice_G[g] < 0 or terms.time_s < time_s:
                 choice_G[g] = c
-                term_GT[g] = terms
-        if not (min(m, n, k, batch) > 0.0 and 0.0 <= term_GT[g, time] < math.inf):
+                time_s = terms.time_s
+                _write(terms, term_GT[g])
+        if not (min(m, n, k, batch) > 0.0 and 0.0 <= time_s < math.inf):
             status = INVALID
     return status
 
@@ -149,11 +188,15 @@ def ws_persistent_columns(
     rows = len(extent_G4)
     choice_G, term_GT = np.empty(rows, np.int64), np.empty((rows, len(TERMS)))
     status = ws_persistent_terms(
-        np.ascontiguousarray(extent_G4, np.int64), np.ascontiguousarray(out_bytes_G, np.float64),
-        np.ascontiguousarray(kernel_CK, np.float64), rates, choice_G, term_GT,
-    )  # fmt: skip
+        np.ascontiguousarray(extent_G4, np.int64),
+        np.ascontiguousarray(out_bytes_G, np.float64),
+        np.ascontiguousarray(kernel_CK, np.float64),
+        rates,
+        choice_G,
+        term_GT,
+    )
     if status != OK:
-        valid = np.isfinite(term_GT[:, -1]) & (np.min(extent_G4, axis=1) >= 0)
+        valid = np.isfinite(term_GT[:, TERMS.index("time_s")]) & (np.min(extent_G4, axis=1) >= 0)
         row = int(np.argmin(valid))
         m, n, k, batch = (int(extent) for extent in extent_G4[row])
         msg = f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time"

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from kernels.devices import RATES, ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels import attention
-from projector.kernels.attention import attention_time_columns
+from projector.kernels.attention import attention_time_columns, tiles
+from projector.kernels.attention import times as kernels
 from projector.kernels.device import MATRIX_TYPES
 from reference import attention as reference
 
@@ -78,8 +79,8 @@ def test_never_beats_the_exact_work(shape, causal, window, backward, code, devic
 def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
     assume(queries and keys)
     low, high = reference.span(queries, keys, causal, window)
-    clip = attention._UNBOUNDED
-    got = attention._pairs(float(queries), float(keys), max(low, -clip), min(high, clip))
+    clip = tiles.UNBOUNDED
+    got = tiles.visible_pairs(float(queries), float(keys), max(low, -clip), min(high, clip))
     assert got == reference.visible_pairs(queries, keys, causal, window)
 
 
@@ -87,13 +88,13 @@ def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
 def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
     length = 128.0 * blocks
-    walk = attention._Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
-    costs = attention._Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
-    work = attention._schedule(walk, float(heads), float(units), costs)
+    walk = tiles.Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
+    costs = tiles.Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
+    work = tiles.schedule(walk, float(heads), float(units), costs)
     groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
     listed = reference.list_schedule(groups_s, heads, units)
     assert work.steps == blocks * (blocks + 1)
-    masked = [attention._steps(walk, float(block), True)[1] for block in range(blocks)]
+    masked = [tiles.block_steps(walk, float(block), True)[1] for block in range(blocks)]
     assert masked == [2.0] * blocks
     assert listed <= work.makespan_s * 4 / 3
     # At most the part of a wave that list scheduling fills.
@@ -234,9 +235,9 @@ def test_python_and_compiled_kernels_agree():
     flags = np.array([[1, 1, 0, 0], [0, 512, 0, 100], [0, 1, 1, 0], [BF16, 4, 3, 3], [0, 1, 0, 1]])
     table = record(ROUND, DEVICES["atomics"])
     compiled = attention_time_columns(extents, *flags, table)
-    python = getattr(attention.attention_times, "py_func", attention.attention_times)
+    python = getattr(kernels.attention_times, "py_func", kernels.attention_times)
     outputs = np.empty(4), np.empty(4, np.int64)
-    assert python(extents, *flags, table, *outputs) == attention.OK
+    assert python(extents, *flags, table, *outputs) == kernels.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -302,7 +303,7 @@ def test_a_head_takes_the_narrowest_tile_that_holds_it_else_the_widest(width, ro
     device = record(ROUND | {"attention_dims": dims})
     terms = np.empty((1, len(attention.TERMS)))
     columns = np.array([square(4096, width=width)]), *np.array([[1], [0], [0], [BF16], [0]])
-    attention.attention_terms(*columns, device, terms)
+    kernels.attention_terms(*columns, device, terms)
     assert terms[0, attention.TERMS.index("rows")] == rows
 
 
@@ -313,7 +314,7 @@ def test_query_heads_that_share_keys_share_work_groups():
         np.array([(1, 32, 4, 16, 4096, 128, 128)] * 2),
         *np.array([[1, 1], [0, 0], [0, 0], [BF16, BF16], [0, 1]]),
     )
-    attention.attention_terms(*columns, record(ROUND, packed), terms)
+    kernels.attention_terms(*columns, record(ROUND, packed), terms)
     groups = terms[:, attention.TERMS.index("groups")]
     # 16 queries of 8 heads fill one block of 128 rows.
     assert groups.tolist() == [32.0, 4.0]

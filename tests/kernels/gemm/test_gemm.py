@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 
 from kernels.devices import RATES, ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels import gemm
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
+from projector.kernels.gemm import times as kernels
+from projector.kernels.gemm.model import LOWEST_CLOCK
+from projector.kernels.gemm.problem import MENU_FIELDS
+from projector.kernels.gemm.terms import COMPUTE
 from reference import gemm as reference
 
 CODES = {name: code for code, name in enumerate(MATRIX_TYPES)}
@@ -67,7 +71,7 @@ def test_speed_of_light_matches_reference(m, n, k, batch, code, out, name):
     )  # fmt: skip
     expected = reference.sol_time(m, n, k, batch, code, out, DEVICES[name])
     assert time_s[0] == pytest.approx(expected, rel=1e-12)
-    assert bound[0] in (gemm.COMPUTE, gemm.MEMORY) or 0 in (m, n, k, batch)
+    assert bound[0] in (COMPUTE, gemm.MEMORY) or 0 in (m, n, k, batch)
 
 
 @settings(max_examples=60)
@@ -278,13 +282,13 @@ def test_python_and_compiled_kernels_agree():
         np.array([0, 1, 0, 1]), record(DEVICES["dies"], ROUND),
     )  # fmt: skip
     compiled = gemm_time_columns(*columns)
-    python = getattr(gemm.gemm_times, "py_func", gemm.gemm_times)
+    python = getattr(kernels.gemm_times, "py_func", kernels.gemm_times)
     scratch = (
-        np.empty((gemm.NUM_FIELDS, gemm.MAX_TILES)),
-        np.empty((1 + gemm.NUM_SPLITS, gemm.MAX_TILES)),
+        np.empty((MENU_FIELDS, MAX_TILES)),
+        np.empty((1 + kernels.NUM_SPLITS, MAX_TILES)),
     )
     outputs = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
-    assert python(*columns, *scratch, *outputs) == gemm.OK
+    assert python(*columns, *scratch, *outputs) == kernels.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -312,8 +316,8 @@ def test_terms_match_reference(m, n, k, batch, code, name, cap_w):
 
     watts = reference.watts(*problem, 1.0, device, tile, split, share)
     assert terms["power_w"] == pytest.approx(watts, rel=1e-9)
-    assert not cap_w or watts <= cap_w * (1 + 1e-9) or share == gemm.LOWEST_CLOCK
-    assert share == 1.0 or share == gemm.LOWEST_CLOCK or watts == pytest.approx(cap_w, rel=1e-6)
+    assert not cap_w or watts <= cap_w * (1 + 1e-9) or share == LOWEST_CLOCK
+    assert share == 1.0 or share == LOWEST_CLOCK or watts == pytest.approx(cap_w, rel=1e-6)
     loop_s = max(terms["matrix_s"], terms["l2_fill_s"], terms["issue_s"])
     core_s = max(loop_s + terms["epilogue_s"], terms["epilogues_s"], terms["l2_s"])
     assert core_s == pytest.approx(

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.kernels.gemm_documented import TERMS, Rates, ws_persistent_columns
+from projector.kernels.gemm.documented import TERMS, Rates, ws_persistent_columns
 from reference import gemm_documented as reference
 
 RATES = Rates(10.65e12, 8e12, 1.0, 32.0, 6e-6, 1e-6, 1.0)

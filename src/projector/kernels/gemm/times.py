@@ -1,0 +1,278 @@
+"""Time of matrix multiplications on one device, by tiles and by speed of light.
+
+Shape suffixes
+    G   GEMMs in the batch
+    4   extents (m, n, k, batch) of one of them
+    D   devices
+    F   columns of a menu of tiles
+    R   what one GEMM is with a tile: traffic, then the time with each split of K
+    T   tiles of a device, or terms of a time
+Units
+    time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
+"""
+
+import math
+
+import numpy as np
+
+from projector.arrays import Floats, Ints, Records
+from projector.kernels._jit import helper, kernel
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.gemm.model import (
+    busy_seconds,
+    core_times,
+    count_waves,
+    find_bound,
+    find_clock_share,
+    joined_seconds,
+    loaded_bytes,
+    memory_seconds,
+    memory_traffic,
+    power_and_seconds,
+    reduction_seconds,
+    tile_grid,
+)
+from projector.kernels.gemm.problem import Problem, candidate, load_menu, meet
+from projector.kernels.gemm.terms import COMPUTE, MEMORY, OVERHEAD, GemmTerms
+
+MAX_SPLIT_K = 16
+"""K is cut into 1, 2, 4, 8 or 16 parts."""
+
+NUM_SPLITS = 5
+
+MIN_SPLIT_DEPTH = 256.0
+"""Shallowest part that a library splits K into."""
+
+OK, INVALID = 0, 1
+
+
+@helper
+def _evaluate(problem: Problem, menu_FT: Floats, tiles: int, scratch_s_RT: Floats) -> int:
+    """Time one GEMM with each tile and split of K; return how many splits there are.
+
+    Writes the traffic behind L2, which no split changes, into the first row of the scratch and the
+    times of each split into the next ones. Loops over tiles are free of branches, so that the
+    compiler vectorises them.
+    """
+    for t in range(tiles):
+        scratch_s_RT[0, t] = memory_seconds(problem, candidate(menu_FT, t, 1.0))
+    split, row = 1.0, 0
+    while split <= problem.max_split or row == 0:
+        row += 1
+        for t in range(tiles):
+            tile = candidate(menu_FT, t, split)
+            joined = joined_seconds(
+                problem, busy_seconds(core_times(problem, tile), 1.0), scratch_s_RT[0, t]
+            )
+            scratch_s_RT[row, t] = problem.start_s + joined + reduction_seconds(problem, tile)
+        split *= 2.0
+        if problem.k < MIN_SPLIT_DEPTH * split:
+            break
+    return row
+
+
+@kernel
+def gemm_times(
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    menu_FT: Floats,
+    scratch_s_RT: Floats,
+    time_s_G: Floats,
+    bound_G: Ints,
+    choice_G: Ints,
+) -> int:
+    """Time of each GEMM ``C[m, n] = A[m, k] @ B[k, n]`` with the best tile and K split.
+
+    Parameters
+    ----------
+    extent_G4 : int64[G, 4]
+        (m, n, k, batch); ``batch`` equal problems share one launch. A zero extent costs nothing.
+    dtype_G : int64[G]
+        Code of the operand type (``MATRIX_TYPES``).
+    out_bytes_G : float64[G]
+        Bytes of an output element, a read-modify-write counted twice.
+    efficiency_G : float64[G]
+        Share of the device's matrix rate that this kind of kernel reaches (grouped GEMMs).
+    device_G : int64[G]
+        Row of ``devices_D``.
+    devices_D : DEVICE[D]
+    menu_FT, scratch_s_RT : float64[MENU_FIELDS, MAX_TILES], float64[1 + NUM_SPLITS, MAX_TILES]
+        Scratch, overwritten; one for each thread.
+    time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
+        Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
+        of the choice, -1 without one.
+
+    Returns
+    -------
+    int
+        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
+
+    Notes
+    -----
+    For a tile and a split the compute units that whole clusters can fill work through
+    ``ceil(tiles / units)`` waves; a wave lasts as long as its K loop, the longest of the matrix
+    pipe, the loads of the unit out of L2 and the least time of a step, also when it is only partly
+    full. Of a tile's epilogue (drain, convert, store) a share waits between waves, and the last
+    one wholly. Beside it run the traffic of the whole device out of L2 and out of memory. Each
+    wave reads the rows and columns of its rectangle of tiles once (`model`), what an earlier wave
+    read comes from a cache as far as the operands fit there (an L2 for each die, the memory-side
+    cache for all of them), and a share of the loads misses all the same. ``time = overhead +
+    max(core, memory) + loss * min(core, memory)``, plus the reduction of a split K. The smallest
+    wins, of equals the one of fewest parts of K, then the first. Under a power cap the clock of
+    the winner is the highest at which ``idle + (joules of its FLOP and bytes) * V^2 / time`` stays
+    below it.
+
+    Left out: drift of units in a very deep K, stream-K.
+    """
+    status = OK
+    menu_of = np.int64(-1)
+    tiles = 0
+    for g in range(extent_G4.shape[0]):
+        m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
+        k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
+        time_s_G[g] = 0.0
+        bound_G[g] = OVERHEAD
+        choice_G[g] = -1
+        if min(m, n, k, batch) == 0.0:
+            continue
+        d, code = device_G[g], dtype_G[g]
+        if not (
+            min(m, n, k, batch) > 0.0
+            and 0 <= d < devices_D.shape[0]
+            and 0 <= code < len(MATRIX_TYPES)
+        ):
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        if d != menu_of:
+            tiles = load_menu(devices_D[d], menu_FT)
+            menu_of = d
+        problem = meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
+        splits = _evaluate(problem, menu_FT, tiles, scratch_s_RT)
+        best, parts, best_s = -1, 1, math.inf
+        for row in range(splits):
+            for t in range(tiles):
+                if scratch_s_RT[row + 1, t] < best_s:
+                    best, parts, best_s = t, 1 << row, scratch_s_RT[row + 1, t]
+        if best < 0:
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        tile = candidate(menu_FT, best, float(parts))
+        share = find_clock_share(devices_D[d], code, problem, tile)
+        if share < 1.0:
+            best_s = power_and_seconds(devices_D[d], code, problem, tile, share)[1]
+        # The padded work never falls below the exact one but by rounding.
+        light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
+        time_s_G[g] = max(best_s, light_s)
+        bound_G[g] = find_bound(problem, tile, best_s, share)
+        choice_G[g] = best * MAX_SPLIT_K + parts - 1
+        if not 0.0 <= time_s_G[g] < math.inf:
+            status = INVALID
+    return status
+
+
+@kernel
+def gemm_terms(
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    efficiency_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    choice_G: Ints,
+    menu_FT: Floats,
+    term_GT: Floats,
+) -> None:
+    """Write out what the times of `gemm_times` are made of.
+
+    Parameters
+    ----------
+    choice_G : int64[G]
+        Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms (zeros).
+    term_GT : float64[G, len(TERMS)]
+        Output: `GemmTerms`.
+
+    The other parameters are those of `gemm_times`.
+    """
+    for g in range(extent_G4.shape[0]):
+        term_GT[g] = 0.0
+        if choice_G[g] < 0:
+            continue
+        device, code = devices_D[device_G[g]], dtype_G[g]
+        load_menu(device, menu_FT)
+        parts = choice_G[g] % MAX_SPLIT_K + 1
+        tile = candidate(menu_FT, choice_G[g] // MAX_SPLIT_K, float(parts))
+        m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
+        k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
+        problem = meet(device, code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
+        core, memory_s = core_times(problem, tile), memory_seconds(problem, tile)
+        down, across = tile_grid(problem, tile)
+        tiles = down * across * problem.batch * tile.split
+        share = find_clock_share(device, code, problem, tile)
+        watts = 0.0
+        if device["joule_per_flop"][code] > 0.0:
+            watts = power_and_seconds(device, code, problem, tile, share)[0]
+        terms = GemmTerms(
+            start_s=problem.start_s,
+            matrix_s=core.matrix / share,
+            l2_fill_s=core.fill / share,
+            issue_s=core.issue / share,
+            epilogue_s=core.epilogue / share,
+            epilogues_s=core.epilogues / share,
+            l2_s=core.l2 / share,
+            memory_s=memory_s,
+            loss_s=problem.overlap_loss * min(busy_seconds(core, share), memory_s),
+            reduce_s=reduction_seconds(problem, tile),
+            tiles=tiles,
+            waves=count_waves(problem, tile),
+            units=min(tiles, tile.units),
+            hbm_bytes=memory_traffic(problem, tile)[0],
+            l2_bytes=loaded_bytes(problem, tile),
+            clock_share=share,
+            power_w=watts,
+        )
+        for place, value in enumerate(terms):
+            term_GT[g, place] = value
+
+
+@kernel
+def sol_times(
+    extent_G4: Ints,
+    dtype_G: Ints,
+    out_bytes_G: Floats,
+    device_G: Ints,
+    devices_D: Records,
+    time_s_G: Floats,
+    bound_G: Ints,
+) -> int:
+    """Speed of light of each GEMM: the longer of its FLOP and its compulsory traffic.
+
+    Parameters and result are those of `gemm_times`; the bound is ``COMPUTE`` or ``MEMORY``.
+    """
+    status = OK
+    for g in range(extent_G4.shape[0]):
+        m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
+        k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
+        d, code = device_G[g], dtype_G[g]
+        time_s_G[g] = 0.0
+        bound_G[g] = OVERHEAD
+        if min(m, n, k, batch) == 0.0:
+            continue
+        if not (0 <= d < devices_D.shape[0] and 0 <= code < len(MATRIX_TYPES)):
+            time_s_G[g] = math.nan
+            status = INVALID
+            continue
+        operands = (m + n) * k * OPERAND_BYTES[code]
+        traffic = batch * (operands + m * n * out_bytes_G[g])
+        traffic_s = traffic / devices_D[d]["hbm_bytes_per_s"]
+        compute_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
+        time_s_G[g] = max(compute_s, traffic_s)
+        bound_G[g] = COMPUTE if compute_s >= traffic_s else MEMORY
+        if not (min(m, n, k, batch) > 0.0 and 0.0 <= time_s_G[g] < math.inf):
+            status = INVALID
+    return status
