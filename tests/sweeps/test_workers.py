@@ -1,5 +1,6 @@
 """Workers: what they stay for, and what ends them."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -144,6 +145,12 @@ def test_a_space_that_cannot_be_sent_starts_nothing(started):
 
     with pytest.raises((AttributeError, TypeError), match="Local"):
         sweep(Local(grid().base, grid().axes, {}, []), workers=2)
+    assert started == []
+
+
+def test_a_process_that_may_have_no_children(started, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert sweep(small(64, 128), workers=2).rows
     assert started == []
 
 

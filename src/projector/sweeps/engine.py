@@ -1,5 +1,6 @@
 """Sweeping a space: chunk after chunk, by several processes, into a folder or into memory."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -241,14 +242,15 @@ def _cluster(
 def _workers(workers: int | None) -> int:
     if workers is None:
         known = getattr(os, "sched_getaffinity", None)
-        return max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
-    if isinstance(workers, bool) or not isinstance(workers, int):
+        workers = max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
+    elif isinstance(workers, bool) or not isinstance(workers, int):
         msg = f"workers: a number of processes, got {workers!r}"
         raise ConfigError(msg, key="workers", value=workers, allowed="an integer >= 1")
-    if not 1 <= workers <= MOST_WORKERS:
+    elif not 1 <= workers <= MOST_WORKERS:
         msg = f"workers: 1 to {MOST_WORKERS} processes, got {workers}"
         raise ConfigError(msg, key="workers", value=workers, allowed=f"1 to {MOST_WORKERS}")
-    return workers
+    # Daemons of multiprocessing, such as the workers of its own pool, may start no processes.
+    return 1 if multiprocessing.current_process().daemon else workers
 
 
 def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
