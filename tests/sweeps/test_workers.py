@@ -159,7 +159,14 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
     sweep(small(64, 128), workers=2)
     child = os.fork()
     if not child:
-        os._exit(len(workers._take(2)._context.workers))
+        code = 1
+        try:
+            # As at the exit of a process.
+            for worker in multiprocessing.active_children():
+                worker.join()
+            code = len(workers._take(2)._context.workers)
+        finally:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     sweep(small(64, 128), workers=2)
     assert len(started) == 2

@@ -144,6 +144,7 @@ class _Worker(SpawnProcess):
     """A process that does not run the main module of the caller, which may have no guard."""
 
     def start(self) -> None:
+        self.caller = os.getpid()
         main = sys.modules["__main__"]
         with _starting:
             before = main.__spec__
@@ -153,6 +154,11 @@ class _Worker(SpawnProcess):
                 super().start()
             finally:
                 main.__spec__ = before
+
+    def join(self, timeout: float | None = None) -> None:
+        # At its exit a copy of the caller comes here, too.
+        if os.getpid() == self.caller:
+            super().join(timeout)
 
 
 class _Context(SpawnContext):
