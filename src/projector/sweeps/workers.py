@@ -15,10 +15,10 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -140,15 +140,29 @@ def unwrap(answer: "Part | ProjectorError | str", chunk: int) -> "Part":
     raise error
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block interrupts, also for good in processes that are started meanwhile."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker(SpawnProcess):
-    """A process that does not run the main module of the caller, which may have no guard."""
+    """A process that leaves alone what is the caller's: its main module and its interrupts."""
 
     def start(self) -> None:
         self.caller = os.getpid()
         main = sys.modules["__main__"]
-        with _starting:
+        with _starting, _interrupts_blocked():
             before = main.__spec__
-            # Main modules of packages, which have this name, are never run again.
+            # The module of a script would be run again; it may have no guard against that. Main
+            # modules of packages, which have this name, never are.
             main.__spec__ = ModuleSpec("__main__", None)
             try:
                 super().start()
@@ -235,7 +249,7 @@ def _take(workers: int) -> _Pool:
 
 def _prepare() -> None:
     """Make this process a worker."""
-    # An interrupt is for the caller, who ends its workers.
+    # Where interrupts cannot be blocked before it starts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_caller, daemon=True).start()
     # Taking all modules apart would take 0.4 s.
@@ -252,9 +266,9 @@ def _end_with_caller() -> None:
     caller = multiprocessing.parent_process()
     assert caller is not None
     caller.join()
-    from projector.sweeps.store import remove_drafts
-
     for drafts in _drafts:
+        from projector.sweeps.store import remove_drafts
+
         remove_drafts(drafts)
     os._exit(1)
 
@@ -273,6 +287,7 @@ def _load_lightly() -> None:
     import numpy as np
     import pyarrow as pa
 
+    import projector.sweeps.rows  # noqa: F401  # while the caller estimates
     from projector.kernels.grouping import group_rows
 
     absent = _Absent()
