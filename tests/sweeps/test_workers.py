@@ -1,33 +1,43 @@
-"""Workers that stay for the next sweep."""
+"""Workers: what they stay for, and what ends them."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
+from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.sweeps import engine, workers
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
 
+def end_resting():
+    for pool in [*workers._resting]:
+        pool._leave()
+
+
 @pytest.fixture
 def started(monkeypatch):
     """Every process that is started from here on; none rests before or after."""
     monkeypatch.setattr(engine, "FEW_POINTS", 0)
-    start, processes = workers._start, []
+    start, processes = workers._Worker.start, []
 
-    def watched():
-        processes.append(start())
-        return processes[-1]
+    def watched(process):
+        start(process)
+        processes.append(process)
 
-    monkeypatch.setattr(workers, "_start", watched)
-    workers._resting.end()
+    monkeypatch.setattr(workers._Worker, "start", watched)
+    end_resting()
     yield processes
-    workers._resting.end()
-    assert all(process.returncode is not None for process in processes)
+    end_resting()
+    assert not any(process.is_alive() for process in processes)
 
 
 def small(*batches):
@@ -79,10 +89,11 @@ def test_workers_write_with_the_umask_of_the_caller(started, tmp_path):
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "closed").glob("part-*")} == {0}
 
 
-def test_more_workers_than_rest(started):
+def test_another_number_of_workers(started):
     sweep(small(64, 128, 192, 256), workers=2)
     sweep(small(64, 128, 192, 256), workers=3)
-    assert len(started) == 3
+    assert len(started) == 5
+    assert not any(process.is_alive() for process in started[:2])
 
 
 def test_other_surroundings_want_other_workers(started, monkeypatch):
@@ -90,33 +101,57 @@ def test_other_surroundings_want_other_workers(started, monkeypatch):
     monkeypatch.setenv("PROJECTOR_SOMETHING", "else")
     sweep(small(64, 128), workers=2)
     assert len(started) == 4
-    assert all(process.returncode is not None for process in started[:2])
+    assert not any(process.is_alive() for process in started[:2])
 
 
 def test_a_worker_that_died_at_rest_is_replaced(started):
     sweep(small(64, 128), workers=2)
     started[0].kill()
-    started[0].wait()
+    started[0].join()
     sweep(small(64, 128), workers=2)
-    assert len(started) == 3
+    assert len(started) == 4
 
 
 def test_nobody_waits_for_ever(started, monkeypatch):
     monkeypatch.setattr(workers, "REST_S", 0.05)
     sweep(small(64, 128), workers=2)
     until = time.monotonic() + 20.0
-    while any(process.returncode is None for process in started) and time.monotonic() < until:
+    while any(process.is_alive() for process in started) and time.monotonic() < until:
         time.sleep(0.02)
-    assert all(process.returncode is not None for process in started)
+    assert not any(process.is_alive() for process in started)
 
 
-def test_a_sweep_that_fails_leaves_no_workers(started):
+def test_a_sweep_that_fails_leaves_no_workers(started, tmp_path, monkeypatch):
     def stop(done, total, rows):
         raise ProjectorError("enough")
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ProjectorError, match="enough"):
         sweep(small(64, 128), workers=2, progress=stop)
-    assert all(process.returncode is not None for process in started)
+    assert len(started) == 2
+    assert not any(process.is_alive() for process in started)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_in_memory_leave_no_files(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert sweep(small(64, 128), workers=2).rows
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_space_that_cannot_be_sent_starts_nothing(started):
+    class Local(Space):
+        """A space that nobody can import."""
+
+    with pytest.raises((AttributeError, TypeError), match="Local"):
+        sweep(Local(grid().base, grid().axes, {}, []), workers=2)
+    assert started == []
+
+
+def test_a_process_that_may_have_no_children(started, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    assert sweep(small(64, 128), workers=2).rows
+    assert started == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no copies of a process here")
@@ -124,21 +159,107 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
     sweep(small(64, 128), workers=2)
     child = os.fork()
     if not child:
-        os._exit(len(workers._resting.take(2, workers._surroundings())))
+        code = 1
+        try:
+            # As at the exit of a process.
+            for worker in multiprocessing.active_children():
+                worker.join()
+            code = len(workers._take(2)._context.workers)
+        finally:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     sweep(small(64, 128), workers=2)
     assert len(started) == 2
 
 
-def test_they_end_with_the_caller():
-    code = (
-        "from projector.sweeps import workers\n"
-        "workers.start_ahead(2)\n"
-        "print(*(each.pid for _, each in workers._resting._processes))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    pids = [int(each) for each in done.stdout.split()]
-    assert len(pids) == 2
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from projector.sweeps import engine, store, workers
+from sweeps.grid import grid
+
+start = workers._Worker.start
+
+def told(worker):
+    start(worker)
+    print(worker.pid, flush=True)
+
+def say(*_):
+    print("more", flush=True)
+    time.sleep({pause})
+
+workers._Worker.start = told
+store.CHUNK_POINTS, engine.FEW_POINTS = 16, 0
+print("once", flush=True)
+engine.sweep(grid(), {out!r}, workers=2, progress=say)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Start a script that sweeps, as somebody writes it who has not heard of guards."""
+
+    def start(pause, how):
+        text = SCRIPT.format(
+            tests=str(Path(__file__).parents[1]), out=str(tmp_path / "out"), pause=pause
+        )
+        file = tmp_path / "script.py"
+        file.write_text(text)
+        with file.open() as stream:
+            return subprocess.Popen(
+                [sys.executable, *([file] if how == "file" else ["-"])],
+                stdin=stream,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+
+    return start
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def assert_gone(pids):
+    until = time.monotonic() + 20.0
+    while any(map(lives, map(int, pids))) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(map(lives, map(int, pids)))
+
+
+@pytest.mark.parametrize("how", ["file", "input"])
+def test_a_script_without_a_guard_runs_once(script, how):
+    out, err = script(0.0, how).communicate()
+    first, *pids = out.splitlines()[:3]
+    assert (first, out.count("\n"), err) == ("once", 17, "")
+    # They end with the caller, also at rest.
+    assert_gone(pids)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="other signals")
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    # When rows have come, or as soon as one worker has been started.
+    [(signal.SIGKILL, 5), (signal.SIGINT, 5), (signal.SIGINT, 2)],
+)
+def test_a_caller_that_ends_takes_its_workers_along(script, tmp_path, how, lines):
+    with script(0.3, "file") as caller:
+        pids = [caller.stdout.readline() for _ in range(lines)][1:3]
+        if how == signal.SIGINT:
+            # As a terminal sends it.
+            os.killpg(caller.pid, how)
+        else:
+            caller.send_signal(how)
+        _, err = caller.communicate()
+    assert_gone(pids)
+    assert list((tmp_path / "out").glob("_new-*")) == []
+    assert caller.returncode == -how
+    if how == signal.SIGINT:
+        assert err.count("Traceback") == 1
+        assert err.strip().endswith("KeyboardInterrupt")

@@ -12,7 +12,6 @@ import pickle
 import signal
 import threading
 import time
-import traceback
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -302,19 +301,16 @@ def task(content: bytes, wanted: str, chunk: int) -> bytes:
         Pickle of an `answer`: what goes wrong here is told apart from what Dask raises, and any
         worker may keep it.
     """
-    found: Part | ProjectorError | str
-    try:
-        own = fingerprint()
-        if own == wanted:
-            with _ONE_AT_A_TIME:
-                found = answer(_sweeper(content), chunk)
-        else:
-            found = _other_projector(f"projector {own}, not {wanted}", wanted)
-    except ProjectorError as error:
-        found = error
-    except Exception:  # noqa: BLE001, RUF100  # told to the caller
-        found = traceback.format_exc()
-    return pickle.dumps(found)
+    return pickle.dumps(answer(lambda: _project(content, wanted, chunk)))
+
+
+def _project(content: bytes, wanted: str, chunk: int) -> Part:
+    own = fingerprint()
+    if own != wanted:
+        what = f"projector {own}, not {wanted}"
+        raise _other_projector(what, wanted)
+    with _ONE_AT_A_TIME:
+        return _sweeper(content).part(chunk)
 
 
 def dask_setup(worker: Any) -> None:

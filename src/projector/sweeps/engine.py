@@ -1,5 +1,6 @@
 """Sweeping a space: chunk after chunk, by several processes, into a folder or into memory."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -16,7 +17,7 @@ from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
 from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
-from projector.sweeps.workers import Crew, start_ahead
+from projector.sweeps.workers import project_side_by_side, start_ahead
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -196,7 +197,7 @@ def _parts(
     progress: Progress | None,
     drafts: Path | None = None,
 ) -> Generator[Part, None, None]:
-    """Yield the chunks of ``todo`` in order; see `Crew` for ``drafts``."""
+    """Yield the chunks of ``todo`` in order; see `project_side_by_side` for ``drafts``."""
     points = sum(len(plan.chunk(number)) for number in todo)
     chunks = -(-points // plan.chunk_points)
     with ExitStack() as stack:
@@ -205,8 +206,8 @@ def _parts(
             crew = cluster.crew(space, axes, plan.chunk_points, chunks)
             parts = stack.enter_context(crew).project(todo)
         elif workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
-            local = Crew(min(workers, chunks), space, axes, plan.chunk_points, drafts)
-            parts = stack.enter_context(local).project(todo)
+            made = project_side_by_side(todo, workers, space, axes, plan.chunk_points, drafts)
+            parts = stack.enter_context(closing(made))
         else:
             sweeper = Sweeper(space, axes, plan.chunk_points)
             parts = (sweeper.part(number) for number in todo)
@@ -241,14 +242,15 @@ def _cluster(
 def _workers(workers: int | None) -> int:
     if workers is None:
         known = getattr(os, "sched_getaffinity", None)
-        return max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
-    if isinstance(workers, bool) or not isinstance(workers, int):
+        workers = max(1, len(known(0)) if known is not None else os.cpu_count() or 1)
+    elif isinstance(workers, bool) or not isinstance(workers, int):
         msg = f"workers: a number of processes, got {workers!r}"
         raise ConfigError(msg, key="workers", value=workers, allowed="an integer >= 1")
-    if not 1 <= workers <= MOST_WORKERS:
+    elif not 1 <= workers <= MOST_WORKERS:
         msg = f"workers: 1 to {MOST_WORKERS} processes, got {workers}"
         raise ConfigError(msg, key="workers", value=workers, allowed=f"1 to {MOST_WORKERS}")
-    return workers
+    # Daemons of multiprocessing, such as the workers of its own pool, may start no processes.
+    return 1 if multiprocessing.current_process().daemon else workers
 
 
 def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
@@ -259,7 +261,7 @@ def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
     if space.size < MANY_POINTS:
         return
     if here and workers > 1:
-        start_ahead(min(workers, -(-space.size // chunk_points(space))))
+        start_ahead(workers, -(-space.size // chunk_points(space)))
     days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"

@@ -399,6 +399,15 @@ def write_draft(drafts: Path, chunk: int, content: bytes) -> Draft:
     return Draft(path, len(content))
 
 
+def read_draft(part: Part) -> Part:
+    """Return a part that carries its rows; its draft goes."""
+    if part.draft is None:
+        return part
+    content = part.draft.path.read_bytes()
+    part.draft.path.unlink()
+    return part._replace(content=content, draft=None)
+
+
 def remove_drafts(drafts: Path) -> None:
     """Remove what has not become a part."""
     for path in drafts.parent.glob(f"{drafts.name}*"):
