@@ -39,6 +39,7 @@ def emit_linear(
     parameters: Any = None,
     transient_bytes: Any = 0.0,
     flop: Any = None,
+    out_bytes: float = 2.0,
 ) -> None:
     """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
 
@@ -58,6 +59,8 @@ def emit_linear(
         Instead of ``groups * n_in * n_out`` plus the bias.
     flop : float or float64[workloads], optional
         Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows.
+    out_bytes : float
+        Bytes of an element of Y.
 
     Notes
     -----
@@ -89,7 +92,7 @@ def emit_linear(
     table.add(
         where, label, phase=FORWARD, m=tokens, n=n_out, k=n_in, **gemm,
         saved_bytes=saved, parameters=weights, recompute_bit=recompute_bit,
-        transient_bytes=transient_bytes,
+        transient_bytes=transient_bytes, out_bytes=out_bytes,
     )  # fmt: skip
     table.add(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out, **gemm)
     accumulate = 2.0 * shapes.accumulate_bytes

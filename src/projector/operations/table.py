@@ -5,11 +5,13 @@ explanation (labels). Modules emit rows for all workloads at once; a module know
 seconds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from projector.arrays import Array
 
 GEMM, ATTENTION, MEMORY, COLLECTIVE, EXCHANGE = range(5)
 """Row kinds: what kernel costs the row. An exchange is an all-to-all with given traffic."""
@@ -21,6 +23,10 @@ CATEGORIES = ("compute_gemm", "compute_attention", "compute_other", "tp_comm", "
 """Where a row's time is shown; the last three are communication."""
 
 COMPUTE_GEMM, COMPUTE_ATTENTION, COMPUTE_OTHER, TP_COMM, CP_COMM, EP_COMM = range(6)
+
+PP_COMM = CP_COMM
+"""Category of the sends between pipeline stages of an inference step, which has no context
+parallelism."""
 
 WHOLE_LAYER = -1
 """Segment of a collective that may hide behind all compute of its layer and phase."""
@@ -140,6 +146,10 @@ class TableBuilder:
     """Collects blocks of rows; a block is one operation over all workloads that have it."""
 
     num_workloads: int
+    forward_only: bool = False
+    """Whether rows of other phases are left out, as inference has none."""
+    repeats: Array | None = None
+    """How often the operations that are added run; once, unless stated."""
     _blocks: list[tuple[NDArray[np.int64], dict[str, Any]]] = field(default_factory=list)
     _labels: dict[str, int] = field(default_factory=dict)
 
@@ -156,10 +166,16 @@ class TableBuilder:
             Columns of `OperationTable`; arrays have one entry for every workload of the table,
             not only for those in ``where``.
         """
-        if len(where) == 0:
+        if len(where) == 0 or (self.forward_only and columns.get("phase", FORWARD) != FORWARD):
             return
+        if self.repeats is not None:
+            columns["repeats"] = np.multiply(self.repeats, columns.get("repeats", 1.0))
         code = self._labels.setdefault(label, len(self._labels))
         self._blocks.append((where, {"label": code, **columns}))
+
+    def repeated(self, repeats: Array) -> "TableBuilder":
+        """Return a builder of the same table whose operations run ``repeats`` times."""
+        return replace(self, repeats=repeats)
 
     def build(self) -> OperationTable:
         """Assemble the table."""
