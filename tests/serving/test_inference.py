@@ -3,9 +3,10 @@ import pytest
 
 from projector.config.device import load_device
 from projector.errors import ConfigError
-from projector.serving.columns import Step, lower_steps
+from projector.operations.emit import emit_inference
+from projector.operations.moe import active_experts
+from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.emit import active_experts, emit_steps
 from projector.serving.step import (
     BREAKDOWN,
     Generation,
@@ -18,6 +19,11 @@ from projector.serving.step import (
 
 def deploy(model="llama3_8b", device="h100", **settings):
     return Deployment.parse({"model": model, "cluster": {"device": device}, **settings})
+
+
+def emitted(step):
+    columns = step_columns([step])
+    return emit_inference(columns.shapes, columns.extents)
 
 
 def test_decode_of_one_sequence_streams_the_weights():
@@ -90,15 +96,14 @@ def test_narrow_weights_save_their_bytes_and_no_more(weight_bits):
 def test_only_active_experts_are_read():
     experts, topk = np.array([8, 8, 256]), np.array([2, 2, 8])
     assert list(active_experts(experts, topk, np.array([1, 1000, 1]))) == [2, 8, 8]
-    columns = lower_steps([Step(deploy("mixtral_8x7b"), 1, 1, 100)])
-    table = emit_steps(columns)
-    (row,) = np.flatnonzero(table.label == table.labels.index("moe.fc1"))
+    table = emitted(Step(deploy("mixtral_8x7b"), 1, 1, 100))
+    (row,) = np.flatnonzero(table.label == table.labels.index("moe.experts.fc1"))
     assert (table.m[row], table.n[row], table.k[row]) == (1, 2 * 14336, 4096)
     assert (table.batch[row], table.repeats[row]) == (2, 32)
 
 
 def test_weights_of_the_emitted_gemms_are_those_of_the_model():
-    table = emit_steps(lower_steps([Step(deploy("llama3_8b"), 1, 1, 1)]))
+    table = emitted(Step(deploy("llama3_8b"), 1, 1, 1))
     weights = np.sum(table.n * table.k * table.batch * table.repeats * (table.m > 0))
     norms = (2 * 32 + 1) * 4096
     assert weights + norms + 128256 * 4096 == 8_030_261_248

@@ -17,7 +17,7 @@ from projector.operations.communication import (
     emit_region_exit,
 )
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.shapes import Shapes, ceil_div
+from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,
@@ -36,16 +36,45 @@ P2P, GATHER, EXCHANGE_HEADS = range(3)
 
 def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the attention of all transformer layers in ``where``."""
-    key_heads = np.maximum(1, shapes.key_heads // shapes.tp)
-    heads = shapes.heads // shapes.tp
-    query_width, value_width = heads * shapes.d_qk, key_heads * shapes.d_v
-    grouped = where[shapes.mla[where] == 0]
-    latent = where[shapes.mla[where] == 1]
-    _emit_grouped_projections(
-        table, shapes, grouped, query_width, key_heads * shapes.d_qk, value_width
-    )
-    _emit_latent_projections(table, shapes, latent, heads)
+    heads, key_heads = _local_heads(shapes)
+    _emit_grouped_projections(table, shapes, where[shapes.mla[where] == 0])
+    _emit_latent_projections(table, shapes, where[shapes.mla[where] == 1])
     _emit_core(table, shapes, where, heads, key_heads)
+    _emit_output(table, shapes, where)
+
+
+def emit_cached_attention(
+    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+) -> None:
+    """Emit the attention of all layers of inference steps, which reads and extends a cache.
+
+    A step of one new token (decode) folds the up-projections of latent attention into the heads.
+    """
+    layers = table.repeated(steps.layers)
+    _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
+    _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
+    tokens = shapes.tokens.astype(np.float64)
+    emit_memory(
+        layers, where, "attention.cache", backward_bytes=0.0,
+        forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
+    )  # fmt: skip
+    _emit_cached_core(table, shapes, steps, where)
+    inner = _local_heads(shapes)[0] * shapes.d_v
+    emit_memory(
+        layers, where[shapes.operand_bytes[where] < 2.0], "attention.quantise",
+        forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes), backward_bytes=0.0,
+    )  # fmt: skip
+    _emit_output(layers, shapes, where)
+
+
+def _local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
+    """Return the query and the key heads of one tensor-parallel rank."""
+    return shapes.heads // shapes.tp, ceil_div(shapes.key_heads, shapes.tp)
+
+
+def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the output projection and the sum of its parts."""
+    heads, _ = _local_heads(shapes)
     emit_linear(
         table, shapes, where, "attention.proj", tokens=shapes.tokens, n_in=heads * shapes.d_v,
         n_out=shapes.hidden, bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
@@ -54,11 +83,11 @@ def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_region_exit(table, shapes, where, "attention.tp", activations, SEGMENT_PROJ)
 
 
-def _emit_grouped_projections(
-    table: TableBuilder, shapes: Shapes, where: Ints, query: Ints, key: Ints, value: Ints
-) -> None:
+def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(where) == 0:
         return
+    heads, key_heads = _local_heads(shapes)
+    query, key, value = heads * shapes.d_qk, key_heads * shapes.d_qk, key_heads * shapes.d_v
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
@@ -81,14 +110,54 @@ def _emit_grouped_projections(
     )  # fmt: skip
 
 
-def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints) -> None:
-    """Emit DeepSeek's latent projections.
+def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit DeepSeek's latent projections."""
+    if len(where) == 0:
+        return
+    heads, _ = _local_heads(shapes)
+    _emit_latents(table, shapes, where)
+    _emit_latent_keys(table, shapes, where)
+    # Rotation touches the rope parts; assembling K copies the shared part to every head.
+    moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
+    emit_memory(
+        table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
+        launches=3.0, recompute_bit=MLA_UP_BIT,
+    )  # fmt: skip
+
+
+def _emit_absorbed_projections(
+    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+) -> None:
+    """Emit latent projections beside a cache of latents.
+
+    The up-projections of keys and values run where the step has several new tokens (prefill). A
+    decode step multiplies queries and outputs by them instead, head by head.
+    """
+    if len(where) == 0:
+        return
+    heads, _ = _local_heads(shapes)
+    _emit_latents(table, shapes, where)
+    moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
+    emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
+    _emit_latent_keys(table, shapes, where[steps.new_tokens[where] > 1])
+    decode = where[steps.new_tokens[where] == 1]
+    emit_linear(
+        table, shapes, decode, "attention.absorb_k", tokens=shapes.tokens, n_in=shapes.d_nope,
+        n_out=shapes.kv_lora, groups=heads, wide=True,
+    )  # fmt: skip
+    emit_linear(
+        table, shapes, decode, "attention.absorb_v", tokens=shapes.tokens, n_in=shapes.kv_lora,
+        n_out=shapes.d_v, groups=heads, wide=True,
+    )  # fmt: skip
+
+
+def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the down-projections and that of the queries.
 
     The down-projections are replicated over TP and run before the sequence is gathered, so only
     the latents travel.
     """
-    if len(where) == 0:
-        return
+    heads, _ = _local_heads(shapes)
     query_width = heads * shapes.d_qk
     compressed = where[shapes.q_lora[where] > 0]
     direct = where[shapes.q_lora[where] == 0]
@@ -124,18 +193,41 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints, h
     )
     up(compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width)
     up(direct, "attention.q", n_in=shapes.hidden, n_out=query_width)
-    up(
-        where,
-        "attention.kv_up",
-        n_in=shapes.kv_lora,
-        n_out=heads * (shapes.d_nope + shapes.d_v),
-    )
-    # Rotation touches the rope parts; assembling K copies the shared part to every head.
-    moved = tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
-    emit_memory(
-        table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
-        launches=3.0, recompute_bit=MLA_UP_BIT,
+
+
+def _emit_latent_keys(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the up-projection of keys and values."""
+    heads, _ = _local_heads(shapes)
+    emit_linear(
+        table, shapes, where, "attention.kv_up", tokens=shapes.tokens, n_in=shapes.kv_lora,
+        n_out=heads * (shapes.d_nope + shapes.d_v), segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
     )  # fmt: skip
+
+
+def _emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
+    """Emit softmax(QK')V over cached and new keys, of layers with and without a window."""
+    heads, key_heads = _local_heads(shapes)
+    keys = steps.context + steps.new_tokens
+    latent = shapes.mla == 1
+    full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
+    windowed = (steps.windowed, shapes.window, "attention.windowed")
+    for layers, window, label in (full, windowed):
+        builder, present = table.repeated(layers), where[layers[where] > 0]
+        builder.add(
+            present[steps.new_tokens[present] > 1], label, kind=ATTENTION,
+            category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=shapes.micro_batch,
+            heads=heads, key_heads=key_heads, m=steps.new_tokens, n=keys, k=shapes.d_qk,
+            d_v=shapes.d_v, causal=1, window=window,
+        )  # fmt: skip
+        seen = np.where(window > 0, np.minimum(keys, window), keys)
+        pairs = shapes.micro_batch * seen.astype(np.float64)
+        widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
+        # Split over the context, then summed: two kernels.
+        builder.add(
+            present[steps.new_tokens[present] == 1], label, kind=MEMORY,
+            category=COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes, launches=2.0,
+            flop=2.0 * pairs * heads * widths,
+        )  # fmt: skip
 
 
 def _emit_core(

@@ -10,12 +10,14 @@ from projector.kernels.collective_algorithms import (
     ALL_REDUCE,
     OPERATIONS,
     REDUCE_SCATTER,
+    SEND_RECV,
 )
-from projector.operations.shapes import Shapes
+from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import (
     BACKWARD,
     COLLECTIVE,
     FORWARD,
+    PP_COMM,
     TP_COMM,
     FloatValues,
     IntValues,
@@ -109,6 +111,15 @@ def emit_region_exit(
         split=((FORWARD, REDUCE_SCATTER, pieces), (BACKWARD, ALL_GATHER, pieces)),
         whole=((FORWARD, ALL_REDUCE, pieces),),
     )
+
+
+def emit_stage_sends(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
+    """Emit the sends of activations from one pipeline stage of an inference step to the next."""
+    emit_collective(
+        table.repeated(steps.pp - 1), where[steps.pp[where] > 1], "pipeline.send", phase=FORWARD,
+        category=PP_COMM, operation=SEND_RECV, ranks=2, local=steps.pp_local,
+        num_bytes=2.0 * shapes.tokens.astype(np.float64) * shapes.hidden,
+    )  # fmt: skip
 
 
 _Step = tuple[int, int, Shares]

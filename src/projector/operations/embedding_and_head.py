@@ -3,7 +3,7 @@
 import numpy as np
 
 from projector.arrays import Ints
-from projector.kernels.collective_algorithms import ALL_REDUCE
+from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -11,7 +11,7 @@ from projector.operations.communication import (
 )
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.norm import emit_norm
-from projector.operations.shapes import Shapes, ceil_div
+from projector.operations.shapes import LastTokenShapes, Shapes, ceil_div
 from projector.operations.table import FORWARD, TP_COMM, TableBuilder
 
 SEGMENT_HEAD = 6
@@ -63,6 +63,26 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         phase=FORWARD, category=TP_COMM, operation=ALL_REDUCE, num_bytes=4.0 * shapes.tokens,
         ranks=shapes.tp, local=shapes.tp_local, repeats=3.0,
     )  # fmt: skip
+
+
+def emit_sampling_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the head of an inference step: each sequence's last token, gathered logits, sampling."""
+    last = LastTokenShapes(shapes.rows)
+    emit_norm(table, last, where, "head.norm")
+    columns = ceil_div(shapes.vocab, shapes.tp)
+    emit_linear(
+        table, last, where, "head.output", tokens=last.tokens, n_in=shapes.hidden,
+        n_out=columns, wide=True,
+    )  # fmt: skip
+    logits = last.tokens * columns * shapes.tp.astype(np.float64)
+    emit_collective(
+        table, where[shapes.tp[where] > 1], "head.tp.all_gather", phase=FORWARD, category=TP_COMM,
+        operation=ALL_GATHER, num_bytes=2.0 * logits, ranks=shapes.tp, local=shapes.tp_local,
+    )  # fmt: skip
+    # Scale, softmax and pick, in FP32.
+    emit_memory(
+        table, where, "head.sample", forward_bytes=14.0 * logits, backward_bytes=0.0, launches=3.0
+    )
 
 
 def emit_mtp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:

@@ -1,13 +1,21 @@
 """All operations of all workloads, in model order."""
 
+import numpy as np
+
 from projector.arrays import Records
 from projector.lower.workload_columns import DENSE, EMBEDDING, HEAD, MOE, MTP
-from projector.operations.attention import emit_attention
-from projector.operations.embedding_and_head import emit_embedding, emit_head, emit_mtp
+from projector.operations.attention import emit_attention, emit_cached_attention
+from projector.operations.communication import emit_stage_sends
+from projector.operations.embedding_and_head import (
+    emit_embedding,
+    emit_head,
+    emit_mtp,
+    emit_sampling_head,
+)
 from projector.operations.mlp import emit_mlp
-from projector.operations.moe import emit_moe
-from projector.operations.norm import emit_norm, emit_residual
-from projector.operations.shapes import Shapes
+from projector.operations.moe import emit_moe, emit_replicated_experts
+from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
+from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import OperationTable, TableBuilder
 
 
@@ -30,4 +38,20 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_moe(table, shapes, shapes.where(kind == MOE))
         emit_residual(table, shapes, layers, "mlp.residual")
     emit_head(table, shapes, shapes.where(kind == HEAD))
+    return table.build()
+
+
+def emit_inference(shapes: Shapes, steps: StepShapes) -> OperationTable:
+    """Return the operation table of inference steps; a row stands for all layers that are equal."""
+    table = TableBuilder(len(shapes.rows), forward_only=True)
+    every = np.arange(len(shapes.rows))
+    dense_layers = steps.layers - steps.moe_layers
+    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, every, "norm")
+    emit_cached_attention(table, shapes, steps, every)
+    dense = table.repeated(dense_layers)
+    emit_mlp(dense, shapes, every[dense_layers > 0], "mlp", shapes.ffn)
+    emit_replicated_experts(table, shapes, steps, every[steps.moe_layers > 0])
+    emit_embedding(table, shapes, every)
+    emit_sampling_head(table, shapes, every)
+    emit_stage_sends(table, shapes, steps, every)
     return table.build()

@@ -42,6 +42,7 @@ def emit_linear(
     parameters: FloatValues | None = None,
     transient_bytes: FloatValues = 0.0,
     flop: FloatValues | None = None,
+    out_bytes: float = 2.0,
 ) -> None:
     """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
 
@@ -61,6 +62,8 @@ def emit_linear(
         Instead of ``groups * n_in * n_out`` plus the bias.
     flop : float or float64[workloads], optional
         Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows.
+    out_bytes : float
+        Bytes of an element of Y.
 
     Notes
     -----
@@ -101,6 +104,7 @@ def emit_linear(
         parameters=weights,
         recompute_bit=recompute_bit,
         transient_bytes=transient_bytes,
+        out_bytes=out_bytes,
     )
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
     accumulate = 2.0 * shapes.accumulate_bytes

@@ -5,7 +5,7 @@ import numpy as np
 from projector.arrays import Array, Ints
 from projector.operations.communication import emit_region_entry, emit_region_exit
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.shapes import Shapes
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import TableBuilder
 
 MLP_BIT, SHARED_BIT = 1 << 3, 1 << 6
@@ -13,12 +13,16 @@ SEGMENT_FC1, SEGMENT_FC2 = 4, 5
 
 
 def emit_mlp(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints, *, bit: int = MLP_BIT
-) -> None:
-    """Emit fc1, activation and fc2 of ``width`` inner channels divided over TP."""
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints, *,
+    bit: int = MLP_BIT, reduces: bool = True,
+) -> None:  # fmt: skip
+    """Emit fc1, activation and fc2 of ``width`` inner channels divided over TP.
+
+    Unless ``reduces``, the partial sums stay with the ranks, who add something to them first.
+    """
     if len(where) == 0:
         return
-    inner = width // shapes.tp
+    inner = ceil_div(width, shapes.tp)
     activations = 2.0 * shapes.tokens * shapes.hidden
     working_set = 2.0 * shapes.tokens * inner * (2.0 + shapes.gated)
     emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC1)
@@ -34,7 +38,8 @@ def emit_mlp(
         table, shapes, where, f"{label}.fc2", tokens=shapes.tokens, n_in=inner,
         n_out=shapes.hidden, bias=shapes.mlp_bias, segment=SEGMENT_FC2, recompute_bit=bit,
     )  # fmt: skip
-    emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC2)
+    if reduces:
+        emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC2)
 
 
 def emit_activation(
@@ -46,8 +51,9 @@ def emit_activation(
     writes the inputs' gradients.
     """
     inputs = 1.0 + shapes.gated
+    written = 2.0 * inputs + shapes.activation_bytes
     emit_memory(
-        table, where, label, forward_bytes=2.0 * elements * (inputs + 1.0),
+        table, where, label, forward_bytes=elements * written,
         backward_bytes=2.0 * elements * (2.0 * inputs + 1.0), saved_bytes=2.0 * elements * inputs,
         exponentials=elements, recompute_bit=bit,
     )  # fmt: skip

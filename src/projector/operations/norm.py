@@ -34,6 +34,16 @@ def emit_norm(
     )
 
 
+def emit_fused_norm(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
+    """Emit a norm fused with the residual addition, as inference engines have it.
+
+    It reads the sum and the addend, and writes the sum and an operand of the next linear layer.
+    """
+    elements = shapes.outer_tokens.astype(np.float64) * shapes.hidden
+    num_bytes = elements * (6.0 + shapes.operand_bytes)
+    emit_memory(table, where, label, forward_bytes=num_bytes, backward_bytes=0.0)
+
+
 def emit_residual(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
     """Emit one residual addition: two reads and a write.
 

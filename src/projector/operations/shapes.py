@@ -4,6 +4,7 @@ Letters: t tokens of one rank inside the tensor-parallel region, s tokens outsid
 TP as well under sequence parallelism).
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,9 +41,58 @@ class Shapes(WorkloadColumns):
         """Whether the linear layers need quantising passes."""
         return np.asarray(self.dtype >= FIRST_NARROW)
 
+    @property
+    def activation_bytes(self) -> Floats:
+        """Bytes of an element that an activation writes."""
+        return np.full(len(self), 2.0)
+
     def where(self, mask: Flags) -> Ints:
         """Return the indices of the workloads that a mask selects."""
         return np.flatnonzero(mask)
+
+
+class InferenceShapes(Shapes):
+    """Columns of inference steps, whose engines quantise in the kernel that writes an operand."""
+
+    @cached_property
+    def narrow(self) -> Flags:
+        """Linear layers have no quantising passes of their own."""
+        return np.zeros(len(self), np.bool_)
+
+    @property
+    def activation_bytes(self) -> Floats:
+        """Bytes of an operand of the next layer."""
+        return self.operand_bytes
+
+
+class LastTokenShapes(InferenceShapes):
+    """Columns of what sees only the last token of each sequence."""
+
+    @cached_property
+    def tokens(self) -> Ints:
+        """One token of each sequence."""
+        return self.micro_batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepShapes:
+    """What inference steps have beside the extents of their layers (int64[steps])."""
+
+    layers: Ints
+    windowed: Ints
+    """Layers whose attention has a window."""
+    moe_layers: Ints
+    new_tokens: Ints
+    """Tokens of each sequence that go through the model; 1 is a decode step."""
+    context: Ints
+    """Tokens of each sequence that are cached already."""
+    cached: Ints
+    """Elements that one layer caches of one token on a rank."""
+    cache_bytes: Floats
+    """float64[steps]: bytes of these."""
+    pp: Ints
+    pp_local: Ints
+    """2 where neighbouring stages share a scale-up domain, 1 where they do not."""
 
 
 def ceil_div(value: Any, divisor: Any) -> Any:

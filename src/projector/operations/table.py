@@ -5,7 +5,7 @@ explanation (labels). Modules emit rows for all workloads at once; a module know
 seconds.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -22,6 +22,10 @@ CATEGORIES = ("compute_gemm", "compute_attention", "compute_other", "tp_comm", "
 """Where a row's time is shown; the last three are communication."""
 
 COMPUTE_GEMM, COMPUTE_ATTENTION, COMPUTE_OTHER, TP_COMM, CP_COMM, EP_COMM = range(6)
+
+PP_COMM = CP_COMM
+"""Category of the sends between pipeline stages of an inference step, which has no context
+parallelism."""
 
 WHOLE_LAYER = -1
 """Segment of a collective that may hide behind all compute of its layer and phase."""
@@ -173,6 +177,10 @@ class TableBuilder:
     """Collects blocks of rows; a block is one operation over all workloads that have it."""
 
     num_workloads: int
+    forward_only: bool = False
+    """Whether rows of other phases are left out, as inference has none."""
+    repeats: Array | None = None
+    """How often the operations that are added run; once, unless stated."""
     _blocks: list[tuple[Ints, int, OperationRow]] = field(default_factory=list)
     _labels: dict[str, int] = field(default_factory=dict)
 
@@ -189,10 +197,16 @@ class TableBuilder:
             Columns of `OperationTable`; arrays have one entry for every workload of the table,
             not only for those in ``where``.
         """
-        if len(where) == 0:
+        if len(where) == 0 or (self.forward_only and row.get("phase", FORWARD) != FORWARD):
             return
+        if self.repeats is not None:
+            row["repeats"] = np.multiply(self.repeats, row.get("repeats", 1.0))
         code = self._labels.setdefault(label, len(self._labels))
         self._blocks.append((where, code, row))
+
+    def repeated(self, repeats: Array) -> "TableBuilder":
+        """Return a builder of the same table whose operations run ``repeats`` times."""
+        return replace(self, repeats=repeats)
 
     def build(self) -> OperationTable:
         """Assemble the table."""

@@ -1,17 +1,18 @@
 """Steps as columns: the extents of every deployment and step, one entry a step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
+from projector.config.gemm import MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouped import GROUPED
+from projector.lower.columns import SectionTable
 from projector.lower.hardware import (
     device_records,
     domain_gpus,
@@ -21,11 +22,11 @@ from projector.lower.hardware import (
     native_type,
 )
 from projector.lower.jobs import local_members
+from projector.lower.sections import ModelColumns
+from projector.lower.workload_columns import WORKLOAD, WorkloadColumn, WorkloadColumns
+from projector.operations.shapes import InferenceShapes, StepShapes
 from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_TOKENS = 1 << 34
 """Tokens of one step beyond this are no step."""
@@ -48,33 +49,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """Extents of the steps (int64[steps]); hardware is in records of its own."""
+    """Extents of the steps, one entry a step, and the hardware that they run on."""
 
-    columns: dict[str, Ints]
-    operand_bytes: Floats
+    shapes: InferenceShapes
+    """Extents of the layers, as in training."""
+    extents: StepShapes
     weight_share: Floats
-    """Bytes of a weight over those of an operand; below 1 with weight-only quantisation."""
-    head_share: Floats
-    cache_bytes: Floats
-    """Bytes that one layer reads for each cached token of a sequence."""
-    devices: NDArray[np.void]
-    fabrics: NDArray[np.void]
-    grouped: NDArray[np.void]
-    """Grouped GEMMs, by the column ``grouped_class``."""
+    """float64[steps]: bytes of a weight over those of an operand; below 1 with weight-only
+    quantisation."""
+    devices: Records
+    fabrics: Records
+    grouped: Records
+    """Grouped GEMMs."""
+    grouped_class: Ints
+    """int64[steps]: row of each step in ``grouped``."""
 
     def __len__(self) -> int:
         """Return the number of steps."""
-        return len(self.operand_bytes)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a column."""
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        return len(self.weight_share)
 
 
-def lower_steps(steps: Sequence[Step]) -> StepColumns:
+def step_columns(steps: Sequence[Step]) -> StepColumns:
     """Gather what the steps need.
 
     Raises
@@ -83,90 +78,120 @@ def lower_steps(steps: Sequence[Step]) -> StepColumns:
         If a step has no tokens, or more than can be.
     """
     for step in steps:
-        tokens = step.batch * (step.new_tokens + step.context)
-        if step.batch < 1 or step.new_tokens < 1 or step.context < 0 or tokens > MAX_TOKENS:
-            msg = (
-                f"a step has at least one sequence and one new token and at most {MAX_TOKENS} "
-                f"tokens, got batch {step.batch}, {step.new_tokens} new, {step.context} cached"
-            )
-            raise ConfigError(msg, key="batch", value=step.batch)
-    known: dict[int, dict[str, int]] = {}
-    for step in steps:
-        if id(step.deployment) not in known:
-            known[id(step.deployment)] = _extents(step.deployment)
-    rows = [known[id(step.deployment)] for step in steps]
-    names = rows[0] if rows else {}
-    columns = {name: np.array([row[name] for row in rows], np.int64) for name in names}
-    for name in ("batch", "new_tokens", "context"):
-        columns[name] = np.array([getattr(step, name) for step in steps], np.int64)
-    columns["tokens"] = columns["batch"] * columns["new_tokens"]
-    clusters = [step.deployment.cluster for step in steps]
-    devices, columns["device"] = device_records(clusters)
-    fabrics, columns["fabric"] = _fabrics(clusters)
-    grouped, columns["grouped_class"] = _grouped(clusters, columns["dtype"])
-    operand = OPERAND_BYTES[columns["dtype"]]
-    bits = np.array([step.deployment.weight_bits or 0 for step in steps], np.float64)
-    share = np.where(bits > 0, bits / 8.0 / operand, 1.0)
-    element = np.array([step.deployment.kv_cache_bytes for step in steps], np.float64)
+        _check(step)
+    deployments = [step.deployment for step in steps]
+    clusters = [deployment.cluster for deployment in deployments]
+    devices, device = device_records(clusters)
+    fabrics, fabric = _fabrics(clusters)
+    rows = _layer_rows(steps)
+    rows["device"], rows["fabric"] = device, fabric
+    shapes = InferenceShapes(rows)
+    grouped, grouped_class = _grouped(clusters, shapes.dtype)
+    bits = np.array([deployment.weight_bits or 0 for deployment in deployments], np.float64)
     return StepColumns(
-        columns=columns,
-        operand_bytes=operand,
-        weight_share=share,
-        head_share=np.where(bits > 0, share, 1.0),
-        cache_bytes=element * columns["cached"],
+        shapes=shapes,
+        extents=_step_shapes(steps),
+        weight_share=np.where(bits > 0, bits / 8.0 / shapes.operand_bytes, 1.0),
         devices=devices,
         fabrics=fabrics,
         grouped=grouped,
+        grouped_class=grouped_class,
     )
 
 
-def _extents(deployment: Deployment) -> dict[str, int]:
-    model, tp = deployment.model, deployment.tp
-    device = deployment.cluster.device
-    mla, moe = model.mla, model.moe
-    domain = domain_gpus(deployment.cluster)
-    moe_layers = sum(model.moe_layers)
-    wide = "fp16" if deployment.dtype == "fp16" else "bf16"
-    return {
-        "layers": model.num_layers,
-        "windowed": model.sliding_window_layers,
-        "window": model.sliding_window,
-        "moe_layers": moe_layers,
-        "hidden": model.hidden_size,
-        "ffn": -(-model.ffn_hidden_size // tp),
-        "gated": int(model.gated),
-        "norms": model.norms_per_layer,
-        "heads": model.num_attention_heads // tp,
-        "key_heads": -(-model.query_groups // tp),
-        "d_qk": mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else model.head_dim,
-        "d_v": model.head_dim,
-        "rope": int(model.position_embedding == "rope"),
-        "qk_norm": int(model.qk_norm != "none"),
-        "mla": int(mla is not None),
-        "q_lora": mla.q_lora_rank if mla else 0,
-        "kv_lora": mla.kv_lora_rank if mla else 0,
-        "d_nope": mla.qk_head_dim if mla else 0,
-        "d_rope": mla.qk_pos_emb_head_dim if mla else 0,
-        "cached": elements_per_token(model, tp),
-        "experts": moe.num_experts if moe else 0,
-        "topk": moe.router_topk if moe else 0,
-        "expert_ffn": -(-moe.ffn_hidden_size // tp) if moe else 0,
-        "shared_ffn": -(-moe.shared_expert_ffn_hidden_size // tp) if moe else 0,
-        "vocab": -(-model.vocab_size // tp),
-        "tp": tp,
-        "tp_local": local_members(tp, 1, domain),
-        "pp": deployment.pp,
-        # Neighbouring stages are tp ranks apart.
-        "pp_local": 2 if 2 * tp <= domain else 1,
-        "dtype": MATRIX_TYPES.index(native_type(device, deployment.dtype)),
-        "wide_dtype": MATRIX_TYPES.index(native_type(device, wide)),
+def _check(step: Step) -> None:
+    tokens = step.batch * (step.new_tokens + step.context)
+    if step.batch < 1 or step.new_tokens < 1 or step.context < 0 or tokens > MAX_TOKENS:
+        msg = (
+            f"a step has at least one sequence and one new token and at most {MAX_TOKENS} "
+            f"tokens, got batch {step.batch}, {step.new_tokens} new, {step.context} cached"
+        )
+        raise ConfigError(msg, key="batch", value=step.batch)
+
+
+def _layer_rows(steps: Sequence[Step]) -> Records:
+    """Return WORKLOAD[steps]: a layer of each step, with its dense and its sparse part."""
+    deployments = [step.deployment for step in steps]
+    models = list({id(each.model): each.model for each in deployments}.values())
+    position = {id(model): row for row, model in enumerate(models)}
+    index = np.array([position[id(each.model)] for each in deployments], np.int64)
+    model = ModelColumns(SectionTable(models), index)
+    domain = np.array([domain_gpus(each.cluster) for each in deployments], np.int64)
+    tp = np.array([each.tp for each in deployments], np.int64)
+    of = WorkloadColumns
+    values: dict[WorkloadColumn, Ints | list[int]] = {
+        of.micro_batch: [step.batch for step in steps],
+        of.seq: [step.new_tokens for step in steps],
+        of.tp: tp,
+        of.cp: np.ones_like(tp),
+        of.tp_local: local_members(tp, 1, domain),
+        of.hidden: model.hidden,
+        of.ffn: model.ffn,
+        of.gated: model.gated,
+        of.heads: model.heads,
+        of.key_heads: model.key_heads,
+        of.d_qk: model.d_qk,
+        of.d_v: model.d_v,
+        of.rope: model.rope,
+        of.qk_norm: model.qk_norm,
+        of.window: model.window,
+        of.norms: model.norms,
+        of.mla: model.is_mla,
+        of.q_lora: model.q_lora,
+        of.kv_lora: model.kv_lora,
+        of.d_nope: model.d_nope,
+        of.d_rope: model.d_rope,
+        of.experts: model.experts,
+        of.topk: model.topk,
+        of.expert_ffn: model.expert_ffn,
+        of.shared_ffn: model.shared_ffn,
+        of.vocab: model.vocab,
+        of.dtype: [_type_code(each, each.dtype) for each in deployments],
+        of.wide_dtype: [_type_code(each, _wide(each)) for each in deployments],
     }
+    rows = np.zeros(len(steps), WORKLOAD)
+    for column, value in values.items():
+        rows[column.name] = value
+    return rows
 
 
-def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[NDArray[np.void], Ints]:
+def _type_code(deployment: Deployment, name: MatrixType) -> int:
+    """Return the type that the device computes ``name`` in."""
+    return MATRIX_TYPES.index(native_type(deployment.cluster.device, name))
+
+
+def _wide(deployment: Deployment) -> MatrixType:
+    return "fp16" if deployment.dtype == "fp16" else "bf16"
+
+
+def _step_shapes(steps: Sequence[Step]) -> StepShapes:
+    deployments = [step.deployment for step in steps]
+    models = [deployment.model for deployment in deployments]
+
+    def column(values: Iterable[int]) -> Ints:
+        return np.array(list(values), np.int64)
+
+    cached = column(elements_per_token(each.model, each.tp) for each in deployments)
+    return StepShapes(
+        layers=column(model.num_layers for model in models),
+        windowed=column(model.sliding_window_layers for model in models),
+        moe_layers=column(sum(model.moe_layers) for model in models),
+        new_tokens=column(step.new_tokens for step in steps),
+        context=column(step.context for step in steps),
+        cached=cached,
+        cache_bytes=cached * np.array([float(each.kv_cache_bytes) for each in deployments]),
+        pp=column(deployment.pp for deployment in deployments),
+        # Neighbouring stages are tp ranks apart.
+        pp_local=column(
+            2 if 2 * each.tp <= domain_gpus(each.cluster) else 1 for each in deployments
+        ),
+    )
+
+
+def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Ints]:
     """Return one record for each distinct cluster, with the all-reduce of inference engines."""
     index: dict[int, int] = {}
-    records: list[NDArray[np.void]] = []
+    records: list[Records] = []
     for cluster in clusters:
         if id(cluster) not in index:
             index[id(cluster)] = len(records)
@@ -177,10 +202,10 @@ def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[NDArray[np.void], Ints]
     return fabrics, np.array([index[id(cluster)] for cluster in clusters], np.int64)
 
 
-def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[NDArray[np.void], Ints]:
+def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[Records, Ints]:
     """Return one record for each distinct cluster and matrix type, at the sustained clock."""
     index: dict[tuple[int, int], int] = {}
-    records: list[NDArray[np.void]] = []
+    records: list[Records] = []
     keys = [(id(cluster), int(code)) for cluster, code in zip(clusters, dtype, strict=True)]
     for cluster, key in zip(clusters, keys, strict=True):
         if key not in index:

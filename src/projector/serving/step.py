@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
@@ -13,10 +14,10 @@ from projector.kernels.gemm import MEMORY as MEMORY_BOUND
 from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
-from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, OperationTable
-from projector.serving.columns import Floats, Ints, Step, StepColumns, lower_steps
+from projector.operations.emit import emit_inference
+from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, PP_COMM, OperationTable
+from projector.serving.columns import Step, StepColumns, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.emit import HEAD, PP_COMM, emit_steps
 from projector.units import MICROSECOND
 
 BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "launch", "host")
@@ -52,8 +53,8 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
     NumericError
         If a time is no finite, non-negative number.
     """
-    columns = lower_steps(steps)
-    table = emit_steps(columns)
+    columns = step_columns(steps)
+    table = emit_inference(columns.shapes, columns.extents)
     try:
         row_s = _cost_rows(table, columns)
     except (ValueError, FloatingPointError) as error:
@@ -80,7 +81,7 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
     latency_s = breakdown.sum(axis=1)
     send_s = breakdown[:, PP_COMM]
     stages = np.array([step.deployment.pp for step in steps])
-    layers = columns.layers
+    layers = columns.extents.layers
     share = -(-layers // stages) / layers
     interval_s = np.where(
         stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
@@ -157,22 +158,22 @@ def _captured(step: Step) -> bool:
 def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     """Return the seconds of one repeat of each row."""
     row_s = np.zeros(len(table))
-    device = steps.device[table.workload]
+    device = steps.shapes.rows["device"][table.workload]
     rows = np.flatnonzero(table.kind == GEMM)
     row_s[rows] = _gemm_s(table, steps, rows)
     rows = np.flatnonzero(table.kind == ATTENTION)
     extents = (table.batch, table.heads, table.key_heads, table.m, table.n, table.k, table.d_v)
     row_s[rows], _ = attention_time_columns(
         np.stack([column[rows] for column in extents], axis=1), table.causal[rows],
-        table.window[rows], np.zeros(len(rows), np.int64), steps.wide_dtype[table.workload[rows]],
-        device[rows], steps.devices,
+        table.window[rows], np.zeros(len(rows), np.int64),
+        steps.shapes.wide_dtype[table.workload[rows]], device[rows], steps.devices,
     )  # fmt: skip
     rows = np.flatnonzero(table.kind == MEMORY)
     traffic_s = elementwise_time_column(
         table.bytes[rows], np.zeros(len(rows)), np.zeros(len(rows)), device[rows], steps.devices
     )
     records = steps.devices[device[rows]]
-    code = steps.wide_dtype[table.workload[rows]]
+    code = steps.shapes.wide_dtype[table.workload[rows]]
     # Rows that also multiply stream a cache, in kernels made for it.
     streamed_s = table.bytes[rows] / records["hbm_bytes_per_s"]
     traffic_s = np.where(table.flop[rows] > 0.0, streamed_s, traffic_s)
@@ -183,7 +184,7 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     rows = np.flatnonzero(table.kind == COLLECTIVE)
     row_s[rows], _ = collective_time_columns(
         table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
-        steps.fabric[table.workload[rows]], steps.fabrics,
+        steps.shapes.rows["fabric"][table.workload[rows]], steps.fabrics,
     )  # fmt: skip
     return row_s
 
@@ -196,7 +197,7 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     takes at the matrix rate, and is never slower than with wide weights (dequantising is hidden).
     """
     workload = table.workload[rows]
-    device = steps.device[workload]
+    device = steps.shapes.rows["device"][workload]
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     expert = table.expert[rows] == 1
     records = steps.devices[device]
@@ -218,8 +219,7 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
         return out, bound
 
     wide_s, bound = times(extents)
-    head = table.label[rows] == table.labels.index(HEAD)
-    share = np.where(head, steps.head_share[workload], steps.weight_share[workload])
+    share = steps.weight_share[workload]
     if not np.any(share < 1.0):
         return wide_s
     fewer = extents.copy()
