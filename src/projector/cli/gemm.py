@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the shapes under the roofline.")
 @output_options
 def command(
-    extents: tuple[str, ...], table: str | None, plot: str | None, explain: bool, as_json: bool,
-    quiet: bool, **options: Any,
-) -> None:  # fmt: skip
+    extents: tuple[str, ...],
+    table: str | None,
+    plot: str | None,
+    explain: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Time C[M, N] = A[M, K] @ B[K, N] on one device.
 
     Layouts name A and then B as BLAS does for column-major callers: t where K is contiguous in A,

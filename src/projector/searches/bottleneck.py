@@ -4,17 +4,14 @@ The three tables below are the only place that says which.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CLASSES = ("compute", "memory", "communication", "latency", "bubble")
 """What a step waits for: matrix and vector units; data out of caches and memory; links; kernel

@@ -116,7 +116,7 @@ def bottleneck_map(
     found = project(base, overrides, _cells)
     reasons = Counter(each.message for each in found if isinstance(each, ProjectorError))
     if reasons.total() == len(found):
-        msg = f"map: no cell can be a job: {next(iter(reasons))}"
+        msg = f"map: no cell is a legal job: {next(iter(reasons))}"
         raise ConfigError(msg, key="map", value=list(fields), allowed="fields that can be varied")
     cells = [None if isinstance(each, ProjectorError) else each for each in found]
     width = len(steps_x)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.config.load import Variants, load_job
@@ -21,8 +20,6 @@ from projector.projection.evaluate import Evaluation, evaluate_possible, find_le
 from projector.projection.performance import PerformanceProjection
 from projector.schedule import registry
 from projector.units import GIB, to_gib, to_ms
-
-Floats = NDArray[np.float64]
 
 PLACED = (
     "parallelism.dp",
@@ -61,7 +58,7 @@ class Limits:
         for name, known in (("recompute", RECOMPUTE), ("schedules", ("auto", *registry.SCHEDULES))):
             for value in getattr(self, name):
                 if value not in known:
-                    msg = f"{name} is some of {', '.join(known)}, got {value!r}"
+                    msg = f"{name} must be among {', '.join(known)}, got {value!r}"
                     raise ConfigError(msg, key=name, value=value, allowed=list(known))
         for name in ("recompute", "micro_batch_sizes", "zero_stages", "schedules"):
             if not getattr(self, name):
@@ -187,7 +184,7 @@ def search(
 
 def _check_top(top: Any) -> None:
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        msg = f"top is a number of configurations from 1 on, got {top!r}"
+        msg = f"top must be an integer of at least 1, got {top!r}"
         raise ConfigError(msg, key="top", value=top, allowed=">= 1")
 
 
@@ -207,9 +204,8 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
                 _chunks(_places(job), pp), divisors(experts, gpus // pp)
             ):
                 for schedule, micro_batch, recompute, zero in itertools.product(
-                    limits.schedules, limits.micro_batch_sizes, limits.recompute,
-                    limits.zero_stages,
-                ):  # fmt: skip
+                    limits.schedules, limits.micro_batch_sizes, limits.recompute, limits.zero_stages
+                ):
                     yield {
                         "parallelism.tp": tp,
                         "parallelism.pp": pp,

@@ -84,7 +84,7 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     Raises
     ------
     ConfigError
-        If a field is none of the job's, no number above 0, or named twice.
+        If the job lacks a field, a field is not a number above 0, or a field is named twice.
     """
     numbers = flat_fields(job)
     if fields is None:
@@ -105,10 +105,11 @@ def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
     return [
         field
         for field, value in numbers.items()
-        if field.startswith(SECTIONS) and _is_rate(value)
+        if field.startswith(SECTIONS)
+        and _is_rate(value)
         and (isinstance(value, float) or value >= LEAST_WHOLE)
         and (not field.startswith(KERNELS) or field.startswith(own))
-    ]  # fmt: skip
+    ]
 
 
 def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:
@@ -118,7 +119,7 @@ def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:
             known = [name for name, each in numbers.items() if _is_rate(each)]
             close = difflib.get_close_matches(field, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"{field!r} is no number above 0 of the job{hint}"
+            msg = f"{field!r} is not a field of the job with a number above 0{hint}"
             raise ConfigError(msg, key="field", value=field, allowed=close or "a dotted field")
     return Lever(fields, tuple(numbers[field] for field in fields))
 

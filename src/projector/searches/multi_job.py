@@ -135,7 +135,7 @@ def workloads_of(
         If there is no job, or one cannot be read, or weights do not belong to jobs.
     """
     if not 1 <= len(jobs) <= MOST_JOBS:
-        msg = f"jobs: 1 to {MOST_JOBS} of them can be looked at together, got {len(jobs)}"
+        msg = f"jobs: give from 1 to {MOST_JOBS} jobs, got {len(jobs)}"
         raise ConfigError(msg, key="config", value=len(jobs), allowed=f"1 to {MOST_JOBS}")
     if weights is not None and len(weights) != len(jobs):
         msg = f"weight: {len(weights)} weights for {len(jobs)} jobs; give one for each, in order"

@@ -33,7 +33,7 @@ def sampled_fields(
     Raises
     ------
     ConfigError
-        If a named field is no number above 0 of every workload, or nothing has an effect.
+        If a named field is not a number above 0 in every workload, or no field has an effect.
     """
     if fields is not None:
         check_fields(workloads, fields)

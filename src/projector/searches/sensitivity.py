@@ -23,7 +23,7 @@ UNSEEN = 1e-6
 """Relative effects below are rounding."""
 
 UNEVEN, UNEVEN_LEAST = 0.25, 0.02
-"""Slopes this far apart, relative to the steepest and in all, are not one slope."""
+"""Relative and absolute difference from which two slopes count as uneven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _effect(
     overrides: Sequence[Mapping[str, Number]],
     points: Sequence[_Point | ProjectorError],
 ) -> Effect | str:
-    """Return what a lever does, or why it cannot be varied by as much.
+    """Return the effect of a lever, or the reason why it cannot be varied that far.
 
     Both sequences are: less the change, more the change, less the step, more the step.
     """

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
 from projector.searches.multi_job import Workload
 from projector.searches.screening import sampled_fields
-
-Floats = NDArray[np.float64]
 
 RANGE = 2.0
 MOST_RANGE = 10.0
@@ -151,9 +149,12 @@ def sobol_indices(
             return [SobolIndex(name, 0.0, 0.0, 0.0, 0.0) for name in names]
         # The estimator takes a seed of 0 for none, but not a generator.
         found = analyze(
-            problem, values, calc_second_order=False, num_resamples=RESAMPLES,
+            problem,
+            values,
+            calc_second_order=False,
+            num_resamples=RESAMPLES,
             seed=np.random.default_rng(seed),
-        )  # fmt: skip
+        )
         columns = (found[key].tolist() for key in ("S1", "S1_conf", "ST", "ST_conf"))
         return [SobolIndex(*row) for row in zip(names, *columns, strict=True)]
 
@@ -186,7 +187,7 @@ def check_samples(samples: Any) -> int:
     """
     whole = isinstance(samples, int) and not isinstance(samples, bool)
     if not whole or not 2 <= samples <= MOST_SAMPLES or samples & (samples - 1):
-        msg = f"samples is a power of two from 2 to {MOST_SAMPLES}, got {samples!r}"
+        msg = f"samples must be a power of two from 2 to {MOST_SAMPLES}, got {samples!r}"
         allowed = f"a power of two, 2 to {MOST_SAMPLES}"
         raise ConfigError(msg, key="samples", value=samples, allowed=allowed)
     return int(samples)

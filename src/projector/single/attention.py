@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints
 from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.kernels.attention import (
@@ -49,11 +50,11 @@ class AttentionProjection:
     dtype: str
     backward: bool
     clock_mhz: float
-    extents: NDArray[np.int64]
+    extents: Ints
     """``EXTENTS`` of each row."""
     causal: bool
-    window: NDArray[np.int64]
-    terms: dict[str, NDArray[np.float64]]
+    window: Ints
+    terms: dict[str, Floats]
     """Columns ``TERMS`` of the kernel."""
     bound: tuple[str, ...]
     """What limits each row: matrix, softmax, memory, atomics or overhead."""
@@ -65,12 +66,12 @@ class AttentionProjection:
         return len(self.extents)
 
     @property
-    def time_s(self) -> NDArray[np.float64]:
+    def time_s(self) -> Floats:
         """Seconds of each row."""
         return self.terms["time_s"]
 
     @property
-    def flop_per_s(self) -> NDArray[np.float64]:
+    def flop_per_s(self) -> Floats:
         """Rate of the visible work of each row; 0 where there is none."""
         time_s = self.time_s
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
@@ -152,25 +153,46 @@ def project_attention(
     check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, _ = attention_columns(
-        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
-        window=window, causal=causal, backward=backward,
-    )  # fmt: skip
+        batch,
+        heads,
+        seq_q,
+        seq_kv,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        window=window,
+        causal=causal,
+        backward=backward,
+    )
     rows = len(extents)
     record = device_record(profile, clock, impl, run=run_named(run))
     columns = (
-        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64), record,
-    )  # fmt: skip
+        extents,
+        np.full(rows, int(causal)),
+        windows,
+        np.full(rows, int(backward)),
+        np.full(rows, code),
+        np.zeros(rows, np.int64),
+        record,
+    )
     _, bound = attention_time_columns(*columns)
     terms = np.empty((rows, len(TERMS)))
     attention_terms(*columns, terms)
     rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
     per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]
     return AttentionProjection(
-        profile, impl, dtype, bool(backward), rate / per_clk / MEGA, extents, bool(causal), windows,
+        profile,
+        impl,
+        dtype,
+        bool(backward),
+        rate / per_clk / MEGA,
+        extents,
+        bool(causal),
+        windows,
         {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
-        tuple(BOUNDS[each] for each in bound), rate,
-    )  # fmt: skip
+        tuple(BOUNDS[each] for each in bound),
+        rate,
+    )
 
 
 def packed_time_s(documents: AttentionProjection) -> float:
@@ -194,11 +216,11 @@ def context_parallel_shapes(
 ) -> list[tuple[int, int, int, int, bool]]:
     """Return what a rank runs of a causal sequence: (heads, kv_heads, queries, keys, causal).
 
-    Each rank holds the chunks r and 2 ranks - 1 - r of twice as many as there are ranks (zig-zag),
-    so that all have the same work. ``all_gather`` collects the keys and runs each chunk against
-    those before it; ``ring`` passes them on and runs its own part under the mask and, of what it
-    is passed, either one half of the queries against all keys or all against one half; Ulysses
-    exchanges heads for length.
+    The sequence is cut into 2 * ranks chunks (zig-zag). Rank r holds the chunks r and
+    2 * ranks - 1 - r, so all ranks have the same work. ``all_gather`` collects the keys and runs
+    each chunk against the keys before it. ``ring`` passes keys on. A rank runs its own part under
+    the mask. Of a part that it receives, it runs half of the queries against all keys, or all
+    queries against half of the keys. Ulysses exchanges heads for length.
 
     Parameters
     ----------
@@ -233,13 +255,13 @@ def context_parallel_shapes(
         # Key heads divide the query heads, so ranks that divide them divide both.
         if kv_heads % ranks:
             msg = (
-                f"{heads} heads with {kv_heads} key heads are not split over {ranks} ranks; "
+                f"{ranks} ranks must divide {heads} heads and {kv_heads} key heads; "
                 f"Ulysses exchanges whole heads of both"
             )
             raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
         return [(heads // ranks, kv_heads // ranks, length, length, True)]
     if length % (2 * ranks):
-        msg = f"a sequence of {length} is not cut into two chunks for each of {ranks} ranks"
+        msg = f"length ({length}) must be a multiple of 2 * ranks ({ranks})"
         raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
     chunk = length // (2 * ranks)
     if form == "all_gather":

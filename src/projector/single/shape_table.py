@@ -16,7 +16,7 @@ from projector.errors import ConfigError
 from projector.single.inputs import MAX_EXTENT
 
 MAX_SHAPES = 1_000_000
-"""Rows beyond which a table is no list of shapes."""
+"""Most rows of a table."""
 
 MAX_DIGITS = 40
 """Longest text that is read as a number, leading zeros included."""
@@ -43,7 +43,7 @@ class ShapeRow:
         Raises
         ------
         ConfigError
-            If it is none from 0 to 2**40; the message names line and column.
+            If it is not an integer from 0 to 2**40; the message names line and column.
         """
         return read_extent(name, self.text(name), self.where)
 
@@ -54,13 +54,13 @@ def read_extent(name: str, text: str, where: str = "") -> int:
     Raises
     ------
     ConfigError
-        If it is no whole number from 0 to 2**40.
+        If it is not an integer from 0 to 2**40.
     """
     match = _WHOLE.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
     value = int(match[1].replace(",", "").replace("_", "")) if match else -1
     if not 0 <= value <= MAX_EXTENT:
         shown = text if len(text) <= MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
-        msg = f"{where}{name} is an integer from 0 to 2**40, got {shown!r}"
+        msg = f"{where}{name} must be an integer from 0 to 2**40, got {shown!r}"
         raise ConfigError(msg, key=name, value=shown, allowed="0 <= integer <= 2**40")
     return value
 
@@ -129,5 +129,5 @@ def _check_line(num_fields: int, num_names: int, count: int, where: str) -> None
         )
         raise ConfigError(msg, key="csv", value=num_fields, allowed=f"up to {num_names} fields")
     if count > MAX_SHAPES:
-        msg = f"{where}a table has up to {MAX_SHAPES:,} shapes, and this is one more"
+        msg = f"{where}a table may have at most {MAX_SHAPES:,} shapes"
         raise ConfigError(msg, key="csv", value=count, allowed=f"up to {MAX_SHAPES:,}")

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.errors import ConfigError, shown
@@ -48,7 +49,7 @@ def gemm_time(
     run: str = "training",
     tile: str | None = None,
     l2_hit_rate: float = 0.0,
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
 
     Parameters
@@ -83,16 +84,22 @@ def gemm_time(
     Raises
     ------
     ConfigError
-        For an unknown device, type, model, library or run, an extent that is no extent, or a clock
-        beyond the peak.
+        For an unknown device, type, model, library or run, an invalid extent, or a clock above the
+        peak.
     """
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
     _within(columns, "out_bytes", MAX_OUT_BYTES)
     case = gemm_case(
-        device, dtype, clock_mhz=clock_mhz, model=model, library=library, run=run, tile=tile,
+        device,
+        dtype,
+        clock_mhz=clock_mhz,
+        model=model,
+        library=library,
+        run=run,
+        tile=tile,
         l2_hit_rate=l2_hit_rate,
-    )  # fmt: skip
+    )
     return _shaped(case.times_s(extents, columns["out_bytes"]), shape)
 
 
@@ -113,7 +120,7 @@ def attention_time(
     impl: str = "default",
     clock_mhz: float | None = None,
     run: str = "training",
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of attention, forward or backward.
 
     Parameters
@@ -156,15 +163,27 @@ def attention_time(
     check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, shape = attention_columns(
-        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
-        window=window, causal=causal, backward=backward,
-    )  # fmt: skip
+        batch,
+        heads,
+        seq_q,
+        seq_kv,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        window=window,
+        causal=causal,
+        backward=backward,
+    )
     rows = len(extents)
     seconds, _ = attention_time_columns(
-        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64),
+        extents,
+        np.full(rows, int(causal)),
+        windows,
+        np.full(rows, int(backward)),
+        np.full(rows, code),
+        np.zeros(rows, np.int64),
         device_record(profile, clock, impl, run=run_named(run)),
-    )  # fmt: skip
+    )
     return _shaped(seconds, shape)
 
 
@@ -180,7 +199,7 @@ def attention_columns(
     window: ArrayLike,
     causal: bool,
     backward: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
+) -> tuple[Ints, Ints, tuple[int, ...]]:
     """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
 
     Raises
@@ -218,7 +237,7 @@ def check_impl(device: Device, impl: str, dtype: str) -> None:
     """
     legal = ["default", *device.attention_kernels]
     if not _is_text(impl) or impl not in legal:
-        msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
+        msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
     types = device.attention_kernels.get(impl, device.attention).dtypes
     if types and dtype not in types:
@@ -242,7 +261,7 @@ def collective_time(
     device: DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of a collective, with the best algorithm.
 
     Parameters
@@ -270,7 +289,7 @@ def collective_time(
     Raises
     ------
     ConfigError
-        For an unknown name, or a size that is no size.
+        For an unknown name or an invalid size.
     """
     if not _is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
@@ -299,7 +318,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:
+def _check_groups(heads: Ints, kv_heads: Ints) -> None:
     wrong = np.flatnonzero((heads > 0) & (heads % np.maximum(kv_heads, 1) + (kv_heads < 1) > 0))
     if wrong.size:
         row = wrong[0]
@@ -308,25 +327,25 @@ def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None
         raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)
 
 
-def _within(columns: dict[str, NDArray[np.float64]], name: str, most: float) -> None:
+def _within(columns: dict[str, Floats], name: str, most: float) -> None:
     # NaN compares false, so it is refused as well.
     wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
     if wrong.size:
-        msg = f"{name} is a number from 0 to {most:g}, got {wrong[0]:g}"
+        msg = f"{name} must be from 0 to {most:g}, got {wrong[0]:g}"
         raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
 
 
-def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
+def _number_array(name: str, value: ArrayLike) -> Floats:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{name} is no number and no array of numbers: {error}"
+        msg = f"{name} must be a number or an array of numbers: {error}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
     if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
         # Integers of more than 64 bits; a float says of what size they are.
         return np.array([_float(each) for each in array.flat]).reshape(array.shape)
     if array.dtype.kind not in "iuf":
-        msg = f"{name} is no number and no array of numbers, got {shown(value)}"
+        msg = f"{name} must be a number or an array of numbers, got {shown(value)}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers")
     return array.astype(np.float64)
 
@@ -338,7 +357,7 @@ def _float(value: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+def _broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
     given = [_number_array(name, value) for name, value in values.items()]
     try:
         shape = np.broadcast_shapes(*(array.shape for array in given))
@@ -349,7 +368,7 @@ def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tup
     return dict(zip(values, flat, strict=True)), shape
 
 
-def _extents(columns: dict[str, NDArray[np.float64]], names: tuple[str, ...]) -> NDArray[np.int64]:
+def _extents(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
     stacked = np.stack([columns[name] for name in names], axis=1)
     legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
     if not np.all(legal):
@@ -360,5 +379,5 @@ def _extents(columns: dict[str, NDArray[np.float64]], names: tuple[str, ...]) ->
     return stacked.astype(np.int64)
 
 
-def _shaped(seconds: NDArray[np.float64], shape: tuple[int, ...]) -> float | NDArray[np.float64]:
+def _shaped(seconds: Floats, shape: tuple[int, ...]) -> float | Floats:
     return float(seconds[0]) if shape == () else seconds.reshape(shape)

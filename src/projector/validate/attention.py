@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.device import Device, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
@@ -31,10 +31,10 @@ from projector.validate.kind import (
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 26
-"""Extents beyond this are no attention."""
+"""Largest extent of an attention."""
 
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Times and rates beyond these are no measurement."""
+"""Range of measured times and rates."""
 
 SLOWS_AFTER_S = 0.02
 """Benchmarks run at the boost clock while their kernels are short. Of the way down to the clock of
@@ -125,13 +125,13 @@ def read(rows: Sequence[Row]) -> Readings:
     return readings(read_each(rows, _read), _times_s, MILLISECOND)
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
     short_s = _passes_s(cases, device_for, "short")
     long_s = _passes_s(cases, device_for, "training")
     return short_s + (long_s - short_s) * short_s / (short_s + SLOWS_AFTER_S)
 
 
-def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> NDArray[np.float64]:
+def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> Floats:
     devices = list(dict.fromkeys((case.device, case.kernel) for case in cases))
     records = np.concatenate(
         [device_record(device_for(name), None, kernel, run=run) for name, kernel in devices]
@@ -162,7 +162,7 @@ def _read(row: Row) -> _Case:
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
     if name not in _PASSES:
-        msg = f"pass {name!r} is none of {', '.join(_PASSES)}"
+        msg = f"pass must be one of {', '.join(_PASSES)}, got {name!r}"
         raise ValueError(msg)
     forward, backward = _PASSES[name]
     mask = (row.get("causal") or "").strip().lower()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.cluster import ClusterConfig
 from projector.kernels.collectives import (
     OPERATIONS,
@@ -36,7 +36,7 @@ from projector.validate.names import device_of
 
 MAX_RANKS = 1 << 20
 MIN_VALUE, MAX_VALUE = 1e-9, 1e18
-"""Sizes, rates and times beyond these are no measurement."""
+"""Range of measured sizes, rates and times."""
 
 FP8_BYTES, BF16_BYTES = 1.0 + 4.0 / 128.0, 2.0
 """An element of a dispatch (FP8 with an FP32 scale for every 128) and of a combine."""
@@ -99,7 +99,7 @@ def read(rows: Sequence[Row]) -> Readings:
     clusters: dict[_Links, ClusterConfig] = {}
     tried = read_each(rows, lambda row: _read(row, clusters))
 
-    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> NDArray[np.float64]:
+    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> Floats:
         changed = {
             links: cluster.model_copy(update={"device": device_for(links[0])})
             for links, cluster in clusters.items()
@@ -109,7 +109,7 @@ def read(rows: Sequence[Row]) -> Readings:
     return readings(tried, times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Floats:
     fabrics = np.concatenate([fabric_record(cluster) for cluster in clusters.values()])
     position = {links: row for row, links in enumerate(clusters)}
     fabric = np.array([position[case.links] for case in cases])
@@ -238,7 +238,7 @@ def _count(row: Row, column: str, default: int) -> int:
 def _positive(row: Row, column: str) -> float:
     value = number(row, column)
     if value is None or not MIN_VALUE <= value <= MAX_VALUE:
-        msg = f"{column} is {row.get(column)!r}, no size, rate or time"
+        msg = f"{column} is {row.get(column)!r}, not a size, rate or time"
         raise ValueError(msg)
     return value
 
@@ -266,7 +266,7 @@ def _plausible(measured_s: float) -> float:
 
 def _unit(text: str, units: dict[str, float]) -> float:
     if text not in units:
-        msg = f"unit {text!r} is none of {', '.join(units)}"
+        msg = f"unit must be one of {', '.join(units)}, got {text!r}"
         raise ValueError(msg)
     return units[text]
 
@@ -312,7 +312,7 @@ def _exchange_s(row: Row, routing: _Routing, ranks: int, local: int) -> float:
     elif metric.endswith("bandwidth nvlink"):
         places = _distinct(ranks, routing.topk)
     else:
-        msg = f"metric {metric!r} is no time or bandwidth of an exchange"
+        msg = f"metric {metric!r} is not a time or bandwidth of an exchange"
         raise ValueError(msg)
     size = routing.tokens * places * routing.hidden * routing.element_bytes
     return size / (value * _unit(unit, _BYTES_PER_S))

@@ -14,8 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Records
 from projector.config.device import Device, load_device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
@@ -40,7 +40,7 @@ MAX_EXTENT = 1 << 40
 """Extents beyond this are no matrix."""
 
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Times and rates beyond these are no measurement."""
+"""Range of measured times and rates."""
 
 ACTIVATION_BYTES = 2.0
 """A quantising pass reads 16-bit activations."""
@@ -125,7 +125,7 @@ def read(rows: Sequence[Row]) -> Readings:
     return readings(read_each(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
     setups = list(dict.fromkeys(case.setup for case in cases))
     records = np.concatenate([_record(device_for(setup.device), setup) for setup in setups])
     device = np.array([setups.index(case.setup) for case in cases])
@@ -145,7 +145,7 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
     )
     around_s = [_around_s(device_for(case.setup.device), case) for case in cases]
     least_s = [case.least_us * MICROSECOND for case in cases]
-    time_s: NDArray[np.float64] = np.maximum(gemm_s + np.array(around_s), least_s)
+    time_s: Floats = np.maximum(gemm_s + np.array(around_s), least_s)
     return time_s
 
 
@@ -169,7 +169,7 @@ def _quantise_s(device: Device, case: _Case) -> float:
     return kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
 
 
-def _record(device: Device, setup: _Setup) -> NDArray[np.void]:
+def _record(device: Device, setup: _Setup) -> Records:
     """Return the device; a named kernel leaves it one tile, and does not split K."""
     records = device_record(device, setup.clock_mhz, gemm_library=setup.library, run=setup.run)
     if setup.tile:
@@ -253,7 +253,7 @@ def _locked_clock(row: Row, device: Device) -> float | None:
     peak = device.highest_clock_mhz
     clock_mhz = float(match[1]) if _NUMBER.fullmatch(match[1]) else 0.0
     if not 1.0 <= clock_mhz <= peak:
-        msg = f"clock_note: {match[0]!r} is no clock of {device.name}; 1 to {peak:g} MHz are"
+        msg = f"clock_note: {match[0]!r} must be from 1 to {peak:g} MHz on {device.name}"
         raise ValueError(msg)
     return clock_mhz
 
@@ -288,10 +288,10 @@ def _named_tile(row: Row) -> tuple[int, ...]:
         return ()
     tile, cluster = _pair(match[1]), _pair(match[2] or "1x1")
     if not (1 <= min(tile) <= max(tile) <= MOST_ROWS):
-        msg = f"kernel_config: {match[0]!r} is no tile; 1x1 to {MOST_ROWS}x{MOST_ROWS} are"
+        msg = f"kernel_config: tile {match[0]!r} must be from 1x1 to {MOST_ROWS}x{MOST_ROWS}"
         raise ValueError(msg)
     if not (1 <= min(cluster) <= max(cluster) <= MOST_UNITS):
-        msg = f"kernel_config: {match[0]!r} is no cluster; 1x1 to {MOST_UNITS}x{MOST_UNITS} are"
+        msg = f"kernel_config: cluster {match[0]!r} must be from 1x1 to {MOST_UNITS}x{MOST_UNITS}"
         raise ValueError(msg)
     instruction = re.search(r"\bmma (\d{1,6})x", config)
     pair = instruction is not None and int(instruction[1]) == 2 * tile[0]

@@ -17,7 +17,7 @@ DEFAULT_MICROBATCHES = 8
 stay small, as in the published recipes (median 16), and no more than a bubble would hide."""
 
 MAX_COUNT = 1 << 28
-"""Sizes beyond this are no job, and would not fit into memory."""
+"""Largest size of a job; larger ones would not fit into memory."""
 
 _LARGEST = {"num_layers": 10_000, "pp": 1024, "vpp": 64, "tp": 1 << 20, "n_gpus": 1 << 24}
 _RANK = {FROM_ROW: 0, FROM_RECIPE: 1, FROM_RULE: 2}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.device import Device
 from projector.errors import ProjectorError
 
@@ -55,10 +55,10 @@ class Readings:
     positions: tuple[int, ...]
     """Which of the rows could be read."""
 
-    measured_s: NDArray[np.float64]
+    measured_s: Floats
     """Measured time of each row that could be read."""
 
-    times_s: Callable[[DeviceFor], NDArray[np.float64]]
+    times_s: Callable[[DeviceFor], Floats]
     """Projected time of the same rows, by the path that `Kind.project` takes."""
 
     failures: tuple[str, ...]
@@ -73,7 +73,7 @@ class Kind:
     """The ``KIND`` of the command line and the stem of the published table."""
 
     columns: tuple[str, ...]
-    """Columns without which the file is no such table."""
+    """Columns that a table of this kind must have."""
 
     why_not_eligible: Callable[[Row], str]
     """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
@@ -129,7 +129,7 @@ def read_each(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT |
 
 def outcomes(
     tried: Sequence[CaseT | str],
-    times_s: Callable[[list[CaseT]], NDArray[np.float64]],
+    times_s: Callable[[list[CaseT]], Floats],
     unit_s: float,
 ) -> list[Outcome]:
     """Project what `read_each` returned in one call of ``times_s``, in units of ``unit_s``."""
@@ -149,7 +149,7 @@ def _outcome(case: TimedCase, predicted: float) -> Outcome:
 
 def readings(
     tried: Sequence[CaseT | str],
-    times_s: Callable[[list[CaseT], DeviceFor], NDArray[np.float64]],
+    times_s: Callable[[list[CaseT], DeviceFor], Floats],
     unit_s: float,
 ) -> Readings:
     """Return what `read_each` returned, to be timed on any devices."""

@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A table and what became of each of its rows, in their order."""
+    """A table and the outcome of each of its rows, in order."""
 
     kind: str
     path: str

@@ -120,7 +120,7 @@ def _read(
     gpus = _count(row, "n_gpus", default=tp * pp)
     replicas = gpus // (tp * pp)
     if replicas * tp * pp != gpus:
-        msg = f"{gpus} GPUs are no whole number of replicas of tp {tp} x pp {pp}"
+        msg = f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}"
         raise ValueError(msg)
     name = _device(row.get("gpu") or "", notes)
     precision = (row.get("precision") or "").strip().lower()

@@ -92,7 +92,7 @@ def step_time(row: Row, reader: JobRow) -> float:
         raise ValueError(msg)
     if column == "step_time_s":
         if not (row.get("global_batch") or "").strip():
-            msg = "step_time_s without global_batch says nothing"
+            msg = "step_time_s needs global_batch"
             raise ValueError(msg)
         return value
     return reader.global_batch * reader.seq / (value * reader.gpus)

@@ -124,8 +124,10 @@ class _Grid:
         if len(self._places[0]) * len(self._places[1]) > MOST_CELLS:
             self._best, self._rows = self._best[:0, :0], self._rows[:0, :0]
             return False
-        grow = [(0, len(known) - size) for known, size in
-                zip(self._places[::-1], self._best.shape, strict=True)]  # fmt: skip
+        grow = [
+            (0, len(known) - size)
+            for known, size in zip(self._places[::-1], self._best.shape, strict=True)
+        ]
         self._best = np.pad(self._best, grow, constant_values=-np.inf)
         self._rows = np.pad(self._rows, grow)
         return True
@@ -142,9 +144,13 @@ class _Grid:
             for known, order in zip(self._places, orders, strict=True)
         )
         return HeatMap(
-            self.fields, (first, second), self.column, best[cells], self._rows[cells],
+            self.fields,
+            (first, second),
+            self.column,
+            best[cells],
+            self._rows[cells],
             tuple(name for name in axes if name not in self.fields),
-        )  # fmt: skip
+        )
 
 
 def values_of(plan: Plan, field: str) -> list[Any]:
@@ -169,6 +175,9 @@ def _order(values: list[Any]) -> list[int]:
     words = any(isinstance(each, str) for each in values)
     return sorted(
         range(len(values)),
-        key=lambda place: (values[place] is None, 0 if words or values[place] is None
-                           else values[place], place),
-    )  # fmt: skip
+        key=lambda place: (
+            values[place] is None,
+            0 if words or values[place] is None else values[place],
+            place,
+        ),
+    )

@@ -157,8 +157,10 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
                 range_[1] = max(range_[1], float(peak[mine].max()))
                 range_[2] = max(range_[2], float(rate[mine].max()))
     shown = _shown(ends, usable)
-    edges = [np.linspace(*side, cells + 1) for side, cells in
-             zip((shown[:2], shown[2:]), CELLS, strict=True)]  # fmt: skip
+    edges = [
+        np.linspace(*side, cells + 1)
+        for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
+    ]
     counts = (np.zeros(CELLS), np.zeros(CELLS))
     inside = 0
     for rate, peak, fits in triples():

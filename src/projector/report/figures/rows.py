@@ -5,8 +5,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult
@@ -14,9 +14,6 @@ from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 RATE, PEAK, FITS, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "fits", "gpus", "usable_gib"
 
@@ -88,7 +85,7 @@ def numbers(table: "pa.Table", name: str) -> Floats:
     return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
 
-def switches(table: "pa.Table", name: str) -> Bools:
+def switches(table: "pa.Table", name: str) -> Flags:
     """Return a column of switches."""
     return np.asarray(table.column(name).to_numpy(), np.bool_)
 
@@ -132,8 +129,10 @@ def value_text(value: Any) -> str:
 def configuration(fields: Mapping[str, Any]) -> str:
     """Write a configuration in one line: degrees first, then batch and memory, then the rest."""
     names = {field: field.rpartition(".")[2] for field in fields}
-    order = sorted(fields, key=lambda field: _FIRST.index(names[field])
-                   if names[field] in _FIRST else len(_FIRST))  # fmt: skip
+    order = sorted(
+        fields,
+        key=lambda field: _FIRST.index(names[field]) if names[field] in _FIRST else len(_FIRST),
+    )
     return ", ".join(_setting(names[field], fields[field]) for field in order)
 
 

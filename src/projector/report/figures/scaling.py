@@ -140,13 +140,25 @@ def _draw_total(axes: "Axes", found: Scaling, fits: Any) -> None:
     assert first is not None
     ends = np.array([gpus[0], gpus[-1]])
     axes.plot(
-        ends, ends * found.rate[first], color=SOFT, lw=1.2, ls=(0, (4, 3)), zorder=2,
+        ends,
+        ends * found.rate[first],
+        color=SOFT,
+        lw=1.2,
+        ls=(0, (4, 3)),
+        zorder=2,
         label=f"ideal: as on {found.gpus[first]:,} GPUs",
-    )  # fmt: skip
+    )
     axes.plot(
-        gpus, found.total[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white", zorder=3,
+        gpus,
+        found.total[fits],
+        "-o",
+        color=PALETTE[0],
+        lw=2.0,
+        ms=6,
+        mec="white",
+        zorder=3,
         label="best configuration",
-    )  # fmt: skip
+    )
     axes.set(xscale="log", yscale="log")
     both = np.concatenate([found.total[fits], ends * found.rate[first]])
     low, high = float(both.min()) / 1.3, float(both.max()) * 1.3
@@ -167,11 +179,19 @@ def _draw_each(axes: "Axes", found: Scaling, fits: Any) -> None:
             found.gpus[fits], found.rate[fits], found.efficiency[fits], strict=True
         ):
             axes.annotate(
-                f"{100.0 * share:.0f} %", (gpus, rate), xytext=(0, 9), fontsize=8.8,
-                textcoords="offset points", ha="center", color=SOFT,
-            )  # fmt: skip
-        axes.set_title(f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
-                       fontsize=9.5, fontweight="normal")  # fmt: skip
+                f"{100.0 * share:.0f} %",
+                (gpus, rate),
+                xytext=(0, 9),
+                fontsize=8.8,
+                textcoords="offset points",
+                ha="center",
+                color=SOFT,
+            )
+        axes.set_title(
+            f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
+            fontsize=9.5,
+            fontweight="normal",
+        )
     _gpu_axis(axes, found)
 
 
@@ -187,9 +207,9 @@ def _gpu_axis(axes: "Axes", found: Scaling) -> None:
             marks.append(float(gpus))
     axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(
-        lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value)
-    ))  # fmt: skip
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value))
+    )
     for gpus, rate in zip(found.gpus.tolist(), found.rate.tolist(), strict=True):
         if np.isnan(rate):
             axes.axvline(gpus, color=FAINT, lw=5.0, zorder=1)
@@ -212,6 +232,9 @@ def _draw_configurations(side: "Axes", found: Scaling, fits: Any) -> None:
     if nothing := [f"{gpus:,}" for gpus in found.gpus[~fits]]:
         shown = ", ".join(nothing[:MOST_LISTED]) + (", ..." if len(nothing) > MOST_LISTED else "")
         notes.append(f"Nothing fits on {shown} GPUs (grey).")
-    columns = (("GPUs", 0.0, "left"), ("tokens/s/GPU", 0.33, "right"),
-               ("configuration", 0.37, "left"))  # fmt: skip
+    columns = (
+        ("GPUs", 0.0, "left"),
+        ("tokens/s/GPU", 0.33, "right"),
+        ("configuration", 0.37, "left"),
+    )
     draw_list(side, columns, rows, notes=notes, wrap=40)

@@ -5,12 +5,10 @@ whatever a cache keeps. FLOP per compulsory byte therefore bounds what a row can
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.kernels.device import OPERAND_BYTES
 from projector.operations.table import ATTENTION, BACKWARD, GEMM, MEMORY, OperationTable
-
-Floats = NDArray[np.float64]
 
 NOMINAL_FLOP_PER_BYTE = 0.5
 """Memory-bound operators have no matrix FLOP. To have a place in a roofline they count one FLOP
@@ -44,9 +42,13 @@ def row_bytes(table: OperationTable) -> Floats:
 
 
 def _attention(
-    table: OperationTable, operand: Floats, queries: Floats, keys: Floats, d_qk: Floats,
+    table: OperationTable,
+    operand: Floats,
+    queries: Floats,
+    keys: Floats,
+    d_qk: Floats,
     batch: Floats,
-) -> Floats:  # fmt: skip
+) -> Floats:
     query_rows = batch * table.heads * queries
     # A window reaches back from the first query; with as many keys as queries it reaches all.
     seen = np.where(table.window > 0, np.minimum(keys, queries + table.window - 1.0), keys)

@@ -5,19 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Flags, Floats
 from projector.report.figures.best_cells import HeatMap
 from projector.report.figures.figure import PALETTE
 from projector.report.figures.front import Front
 from projector.report.figures.heat_map import MOST_WRITTEN, cell_text
 from projector.report.figures.pareto import FIT, FRONT, PEAK_LABEL, RATE_LABEL, TOO_LARGE
-from projector.report.figures.rows import Bools, Floats, configuration, more_is_better, value_text
+from projector.report.figures.rows import configuration, more_is_better, value_text
 from projector.report.figures.scaling import Scaling
 
 _GRID = "#E6E6E6"
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
 
 
-def pareto(front: Front, rate: Floats, peak: Floats, fits: Bools, names: Sequence[str]) -> Any:
+def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequence[str]) -> Any:
     """Return the front over some of the rows, each with its configuration."""
     low, high, bottom, top = front.cloud.shown
     data: list[dict[str, Any]] = []
@@ -26,34 +27,63 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Bools, names: Sequenc
         if len(mine):
             data.append(
                 {
-                    "type": "scatter", "mode": "markers", "name": label,
-                    "x": peak[mine], "y": rate[mine], "text": [names[row] for row in mine.tolist()],
-                    "marker": {"color": colour, "size": 5, "opacity": 0.5,
-                               "symbol": "circle" if kind else "square"},
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": label,
+                    "x": peak[mine],
+                    "y": rate[mine],
+                    "text": [names[row] for row in mine.tolist()],
+                    "marker": {
+                        "color": colour,
+                        "size": 5,
+                        "opacity": 0.5,
+                        "symbol": "circle" if kind else "square",
+                    },
                     "hovertemplate": _HOVER,
                 }
-            )  # fmt: skip
+            )
     if len(front.rate):
         order = np.argsort(front.peak, kind="stable")
         data.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": "front",
-                "x": front.peak[order], "y": front.rate[order],
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": "front",
+                "x": front.peak[order],
+                "y": front.rate[order],
                 "text": [configuration(front.settings[row]) for row in order.tolist()],
                 "line": {"color": FRONT, "width": 2, "shape": "hv"},
                 "marker": {"size": 8, "line": {"color": "white", "width": 1}},
                 "hovertemplate": _HOVER,
             }
-        )  # fmt: skip
+        )
     shapes = [
-        {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
-         "line": {"color": "#222222", "width": 1, "dash": "dash"}}
+        {
+            "type": "line",
+            "x0": at,
+            "x1": at,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": "#222222", "width": 1, "dash": "dash"},
+        }
         for at in dict.fromkeys(front.usable or ())
-    ]  # fmt: skip
-    notes = [
-        {"x": front.usable[0], "yref": "paper", "y": 1.0, "text": "usable", "showarrow": False,
-         "xanchor": "left", "yanchor": "bottom"}
-    ] if front.usable else []  # fmt: skip
+    ]
+    notes = (
+        [
+            {
+                "x": front.usable[0],
+                "yref": "paper",
+                "y": 1.0,
+                "text": "usable",
+                "showarrow": False,
+                "xanchor": "left",
+                "yanchor": "bottom",
+            }
+        ]
+        if front.usable
+        else []
+    )
     layout = _layout(PEAK_LABEL, RATE_LABEL)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = [low, high], [bottom, top]
     return {"data": data, "layout": {**layout, "shapes": shapes, "annotations": notes}}
@@ -66,27 +96,36 @@ def heat_map(found: HeatMap) -> Any:
         found.rows == 0, "no legal job", np.where(np.isnan(found.best), "nothing fits", "")
     )
     texts = [
-        [words or f"{found.label}: {cell_text(float(value))}"
-         for words, value in zip(own, values, strict=True)]
+        [
+            words or f"{found.label}: {cell_text(float(value))}"
+            for words, value in zip(own, values, strict=True)
+        ]
         for own, values in zip(hover.tolist(), found.best.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
     scale = "Cividis"
     names = [each.rpartition(".")[2] for each in found.fields]
     shared: dict[str, Any] = {
-        "type": "heatmap", "x": x, "y": y, "xgap": 1, "ygap": 1, "hoverongaps": False,
+        "type": "heatmap",
+        "x": x,
+        "y": y,
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
         "hovertext": texts,
         "hovertemplate": f"{names[0]} %{{x}}, {names[1]} %{{y}}<br>%{{hovertext}}<extra></extra>",
-    }  # fmt: skip
+    }
     # Below the map what is a job, so that what does not fit is told from what cannot be.
     jobs = np.where((found.rows > 0) & np.isnan(found.best), 1.0, np.nan)
     data = [
         {**shared, "z": jobs, "showscale": False, "colorscale": [[0, "#D9D9D9"], [1, "#D9D9D9"]]},
         {
-            **shared, "z": found.best, "colorscale": scale,
+            **shared,
+            "z": found.best,
+            "colorscale": scale,
             "reversescale": not more_is_better(found.column),
             "colorbar": {"title": {"text": found.label, "side": "right"}},
         },
-    ]  # fmt: skip
+    ]
     if found.best.size <= MOST_WRITTEN:
         data[1]["text"] = [
             ["" if np.isnan(value) else cell_text(value) for value in row]
@@ -108,28 +147,41 @@ def scaling(found: Scaling) -> Any:
     gpus = found.gpus[fits].astype(np.float64)
     names = [configuration(found.settings[row] or {}) for row in fits.tolist()]
     common: dict[str, Any] = {
-        "type": "scatter", "mode": "lines+markers", "x": gpus, "text": names,
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": gpus,
+        "text": names,
         "line": {"color": PALETTE[0], "width": 2},
-    }  # fmt: skip
+    }
     ideal = gpus[[0, -1]]
     data = [
         {
-            "type": "scatter", "mode": "lines", "x": ideal, "y": ideal * found.rate[first],
-            "name": f"ideal: as on {found.gpus[first]:,} GPUs", "hoverinfo": "skip",
+            "type": "scatter",
+            "mode": "lines",
+            "x": ideal,
+            "y": ideal * found.rate[first],
+            "name": f"ideal: as on {found.gpus[first]:,} GPUs",
+            "hoverinfo": "skip",
             "line": {"color": "#6E6E6E", "dash": "dash"},
         },
         {
-            **common, "y": found.total[fits], "name": "tokens/s",
+            **common,
+            "y": found.total[fits],
+            "name": "tokens/s",
             "hovertemplate": "%{x:,} GPUs: %{y:,.0f} tokens/s<br>%{text}<extra></extra>",
         },
         {
-            **common, "y": found.rate[fits], "name": "tokens/s/GPU", "xaxis": "x2", "yaxis": "y2",
+            **common,
+            "y": found.rate[fits],
+            "name": "tokens/s/GPU",
+            "xaxis": "x2",
+            "yaxis": "y2",
             "showlegend": False,
             "customdata": 100.0 * found.efficiency[fits],
             "hovertemplate": "%{x:,} GPUs: %{y:,.1f} tokens/s/GPU, %{customdata:.1f} %"
-                             "<br>%{text}<extra></extra>",
+            "<br>%{text}<extra></extra>",
         },
-    ]  # fmt: skip
+    ]
     layout = _layout("GPUs", "tokens/s of all GPUs")
     ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(each):,}" for each in gpus]}
     side = {**layout["xaxis"], **ticks}
@@ -137,9 +189,12 @@ def scaling(found: Scaling) -> Any:
     layout["yaxis"] |= {"type": "log", "dtick": "D2"}
     layout["xaxis2"] = {**side, "domain": [0.56, 1.0], "anchor": "y2"}
     layout["yaxis2"] = {
-        "title": {"text": "tokens/s/GPU"}, "gridcolor": _GRID, "rangemode": "tozero",
-        "anchor": "x2", "zerolinecolor": _GRID,
-    }  # fmt: skip
+        "title": {"text": "tokens/s/GPU"},
+        "gridcolor": _GRID,
+        "rangemode": "tozero",
+        "anchor": "x2",
+        "zerolinecolor": _GRID,
+    }
     return {"data": data, "layout": layout}
 
 
@@ -148,7 +203,10 @@ def _layout(x: str, y: str) -> dict[str, Any]:
     return {
         "xaxis": {**axis, "title": {"text": x}},
         "yaxis": {**axis, "title": {"text": y}},
-        "paper_bgcolor": "white", "plot_bgcolor": "white", "hovermode": "closest",
-        "font": {"color": "#222222"}, "margin": {"t": 40, "r": 30},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "hovermode": "closest",
+        "font": {"color": "#222222"},
+        "margin": {"t": 40, "r": 30},
         "legend": {"orientation": "h", "y": 1.06, "yanchor": "bottom"},
-    }  # fmt: skip
+    }

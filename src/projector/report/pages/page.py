@@ -62,7 +62,7 @@ def check_page(path: str | Path) -> None:
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        msg = f"{target} is no page: its name must end in {' or '.join(SUFFIXES)}"
+        msg = f"{target} is not a page: its name must end in {' or '.join(SUFFIXES)}"
         raise ConfigError(msg, key=KEY, value=str(target), allowed=list(SUFFIXES))
     check_place(target, key=KEY)
     try:

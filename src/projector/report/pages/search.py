@@ -19,8 +19,7 @@ RANKED = 300
 SAMPLE = 4_000
 """Configurations of the cloud; fewer are all there."""
 
-_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1,
-           "bubble %": 1}  # fmt: skip
+_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1, "bubble %": 1}
 
 
 def write_search_page(found: SearchResult, path: str | Path) -> None:
@@ -49,19 +48,33 @@ def _ranked(found: SearchResult) -> list[Section]:
     if not found.configurations:
         return [Section("Ranked", "Nothing fits.")]
     shown = found.configurations[:RANKED]
-    heads = ["#", "tokens/s/GPU", "step ms", "peak GiB", "free GiB", "MFU %", "bubble %",
-             "configuration", "overrides"]  # fmt: skip
+    heads = [
+        "#",
+        "tokens/s/GPU",
+        "step ms",
+        "peak GiB",
+        "free GiB",
+        "MFU %",
+        "bubble %",
+        "configuration",
+        "overrides",
+    ]
     rows = []
     for place, each in enumerate(shown):
         step = found.best[place] if place < len(found.best) else None
         rows.append(
             [
-                place + 1, _rate(found, each), to_ms(each.iteration_time_s),
-                to_gib(each.peak_bytes), to_gib(each.headroom_bytes),
-                100.0 * step.mfu if step else "", 100.0 * step.bubble_fraction if step else "",
-                _name(each), command_of(each),
+                place + 1,
+                _rate(found, each),
+                to_ms(each.iteration_time_s),
+                to_gib(each.peak_bytes),
+                to_gib(each.headroom_bytes),
+                100.0 * step.mfu if step else "",
+                100.0 * step.bubble_fraction if step else "",
+                _name(each),
+                command_of(each),
             ]
-        )  # fmt: skip
+        )
     text = f"The {len(shown):,} fastest of {len(found.configurations):,} that fit"
     if len(found.best) < len(shown):
         text += f", the first {len(found.best)} of them projected in full"
@@ -75,8 +88,9 @@ def _rate(found: SearchResult, each: Configuration) -> float:
 
 
 def _name(each: Configuration) -> str:
-    return configuration({name: value for name, value in each.overrides.items()
-                          if value is not None})  # fmt: skip
+    return configuration(
+        {name: value for name, value in each.overrides.items() if value is not None}
+    )
 
 
 def _pareto(found: SearchResult) -> Section:

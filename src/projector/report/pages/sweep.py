@@ -74,8 +74,14 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         f"{result.rows:,} jobs of {result.evaluated:,} points: "
         f"{result.rows - result.does_not_fit:,} fit, {result.does_not_fit:,} do not."
     )
-    sections = [*_best(result), _pareto(result), *_heat_maps(result, column), *_scaling(result),
-                *_reasons(result), _space(result)]  # fmt: skip
+    sections = [
+        *_best(result),
+        _pareto(result),
+        *_heat_maps(result, column),
+        *_scaling(result),
+        *_reasons(result),
+        _space(result),
+    ]
     write_page(path, f"Sweep: {title}", lead, sections)
 
 
@@ -86,14 +92,30 @@ def _best(result: SweepResult) -> list[Section]:
         why = "No row fits." if result.rows else "No point of the space is a legal job."
         return [Section("Best that fit", why)]
     names = [field.rpartition(".")[2] for field in fields]
-    heads = ["#", "tokens/s/GPU", "step ms", "MFU %", "peak GiB", "GPUs",
-             *(name if names.count(name) == 1 else field
-               for name, field in zip(names, fields, strict=True))]  # fmt: skip
+    heads = [
+        "#",
+        "tokens/s/GPU",
+        "step ms",
+        "MFU %",
+        "peak GiB",
+        "GPUs",
+        *(
+            name if names.count(name) == 1 else field
+            for name, field in zip(names, fields, strict=True)
+        ),
+    ]
     cells = [
-        [place + 1, row[RATE], row["iteration_time_ms"], 100.0 * row["mfu"], row[PEAK],
-         row["gpus"], *(_cell(row[field]) for field in fields)]
+        [
+            place + 1,
+            row[RATE],
+            row["iteration_time_ms"],
+            100.0 * row["mfu"],
+            row[PEAK],
+            row["gpus"],
+            *(_cell(row[field]) for field in fields),
+        ]
         for place, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     text = f"The {len(rows)} rows with the most tokens/s/GPU. A click on a head sorts."
     return [Section("Best that fit", text, Table(heads, cells, _DIGITS))]
 

@@ -77,9 +77,19 @@ def attention_report(
 ) -> list[RenderableType]:
     """Return the shapes with their times, and with ``explain`` the terms of the first ones."""
     table = grid(
-        "batch", "heads", "kv", "queries", "keys", "d", "d_v", "window", "ms", "TFLOP/s", "of peak",
+        "batch",
+        "heads",
+        "kv",
+        "queries",
+        "keys",
+        "d",
+        "d_v",
+        "window",
+        "ms",
+        "TFLOP/s",
+        "of peak",
         "=bound",
-    )  # fmt: skip
+    )
     for row in range(len(found)):
         rate = float(found.flop_per_s[row])
         batch, heads, kv, queries, keys, width, v_width = (int(each) for each in found.extents[row])

@@ -14,9 +14,14 @@ def calibration_report(calibration: Calibration) -> list[RenderableType]:
     for field in calibration.fields:
         error = "-" if field.standard_error is None else f"{field.standard_error:.2g}"
         add_row(
-            table, field.field, f"{field.prior:g}", f"{field.value:g}", error, _folds(field),
+            table,
+            field.field,
+            f"{field.prior:g}",
+            f"{field.value:g}",
+            error,
+            _folds(field),
             "not seen" if not field.seen else f"at its {field.bound} bound" if field.bound else "",
-        )  # fmt: skip
+        )
     note = f"{whole.rows:,} rows of {whole.groups:,} groups of {calibration.table}"
     parts = section(f"{calibration.base.device}: {calibration.kind}", note, table)
     table = grid("=rows", "n", "median", "after", "p90", "after", "ratio", "after")
@@ -46,8 +51,12 @@ def _add(table: Table, name: str, change: Change) -> None:
     before, after = change.before, change.after
     add_row(
         table,
-        name, f"{change.rows:,}",
-        percent(before.median_ape), percent(after.median_ape),
-        percent(before.p90_ape), percent(after.p90_ape),
-        f"{before.geomean_ratio:.3f}", f"{after.geomean_ratio:.3f}",
-    )  # fmt: skip
+        name,
+        f"{change.rows:,}",
+        percent(before.median_ape),
+        percent(after.median_ape),
+        percent(before.p90_ape),
+        percent(after.p90_ape),
+        f"{before.geomean_ratio:.3f}",
+        f"{after.geomean_ratio:.3f}",
+    )

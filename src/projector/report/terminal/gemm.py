@@ -45,11 +45,18 @@ def gemm_report(found: GemmList, *, explain: bool) -> list[RenderableType]:
     table = grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
     for place, report in enumerate(found.reports[:MANY]):
         add_row(
-            table, f"{report.m:,}", f"{report.n:,}", f"{report.k:,}", f"{report.batch:,}",
-            _us(found.total_s(place)), f"{found.flop_per_s(place) / TERA:,.1f}", report.bound,
+            table,
+            f"{report.m:,}",
+            f"{report.n:,}",
+            f"{report.k:,}",
+            f"{report.batch:,}",
+            _us(found.total_s(place)),
+            f"{found.flop_per_s(place) / TERA:,.1f}",
+            report.bound,
             f"{report.clock_mhz:,.0f}",
-            f"{report.power_w:,.0f}" if report.power_w is not None else "", report.kernel,
-        )  # fmt: skip
+            f"{report.power_w:,.0f}" if report.power_w is not None else "",
+            report.kernel,
+        )
     rest = len(found.reports) - MANY
     if rest > 0:
         note += f"; {rest:,} more rows in --json"

@@ -44,9 +44,16 @@ def _best(found: SearchResult) -> list[RenderableType]:
     if not found.best:
         return [Text("NOTHING FITS", style="bold red")]
     table = grid(
-        "#", *(name.upper() for name in DEGREES), "MBS", "=recompute", "ZeRO", "=schedule",
-        "tokens/s/GPU", "MFU", "peak GiB",
-    )  # fmt: skip
+        "#",
+        *(name.upper() for name in DEGREES),
+        "MBS",
+        "=recompute",
+        "ZeRO",
+        "=schedule",
+        "tokens/s/GPU",
+        "MFU",
+        "peak GiB",
+    )
     for place, step in enumerate(found.best):
         add_row(table, str(place + 1), *_cells(step), style="bold" if place == 0 else None)
     lines = section("Fastest", "", table)
@@ -98,8 +105,11 @@ def _pareto(found: SearchResult) -> list[RenderableType]:
 def _short(overrides: Mapping[str, Any]) -> str:
     names = ("tp", "pp", "vpp", "cp", "ep")
     degrees = [f"{name}{overrides[f'parallelism.{name}']}" for name in names]
-    kept = [text for text, name in zip(degrees, names, strict=True)
-            if overrides[f"parallelism.{name}"] > 1]  # fmt: skip
+    kept = [
+        text
+        for text, name in zip(degrees, names, strict=True)
+        if overrides[f"parallelism.{name}"] > 1
+    ]
     return " ".join(
         [
             *(kept or ["dp only"]),

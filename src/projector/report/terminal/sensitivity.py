@@ -42,9 +42,12 @@ def sensitivity_report(found: Sensitivity | SharedSensitivity, top: int) -> list
     step = Text(f"{milliseconds(found.iteration_time_s)} ms/step", style="bold")
     step.append(f"  {_bound(found)}", style="not bold")
     return [
-        title(found.job), configuration(found.job, found.job.training.schedule), step, Text(),
+        title(found.job),
+        configuration(found.job, found.job.training.schedule),
+        step,
+        Text(),
         *_effects(found, top),
-    ]  # fmt: skip
+    ]
 
 
 def _bound(found: Sensitivity) -> str:
@@ -162,8 +165,10 @@ def tornado_figure(found: Sensitivity | SharedSensitivity, top: int) -> "Figure"
     )
     figure.suptitle(
         f"{what}: change of the step with each field {100.0 * found.change:g} % less and more",
-        x=0.012, ha="left", fontsize=11.0,
-    )  # fmt: skip
+        x=0.012,
+        ha="left",
+        fontsize=11.0,
+    )
     axes = figure.subplots()
     for row, each in enumerate(shown):
         for seconds, text in ((each.low_s, "less"), (each.high_s, "more")):
@@ -171,10 +176,15 @@ def tornado_figure(found: Sensitivity | SharedSensitivity, top: int) -> "Figure"
             if share:
                 axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
                 axes.annotate(
-                    text, (share, row), xytext=(4 if share > 0.0 else -4, 0),
-                    textcoords="offset points", va="center", fontsize=7.5, color=SOFT,
+                    text,
+                    (share, row),
+                    xytext=(4 if share > 0.0 else -4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=7.5,
+                    color=SOFT,
                     ha="left" if share > 0.0 else "right",
-                )  # fmt: skip
+                )
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(shown)), [short_field(each.field, in_figure=True) for each in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)

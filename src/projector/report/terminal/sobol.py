@@ -110,9 +110,14 @@ def _draw(axes: "Axes", indices: Sequence[SobolIndex]) -> None:
         (0.19, TOTAL, "ST, with others", [e.st for e in indices], [e.st_interval for e in indices]),
     ):
         axes.barh(
-            [row + shift for row in rows], values, height=0.36, color=color, label=label,
-            xerr=intervals, error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
-        )  # fmt: skip
+            [row + shift for row in rows],
+            values,
+            height=0.36,
+            color=color,
+            label=label,
+            xerr=intervals,
+            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+        )
     axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.set_xlim(min(-0.02, axes.get_xlim()[0]), max(1.0, axes.get_xlim()[1]))
     axes.set_xlabel("share of the variance of ln(step)")
