@@ -71,9 +71,9 @@ def test_a_picture_appears_whole(gemm, tmp_path):
     [
         ((1, 2), "three extents"),
         ((), "M N K, or many by --csv"),
-        ((1, 2, "three"), "k is an integer"),
-        ((10**20, 1, 1), "m is an integer from 0 to 2**40, got '100000000000000000000'"),
-        ((1, 1, 1, "--batch", 10**20), "batch is an integer from 0 to 2**40, got 1000000000"),
+        ((1, 2, "three"), "k must be an integer"),
+        ((10**20, 1, 1), "m must be an integer from 0 to 2**40, got '100000000000000000000'"),
+        ((1, 1, 1, "--batch", 10**20), "batch must be an integer from 0 to 2**40, got 1000000000"),
         ((1, 2, 3, "--gpu", "h1000"), "h1000"),
         ((1, 2, 3, "--dtype", "int4"), "int4"),
         ((1, 2, 3, "--run", "long"), "training, loaded, short"),

@@ -89,7 +89,7 @@ def test_a_table_is_utf8_and_no_longer_than_a_list(tmp_path):
         list(shape_rows(path, ("m",), ()))
     assert error.value.key == "csv"
     path.write_text("m\n" + "1\n" * (MAX_SHAPES + 1))
-    with pytest.raises(ConfigError, match=f":{MAX_SHAPES + 2}: .* up to 1,000,000 shapes"):
+    with pytest.raises(ConfigError, match=f":{MAX_SHAPES + 2}: .* at most 1,000,000 shapes"):
         list(shape_rows(path, ("m",), ()))
 
 
@@ -103,7 +103,7 @@ def test_extents_of_both_commands_may_have_commas(capsys):
     assert run(["attention", "1", "8", "1,024", "--quiet"]) == 0
     assert capsys.readouterr().out.count("1,024") == 3
     assert run(["attention", "1", "8", "many", "--quiet"]) == 2
-    assert "seq is an integer from 0 to 2**40, got 'many'" in capsys.readouterr().err
+    assert "seq must be an integer from 0 to 2**40, got 'many'" in capsys.readouterr().err
 
 
 def test_a_quote_that_is_never_closed_loses_no_rows(table):

@@ -34,7 +34,7 @@ CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
 """Ways to split one sequence over ranks."""
 
 SIXTEEN_BITS = ("fp16", "bf16")
-"""Types that an implementation is described for which names none."""
+"""Types of an implementation that lists no types."""
 
 EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
 """Columns of the extents, as in `projector.attention_time`."""
@@ -72,13 +72,13 @@ class AttentionProjection:
 
     @property
     def flop_per_s(self) -> Floats:
-        """Rate of the visible work of each row; 0 where there is none."""
+        """Rate of the visible work of each row; 0 for a row without work."""
         time_s = self.time_s
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the projection takes from elsewhere: a type that the kernel is not described for."""
+        """Assumptions of the projection: a type that the kernel is not described for."""
         kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
         if kernel.dtypes or self.dtype in SIXTEEN_BITS:
             return ()
@@ -190,7 +190,7 @@ def project_attention(
         bool(causal),
         windows,
         {name: terms[:, column].copy() for column, name in enumerate(TERMS)},
-        tuple(BOUNDS[each] for each in bound),
+        tuple(BOUNDS[limiter] for limiter in bound),
         rate,
     )
 
@@ -270,9 +270,9 @@ def context_parallel_shapes(
             (heads, kv_heads, chunk, chunk, True),
             (heads, kv_heads, chunk, 2 * ranks * chunk, True),
         ]
-    own = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
+    own_part = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
     halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
-    return own + halves
+    return own_part + halves
 
 
 def context_parallel_time_s(
@@ -280,16 +280,16 @@ def context_parallel_time_s(
 ) -> float:
     """Return the seconds of the kernels of one rank; ``options`` are those of `project_attention`.
 
-    What it sends and receives is a collective and not counted.
+    Communication is a collective and is not counted.
     """
     shapes = context_parallel_shapes(length, ranks, form, heads=heads, kv_heads=kv_heads)
     batch = options.pop("batch", 1)
     parts: Sequence[float] = [
         float(
             project_attention(
-                batch, each[0], each[2], each[3], kv_heads=each[1], causal=each[4], **options
+                batch, shape[0], shape[2], shape[3], kv_heads=shape[1], causal=shape[4], **options
             ).time_s.sum()
         )
-        for each in shapes
+        for shape in shapes
     ]
     return float(sum(parts))

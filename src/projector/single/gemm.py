@@ -62,7 +62,7 @@ class GemmReport:
     terms: dict[str, float]
     """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
     factors: dict[str, float]
-    """What the time is made of: ``ideal_s``, the FLOP at the peak clock, times the rest."""
+    """Factors of the time: ``ideal_s``, the FLOP at the peak clock, times the others."""
 
     @property
     def flop_per_s(self) -> float:
@@ -182,7 +182,7 @@ class GemmCase:
     def _factors(
         self, m: int, n: int, k: int, batch: int, time_s: float, factors: dict[str, float]
     ) -> dict[str, float]:
-        """Lead the factors by the FLOP at the peak clock, and close them by what is left."""
+        """Put the FLOP at the peak clock before the factors and the remainder after them."""
         per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]  # type: ignore[index]
         peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
         ideal_s = 2.0 * m * n * k * batch / peak
@@ -340,7 +340,7 @@ def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
 
 
 def _tile(device: Device, text: str | None) -> GemmTile | None:
-    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps what else it has."""
+    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps its other fields."""
     if text is None:
         return None
     legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
@@ -350,7 +350,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
         msg = f"tile must be {legal}, got {shown(text)}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
-    menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))
+    menus = (device.gemm_tiles, *(library.tiles for library in device.gemm_libraries.values()))
     for tile in (tile for menu in menus for tile in menu):
         if [tile.m, tile.n, tile.cluster_m, tile.cluster_n] == sizes:
             return tile

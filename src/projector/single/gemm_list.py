@@ -46,32 +46,28 @@ class GemmList:
             "model": self.case.model,
             "library": self.case.library,
             "run": self.case.run,
-            "gemms": [self._row(place) for place in range(len(self.reports))],
+            "gemms": [self._row(row) for row in range(len(self.reports))],
         }
 
-    def total_s(self, place: int) -> float:
+    def total_s(self, row: int) -> float:
         """Return the seconds of one GEMM with its copies."""
-        return self.reports[place].time_s + self.copy_s[place]
+        return self.reports[row].time_s + self.copy_s[row]
 
-    def flop_per_s(self, place: int) -> float:
+    def flop_per_s(self, row: int) -> float:
         """Return the needed FLOP of one GEMM over its time with the copies."""
-        total_s = self.total_s(place)
-        return (
-            self.reports[place].flop_per_s * self.reports[place].time_s / total_s
-            if total_s
-            else 0.0
-        )
+        total_s = self.total_s(row)
+        return self.reports[row].flop_per_s * self.reports[row].time_s / total_s if total_s else 0.0
 
-    def _row(self, place: int) -> dict[str, Any]:
-        report = self.reports[place]
+    def _row(self, row: int) -> dict[str, Any]:
+        report = self.reports[row]
         fields = asdict(report)
         for name in ("time_s", "terms", "factors"):
             fields.pop(name)
         return {
             **fields,
-            "time_us": self.total_s(place) / MICROSECOND,
-            "copy_us": self.copy_s[place] / MICROSECOND,
-            "tflops": self.flop_per_s(place) / TERA,
+            "time_us": self.total_s(row) / MICROSECOND,
+            "copy_us": self.copy_s[row] / MICROSECOND,
+            "tflops": self.flop_per_s(row) / TERA,
             "terms": report.terms,
             "factors": report.factors,
         }
@@ -92,13 +88,13 @@ def list_gemms(
     Parameters
     ----------
     extents : sequence of str or int
-        M, N and K, as text also with commas; none where there is a table.
+        M, N and K, as text also with commas; empty if a table is given.
     table : str, Path or None
         CSV file, as `projector.single.shape_table` reads it.
     gpu : str, Path, mapping or Device
         Accelerator, as in a job.
     batch : int
-        Equal problems in one launch, where the table does not say.
+        Equal problems in one launch, for rows that do not state it.
     out_bytes : float
         Bytes of an output element.
     layout : str

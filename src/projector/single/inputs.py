@@ -1,4 +1,4 @@
-"""What the functions of single kernels take: a device, a type, a clock, a run."""
+"""Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real

@@ -34,7 +34,7 @@ class ShapeRow:
     """Text by heading in small letters, without blanks around it; a short line lacks its last."""
 
     def text(self, name: str) -> str:
-        """Return the text of a column, ``""`` where there is none."""
+        """Return the text of a column, ``""`` if it is empty."""
         return self.fields.get(name, "")
 
     def extent(self, name: str) -> int:
@@ -49,7 +49,7 @@ class ShapeRow:
 
 
 def read_extent(name: str, text: str, where: str = "") -> int:
-    """Return an extent from its text; ``where`` stands before the message.
+    """Return an extent from its text; ``where`` begins the message of an error.
 
     Raises
     ------
@@ -113,11 +113,11 @@ def _check_names(
         msg = f"{path} lacks the columns {', '.join(missing)}"
         allowed = f"columns {', '.join(required)}, and {', '.join(optional)}"
         raise ConfigError(msg, key=missing[0], value=list(names), allowed=allowed)
-    for place, name in enumerate(names, start=1):
+    for column, name in enumerate(names, start=1):
         first = names.index(name) + 1
-        # Spreadsheets leave empty columns, which have no name.
-        if name and first < place:
-            msg = f"{path}:1: columns {first} and {place} are both named {name!r}"
+        # Spreadsheets leave empty columns without a name.
+        if name and first < column:
+            msg = f"{path}:1: columns {first} and {column} are both named {name!r}"
             raise ConfigError(msg, key=name, value=list(names), allowed="each column once")
 
 

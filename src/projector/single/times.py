@@ -155,7 +155,7 @@ def attention_time(
     ------
     ConfigError
         For an unknown device, type or implementation, a type that the implementation does not take,
-        an extent that is no extent, key heads that do not divide the query heads, a clock beyond
+        an invalid extent, key heads that do not divide the query heads, a clock beyond
         the boost clock, or an unknown run.
     """
     profile = device_from(device)
@@ -209,7 +209,7 @@ def attention_columns(
     """
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
-            msg = f"{key} is True or False, got {switch!r}"
+            msg = f"{key} must be True or False, got {switch!r}"
             raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
     columns, shape = _broadcast(
@@ -301,7 +301,7 @@ def collective_time(
     sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
     _within(columns, "num_bytes", MAX_BYTES)
     if np.any(groups < 1):
-        msg = f"ranks are at least 1, got {groups.min()}"
+        msg = f"ranks must be at least 1, got {groups.min()}"
         raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
     if operation == "send_recv" and np.any(groups > 2):
         msg = f"send_recv joins two ranks, got {groups.max()}"
@@ -342,8 +342,8 @@ def _number_array(name: str, value: ArrayLike) -> Floats:
         msg = f"{name} must be a number or an array of numbers: {error}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
     if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
-        # Integers of more than 64 bits; a float says of what size they are.
-        return np.array([_float(each) for each in array.flat]).reshape(array.shape)
+        # Integers of more than 64 bits; a float gives their size.
+        return np.array([_float(number) for number in array.flat]).reshape(array.shape)
     if array.dtype.kind not in "iuf":
         msg = f"{name} must be a number or an array of numbers, got {shown(value)}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers")
@@ -374,7 +374,7 @@ def _extents(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
     if not np.all(legal):
         row, column = np.argwhere(~legal)[0]
         name, value = names[column], stacked[row, column]
-        msg = f"{name} is an integer from 0 to 2**40, got {value:g}"
+        msg = f"{name} must be an integer from 0 to 2**40, got {value:g}"
         raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
     return stacked.astype(np.int64)
 
