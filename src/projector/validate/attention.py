@@ -25,7 +25,7 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
     readings,
 )
 from projector.validate.names import device_of, precision_of
@@ -117,12 +117,12 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all passes in two batches."""
-    return outcomes(read_each(rows, _read), _times_s, MILLISECOND)
+    return outcomes(read_cases(rows, _read), _times_s, MILLISECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
-    return readings(read_each(rows, _read), _times_s, MILLISECOND)
+    return readings(read_cases(rows, _read), _times_s, MILLISECOND)
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
@@ -143,17 +143,17 @@ def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> Floats
     device = np.array([devices.index((case.device, case.kernel)) for case in cases])
     total_s = np.zeros(len(cases))
     for backward in (False, True):
-        wanted = np.array([case.backward if backward else case.forward for case in cases])
+        selected = np.array([case.backward if backward else case.forward for case in cases])
         time_s, _ = attention_time_columns(
-            extents[wanted],
-            causal[wanted],
-            window[wanted],
-            np.full(int(wanted.sum()), int(backward)),
-            code[wanted],
-            device[wanted],
+            extents[selected],
+            causal[selected],
+            window[selected],
+            np.full(int(selected.sum()), int(backward)),
+            code[selected],
+            device[selected],
             records,
         )
-        total_s[wanted] += time_s
+        total_s[selected] += time_s
     return total_s
 
 
@@ -211,8 +211,8 @@ def _kernel(row: Row, device: Device) -> str:
     kind = native_type(device, precision_of(row.get("dtype") or ""))
     names = next((names for pattern, names in _KERNELS if re.match(pattern, implementation)), ())
     # Kernels for 8-bit operands are others.
-    wanted = [f"{name}_{kind}" for name in names] + list(names)
-    return next((name for name in wanted if name in device.attention_kernels), "")
+    candidates = [f"{name}_{kind}" for name in names] + list(names)
+    return next((name for name in candidates if name in device.attention_kernels), "")
 
 
 def _extent(row: Row, column: str) -> int:
@@ -239,12 +239,12 @@ def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> f
 
 
 def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
-    """Return what a convention counts, over the FLOP of a forward without a mask.
+    """Return the FLOP that a convention counts, relative to a forward without a mask.
 
     Raises
     ------
     ValueError
-        If the convention does not say.
+        If the convention does not state its count.
     """
     if convention.strip() == "flash-attention benchmark script":
         convention = _SCRIPT
@@ -256,11 +256,11 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
     if not backward:
         return half
     both = re.search(r"fwd\+bwd x(\d+(?:\.\d+)?)", convention)
-    alone = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
-    if both is None and alone is None:
+    backward_only = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
+    if both is None and backward_only is None:
         msg = f"a backward rate without a known count of FLOP: {convention!r}"
         raise ValueError(msg)
-    times = float(alone[1]) if alone else float(both[1]) - 1.0  # type: ignore[index]
+    times = float(backward_only[1]) if backward_only else float(both[1]) - 1.0  # type: ignore[index]
     if times <= 0.0:
         msg = f"a backward of {times:g} forwards: {convention!r}"
         raise ValueError(msg)

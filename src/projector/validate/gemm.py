@@ -31,13 +31,13 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
     readings,
 )
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix."""
+"""Largest extent of a matrix."""
 
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
 """Range of measured times and rates."""
@@ -76,11 +76,11 @@ _LEAST_US = {("CUTLASS CuTeDSL", "nvfp4"): 24.0}
 of its two smallest shapes lie at 23 to 26 us, whatever the tile. No property of a device either."""
 
 _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
-"""What TensorRT-LLM runs a type with, where a device describes it."""
+"""Library that TensorRT-LLM uses for a type, if the device describes it."""
 
 
 class _Setup(NamedTuple):
-    """What decides the device record of a row."""
+    """Settings that decide the device record of a row."""
 
     device: str
     clock_mhz: float | None
@@ -114,7 +114,7 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all GEMMs in one batch."""
-    return outcomes(read_each(rows, _read), _times_s, MICROSECOND)
+    return outcomes(read_cases(rows, _read), _times_s, MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
@@ -122,7 +122,7 @@ def read(rows: Sequence[Row]) -> Readings:
 
     A profile is made for training, so longer runs are taken to show its sustained clock.
     """
-    return readings(read_each(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
+    return readings(read_cases(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
 
 
 def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
@@ -150,7 +150,7 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Flo
 
 
 def _around_s(device: Device, case: _Case) -> float:
-    """Seconds of what is timed beside the GEMM."""
+    """Seconds of the work that is timed with the GEMM."""
     launch_us = _LAUNCH_US.get((device.vendor, case.launched_by), 0.0)
     return _quantise_s(device, case) + launch_us * MICROSECOND
 
@@ -206,7 +206,7 @@ def _read(row: Row, longer: Run = "loaded") -> _Case:
         raise ValueError(msg)
     if not out:
         rules.append("output in 16 bits")
-    # Adding to what is there reads it first.
+    # Accumulating reads the output first.
     accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
     grouped_pass = ""
     if groups:
@@ -266,8 +266,12 @@ def _run(row: Row, longer: Run) -> Run:
 
 def _least_us(row: Row, kind: str) -> float:
     name = row.get("library") or ""
-    found = [us for (start, of), us in _LEAST_US.items() if name.startswith(start) and of == kind]
-    return max(found, default=0.0)
+    limits_us = [
+        us
+        for (start, precision), us in _LEAST_US.items()
+        if name.startswith(start) and precision == kind
+    ]
+    return max(limits_us, default=0.0)
 
 
 def _library(row: Row, scaling: str) -> str:
@@ -299,7 +303,7 @@ def _named_tile(row: Row) -> tuple[int, ...]:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """Return the numbers of ``128x256``, zeros where it says none."""
+    """Return the numbers of ``128x256``, zeros if it has none."""
     match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

@@ -31,7 +31,7 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -65,7 +65,7 @@ class _Case:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all layers in one batch."""
     devices: dict[str, Device] = {}
-    return outcomes(read_each(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
+    return outcomes(read_cases(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
 
 
 def _times_s(cases: Sequence[_Case]) -> Floats:

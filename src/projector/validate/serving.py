@@ -127,8 +127,8 @@ def _read(
     key = (name, tp * pp)
     if key not in clusters:
         device = load_device(name)
-        whole = ClusterConfig.parse({"device": device})
-        nodes = -(-tp * pp // whole.gpus_per_node)
+        default_cluster = ClusterConfig.parse({"device": device})
+        nodes = -(-tp * pp // default_cluster.gpus_per_node)
         clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(precision, notes)
     # Without torch.compile there are no graphs.
@@ -170,7 +170,7 @@ def _unit(text: str) -> str:
 
 
 def _device(text: str, notes: list[str]) -> str:
-    """Return the shipped device, of the first name where several stand."""
+    """Return the shipped device, that of the first name if there are several."""
     try:
         return device_of(text)
     except ValueError:
