@@ -26,33 +26,33 @@ MOST_PANELS = 5
 ROW_IN = 0.44
 
 
-def sobol_report(found: SobolIndices) -> list[RenderableType]:
+def sobol_report(result: SobolIndices) -> list[RenderableType]:
     """Return the table of indices, below the effects."""
-    several = len(found.workloads) > 1
-    shown = found.by_workload if several and len(found.workloads) < MOST_PANELS else ()
-    columns = [f"ST #{place + 1}" for place in range(len(shown))]
+    averaged = len(result.workloads) > 1
+    shown = result.by_workload if averaged and len(result.workloads) < MOST_PANELS else ()
+    columns = [f"ST #{panel + 1}" for panel in range(len(shown))]
     table = grid("=field", "S1", "±", "ST", "±", *columns)
-    for row, each in enumerate(found.indices):
-        numbers = (each.s1, each.s1_interval, each.st, each.st_interval)
-        alone = [f"{indices[row].st:.3f}" for indices in shown]
-        add_row(table, short_field(each.field), *(f"{number:.3f}" for number in numbers), *alone)
-    step = "mean ln(step)" if several else "ln(step)"
+    for row, index in enumerate(result.indices):
+        numbers = (index.s1, index.s1_interval, index.st, index.st_interval)
+        totals = [f"{indices[row].st:.3f}" for indices in shown]
+        add_row(table, short_field(index.field), *(f"{number:.3f}" for number in numbers), *totals)
+    step = "mean ln(step)" if averaged else "ln(step)"
     note = (
         f"share of the variance of {step} a field explains alone (S1) and with the others (ST), "
         "± 95 %"
     )
     text = (
-        f"each field between 1/{found.factor:g} and {found.factor:g} times its value; "
-        f"{found.samples:,} samples, {found.evaluations:,} projections, seed {found.seed}; "
-        f"standard deviation of {step} {found.spread:.3f}"
+        f"each field between 1/{result.factor:g} and {result.factor:g} times its value; "
+        f"{result.samples:,} samples, {result.evaluations:,} projections, seed {result.seed}; "
+        f"standard deviation of {step} {result.spread:.3f}"
     )
     lines = [text]
-    if found.left_out:
-        lines.append(f"{len(found.left_out)} other fields were not sampled; --json says why")
-    return [Text(), *section("Sobol indices", note, table), *(Text(each, DIM) for each in lines)]
+    if result.left_out:
+        lines.append(f"{len(result.left_out)} other fields were not sampled; --json says why")
+    return [Text(), *section("Sobol indices", note, table), *(Text(line, DIM) for line in lines)]
 
 
-def write_sobol(found: SobolIndices, path: str | Path) -> None:
+def write_sobol(result: SobolIndices, path: str | Path) -> None:
     """Draw the indices; the file appears whole or not at all.
 
     Raises
@@ -60,33 +60,35 @@ def write_sobol(found: SobolIndices, path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    save_figure(path, lambda: sobol_figure(found))
+    save_figure(path, lambda: sobol_figure(result))
 
 
-def sobol_figure(found: SobolIndices) -> "Figure":
+def sobol_figure(result: SobolIndices) -> "Figure":
     """Draw S1 and ST of every field as bars with their intervals, a panel for each workload."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     panels: list[tuple[str, Sequence[SobolIndex]]] = []
-    if len(found.workloads) == 1:
-        panels.append(("", found.indices))
-        what = short_title(found.workloads[0].job)
+    if len(result.workloads) == 1:
+        panels.append(("", result.indices))
+        subject = short_title(result.workloads[0].job)
     else:
-        panels.append(("geometric mean", found.indices))
-        what = f"{len(found.workloads)} workloads"
-        if len(found.workloads) < MOST_PANELS:
+        panels.append(("geometric mean", result.indices))
+        subject = f"{len(result.workloads)} workloads"
+        if len(result.workloads) < MOST_PANELS:
             panels += [
                 (Path(workload.name).name, indices)
-                for workload, indices in zip(found.workloads, found.by_workload, strict=True)
+                for workload, indices in zip(result.workloads, result.by_workload, strict=True)
             ]
-    size = (4.6 + 3.2 * len(panels), 2.0 + ROW_IN * len(found.indices))
+    size = (4.6 + 3.2 * len(panels), 2.0 + ROW_IN * len(result.indices))
     engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     figure = Figure(figsize=size, dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
-    far = f"from 1/{found.factor:g} to {found.factor:g} times its value"
-    figure.suptitle(f"{what}: Sobol indices, each field {far}", x=0.012, ha="left", fontsize=11.0)
+    far = f"from 1/{result.factor:g} to {result.factor:g} times its value"
+    figure.suptitle(
+        f"{subject}: Sobol indices, each field {far}", x=0.012, ha="left", fontsize=11.0
+    )
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):
         _draw(axes, indices)
@@ -94,10 +96,10 @@ def sobol_figure(found: SobolIndices) -> "Figure":
             axes.set_title(name, fontsize=10.0)
     first = all_axes[0]
     first.set_yticks(
-        range(len(found.indices)),
-        [short_field(each.field, in_figure=True) for each in found.indices],
+        range(len(result.indices)),
+        [short_field(index.field, in_figure=True) for index in result.indices],
     )
-    first.set_ylim(len(found.indices) - 0.4, -0.6)
+    first.set_ylim(len(result.indices) - 0.4, -0.6)
     handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower right", ncols=2, frameon=False)
     return figure
