@@ -83,7 +83,7 @@ class SobolIndices:
             "seed": self.seed,
             "evaluations": self.evaluations,
             "log_step_std": self.spread,
-            "indices": [each.to_dict() for each in self.indices],
+            "indices": [index.to_dict() for index in self.indices],
             "left_out": dict(self.left_out),
         }
         if len(self.workloads) > 1:

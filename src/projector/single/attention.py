@@ -27,7 +27,7 @@ from projector.single.inputs import (
     type_code,
     whole_number,
 )
-from projector.single.times import attention_columns, check_impl
+from projector.single.times import attention_columns, check_impl, kernel_columns
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
@@ -164,19 +164,10 @@ def project_attention(
         causal=causal,
         backward=backward,
     )
-    rows = len(extents)
     record = device_record(profile, clock, impl, run=run_named(run))
-    columns = (
-        extents,
-        np.full(rows, int(causal)),
-        windows,
-        np.full(rows, int(backward)),
-        np.full(rows, code),
-        np.zeros(rows, np.int64),
-        record,
-    )
+    columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
     _, bound = attention_time_columns(*columns)
-    terms = np.empty((rows, len(TERMS)))
+    terms = np.empty((len(extents), len(TERMS)))
     attention_terms(*columns, terms)
     rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
     per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.errors import ConfigError, shown
@@ -174,17 +174,9 @@ def attention_time(
         causal=causal,
         backward=backward,
     )
-    rows = len(extents)
-    seconds, _ = attention_time_columns(
-        extents,
-        np.full(rows, int(causal)),
-        windows,
-        np.full(rows, int(backward)),
-        np.full(rows, code),
-        np.zeros(rows, np.int64),
-        device_record(profile, clock, impl, run=run_named(run)),
-    )
-    return _shaped(seconds, shape)
+    record = device_record(profile, clock, impl, run=run_named(run))
+    columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
+    return _shaped(attention_time_columns(*columns)[0], shape)
 
 
 def attention_columns(
@@ -225,6 +217,22 @@ def attention_columns(
     extents = _extents(columns, names)
     _check_groups(extents[:, 1], extents[:, 2])
     return extents, _extents(columns, ("window",))[:, 0], shape
+
+
+def kernel_columns(
+    extents: Ints, windows: Ints, record: Records, code: int, *, causal: bool, backward: bool
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]:
+    """Return the arguments of `attention_time_columns` for rows on one device."""
+    rows = len(extents)
+    return (
+        extents,
+        np.full(rows, int(causal)),
+        windows,
+        np.full(rows, int(backward)),
+        np.full(rows, code),
+        np.zeros(rows, np.int64),
+        record,
+    )
 
 
 def check_impl(device: Device, impl: str, dtype: str) -> None:

@@ -102,9 +102,9 @@ def _read(row: Row, devices: dict[str, Device]) -> _Case:
 def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
     name = device_of(row.get("gpu") or "")
     device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
-    asked = precision_of(row.get("dtype") or "")
-    dtype = native_type(device, asked)
-    note = "" if dtype == asked else f"{device.name} has no {asked}: {dtype}"
+    kind = precision_of(row.get("dtype") or "")
+    dtype = native_type(device, kind)
+    note = "" if dtype == kind else f"{device.name} has no {kind}: {dtype}"
     gated = (row.get("gated") or "").strip().lower()
     if gated not in {"true", "false"}:
         msg = f"gated is {row.get('gated')!r}, not True or False"

@@ -70,8 +70,10 @@ def check_fields(
     if first == second:
         msg = f"{KEY}: a heat map has two different axes, got {first} twice"
         raise ConfigError(msg, key=KEY, value=first, allowed=known)
-    able = [name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)]
-    return first, second, resolve(column, able, key=KEY)
+    plottable = [
+        name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)
+    ]
+    return first, second, resolve(column, plottable, key=KEY)
 
 
 def heat_maps(
@@ -121,8 +123,8 @@ class _Grid:
             return
         x, y = coordinates
         np.add.at(self._rows, (y, x), 1)
-        able = fits & ~np.isnan(value)
-        np.maximum.at(self._best, (y[able], x[able]), self._sign * value[able])
+        valid = fits & ~np.isnan(value)
+        np.maximum.at(self._best, (y[valid], x[valid]), self._sign * value[valid])
 
     def _grow(self) -> bool:
         """Make room for all known values; tell whether there are not too many."""

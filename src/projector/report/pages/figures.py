@@ -57,36 +57,22 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequenc
                 "hovertemplate": _HOVER,
             }
         )
-    shapes = [
-        {
-            "type": "line",
-            "x0": at,
-            "x1": at,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": "#222222", "width": 1, "dash": "dash"},
-        }
-        for at in dict.fromkeys(front.usable or ())
-    ]
-    notes = (
-        [
-            {
-                "x": front.usable[0],
-                "yref": "paper",
-                "y": 1.0,
-                "text": "usable",
-                "showarrow": False,
-                "xanchor": "left",
-                "yanchor": "bottom",
-            }
-        ]
-        if front.usable
-        else []
-    )
     layout = _layout(PEAK_LABEL, RATE_LABEL)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = [low, high], [bottom, top]
-    return {"data": data, "layout": {**layout, "shapes": shapes, "annotations": notes}}
+    return {"data": data, "layout": {**layout, **_usable_memory(front.usable)}}
+
+
+def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
+    """Return the lines at the least and the most usable memory, and their label."""
+    if not usable:
+        return {"shapes": [], "annotations": []}
+    line = {"color": "#222222", "width": 1, "dash": "dash"}
+    shared = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    label = {"text": "usable", "showarrow": False, "xanchor": "left", "yanchor": "bottom"}
+    return {
+        "shapes": [{**shared, "x0": peak, "x1": peak} for peak in dict.fromkeys(usable)],
+        "annotations": [{**label, "x": usable[0], "yref": "paper", "y": 1.0}],
+    }
 
 
 def heat_map(grid: HeatMap) -> Any:

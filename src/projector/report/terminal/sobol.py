@@ -85,9 +85,9 @@ def sobol_figure(result: SobolIndices) -> "Figure":
     engine = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     figure = Figure(figsize=size, dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
-    far = f"from 1/{result.factor:g} to {result.factor:g} times its value"
+    span = f"from 1/{result.factor:g} to {result.factor:g} times its value"
     figure.suptitle(
-        f"{subject}: Sobol indices, each field {far}", x=0.012, ha="left", fontsize=11.0
+        f"{subject}: Sobol indices, each field {span}", x=0.012, ha="left", fontsize=11.0
     )
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):

@@ -60,7 +60,7 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
     jobs, changes = _legal(result.job, _candidates(result))
     if not jobs:
         return []
-    suggestions = [
+    options = [
         Suggestion(
             overrides=dict(change),
             speed=other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1.0,
@@ -71,25 +71,17 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
         if other is not None
     ]
     if result.memory.fits:
-        helpful = [
-            suggestion
-            for suggestion in suggestions
-            if suggestion.fits and suggestion.speed >= WORTH_NAMING
-        ]
-        helpful.sort(key=lambda suggestion: -suggestion.speed)
+        helpful = [option for option in options if option.fits and option.speed >= WORTH_NAMING]
+        helpful.sort(key=lambda option: -option.speed)
     else:
         missing = -result.memory.headroom_bytes
-        helpful = [
-            suggestion
-            for suggestion in suggestions
-            if -suggestion.peak_bytes >= WORTH_NAMING * missing
-        ]
-        if any(suggestion.fits for suggestion in helpful):
-            helpful = [suggestion for suggestion in helpful if suggestion.fits]
+        helpful = [option for option in options if -option.peak_bytes >= WORTH_NAMING * missing]
+        if any(option.fits for option in helpful):
+            helpful = [option for option in helpful if option.fits]
         helpful.sort(
-            key=lambda suggestion: (
-                not suggestion.fits,
-                -suggestion.speed if suggestion.fits else suggestion.peak_bytes,
+            key=lambda option: (
+                not option.fits,
+                -option.speed if option.fits else option.peak_bytes,
             )
         )
     return helpful[:MAX_SHOWN]
