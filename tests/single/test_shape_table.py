@@ -67,13 +67,13 @@ def test_people_write_tables_in_many_ways(table, text):
         ("<a>,<b>\n8,16\n", "lacks the columns"),
         ("", "lacks the columns"),
         ("<a>,<b>,<c>\n,,\n", "has no shapes"),
-        ("<a>,<b>,<c>\n8,16\n", r"shapes\.csv:2: .* is an integer from 0 to 2\*\*40, got ''"),
+        ("<a>,<b>,<c>\n8,16\n", r"shapes\.csv:2: .* must be an integer from 0 to 2\*\*40, got ''"),
         ('<a>,<b>,<c>\n8,16,"1,5"\n', r":2: .* got '1,5'"),
         ("<a>,<b>,<c>\n8,16,1.5\n", r":2: .* got '1\.5'"),
         ("<a>,<b>,<c>\n8,16,-64\n", r":2: .* got '-64'"),
         ("<a>,<b>,<c>\n8,16,99999999999999999999\n", r":2: .* got '99999999999999999999'"),
         (f"<a>,<b>,<c>\n8,16,{'0' * 5000}1\n", r":2: .* got '0{40}\.\.\.'"),
-        ("<a>,<b>,<c>\n8,16,\N{ARABIC-INDIC DIGIT TWO}\n", ":2: .* is an integer"),
+        ("<a>,<b>,<c>\n8,16,\N{ARABIC-INDIC DIGIT TWO}\n", ":2: .* must be an integer"),
     ],
 )
 def test_what_is_no_table_names_its_line_or_column(table, text, match):

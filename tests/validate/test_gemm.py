@@ -215,7 +215,8 @@ def test_a_clock_that_the_device_cannot_be_locked_to(clock):
 def test_a_tile_that_no_unit_holds(config, word):
     # One such row once failed all that were read with it.
     bad, good = KIND.project([{**ROW, "kernel_config": config}, ROW])
-    assert bad.status.startswith(f"kernel_config: '{config[config.index('cta') :]}' is no {word}; ")
+    named = config[config.index("cta") :]
+    assert bad.status.startswith(f"kernel_config: {word} '{named}' must be from 1x1 to ")
     assert good == project()
 
 

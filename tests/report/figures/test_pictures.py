@@ -482,7 +482,7 @@ def test_the_command_draws_also_a_finished_sweep(space, tmp_path, capsys):
         (["--plot", "pareto:tp=a.png"], "plot", "one of"),
         (["--plot", "heatmap=a.png"], "plot", "one of"),
         (["--plot", "heatmap:tp=a.png"], "plot", "two axes"),
-        (["--plot", "heatmap:tp,ep=a.png"], "plot", "'ep' is none"),
+        (["--plot", "heatmap:tp,ep=a.png"], "plot", "'ep' is not available"),
         (["--plot", "heatmap:tp,nodes,speed=a.png"], "plot", "'speed' is not available"),
         (["--plot", "pareto=a.png", "--plot", "scaling=a.png"], "plot", "cannot both"),
         (["--html", "a.png"], "html", ".html or .htm"),
