@@ -70,7 +70,7 @@ def test_a_picture_appears_whole(gemm, tmp_path):
     ("arguments", "text"),
     [
         ((1, 2), "three extents"),
-        ((), "M N K, or many by --csv"),
+        ((), "M N K, or many with --csv"),
         ((1, 2, "three"), "k must be an integer"),
         ((10**20, 1, 1), "m must be an integer from 0 to 2**40, got '100000000000000000000'"),
         ((1, 1, 1, "--batch", 10**20), "batch must be an integer from 0 to 2**40, got 1000000000"),
