@@ -103,7 +103,7 @@ def test_gemm_time_broadcasts():
     assert isinstance(pj.gemm_time(1, 1, 1, device="h100"), float)
     with pytest.raises(ConfigError, match="no native fp8"):
         pj.gemm_time(1, 1, 1, device="a100", dtype="fp8")
-    with pytest.raises(ConfigError, match="m is an integer"):
+    with pytest.raises(ConfigError, match="m must be an integer"):
         pj.gemm_time(-1, 1, 1, device="a100")
     with pytest.raises(ConfigError, match="do not broadcast"):
         pj.gemm_time([1, 2], [1, 2, 3], 1, device="a100")
@@ -135,7 +135,7 @@ BEYOND_64_BITS = [2**63, 10**20, -(10**20), 10**400, [1, 10**20], 10**5000]
 @pytest.mark.parametrize("value", BEYOND_64_BITS, ids=lambda value: shown(value)[:24])
 def test_integers_of_more_than_64_bits(value):
     # They once were "no number and no array of numbers", and those without text a ValueError.
-    says = "is an integer from 0 to 2**40, got "
+    says = "must be an integer from 0 to 2**40, got "
     assert f"m {says}" in refused(pj.gemm_time, value, 1, 1, device="h100").message
     for name in ("kv_heads", "head_dim", "v_head_dim", "window"):
         sizes = {"head_dim": 64, "device": "h100", name: value}
@@ -225,7 +225,7 @@ def test_a_run_that_is_none(run, device):
         refused(project_attention, 1, 8, 64, head_dim=64, **options),
     ):
         assert (error.key, error.allowed) == ("run", ["training", "loaded", "short"])
-        assert error.message.endswith("is none of training, loaded, short")
+        assert error.message.startswith("run must be one of training, loaded, short, got ")
 
 
 def test_the_run_of_attention_is_its_clock():

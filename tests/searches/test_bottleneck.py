@@ -147,8 +147,8 @@ def test_the_picture(fields):
 @pytest.mark.parametrize(
     ("arguments", "key", "match"),
     [
-        ({"fields": [HBM, "cluster.device.nothing"]}, "field", "no number"),
-        ({"fields": [HBM, "training.schedule"]}, "field", "no number"),
+        ({"fields": [HBM, "cluster.device.nothing"]}, "field", "with a number above 0"),
+        ({"fields": [HBM, "training.schedule"]}, "field", "with a number above 0"),
         ({"fields": [HBM]}, "map", "two fields"),
         ({"fields": [HBM, HBM]}, "field", "twice"),
         ({"fields": [HBM, MATRIX], "factor": 1.0}, "range", "above 1"),

@@ -69,7 +69,7 @@ def test_named_fields_in_any_section():
         ({"change": 0.0}, "change", "above 0"),
         ({"change": float("nan")}, "change", "above 0"),
         ({"fields": ["cluster.device.hbm_peak"]}, "field", "did you mean"),
-        ({"fields": ["training.schedule"]}, "field", "no number"),
+        ({"fields": ["training.schedule"]}, "field", "with a number above 0"),
     ],
 )
 def test_mistakes(arguments, key, match):

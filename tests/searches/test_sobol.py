@@ -148,7 +148,7 @@ def test_a_number_under_two_names_is_sampled_once(one, monkeypatch):
     ("arguments", "key", "match"),
     [
         ({"fields": ["cluster.device.hbm_peak"]}, "field", "did you mean"),
-        ({"fields": ["training.schedule"]}, "field", "no number"),
+        ({"fields": ["training.schedule"]}, "field", "with a number above 0"),
         ({"fields": [HBM, HBM]}, "field", "twice"),
         ({"fields": ["cluster.device.hbm_efficiency"]}, "field", "smaller range"),
         ({"fields": []}, "field", "1 to"),
@@ -158,7 +158,7 @@ def test_a_number_under_two_names_is_sampled_once(one, monkeypatch):
         ({"factor": 1.0}, "range", "above 1"),
         ({"factor": 0.5}, "range", "above 1"),
         ({"factor": float("inf")}, "range", "above 1"),
-        ({"seed": -1}, "seed", "whole number"),
+        ({"seed": -1}, "seed", "must be an integer"),
     ],
 )
 def test_mistakes(one, arguments, key, match):

@@ -169,10 +169,10 @@ def test_narrow_types_pay_for_layouts_that_wide_ones_take_as_they_are():
     ("text", "match"),
     [
         ("a,b,c\n1,2,3\n", "lacks the columns m, n, k"),
-        ("m,n,k\n1,2,x\n", r":2: k is an integer from 0 to 2\*\*40, got 'x'"),
-        ("m,n,k\n1,2\n", "k is an integer"),
+        ("m,n,k\n1,2,x\n", r":2: k must be an integer from 0 to 2\*\*40, got 'x'"),
+        ("m,n,k\n1,2\n", "k must be an integer"),
         ("m,n,k\n", "has no shapes"),
-        ("m,n,k,batch\n1,2,3,-4\n", "batch is an integer"),
+        ("m,n,k,batch\n1,2,3,-4\n", "batch must be an integer"),
         ("", "lacks the columns"),
     ],
 )
@@ -228,7 +228,7 @@ def test_extents_are_texts_or_integers():
 
 
 def test_a_run_without_a_power_model_is_that_of_training_alone():
-    with pytest.raises(ConfigError, match="run 'loaded' is none of training"):
+    with pytest.raises(ConfigError, match="run 'loaded' needs a power model"):
         gemm_case("mi300x", run="loaded")
     # No energy of FP32 is known: nothing is said of its power, its clock is the sustained one.
     (report,) = gemm_case("h100", "fp32", run="loaded").explain(

@@ -67,13 +67,13 @@ def test_people_write_tables_in_many_ways(table, text):
         ("<a>,<b>\n8,16\n", "lacks the columns"),
         ("", "lacks the columns"),
         ("<a>,<b>,<c>\n,,\n", "has no shapes"),
-        ("<a>,<b>,<c>\n8,16\n", r"shapes\.csv:2: .* is an integer from 0 to 2\*\*40, got ''"),
+        ("<a>,<b>,<c>\n8,16\n", r"shapes\.csv:2: .* must be an integer from 0 to 2\*\*40, got ''"),
         ('<a>,<b>,<c>\n8,16,"1,5"\n', r":2: .* got '1,5'"),
         ("<a>,<b>,<c>\n8,16,1.5\n", r":2: .* got '1\.5'"),
         ("<a>,<b>,<c>\n8,16,-64\n", r":2: .* got '-64'"),
         ("<a>,<b>,<c>\n8,16,99999999999999999999\n", r":2: .* got '99999999999999999999'"),
         (f"<a>,<b>,<c>\n8,16,{'0' * 5000}1\n", r":2: .* got '0{40}\.\.\.'"),
-        ("<a>,<b>,<c>\n8,16,\N{ARABIC-INDIC DIGIT TWO}\n", ":2: .* is an integer"),
+        ("<a>,<b>,<c>\n8,16,\N{ARABIC-INDIC DIGIT TWO}\n", ":2: .* must be an integer"),
     ],
 )
 def test_what_is_no_table_names_its_line_or_column(table, text, match):
@@ -89,7 +89,7 @@ def test_a_table_is_utf8_and_no_longer_than_a_list(tmp_path):
         list(shape_rows(path, ("m",), ()))
     assert error.value.key == "csv"
     path.write_text("m\n" + "1\n" * (MAX_SHAPES + 1))
-    with pytest.raises(ConfigError, match=f":{MAX_SHAPES + 2}: .* up to 1,000,000 shapes"):
+    with pytest.raises(ConfigError, match=f":{MAX_SHAPES + 2}: .* at most 1,000,000 shapes"):
         list(shape_rows(path, ("m",), ()))
 
 
@@ -103,7 +103,7 @@ def test_extents_of_both_commands_may_have_commas(capsys):
     assert run(["attention", "1", "8", "1,024", "--quiet"]) == 0
     assert capsys.readouterr().out.count("1,024") == 3
     assert run(["attention", "1", "8", "many", "--quiet"]) == 2
-    assert "seq is an integer from 0 to 2**40, got 'many'" in capsys.readouterr().err
+    assert "seq must be an integer from 0 to 2**40, got 'many'" in capsys.readouterr().err
 
 
 def test_a_quote_that_is_never_closed_loses_no_rows(table):

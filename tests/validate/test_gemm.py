@@ -192,8 +192,7 @@ def test_a_clock_that_the_device_cannot_be_locked_to(clock):
     # A minus once made the clock a free one.
     bad, good = KIND.project([{**ROW, "clock_note": f"locked {clock} MHz"}, ROW])
     assert bad.status == (
-        f"clock_note: 'locked {clock} MHz' is no clock of {load_device('b200').name}; "
-        f"1 to 1965 MHz are"
+        f"clock_note: 'locked {clock} MHz' must be from 1 to 1965 MHz on {load_device('b200').name}"
     )
     assert good == project()
 
@@ -216,7 +215,8 @@ def test_a_clock_that_the_device_cannot_be_locked_to(clock):
 def test_a_tile_that_no_unit_holds(config, word):
     # One such row once failed all that were read with it.
     bad, good = KIND.project([{**ROW, "kernel_config": config}, ROW])
-    assert bad.status.startswith(f"kernel_config: '{config[config.index('cta') :]}' is no {word}; ")
+    named = config[config.index("cta") :]
+    assert bad.status.startswith(f"kernel_config: {word} '{named}' must be from 1x1 to ")
     assert good == project()
 
 

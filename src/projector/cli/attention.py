@@ -59,18 +59,18 @@ def command(
     columns = read_shapes(shape, table, options)
     from projector.single.attention import packed_time_s, project_attention
 
-    found = project_attention(**columns)
-    together_s = packed_time_s(found) if packed else None
+    projection = project_attention(**columns)
+    together_s = packed_time_s(projection) if packed else None
     if plot is not None:
         from projector.report.figures.attention import write_attention_figure
 
-        write_attention_figure(found, columns, plot)
+        write_attention_figure(projection, columns, plot)
     if as_json:
-        result = {**plain_envelope(), **found.to_dict(), "warnings": list(found.warnings)}
+        result = {**plain_envelope(), **projection.to_dict(), "warnings": list(projection.warnings)}
         result["uncertainty"] = {"relative": None, "basis": "docs/attention.md, by implementation"}
         if together_s is not None:
             result["time_ms"] = together_s * 1e3
         print_json(result)
         return
-    print_report(attention_report(found, explain=explain, packed_s=together_s))
-    print_warnings(found.warnings, quiet=quiet)
+    print_report(attention_report(projection, explain=explain, packed_s=together_s))
+    print_warnings(projection.warnings, quiet=quiet)

@@ -63,16 +63,18 @@ def command(
     if out is not None:
         check_target(out, load_base(device), file, force=force)
     announce_compilation(quiet=quiet)
-    found = calibrate(kind, file, device, fields=names, holdout=holdout, say=None if quiet else say)
+    calibration = calibrate(
+        kind, file, device, fields=names, holdout=holdout, say=None if quiet else say
+    )
     if out is not None:
-        write_profile(found, out, table=file, force=force)
+        write_profile(calibration, out, table=file, force=force)
     if as_json:
-        warnings = {"warnings": found.warnings}
-        print_json({**plain_envelope(), **found.to_dict(), "output": out, **warnings})
+        warnings = {"warnings": calibration.warnings}
+        print_json({**plain_envelope(), **calibration.to_dict(), "output": out, **warnings})
         return
     from projector.report.terminal.calibrate import calibration_report
 
-    print_report(calibration_report(found))
-    print_warnings(found.warnings, quiet=quiet)
+    print_report(calibration_report(calibration))
+    print_warnings(calibration.warnings, quiet=quiet)
     if out is not None and not quiet:
         say(f"wrote {out}")

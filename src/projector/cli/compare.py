@@ -56,7 +56,7 @@ def command(
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Say which of the two files an error is about."""
+    """Name the file, of the two, that an error is about."""
     try:
         yield
     except ProjectorError as error:

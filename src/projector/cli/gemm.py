@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the shapes under the roofline.")
 @output_options
 def command(
-    extents: tuple[str, ...], table: str | None, plot: str | None, explain: bool, as_json: bool,
-    quiet: bool, **options: Any,
-) -> None:  # fmt: skip
+    extents: tuple[str, ...],
+    table: str | None,
+    plot: str | None,
+    explain: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Time C[M, N] = A[M, K] @ B[K, N] on one device.
 
     Layouts name A and then B as BLAS does for column-major callers: t where K is contiguous in A,
@@ -46,18 +51,18 @@ def command(
     announce_compilation(quiet=quiet)
     from projector.single.gemm_list import list_gemms
 
-    found = list_gemms(extents, table, **options)
+    gemms = list_gemms(extents, table, **options)
     if plot is not None:
         from projector.report.figures.gemm import write_gemm_figure
 
-        write_gemm_figure(found, plot)
+        write_gemm_figure(gemms, plot)
     if as_json:
-        print_json({**plain_envelope(), **found.to_dict()})
+        print_json({**plain_envelope(), **gemms.to_dict()})
         return
-    _print(found, explain=explain)
+    _print(gemms, explain=explain)
 
 
-def _print(found: "GemmList", *, explain: bool) -> None:
+def _print(gemms: "GemmList", *, explain: bool) -> None:
     from projector.report.terminal.gemm import gemm_report
 
-    print_report(gemm_report(found, explain=explain))
+    print_report(gemm_report(gemms, explain=explain))

@@ -18,7 +18,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     from projector.config.device import load_device
 
     names = resources.shipped("hardware") if name is None else [name]
-    devices = {each: load_device(each, key="device") for each in names}
+    devices = {device_name: load_device(device_name, key="device") for device_name in names}
     if as_json:
         print_json({**plain_envelope(), **_object(devices, one=name is not None)})
         return

@@ -1,4 +1,4 @@
-"""The options that every command which projects one job shares, and the job they describe."""
+"""Options shared by all commands that project one job, and the job that they describe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +41,10 @@ class JobRequest:
         from projector.config.load import load_job, parse_override
 
         given = dict(parse_override(text) for text in self.assignments)
-        whole = {"cluster.device": self.gpu_arch}
-        whole |= {key: given[key] for key in ("cluster.device", "cluster.network") if key in given}
+        whole_sections = {"cluster.device": self.gpu_arch}
+        whole_sections |= {
+            key: given[key] for key in ("cluster.device", "cluster.network") if key in given
+        }
         hardware, warnings = self._hardware()
         options = {
             "cluster.nodes": self.target_nodes,
@@ -52,10 +54,10 @@ class JobRequest:
             "training.global_batch_size": self.global_batch_size,
         }
         overrides = {
-            **{key: value for key, value in whole.items() if value is not None},
+            **{key: value for key, value in whole_sections.items() if value is not None},
             **hardware,
             **{key: value for key, value in options.items() if value is not None},
-            **{key: value for key, value in given.items() if key not in whole},
+            **{key: value for key, value in given.items() if key not in whole_sections},
         }
         job = load_job(self.config, overrides)
         return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
@@ -76,8 +78,8 @@ class JobRequest:
         announce_compilation(quiet=quiet)
         from projector.projection.api import project_performance
 
-        every = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
-        return project_performance(job, schedule=every)
+        schedule = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
+        return project_performance(job, schedule=schedule)
 
     def _hardware(self) -> tuple[dict[str, Any], list[str]]:
         if self.hardware_config is None:
@@ -167,12 +169,12 @@ def job_options(command: Command) -> Command:
 
 
 def several_job_options(command: Command) -> Command:
-    """Add what describes one or more jobs; ``config`` is then a tuple, the rest applies to all."""
+    """Add options for one or more jobs: ``config`` is a tuple, the others apply to all jobs."""
     return _add(command, _SEVERAL_JOB_OPTIONS)
 
 
 def optional_job_options(command: Command) -> Command:
-    """Add what describes a job to a command that also works without one, and picks schedules."""
+    """Add the options of a job to a command that also works without one and picks schedules."""
     return _add(command, _OPTIONAL_JOB_OPTIONS)
 
 

@@ -16,7 +16,7 @@ from projector.errors import ProjectorError
 CANNOT_WRITE = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a shell reports for a command that its reader left."""
+"""Exit code that a shell reports when the reader of a command stops."""
 
 GC_THRESHOLD = 200_000
 """New objects between two garbage collections."""

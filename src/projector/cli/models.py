@@ -18,7 +18,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     from projector.config.model_file import load_model
 
     names = resources.shipped("models") if name is None else [name]
-    models = {each: load_model(each) for each in names}
+    models = {model_name: load_model(model_name) for model_name in names}
     if as_json:
         print_json({**plain_envelope(), **_object(models, one=name is not None)})
         return

@@ -32,13 +32,13 @@ def write(text: str) -> None:
 
 
 def say(message: str) -> None:
-    """Write one line to standard error, where there is one."""
+    """Write one line to standard error, if the process has one."""
     if sys.stderr is not None:
         print(message, file=sys.stderr, flush=True)  # noqa: T201  # the command's output
 
 
 def plain_envelope() -> dict[str, Any]:
-    """Return the keys that every JSON object carries, also those that project nothing."""
+    """Return the keys that every JSON object has, with or without a projection."""
     from importlib.metadata import version
 
     return {"schema_version": SCHEMA_VERSION, "version": version("projector"), "warnings": []}
@@ -60,15 +60,15 @@ def print_warnings(warnings: Iterable[str], *, quiet: bool) -> None:
 
 def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) -> None:
     """Write one message to standard error, and with ``--json`` its object to standard output."""
-    found = error.to_dict() if isinstance(error, ProjectorError) else _usage(error)
-    message = found["error"]
+    record = error.to_dict() if isinstance(error, ProjectorError) else _usage(error)
+    message = record["error"]
     say(f"error: {message}")
     if as_json:
-        print_json(found)
+        print_json(record)
 
 
 def announce_compilation(*, quiet: bool) -> None:
-    """Say that the first run compiles, where no compiled kernel is found."""
+    """Announce that the first run compiles, if no compiled kernel exists."""
     from projector.kernels import _jit
 
     folder = _jit.cache_dir()

@@ -1,4 +1,4 @@
-"""What commands with ``--plot`` and ``--html`` share."""
+"""Shared parts of the commands with ``--plot`` and ``--html``."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":
-    """Check what is to be drawn, before anything is computed.
+    """Check the requested pictures before anything is computed.
 
     Parameters
     ----------
@@ -35,19 +35,19 @@ def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tupl
 
 
 def write_pictures(
-    pictures: "tuple[Picture, ...]", found: "SweepResult | SearchResult | Job", *, quiet: bool
+    pictures: "tuple[Picture, ...]", result: "SweepResult | SearchResult | Job", *, quiet: bool
 ) -> None:
-    """Draw them and say so."""
+    """Draw the pictures and report each file."""
     if not pictures:
         return
     from projector.report.figures import pictures as report
 
-    report.write_pictures(pictures, found)
-    for each in pictures:
-        say_written(each.path, quiet=quiet)
+    report.write_pictures(pictures, result)
+    for picture in pictures:
+        say_written(picture.path, quiet=quiet)
 
 
 def say_written(path: str, *, quiet: bool) -> None:
-    """Say that a file is there."""
+    """Report a written file."""
     if not quiet:
         say(f"wrote {path}")

@@ -52,16 +52,22 @@ _SECTIONS = {"A pipeline in numbers": _NUMBERS, "The pipeline of a job": _OF_A_J
 
 
 class _Sectioned(click.Command):
-    """A command whose help tells its two kinds of input apart."""
+    """A command whose help lists its two kinds of input separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options section by section."""
-        rest = {
-            str(each.name): each for each in self.get_params(ctx) if isinstance(each, click.Option)
+        ungrouped = {
+            str(parameter.name): parameter
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
         }
-        sections = {title: [rest.pop(name) for name in names] for title, names in _SECTIONS.items()}
-        for title, parameters in {**sections, "Options": list(rest.values())}.items():
-            records = [record for each in parameters if (record := each.get_help_record(ctx))]
+        sections = {
+            title: [ungrouped.pop(name) for name in names] for title, names in _SECTIONS.items()
+        }
+        for title, parameters in {**sections, "Options": list(ungrouped.values())}.items():
+            records = [
+                record for parameter in parameters if (record := parameter.get_help_record(ctx))
+            ]
             with formatter.section(title):
                 formatter.write_dl(records)
 
@@ -162,14 +168,14 @@ def command(
         announce_compilation(quiet=quiet)
         from projector.projection.job_pipeline import compare_job_schedules
 
-        found = compare_job_schedules(job, algorithm)
+        comparison = compare_job_schedules(job, algorithm)
     else:
-        found = _compare(given, algorithm, quiet=quiet)
+        comparison = _compare(given, algorithm, quiet=quiet)
     # First, so that standard output has the result or the error of a file, never both.
-    _write(found, job, plot, timeline, quiet=quiet)
-    warnings = _print(found, job, as_json=as_json)
+    _write(comparison, job, plot, timeline, quiet=quiet)
+    warnings = _print(comparison, job, as_json=as_json)
     print_warnings(warnings, quiet=quiet or as_json)
-    return SUCCESS if found.fits else DOES_NOT_FIT
+    return SUCCESS if comparison.fits else DOES_NOT_FIT
 
 
 def _check_input(given: dict[str, Any]) -> None:
@@ -181,8 +187,8 @@ def _check_input(given: dict[str, Any]) -> None:
         msg = f"{option} cannot be given with --config: the job has it; leave one of the two out"
         raise ConfigError(msg, key=numbers[0], value=given[numbers[0]])
     if given["config"] is None and (of_a_job or given["assignments"]):
-        what = _option(of_a_job[0]) if of_a_job else given["assignments"][0]
-        msg = f"{what} changes a job, but there is none; add --config FILE"
+        argument = _option(of_a_job[0]) if of_a_job else given["assignments"][0]
+        msg = f"{argument} changes a job, but there is none; add --config FILE"
         raise ConfigError(msg, key="config", allowed="a job file")
     for name in ("pp", "microbatches"):
         if given["config"] is None and given[name] is None:
@@ -227,8 +233,10 @@ def _seconds(name: str, text: str | None) -> float | list[float]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _print(found: "ScheduleComparison", job: "Job | None", *, as_json: bool) -> tuple[str, ...]:
-    """Print the comparison; return the warnings, which JSON has among its keys."""
+def _print(
+    comparison: "ScheduleComparison", job: "Job | None", *, as_json: bool
+) -> tuple[str, ...]:
+    """Print the comparison and return the warnings; JSON already contains them."""
     envelope: dict[str, Any] = plain_envelope()
     warnings: tuple[str, ...] = ()
     if job is not None:
@@ -238,16 +246,16 @@ def _print(found: "ScheduleComparison", job: "Job | None", *, as_json: bool) -> 
         provenance = provenance_of(job)
         envelope, warnings = envelope_of(provenance, uncertainty(job, "time")), provenance.warnings
     if as_json:
-        print_json({**envelope, **found.to_dict()})
+        print_json({**envelope, **comparison.to_dict()})
     else:
         from projector.report.terminal.schedule import schedule_report
 
-        print_report(schedule_report(found, job))
+        print_report(schedule_report(comparison, job))
     return warnings
 
 
 def _write(
-    found: "ScheduleComparison",
+    comparison: "ScheduleComparison",
     job: "Job | None",
     plot: str | None,
     timeline: str | None,
@@ -258,7 +266,7 @@ def _write(
     paths = [path for path in (plot, timeline) if path is not None]
     if not paths:
         return
-    best = found.best
+    best = comparison.best
     if best is None or best.run is None:
         print_warnings([f"no schedule can run: {' and '.join(paths)} not written"], quiet=quiet)
         return

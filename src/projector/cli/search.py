@@ -85,19 +85,19 @@ def command(
         recompute=recompute or RECOMPUTE,
         schedules=schedules or ("auto",),
     )
-    found = search(job, top=top, limits=limits)
-    write_pictures(pictures, found, quiet=quiet)
+    result = search(job, top=top, limits=limits)
+    write_pictures(pictures, result, quiet=quiet)
     if html is not None:
         from projector.report.pages.search import write_search_page
 
-        write_search_page(found, html)
+        write_search_page(result, html)
         say_written(html, quiet=quiet)
-    provenance = provenance_of(found.job)
+    provenance = provenance_of(result.job)
     if as_json:
-        print_json({**envelope(provenance, uncertainty(found.job, "time")), **found.to_dict()})
+        print_json({**envelope(provenance, uncertainty(result.job, "time")), **result.to_dict()})
     else:
         from projector.report.terminal.search import search_report
 
-        print_report(search_report(found))
+        print_report(search_report(result))
     print_warnings(provenance.warnings, quiet=quiet or as_json)
-    return SUCCESS if found.configurations else DOES_NOT_FIT
+    return SUCCESS if result.configurations else DOES_NOT_FIT

@@ -131,7 +131,7 @@ def command(
     named = fields or None
     ranges: dict[str, Any] = {} if factor is None else {"factor": factor}
     workloads = workloads_of(jobs, weights or None, configs)
-    found = sensitivity_of(workloads, change=change, step=step, fields=named)
+    result = sensitivity_of(workloads, change=change, step=step, fields=named)
     indices, maps = None, list["BottleneckMap"]()
     if sobol:
         from projector.searches.sobol import sobol_indices
@@ -141,7 +141,7 @@ def command(
         from projector.searches.bottleneck_map import bottleneck_map
 
         maps = [bottleneck_map(job, axes, **ranges) for job in jobs]
-    answer = Answer(found, indices, maps)
+    answer = Answer(result, indices, maps)
     for kind, path in drawn:
         answer.draw(kind, path, top)
         if not quiet:
@@ -152,7 +152,7 @@ def command(
     print_report(answer.report(top))
     from projector.projection.provenance import provenance_of
 
-    warnings = dict.fromkeys(each for job in jobs for each in provenance_of(job).warnings)
+    warnings = dict.fromkeys(warning for job in jobs for warning in provenance_of(job).warnings)
     print_warnings(warnings, quiet=quiet)
     return SUCCESS
 
@@ -161,7 +161,7 @@ def command(
 class Answer:
     """Everything that one call has found."""
 
-    found: "Sensitivity | SharedSensitivity"
+    sensitivity: "Sensitivity | SharedSensitivity"
     indices: "SobolIndices | None"
     maps: "Sequence[BottleneckMap]"
     """One for each job, or none."""
@@ -179,31 +179,35 @@ class Answer:
         else:
             from projector.report.figures.tornado import write_tornado
 
-            write_tornado(self.found, path, top)
+            write_tornado(self.sensitivity, path, top)
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
-        """Return the object of ``--json``; what belongs to one of several jobs stands with it."""
+        """Return the object of ``--json``; values of one of several jobs are under its workload."""
         from projector.projection.provenance import envelope, provenance_of, uncertainty
 
         envelopes = [envelope(provenance_of(job), uncertainty(job, "time")) for job in jobs]
-        maps = [{"map": each.to_dict()} for each in self.maps] or [{}] * len(jobs)
-        result = {**envelopes[0], **self.found.to_dict()}
+        maps = [{"map": job_map.to_dict()} for job_map in self.maps] or [{}] * len(jobs)
+        result = {**envelopes[0], **self.sensitivity.to_dict()}
         if self.indices is not None:
             result["sobol"] = self.indices.to_dict()
         if len(jobs) == 1:
             return {**result, **maps[0]}
         result["uncertainty"] = {"relative": None, "basis": "each workload has its own"}
-        for entry, own, drawn in zip(result["workloads"], envelopes, maps, strict=True):
-            entry |= {"warnings": own["warnings"], "uncertainty": own["uncertainty"], **drawn}
-        every = (warning for own in envelopes for warning in own["warnings"])
-        result["warnings"] = list(dict.fromkeys(every))
+        for entry, job_envelope, drawn in zip(result["workloads"], envelopes, maps, strict=True):
+            entry |= {
+                "warnings": job_envelope["warnings"],
+                "uncertainty": job_envelope["uncertainty"],
+                **drawn,
+            }
+        warnings = (warning for job_envelope in envelopes for warning in job_envelope["warnings"])
+        result["warnings"] = list(dict.fromkeys(warnings))
         return result
 
     def report(self, top: int) -> "list[RenderableType]":
         """Return the parts of the report, in the order of printing."""
         from projector.report.terminal.sensitivity import sensitivity_report
 
-        parts = sensitivity_report(self.found, top)
+        parts = sensitivity_report(self.sensitivity, top)
         if self.indices is not None:
             from projector.report.terminal.sobol import sobol_report
 
@@ -211,13 +215,13 @@ class Answer:
         if self.maps:
             from projector.report.terminal.bottleneck import map_report
 
-            parts += [part for each in self.maps for part in map_report(each)]
+            parts += [part for job_map in self.maps for part in map_report(job_map)]
         return parts
 
 
 def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str, str]]:
-    """Split ``KIND=FILE``, and refuse what could not be drawn or written."""
-    found = []
+    """Split ``KIND=FILE``; refuse figures that cannot be drawn or written."""
+    figures = []
     for text in plots:
         kind, equals, path = text.partition("=")
         if not equals or kind not in asked:
@@ -228,8 +232,8 @@ def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str,
         from projector.report.figures.figure import check_figure
 
         check_figure(path)
-        found.append((kind, path))
-    return found
+        figures.append((kind, path))
+    return figures
 
 
 def _axes(text: str) -> list[str]:

@@ -90,20 +90,20 @@ def command(
     announce_compilation(quiet=quiet)
     from projector.sweeps.space import read_space
 
-    found = read_space(space)
+    job_space = read_space(space)
     if pictures:
         from projector.report.figures.pictures import check_pictures
 
-        pictures = check_pictures(pictures, found)
+        pictures = check_pictures(pictures, job_space)
     if dry_run:
-        return _dry_run(found, workers, engine, scheduler, as_json=as_json)
+        return _dry_run(job_space, workers, engine, scheduler, as_json=as_json)
     from projector.report.terminal.progress import SweepProgress
     from projector.sweeps.engine import sweep
 
     try:
         with SweepProgress(quiet=quiet) as progress:
             result = sweep(
-                found,
+                job_space,
                 out,
                 overwrite=overwrite,
                 workers=workers,
@@ -126,7 +126,7 @@ def command(
     else:
         from projector.report.terminal.sweep import sweep_report
 
-        print_report(sweep_report(result, found.fields))
+        print_report(sweep_report(result, job_space.fields))
     print_warnings(result.warnings, quiet=quiet)
     return SUCCESS if result.rows else DOES_NOT_FIT
 
@@ -136,11 +136,11 @@ def _dry_run(
 ) -> int:
     from projector.sweeps.engine import estimate
 
-    found = estimate(space, workers, engine=engine, scheduler=scheduler)
+    estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
     if as_json:
-        print_json({**plain_envelope(), **found.to_dict(), "fields": list(space.fields)})
+        print_json({**plain_envelope(), **estimated.to_dict(), "fields": list(space.fields)})
     else:
         from projector.report.terminal.sweep import estimate_report
 
-        print_report(estimate_report(found, space.fields))
+        print_report(estimate_report(estimated, space.fields))
     return SUCCESS

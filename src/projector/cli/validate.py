@@ -39,8 +39,8 @@ def command(
         write_figure(validation, plot)
     totals = summary(validation)
     if as_json:
-        found: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}
-        print_json(found)
+        result: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}
+        print_json(result)
         return
     from projector.report.terminal.validate import validation_report
 

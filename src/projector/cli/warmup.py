@@ -29,8 +29,8 @@ def command(as_json: bool, quiet: bool) -> None:
     if not cache_is_writable():
         warnings.append(f"the kernels cannot be kept: {cache_dir()} cannot be written")
     if as_json:
-        found = {"warnings": warnings, "cache": str(cache_dir()), "seconds": seconds}
-        print_json({**plain_envelope(), **found})
+        result = {"warnings": warnings, "cache": str(cache_dir()), "seconds": seconds}
+        print_json({**plain_envelope(), **result})
         return
     if not quiet and not warnings:
         write(f"kernels are ready after {seconds:.1f} s, in {cache_dir()}\n")

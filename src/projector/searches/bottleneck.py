@@ -1,20 +1,17 @@
 """What bounds a step: every second of it belongs to one of five classes.
 
-The three tables below are the only place that says which.
+The three tables below define the classes.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CLASSES = ("compute", "memory", "communication", "latency", "bubble")
 """What a step waits for: matrix and vector units; data out of caches and memory; links; kernel
@@ -35,7 +32,7 @@ CLASS_OF_TERM = {
     "optimizer": MEMORY,
     "launch": LATENCY,
 }
-"""Class of each term of the breakdown; GEMMs and attention are told apart by what limits them."""
+"""Class of each term of the breakdown; kernels of GEMMs and attention go by their limiter."""
 
 CLASS_OF_GEMM = {
     "compute": COMPUTE,
@@ -79,11 +76,11 @@ def class_seconds(evaluation: Evaluation) -> Floats:
     mix_s = _ending_ranks(evaluation)
     total_s = mix_s.sum(axis=2)
     for term in range(COMPUTE_TERMS):
-        known = total_s[:, term] > 0.0
-        share = mix_s[:, term] / np.where(known, total_s[:, term], 1.0)[:, None]
+        has_kernels = total_s[:, term] > 0.0
+        share = mix_s[:, term] / np.where(has_kernels, total_s[:, term], 1.0)[:, None]
         seconds += breakdown_s[:, term][:, None] * share
-        rest = np.where(known, 0.0, breakdown_s[:, term])
-        seconds[:, CLASS_OF_TERM[BREAKDOWN[term]]] += rest
+        unsplit = np.where(has_kernels, 0.0, breakdown_s[:, term])
+        seconds[:, CLASS_OF_TERM[BREAKDOWN[term]]] += unsplit
     return seconds
 
 
@@ -104,12 +101,12 @@ def _ending_ranks(evaluation: Evaluation) -> Floats:
     kernels_s = _kernel_seconds(evaluation)[workloads.run_workload]
     kernels_s *= workloads.run_count[:, None, None]
     rank = replicas.rank_offset[replicas.of_job] + evaluation.steps.ending_rank
-    mix_s = np.empty((len(rank), *kernels_s.shape[1:]))
+    time_s = np.empty((len(rank), *kernels_s.shape[1:]))
     for term in range(kernels_s.shape[1]):
-        for bound in range(kernels_s.shape[2]):
-            stages = segment_sums(workloads.run_offset, kernels_s[:, term, bound])
-            mix_s[:, term, bound] = replicas.per_rank(stages[replicas.stage])[rank]
-    return mix_s
+        for class_index in range(kernels_s.shape[2]):
+            stages = segment_sums(workloads.run_offset, kernels_s[:, term, class_index])
+            time_s[:, term, class_index] = replicas.per_rank(stages[replicas.stage])[rank]
+    return time_s
 
 
 def _kernel_seconds(evaluation: Evaluation) -> Floats:
@@ -117,26 +114,26 @@ def _kernel_seconds(evaluation: Evaluation) -> Floats:
     table, rows = evaluation.table, evaluation.rows
     compute = np.flatnonzero(table.category < COMPUTE_TERMS)
     workload = table.workload[compute]
-    # What is recomputed runs in the forward and again in the backward.
+    # Recomputed operations run in the forward and again in the backward.
     records = evaluation.workloads.rows
     recompute = records["recompute"][workload]
     dropped = (records["recompute_mask"][workload] & table.recompute_bit[compute]) > 0
-    again = (recompute == RECOMPUTE_FULL) | ((recompute == RECOMPUTE_SELECTIVE) & dropped)
-    times = 1.0 + ((table.phase[compute] == FORWARD) & again)
+    recomputed = (recompute == RECOMPUTE_FULL) | ((recompute == RECOMPUTE_SELECTIVE) & dropped)
+    runs = 1.0 + ((table.phase[compute] == FORWARD) & recomputed)
     slot = workload * COMPUTE_TERMS + table.category[compute]
     slot = slot * len(CLASSES) + _kernel_class(table.kind[compute], rows.detail[compute])
     size = len(records) * COMPUTE_TERMS * len(CLASSES)
-    seconds = np.bincount(slot, times * rows.exposed_s[compute], size)
+    seconds = np.bincount(slot, runs * rows.exposed_s[compute], size)
     return seconds.astype(np.float64).reshape(len(records), COMPUTE_TERMS, len(CLASSES))
 
 
 def _kernel_class(kind: Ints, limiter: Ints) -> Ints:
     """Return the class of each kernel; one without a limiter waits for memory."""
-    classes = np.full(len(kind), MEMORY, np.int64)
-    for code, bounds, class_of in (
+    kernel_class = np.full(len(kind), MEMORY, np.int64)
+    for code, bounds, classes in (
         (GEMM, gemm.BOUNDS, CLASS_OF_GEMM),
         (ATTENTION, attention.BOUNDS, CLASS_OF_ATTENTION),
     ):
-        here = (kind == code) & (limiter >= 0)
-        classes[here] = np.array([class_of[bound] for bound in bounds])[limiter[here]]
-    return classes
+        limited = (kind == code) & (limiter >= 0)
+        kernel_class[limited] = np.array([classes[bound] for bound in bounds])[limiter[limited]]
+    return kernel_class

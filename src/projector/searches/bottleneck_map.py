@@ -40,7 +40,7 @@ class MapAxis:
 
     field: str
     value: float
-    """In the job; of fields that move together the first's, as the values."""
+    """Value in the job; for fields that move together, that of the first field, as in `values`."""
     values: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,12 +56,12 @@ class BottleneckMap:
     x: MapAxis
     y: MapAxis
     cells: tuple[tuple[Cell | None, ...], ...]
-    """One tuple for each value of y; None is no job."""
+    """One tuple for each value of y; None marks an illegal job."""
     infeasible: Mapping[str, int]
-    """Reason -> cells that can be no job."""
+    """Reason -> number of illegal cells."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the value of ``map`` in ``--json``; rows are values of y, null is no job."""
+        """Return the value of ``map`` in ``--json``; rows are values of y, illegal jobs null."""
         return {
             "x": self.x.to_dict(),
             "y": self.y.to_dict(),
@@ -73,7 +73,7 @@ class BottleneckMap:
         }
 
     def _grid(self, read: Callable[[Cell], Any]) -> list[list[Any]]:
-        return [[None if each is None else read(each) for each in row] for row in self.cells]
+        return [[None if cell is None else read(cell) for cell in row] for row in self.cells]
 
 
 def bottleneck_map(
@@ -100,11 +100,11 @@ def bottleneck_map(
     Raises
     ------
     ConfigError
-        If the job cannot be read, an argument is out of range, or no cell can be a job.
+        If the job cannot be read, an argument is out of range, or no cell is a legal job.
     """
     factor = check_factor("range", factor, MOST_RANGE, least=1.0)
     if points % 2 == 0 or not 3 <= points <= MOST_POINTS:
-        msg = f"points is an odd number from 3 to {MOST_POINTS}, got {points!r}"
+        msg = f"points must be an odd number from 3 to {MOST_POINTS}, got {points!r}"
         raise ConfigError(msg, key="points", value=points, allowed=f"odd, 3 to {MOST_POINTS}")
     if len(fields) != 2:
         msg = f"map takes two fields, got {len(fields)}: {', '.join(fields)}"
@@ -113,12 +113,14 @@ def bottleneck_map(
     x, y = levers_of(base, fields)
     steps_x, steps_y = _factors(x, factor, points), _factors(y, factor, points)
     overrides = [{**x.times(right), **y.times(up)} for up in steps_y for right in steps_x]
-    found = project(base, overrides, _cells)
-    reasons = Counter(each.message for each in found if isinstance(each, ProjectorError))
-    if reasons.total() == len(found):
-        msg = f"map: no cell can be a job: {next(iter(reasons))}"
+    outcomes = project(base, overrides, _cells)
+    reasons = Counter(
+        outcome.message for outcome in outcomes if isinstance(outcome, ProjectorError)
+    )
+    if reasons.total() == len(outcomes):
+        msg = f"map: no cell is a legal job: {next(iter(reasons))}"
         raise ConfigError(msg, key="map", value=list(fields), allowed="fields that can be varied")
-    cells = [None if isinstance(each, ProjectorError) else each for each in found]
+    cells = [None if isinstance(outcome, ProjectorError) else outcome for outcome in outcomes]
     width = len(steps_x)
     return BottleneckMap(
         job=base,
@@ -130,12 +132,12 @@ def bottleneck_map(
 
 
 def _factors(lever: Lever, factor: float, points: int) -> list[float]:
-    """Return factors around 1: between whole numbers that divide nothing there are no jobs."""
+    """Return factors around 1; integers only move by powers of two, to stay divisible."""
     if not lever.whole:
         half = points // 2
-        return [factor ** (place / half) for place in range(-half, half + 1)]
+        return [factor ** (step / half) for step in range(-half, half + 1)]
     most = int(np.log2(factor) + 1e-9)
-    found: list[float] = []
+    factors: list[float] = []
     for power in range(-most, most + 1):
         moved = lever.times(2.0**power)
         exact = all(
@@ -143,16 +145,19 @@ def _factors(lever: Lever, factor: float, points: int) -> list[float]:
             for field, value in zip(lever.fields, lever.values, strict=True)
         )
         if exact:
-            found.append(2.0**power)
-    return found
+            factors.append(2.0**power)
+    return factors
 
 
 def _axis(lever: Lever, factors: Sequence[float]) -> MapAxis:
-    values = tuple(float(lever.times(each)[lever.fields[0]]) for each in factors)
+    values = tuple(float(lever.times(factor)[lever.fields[0]]) for factor in factors)
     return MapAxis(lever.name, float(lever.value), values)
 
 
 def _cells(evaluation: Evaluation) -> list[Cell]:
     times = evaluation.steps.iteration_s.tolist()
     seconds = class_seconds(evaluation)
-    return [Cell(time, class_shares(each)) for time, each in zip(times, seconds, strict=True)]
+    return [
+        Cell(time, class_shares(job_seconds))
+        for time, job_seconds in zip(times, seconds, strict=True)
+    ]

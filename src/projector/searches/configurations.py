@@ -1,4 +1,4 @@
-"""Every legal way to split one job over a cluster, ranked by what it reaches."""
+"""Every legal way to split one job over a cluster, ranked by speed."""
 
 import itertools
 import time
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from projector.config.job import Job
 from projector.config.load import Variants, load_job
@@ -21,8 +20,6 @@ from projector.projection.evaluate import Evaluation, evaluate_possible, find_le
 from projector.projection.performance import PerformanceProjection
 from projector.schedule import registry
 from projector.units import GIB, to_gib, to_ms
-
-Floats = NDArray[np.float64]
 
 PLACED = (
     "parallelism.dp",
@@ -45,7 +42,7 @@ LEAST_TOKENS_OF_A_CP_RANK = 2048
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a search may not do."""
+    """Limits of a search."""
 
     headroom_gib: float = 0.0
     """Memory that must stay free on every rank."""
@@ -57,11 +54,11 @@ class Limits:
     schedules: tuple[str, ...] = ("auto",)
 
     def check(self) -> None:
-        """Raise `ConfigError` where a limit leaves nothing to try, or asks for what is unknown."""
+        """Raise `ConfigError` if a limit leaves nothing to try or has an unknown value."""
         for name, known in (("recompute", RECOMPUTE), ("schedules", ("auto", *registry.SCHEDULES))):
             for value in getattr(self, name):
                 if value not in known:
-                    msg = f"{name} is some of {', '.join(known)}, got {value!r}"
+                    msg = f"{name} must be among {', '.join(known)}, got {value!r}"
                     raise ConfigError(msg, key=name, value=value, allowed=list(known))
         for name in ("recompute", "micro_batch_sizes", "zero_stages", "schedules"):
             if not getattr(self, name):
@@ -91,21 +88,21 @@ class Configuration:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchResult:
-    """Configurations of a job, the fastest that keeps to the limits first."""
+    """Configurations of a job within the limits, the fastest first."""
 
     job: Job
     limits: Limits
     best: tuple[PerformanceProjection, ...]
     """The fastest ones in full."""
     pareto: tuple[Configuration, ...]
-    """Those that no other beats in both speed and memory, the fastest first."""
+    """Configurations that no other beats in both speed and memory, the fastest first."""
     configurations: tuple[Configuration, ...]
-    """All that keep to the limits, ranked."""
+    """All configurations within the limits, ranked."""
     evaluated: int
     too_large: int
     """Configurations that are legal and leave too little memory."""
     illegal: Mapping[str, int]
-    """Configurations that cannot exist, counted by the field that says so."""
+    """Illegal configurations, counted by the field that refuses them."""
     seconds: float
 
     def __repr__(self) -> str:
@@ -116,18 +113,18 @@ class SearchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector search --json`` prints, without its envelope."""
-        found = self.configurations
+        configurations = self.configurations
         return {
             "evaluated": self.evaluated,
-            "fitting": len(found),
+            "fitting": len(configurations),
             "too_large": self.too_large,
             "infeasible": dict(self.illegal),
             "seconds": self.seconds,
             "best": [
-                {"rank": place + 1, **_plain(found[place], self.job), **_figures(step)}
-                for place, step in enumerate(self.best)
+                {"rank": index + 1, **_plain(configurations[index], self.job), **_figures(step)}
+                for index, step in enumerate(self.best)
             ],
-            "pareto": [_plain(each, self.job) for each in self.pareto],
+            "pareto": [_plain(configuration, self.job) for configuration in self.pareto],
         }
 
 
@@ -153,7 +150,7 @@ def search(
     top : int
         Configurations that are projected in full.
     limits : Limits, optional
-        What the configurations must keep to.
+        Limits of the configurations.
 
     Raises
     ------
@@ -167,19 +164,27 @@ def search(
     base = load_job(job, {} if nodes is None else {"cluster.nodes": nodes})
     base = load_job(base, dict.fromkeys(PLACED))
     illegal: Counter[str] = Counter()
-    found = _evaluate(base, _candidates(base, limits), illegal)
-    kept = [each for each in found if each.headroom_bytes >= limits.headroom_gib * GIB]
-    # Of equally fast ones what leaves more memory, then the order in which they were tried.
-    kept.sort(key=lambda each: (each.iteration_time_s, each.peak_bytes))
-    best = project_jobs([load_job(base, each.overrides) for each in kept[:top]])
+    evaluated = _evaluate(base, _candidates(base, limits), illegal)
+    fitting = [
+        configuration
+        for configuration in evaluated
+        if configuration.headroom_bytes >= limits.headroom_gib * GIB
+    ]
+    # Equally fast ones are sorted by memory, then by the order in which they were tried.
+    fitting.sort(
+        key=lambda configuration: (configuration.iteration_time_s, configuration.peak_bytes)
+    )
+    best = project_jobs(
+        [load_job(base, configuration.overrides) for configuration in fitting[:top]]
+    )
     return SearchResult(
         job=base,
         limits=limits,
         best=tuple(best),
-        pareto=tuple(_pareto(kept)),
-        configurations=tuple(kept),
-        evaluated=len(found),
-        too_large=len(found) - len(kept),
+        pareto=tuple(_pareto(fitting)),
+        configurations=tuple(fitting),
+        evaluated=len(evaluated),
+        too_large=len(evaluated) - len(fitting),
         illegal=dict(sorted(illegal.items())),
         seconds=time.perf_counter() - began,
     )
@@ -187,12 +192,12 @@ def search(
 
 def _check_top(top: Any) -> None:
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        msg = f"top is a number of configurations from 1 on, got {top!r}"
+        msg = f"top must be an integer of at least 1, got {top!r}"
         raise ConfigError(msg, key="top", value=top, allowed=">= 1")
 
 
 def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
-    """Propose configurations; what their degrees must divide is looked at here."""
+    """Propose configurations whose degrees divide the model and the cluster."""
     model, gpus, seq = job.model, job.cluster.gpus, job.training.seq_length
     domain = domain_gpus(job.cluster)
     most_tp = domain if limits.tp_inside_node else gpus
@@ -204,13 +209,10 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
             if gpus % (tp * pp * cp) or (cp > 1 and seq // cp < LEAST_TOKENS_OF_A_CP_RANK):
                 continue
             for vpp, ep in itertools.product(
-                _chunks(_places(job), pp), divisors(experts, gpus // pp)
+                _chunks(_counted_layers(job), pp), divisors(experts, gpus // pp)
             ):
                 for schedule, micro_batch, recompute, zero in itertools.product(
-                    limits.schedules,
-                    limits.micro_batch_sizes,
-                    limits.recompute,
-                    limits.zero_stages,
+                    limits.schedules, limits.micro_batch_sizes, limits.recompute, limits.zero_stages
                 ):
                     yield {
                         "parallelism.tp": tp,
@@ -227,18 +229,21 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _places(job: Job) -> int:
+def _counted_layers(job: Job) -> int:
     """Return the layers that stages share, with the embedding and the loss where they count."""
     split = job.parallelism
-    ends = (split.account_for_embedding_in_pipeline_split, split.account_for_loss_in_pipeline_split)
-    return job.model.num_layers + sum(ends)
+    counted = (
+        split.account_for_embedding_in_pipeline_split,
+        split.account_for_loss_in_pipeline_split,
+    )
+    return job.model.num_layers + sum(counted)
 
 
-def _chunks(places: int, pp: int) -> list[int]:
+def _chunks(layers: int, pp: int) -> list[int]:
     """Return the chunks of a rank that its layers divide into."""
     if pp == 1:
         return [1]
-    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if places % (pp * v) == 0)]
+    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if layers % (pp * v) == 0)]
 
 
 def _evaluate(
@@ -256,18 +261,20 @@ def _evaluate(
     if not jobs:
         return []
     batch = JobBatch.of(jobs)
-    found: list[Configuration] = []
+    configurations: list[Configuration] = []
     legal = find_legal(batch)
-    for number in legal.refused[legal.refused >= 0].tolist():
-        illegal[legal.errors[number].key or "job"] += 1
-    kept = np.flatnonzero(legal.refused < 0)
-    for begin in range(0, len(kept), BATCH):
-        part = kept[begin : begin + BATCH]
+    for index in legal.refused[legal.refused >= 0].tolist():
+        illegal[legal.errors[index].key or "job"] += 1
+    legal_rows = np.flatnonzero(legal.refused < 0)
+    for begin in range(0, len(legal_rows), BATCH):
+        part = legal_rows[begin : begin + BATCH]
         for rows, evaluation in evaluate_possible(
             batch.take(part), legal.take(part), lambda error: illegal.update([error.key or "job"])
         ):
-            found += _configurations([chosen[row] for row in part[rows].tolist()], evaluation)
-    return found
+            configurations += _configurations(
+                [chosen[row] for row in part[rows].tolist()], evaluation
+            )
+    return configurations
 
 
 def _configurations(
@@ -280,22 +287,22 @@ def _configurations(
 
 
 def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:
-    """Return what no faster configuration beats in memory; ``ranked`` is by time."""
-    least = float("inf")
-    for each in ranked:
-        if each.peak_bytes < least:
-            least = each.peak_bytes
-            yield each
+    """Yield configurations that no faster one beats in memory; ``ranked`` is by time."""
+    least_bytes = float("inf")
+    for configuration in ranked:
+        if configuration.peak_bytes < least_bytes:
+            least_bytes = configuration.peak_bytes
+            yield configuration
 
 
-def _plain(each: Configuration, job: Job) -> dict[str, Any]:
+def _plain(configuration: Configuration, job: Job) -> dict[str, Any]:
     tokens = job.training.global_batch_size * job.training.seq_length
     return {
-        "overrides": dict(each.overrides),
-        "iteration_time_ms": to_ms(each.iteration_time_s),
-        "tokens_per_s_per_gpu": tokens / each.iteration_time_s / job.cluster.gpus,
-        "peak_gib": to_gib(each.peak_bytes),
-        "headroom_gib": to_gib(each.headroom_bytes),
+        "overrides": dict(configuration.overrides),
+        "iteration_time_ms": to_ms(configuration.iteration_time_s),
+        "tokens_per_s_per_gpu": tokens / configuration.iteration_time_s / job.cluster.gpus,
+        "peak_gib": to_gib(configuration.peak_bytes),
+        "headroom_gib": to_gib(configuration.headroom_bytes),
     }
 
 

@@ -16,13 +16,13 @@ T = TypeVar("T")
 Number = int | float
 
 SECTIONS = ("cluster.device.", "cluster.network.", "cluster.software.")
-"""What is varied unless fields are named: silicon, links and the host's software."""
+"""Default sections to vary: silicon, links and the host's software."""
 
 KERNELS = "cluster.device.attention_kernels."
-"""Attention implementations, of which a job runs one."""
+"""Attention implementations; a job runs one of them."""
 
 LEAST_WHOLE = 32
-"""Whole numbers below are no rates: a die or a node more or less is another machine."""
+"""Smaller integers do not count as rates: one die or node more is another machine."""
 
 TOGETHER = ("cluster.device.scale_up_gb_per_s", "cluster.device.scale_up_peer_gb_per_s")
 """A device's link and the share of it that one peer gets, which cannot exceed it: where both are
@@ -72,7 +72,7 @@ class Lever:
 
 
 def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
-    """Return what is varied in a job.
+    """Return the levers of a job.
 
     Parameters
     ----------
@@ -84,31 +84,31 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     Raises
     ------
     ConfigError
-        If a field is none of the job's, no number above 0, or named twice.
+        If the job lacks a field, a field is not a number above 0, or a field is named twice.
     """
     numbers = flat_fields(job)
     if fields is None:
         rates = _rates(numbers, job.training.attention_kernel)
         chosen = [Lever((field,), (numbers[field],)) for field in rates]
         return [*chosen, Lever(TOGETHER, tuple(numbers[field] for field in TOGETHER))]
-    levers = [_lever(each, numbers) for each in fields]
+    levers = [_lever(text, numbers) for text in fields]
     named = [field for lever in levers for field in lever.fields]
-    for place, field in enumerate(named):
-        if field in named[:place]:
+    for index, field in enumerate(named):
+        if field in named[:index]:
             msg = f"{field!r} is named twice; a field is varied once"
             raise ConfigError(msg, key="field", value=field, allowed="each field once")
     return levers
 
 
 def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
-    own = f"{KERNELS}{attention_kernel}."
+    chosen_kernel = f"{KERNELS}{attention_kernel}."
     return [
         field
         for field, value in numbers.items()
         if field.startswith(SECTIONS)
         and _is_rate(value)
         and (isinstance(value, float) or value >= LEAST_WHOLE)
-        and (not field.startswith(KERNELS) or field.startswith(own))
+        and (not field.startswith(KERNELS) or field.startswith(chosen_kernel))
     ]
 
 
@@ -116,10 +116,10 @@ def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:
     fields = tuple(part.strip() for part in str(text).split("+"))
     for field in fields:
         if not _is_rate(numbers.get(field)):
-            known = [name for name, each in numbers.items() if _is_rate(each)]
+            known = [name for name, value in numbers.items() if _is_rate(value)]
             close = difflib.get_close_matches(field, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"{field!r} is no number above 0 of the job{hint}"
+            msg = f"{field!r} is not a field of the job with a number above 0{hint}"
             raise ConfigError(msg, key="field", value=field, allowed=close or "a dotted field")
     return Lever(fields, tuple(numbers[field] for field in fields))
 
@@ -142,30 +142,30 @@ def project(
     overrides : sequence of mappings
         Dotted field -> value of each variant.
     read : callable
-        Takes what is kept of each job out of an evaluated batch, one entry a job.
+        Reads one entry per job from an evaluated batch.
 
     Returns
     -------
     list
-        What was read of each variant, or why it can be no job.
+        Entry of each variant, or the reason why it is illegal.
     """
-    found: dict[int, T | ProjectorError] = {}
+    results: dict[int, T | ProjectorError] = {}
     for begin in range(0, len(overrides), BATCH):
         # Variants remember every section they have read: new ones for each batch bound them.
         variants, jobs = Variants(base), dict[int, Job]()
-        for place, fields in enumerate(overrides[begin : begin + BATCH], begin):
+        for index, fields in enumerate(overrides[begin : begin + BATCH], begin):
             try:
-                jobs[place] = variants.job(fields)
+                jobs[index] = variants.job(fields)
             except ProjectorError as error:
-                found[place] = error
-        found.update(zip(jobs, _read_all([*jobs.values()], read), strict=True))
-    return [found[place] for place in range(len(overrides))]
+                results[index] = error
+        results.update(zip(jobs, _read_all([*jobs.values()], read), strict=True))
+    return [results[index] for index in range(len(overrides))]
 
 
 def _read_all(
     jobs: Sequence[Job], read: Callable[[Evaluation], Sequence[T]]
 ) -> list[T | ProjectorError]:
-    """Evaluate jobs together, and halves of them where one of them is illegal."""
+    """Evaluate jobs together; if one of them is illegal, evaluate each half."""
     if not jobs:
         return []
     try:

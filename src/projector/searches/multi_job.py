@@ -29,7 +29,7 @@ class Workload:
     """Weights add up to 1."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what tells workloads apart in ``--json``."""
+        """Return the identity of a workload in ``--json``."""
         return {
             "workload": self.name,
             "model": self.job.model.name,
@@ -41,14 +41,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SharedEffect:
-    """What one field does to several jobs; seconds are geometric means."""
+    """Effect of one field on several jobs; seconds are geometric means."""
 
     field: str
     low_s: float
     high_s: float
     base_s: float
     elasticity: float
-    """Weighted mean of the workloads', which is that of the geometric mean."""
+    """Weighted mean over the workloads, which is the elasticity of the geometric mean."""
     point_elasticity: float | None
     uneven: bool
     by_workload: tuple[float, ...]
@@ -85,31 +85,31 @@ class SharedSensitivity:
     """Effects of one field at a time on several jobs, the largest on their mean first."""
 
     workloads: tuple[Workload, ...]
-    found: tuple[Sensitivity, ...]
-    """What each workload says alone."""
+    sensitivities: tuple[Sensitivity, ...]
+    """Sensitivity of each workload alone."""
     iteration_time_s: float
     effects: tuple[SharedEffect, ...]
     without_effect: tuple[str, ...]
     """Fields that change nothing in any workload."""
     illegal: Mapping[str, str]
-    """Fields that some workload cannot vary by as much, with the reason."""
+    """Fields that some workload cannot vary that far, with the reason."""
 
     @property
     def change(self) -> float:
         """Relative change of the fields."""
-        return self.found[0].change
+        return self.sensitivities[0].change
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector sensitivity --json`` prints, without its envelope."""
-        each = zip(self.workloads, self.found, strict=True)
+        pairs = zip(self.workloads, self.sensitivities, strict=True)
         return {
             "iteration_time_ms": to_ms(self.iteration_time_s),
             "change": self.change,
-            "point_step": self.found[0].step,
+            "point_step": self.sensitivities[0].step,
             "effects": [effect.to_dict() for effect in self.effects],
             "without_effect": list(self.without_effect),
             "infeasible": dict(self.illegal),
-            "workloads": [{**workload.to_dict(), **found.to_dict()} for workload, found in each],
+            "workloads": [{**workload.to_dict(), **result.to_dict()} for workload, result in pairs],
         }
 
 
@@ -127,25 +127,25 @@ def workloads_of(
     weights : sequence of float, optional
         One for each job, above 0, of any sum; equal ones unless given.
     names : sequence of str, optional
-        What reports call the jobs; their models unless given. Equal names get a number.
+        Names of the jobs in reports; by default their models. Equal names get a number.
 
     Raises
     ------
     ConfigError
-        If there is no job, or one cannot be read, or weights do not belong to jobs.
+        If there is no job, a job cannot be read, or the number of weights differs.
     """
     if not 1 <= len(jobs) <= MOST_JOBS:
-        msg = f"jobs: 1 to {MOST_JOBS} of them can be looked at together, got {len(jobs)}"
+        msg = f"jobs: give from 1 to {MOST_JOBS} jobs, got {len(jobs)}"
         raise ConfigError(msg, key="config", value=len(jobs), allowed=f"1 to {MOST_JOBS}")
     if weights is not None and len(weights) != len(jobs):
         msg = f"weight: {len(weights)} weights for {len(jobs)} jobs; give one for each, in order"
         raise ConfigError(msg, key="weight", value=list(weights), allowed=f"{len(jobs)} numbers")
-    shares = [1.0] * len(jobs) if weights is None else [_weight(each) for each in weights]
+    shares = [1.0] * len(jobs) if weights is None else [_weight(weight) for weight in weights]
     loaded = [load_job(job) for job in jobs]
     named = list(names) if names is not None else [job.model.name for job in loaded]
     unique = [
-        name if named.count(name) == 1 else f"{name} #{1 + named[:place].count(name)}"
-        for place, name in enumerate(named)
+        name if named.count(name) == 1 else f"{name} #{1 + named[:index].count(name)}"
+        for index, name in enumerate(named)
     ]
     total = math.fsum(shares)
     return tuple(
@@ -161,7 +161,7 @@ def shared_sensitivity(
     step: float = STEP,
     fields: Sequence[str] | None = None,
 ) -> SharedSensitivity:
-    """Vary one field of several jobs at a time, and rank what that does to their mean step.
+    """Vary one field of several jobs at a time, and rank the effects on their mean step.
 
     Parameters are those of `sensitivity`. A default field that only some jobs have, such as the
     rate of a number format, changes nothing in the others; a named one must be in all.
@@ -172,19 +172,21 @@ def shared_sensitivity(
         As `sensitivity`; the message names the workload.
     """
     check_fields(workloads, fields)
-    found = tuple(
-        sensitivity(each.job, change=change, step=step, fields=fields) for each in workloads
+    sensitivities = tuple(
+        sensitivity(workload.job, change=change, step=step, fields=fields) for workload in workloads
     )
     illegal: dict[str, str] = {}
     varied: dict[str, None] = {}
-    for workload, each in zip(workloads, found, strict=True):
-        for field, reason in each.illegal.items():
+    for workload, result in zip(workloads, sensitivities, strict=True):
+        for field, reason in result.illegal.items():
             where = f"{workload.name}: " if len(workloads) > 1 else ""
             illegal.setdefault(field, f"{where}{reason}")
-        varied |= dict.fromkeys([*(effect.field for effect in each.effects), *each.without_effect])
-    by_field = [{effect.field: effect for effect in each.effects} for each in found]
-    weights = [each.weight for each in workloads]
-    logs = [math.log(each.iteration_time_s) for each in found]
+        varied |= dict.fromkeys(
+            [*(effect.field for effect in result.effects), *result.without_effect]
+        )
+    by_field = [{effect.field: effect for effect in result.effects} for result in sensitivities]
+    weights = [workload.weight for workload in workloads]
+    logs = [math.log(result.iteration_time_s) for result in sensitivities]
     mean_s = math.exp(_mean(weights, logs))
     shared = [
         _shared(field, mean_s, weights, [effects.get(field) for effects in by_field])
@@ -192,14 +194,14 @@ def shared_sensitivity(
         if field not in illegal
     ]
     # A field that only moves memory has no place in a ranking of the mean step.
-    effects = [each for each in shared if each.swing > UNSEEN]
-    effects.sort(key=lambda each: (-each.swing, each.field))
+    effects = [effect for effect in shared if effect.swing > UNSEEN]
+    effects.sort(key=lambda effect: (-effect.swing, effect.field))
     return SharedSensitivity(
         workloads=tuple(workloads),
-        found=found,
+        sensitivities=sensitivities,
         iteration_time_s=mean_s,
         effects=tuple(effects),
-        without_effect=tuple(each.field for each in shared if each.swing <= UNSEEN),
+        without_effect=tuple(effect.field for effect in shared if effect.swing <= UNSEEN),
         illegal=illegal,
     )
 
@@ -240,20 +242,24 @@ def check_fields(workloads: Sequence[Workload], fields: Sequence[str] | None) ->
 def _shared(
     field: str, mean_s: float, weights: Sequence[float], effects: Sequence[Effect | None]
 ) -> SharedEffect:
-    """Put the effects of one field together; None is a job that it does not touch."""
-    lows = [0.0 if each is None else math.log(each.low_s / each.base_s) for each in effects]
-    highs = [0.0 if each is None else math.log(each.high_s / each.base_s) for each in effects]
-    slopes = [0.0 if each is None else each.elasticity for each in effects]
-    points = [0.0 if each is None else each.point_elasticity for each in effects]
-    known = [each for each in points if each is not None]
+    """Combine the effects of one field; None marks a job that it does not affect."""
+    lows = [0.0 if effect is None else math.log(effect.low_s / effect.base_s) for effect in effects]
+    highs = [
+        0.0 if effect is None else math.log(effect.high_s / effect.base_s) for effect in effects
+    ]
+    slopes = [0.0 if effect is None else effect.elasticity for effect in effects]
+    point_slopes = [0.0 if effect is None else effect.point_elasticity for effect in effects]
+    known_slopes = [slope for slope in point_slopes if slope is not None]
     return SharedEffect(
         field=field,
         low_s=mean_s * math.exp(_mean(weights, lows)),
         high_s=mean_s * math.exp(_mean(weights, highs)),
         base_s=mean_s,
         elasticity=_mean(weights, slopes),
-        point_elasticity=_mean(weights, known) if len(known) == len(points) else None,
-        uneven=any(each is not None and each.uneven for each in effects),
+        point_elasticity=_mean(weights, known_slopes)
+        if len(known_slopes) == len(point_slopes)
+        else None,
+        uneven=any(effect is not None and effect.uneven for effect in effects),
         by_workload=tuple(slopes),
     )
 

@@ -1,4 +1,4 @@
-"""Which fields are worth sampling together: those that do something alone, once each."""
+"""Choice of the fields to sample together: those with an effect of their own."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from projector.searches.fields import levers_of
 from projector.searches.multi_job import SharedEffect, Workload, check_fields, shared_sensitivity
 
 MOST_FIELDS = 8
-"""Fields that are sampled where none are named, the most effective ones."""
+"""Most fields that are sampled by default, the most effective ones."""
 
 MOST_NAMED = 64
 
@@ -19,7 +19,7 @@ SAME = 1e-6
 def sampled_fields(
     workloads: Sequence[Workload], factor: float, fields: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Choose what is sampled together.
+    """Choose the fields to sample together.
 
     Where no fields are named, every rate of the hardware is varied alone over the range first, and
     those with the largest effect are taken.
@@ -33,51 +33,51 @@ def sampled_fields(
     Raises
     ------
     ConfigError
-        If a named field is no number above 0 of every workload, or nothing has an effect.
+        If a named field is not a number above 0 in every workload, or no field has an effect.
     """
     if fields is not None:
         check_fields(workloads, fields)
-        return _named(fields), {}
-    found = shared_sensitivity(workloads, change=factor - 1.0)
-    # Of fields that do the same, such as a rate and the share of it that is reached, the rate.
+        return _checked_names(fields), {}
+    result = shared_sensitivity(workloads, change=factor - 1.0)
+    # Of fields with the same effect, such as a rate and its efficiency, the rate comes first.
     ranked = sorted(
-        found.effects, key=lambda each: (-round(each.swing, 6), "efficiency" in each.field)
+        result.effects, key=lambda effect: (-round(effect.swing, 6), "efficiency" in effect.field)
     )
-    left_out = dict(found.illegal)
+    left_out = dict(result.illegal)
     chosen: dict[str, SharedEffect] = {}
-    taken: dict[str, str] = {}
+    varied_by: dict[str, str] = {}
     for effect in ranked:
         parts = effect.field.split("+")
-        others = [taken[part] for part in parts if part in taken]
-        same = [name for name, other in chosen.items() if _same(effect, other)]
-        missing = [each.name for each in workloads if not _has(each, effect.field)]
+        others = [varied_by[part] for part in parts if part in varied_by]
+        equal = [name for name, other in chosen.items() if _same_effect(effect, other)]
+        missing = [workload.name for workload in workloads if not _has(workload, effect.field)]
         if others:
             left_out[effect.field] = f"is varied by {others[0]}"
-        elif same:
-            left_out[effect.field] = f"does the same as {same[0]}"
+        elif equal:
+            left_out[effect.field] = f"does the same as {equal[0]}"
         elif missing:
             left_out[effect.field] = f"{missing[0]} does not have it"
         elif len(chosen) == MOST_FIELDS:
             left_out[effect.field] = "smaller effect than those that are sampled"
         else:
             chosen[effect.field] = effect
-            taken |= dict.fromkeys(parts, effect.field)
+            varied_by |= dict.fromkeys(parts, effect.field)
     if not chosen:
         msg = "no field changes the step over this range; name others"
         raise ConfigError(msg, key="field", value=[], allowed="a dotted field")
     return tuple(chosen), left_out
 
 
-def _same(effect: SharedEffect, other: SharedEffect) -> bool:
-    ends = ((effect.low_s, other.low_s), (effect.high_s, other.high_s))
-    return all(math.isclose(one, another, rel_tol=SAME) for one, another in ends)
+def _same_effect(effect: SharedEffect, other: SharedEffect) -> bool:
+    pairs = ((effect.low_s, other.low_s), (effect.high_s, other.high_s))
+    return all(math.isclose(a, b, rel_tol=SAME) for a, b in pairs)
 
 
-def _named(fields: Sequence[str]) -> tuple[str, ...]:
+def _checked_names(fields: Sequence[str]) -> tuple[str, ...]:
     if not 1 <= len(fields) <= MOST_NAMED:
         msg = f"field: 1 to {MOST_NAMED} fields can be sampled, got {len(fields)}"
         raise ConfigError(msg, key="field", value=len(fields), allowed=f"1 to {MOST_NAMED}")
-    return tuple("+".join(part.strip() for part in each.split("+")) for each in fields)
+    return tuple("+".join(part.strip() for part in name.split("+")) for name in fields)
 
 
 def _has(workload: Workload, field: str) -> bool:

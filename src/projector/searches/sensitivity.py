@@ -1,4 +1,4 @@
-"""What a step would gain from a faster, larger or quicker part of the hardware."""
+"""Gain of a step from a faster, larger or quicker part of the hardware."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ UNSEEN = 1e-6
 """Relative effects below are rounding."""
 
 UNEVEN, UNEVEN_LEAST = 0.25, 0.02
-"""Slopes this far apart, relative to the steepest and in all, are not one slope."""
+"""Relative and absolute difference from which two slopes count as uneven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one field does to a job."""
+    """Effect of one field on a job."""
 
     field: str
     value: float
@@ -53,7 +53,7 @@ class Effect:
     low_peak_bytes: float
     high_peak_bytes: float
     near: Near | None = None
-    """None where a step so small is no job."""
+    """None if so small a change gives an illegal job."""
 
     @property
     def elasticity(self) -> float:
@@ -84,7 +84,7 @@ class Effect:
             self.elasticity,
         )
         spread = max(slopes) - min(slopes)
-        return spread > max(UNEVEN_LEAST, UNEVEN * max(abs(each) for each in slopes))
+        return spread > max(UNEVEN_LEAST, UNEVEN * max(abs(slope) for slope in slopes))
 
     @property
     def swing(self) -> float:
@@ -127,7 +127,7 @@ class Sensitivity:
     without_effect: tuple[str, ...]
     """Fields that were varied and changed nothing."""
     illegal: Mapping[str, str]
-    """Fields that cannot be varied by as much, with the reason."""
+    """Fields that cannot be varied that far, with the reason."""
     step: float = STEP
     """Relative step of the slopes at the point."""
     bound_shares: Mapping[str, float] | None = None
@@ -140,7 +140,7 @@ class Sensitivity:
             "change": self.change,
             "point_step": self.step,
             "bound_shares": dict(self.bound_shares or {}),
-            "effects": [each.to_dict() for each in self.effects],
+            "effects": [effect.to_dict() for effect in self.effects],
             "without_effect": list(self.without_effect),
             "infeasible": dict(self.illegal),
         }
@@ -187,24 +187,24 @@ def sensitivity(
         overrides += lever.beside(step)
     points = project(base, overrides, _points)
     effects: list[Effect] = []
-    without: list[str] = []
+    without_effect: list[str] = []
     illegal: dict[str, str] = {}
-    for place, lever in enumerate(levers):
-        around = slice(4 * place, 4 * place + 4)
-        found = _effect(lever, base_s, overrides[around], points[around])
-        if isinstance(found, str):
-            illegal[lever.name] = found
-        elif found.swing > UNSEEN or found.low_peak_bytes != found.high_peak_bytes:
-            effects.append(found)
+    for index, lever in enumerate(levers):
+        around = slice(4 * index, 4 * index + 4)
+        effect = _effect(lever, base_s, overrides[around], points[around])
+        if isinstance(effect, str):
+            illegal[lever.name] = effect
+        elif effect.swing > UNSEEN or effect.low_peak_bytes != effect.high_peak_bytes:
+            effects.append(effect)
         else:
-            without.append(lever.name)
-    effects.sort(key=lambda each: (-each.swing, each.field))
+            without_effect.append(lever.name)
+    effects.sort(key=lambda effect: (-effect.swing, effect.field))
     return Sensitivity(
         job=base,
         iteration_time_s=base_s,
         change=change,
         effects=tuple(effects),
-        without_effect=tuple(without),
+        without_effect=tuple(without_effect),
         illegal=illegal,
         step=step,
         bound_shares=class_shares(class_seconds(start)[0]),
@@ -226,11 +226,11 @@ def _effect(
     overrides: Sequence[Mapping[str, Number]],
     points: Sequence[_Point | ProjectorError],
 ) -> Effect | str:
-    """Return what a lever does, or why it cannot be varied by as much.
+    """Return the effect of a lever, or the reason why it cannot be varied that far.
 
     Both sequences are: less the change, more the change, less the step, more the step.
     """
-    low, high, below, above = (float(each[lever.fields[0]]) for each in overrides)
+    low, high, below, above = (float(override[lever.fields[0]]) for override in overrides)
     less, more, just_less, just_more = points
     if isinstance(less, ProjectorError):
         return less.message

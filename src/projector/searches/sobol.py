@@ -1,6 +1,6 @@
 """Sobol indices: how much of the spread of the step each field explains, alone and with others.
 
-Fields are sampled together, so that what they do only in combination is seen as well. SALib, the
+Fields are sampled together, which also shows effects that only combinations have. SALib, the
 extra ``sensitivity``, lays the samples out and estimates the indices.
 """
 
@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
 from projector.searches.multi_job import Workload
 from projector.searches.screening import sampled_fields
-
-Floats = NDArray[np.float64]
 
 RANGE = 2.0
 MOST_RANGE = 10.0
@@ -30,7 +28,7 @@ RESAMPLES = 100
 """Bootstrap samples behind the intervals."""
 
 CONSTANT = 1e-9
-"""A smaller standard deviation of ln(step) is rounding: nothing is there to be explained."""
+"""A smaller standard deviation of ln(step) is rounding and has no causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +83,12 @@ class SobolIndices:
             "seed": self.seed,
             "evaluations": self.evaluations,
             "log_step_std": self.spread,
-            "indices": [each.to_dict() for each in self.indices],
+            "indices": [index.to_dict() for index in self.indices],
             "left_out": dict(self.left_out),
         }
         if len(self.workloads) > 1:
             result["workloads"] = [
-                {"workload": workload.name, "indices": [each.to_dict() for each in indices]}
+                {"workload": workload.name, "indices": [index.to_dict() for index in indices]}
                 for workload, indices in zip(self.workloads, self.by_workload, strict=True)
             ]
         return result
@@ -114,7 +112,7 @@ def sobol_indices(
     workloads : sequence of Workload
         See `workloads_of`.
     factor : float
-        Each field is multiplied by a factor whose logarithm is uniform between those of
+        Each field is multiplied by a factor. Its logarithm is uniform between the logarithms of
         ``1 / factor`` and ``factor``; whole numbers are rounded.
     samples : int
         Base samples, a power of two; ``samples * (fields + 2)`` jobs are projected for each
@@ -130,7 +128,7 @@ def sobol_indices(
     UnsupportedError
         If SALib is not installed.
     ConfigError
-        If an argument is out of range, or a named field cannot be varied as far.
+        If an argument is out of range, or a named field cannot be varied that far.
     """
     factor = check_factor("range", factor, MOST_RANGE, least=1.0)
     samples = check_samples(samples)
@@ -144,28 +142,30 @@ def sobol_indices(
     }
     points = sample(problem, samples, calc_second_order=False, seed=np.random.default_rng(seed))
     factors = np.exp(np.asarray(points, np.float64))
-    logs = [_log_steps(each, names, factors) for each in workloads]
+    logs = [_log_steps(workload, names, factors) for workload in workloads]
 
     def indices(values: Floats) -> list[SobolIndex]:
         if float(values.std()) < CONSTANT:
             return [SobolIndex(name, 0.0, 0.0, 0.0, 0.0) for name in names]
         # The estimator takes a seed of 0 for none, but not a generator.
-        found = analyze(
+        estimate = analyze(
             problem,
             values,
             calc_second_order=False,
             num_resamples=RESAMPLES,
             seed=np.random.default_rng(seed),
         )
-        columns = (found[key].tolist() for key in ("S1", "S1_conf", "ST", "ST_conf"))
+        columns = (estimate[key].tolist() for key in ("S1", "S1_conf", "ST", "ST_conf"))
         return [SobolIndex(*row) for row in zip(names, *columns, strict=True)]
 
     mean = np.zeros(len(factors))
     for workload, values in zip(workloads, logs, strict=True):
         mean += workload.weight * values
     overall = indices(mean)
-    order = sorted(range(len(names)), key=lambda place: (-overall[place].st, names[place]))
-    alone = [indices(values) for values in logs]
+    order = sorted(
+        range(len(names)), key=lambda field_index: (-overall[field_index].st, names[field_index])
+    )
+    per_workload = [indices(values) for values in logs]
     return SobolIndices(
         workloads=tuple(workloads),
         factor=factor,
@@ -173,32 +173,35 @@ def sobol_indices(
         seed=seed,
         evaluations=len(factors) * len(workloads),
         spread=float(mean.std()),
-        indices=tuple(overall[place] for place in order),
-        by_workload=tuple(tuple(each[place] for place in order) for each in alone),
+        indices=tuple(overall[field_index] for field_index in order),
+        by_workload=tuple(
+            tuple(workload_indices[field_index] for field_index in order)
+            for workload_indices in per_workload
+        ),
         left_out=left_out,
     )
 
 
 def check_samples(samples: Any) -> int:
-    """Return a number of base samples: a power of two, for which the sequence is balanced.
+    """Return the number of base samples: a power of two, which keeps the sequence balanced.
 
     Raises
     ------
     ConfigError
         If it is anything else.
     """
-    whole = isinstance(samples, int) and not isinstance(samples, bool)
-    if not whole or not 2 <= samples <= MOST_SAMPLES or samples & (samples - 1):
-        msg = f"samples is a power of two from 2 to {MOST_SAMPLES}, got {samples!r}"
+    is_integer = isinstance(samples, int) and not isinstance(samples, bool)
+    if not is_integer or not 2 <= samples <= MOST_SAMPLES or samples & (samples - 1):
+        msg = f"samples must be a power of two from 2 to {MOST_SAMPLES}, got {samples!r}"
         allowed = f"a power of two, 2 to {MOST_SAMPLES}"
         raise ConfigError(msg, key="samples", value=samples, allowed=allowed)
     return int(samples)
 
 
 def _check_seed(seed: Any) -> int:
-    whole = isinstance(seed, int) and not isinstance(seed, bool)
-    if not whole or not 0 <= seed <= MOST_SEED:
-        msg = f"seed is a whole number from 0 to {MOST_SEED}, got {seed!r}"
+    is_integer = isinstance(seed, int) and not isinstance(seed, bool)
+    if not is_integer or not 0 <= seed <= MOST_SEED:
+        msg = f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}"
         raise ConfigError(msg, key="seed", value=seed, allowed=f"0 to {MOST_SEED}")
     return int(seed)
 
@@ -223,7 +226,7 @@ def _log_steps(workload: Workload, names: Sequence[str], factors: Floats) -> Flo
     factors : float64[points, fields]
     """
     levers = levers_of(workload.job, names)
-    _check_ends(workload, levers, factors)
+    _check_range(workload, levers, factors)
     overrides = [
         dict(
             itertools.chain.from_iterable(
@@ -233,32 +236,34 @@ def _log_steps(workload: Workload, names: Sequence[str], factors: Floats) -> Flo
         for row in factors.tolist()
     ]
     logs = np.empty(len(overrides))
-    for place, found in enumerate(project(workload.job, overrides, _steps)):
-        if isinstance(found, ProjectorError):
-            changed = ", ".join(f"{name}={value:g}" for name, value in overrides[place].items())
+    for point, outcome in enumerate(project(workload.job, overrides, _steps)):
+        if isinstance(outcome, ProjectorError):
+            changed = ", ".join(f"{name}={value:g}" for name, value in overrides[point].items())
             msg = (
-                f"{workload.name} cannot be sampled: with {changed}: {found.message}; "
+                f"{workload.name} cannot be sampled: with {changed}: {outcome.message}; "
                 "leave a field out, join fields by + or choose a smaller range"
             )
             raise ConfigError(msg, key="field", value=changed, allowed="fields that vary freely")
-        logs[place] = math.log(found)
+        logs[point] = math.log(outcome)
     return logs
 
 
-def _check_ends(workload: Workload, levers: Sequence[Lever], factors: Floats) -> None:
-    """Refuse a field that cannot be varied as far, before thousands of points are projected."""
-    ends = [(lever, factors[:, place]) for place, lever in enumerate(levers)]
-    pairs = [(lever, float(end)) for lever, each in ends for end in (each.min(), each.max())]
-    found = project(workload.job, [lever.times(end) for lever, end in pairs], _steps)
-    for (lever, end), each in zip(pairs, found, strict=True):
-        if isinstance(each, ProjectorError):
+def _check_range(workload: Workload, levers: Sequence[Lever], factors: Floats) -> None:
+    """Refuse a field that cannot be varied that far, before thousands of points are projected."""
+    columns = [(lever, factors[:, index]) for index, lever in enumerate(levers)]
+    pairs = [
+        (lever, float(end)) for lever, column in columns for end in (column.min(), column.max())
+    ]
+    outcomes = project(workload.job, [lever.times(end) for lever, end in pairs], _steps)
+    for (lever, end), outcome in zip(pairs, outcomes, strict=True):
+        if isinstance(outcome, ProjectorError):
             msg = (
                 f"{lever.name} of {workload.name} cannot be multiplied by {end:.4g}: "
-                f"{each.message}; choose a smaller range"
+                f"{outcome.message}; choose a smaller range"
             )
             raise ConfigError(msg, key="field", value=lever.name, allowed="a smaller range")
 
 
 def _steps(evaluation: Evaluation) -> list[float]:
-    found: list[float] = evaluation.steps.iteration_s.tolist()
-    return found
+    times_s: list[float] = evaluation.steps.iteration_s.tolist()
+    return times_s

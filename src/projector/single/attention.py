@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints
 from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.kernels.attention import (
@@ -26,14 +27,14 @@ from projector.single.inputs import (
     type_code,
     whole_number,
 )
-from projector.single.times import attention_columns, check_impl
+from projector.single.times import attention_columns, check_impl, kernel_columns
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
 """Ways to split one sequence over ranks."""
 
 SIXTEEN_BITS = ("fp16", "bf16")
-"""Types that an implementation is described for which names none."""
+"""Types of an implementation that lists no types."""
 
 EXTENTS = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
 """Columns of the extents, as in `projector.attention_time`."""
@@ -49,11 +50,11 @@ class AttentionProjection:
     dtype: str
     backward: bool
     clock_mhz: float
-    extents: NDArray[np.int64]
+    extents: Ints
     """``EXTENTS`` of each row."""
     causal: bool
-    window: NDArray[np.int64]
-    terms: dict[str, NDArray[np.float64]]
+    window: Ints
+    terms: dict[str, Floats]
     """Columns ``TERMS`` of the kernel."""
     bound: tuple[str, ...]
     """What limits each row: matrix, softmax, memory, atomics or overhead."""
@@ -65,19 +66,19 @@ class AttentionProjection:
         return len(self.extents)
 
     @property
-    def time_s(self) -> NDArray[np.float64]:
+    def time_s(self) -> Floats:
         """Seconds of each row."""
         return self.terms["time_s"]
 
     @property
-    def flop_per_s(self) -> NDArray[np.float64]:
-        """Rate of the visible work of each row; 0 where there is none."""
+    def flop_per_s(self) -> Floats:
+        """Rate of the visible work of each row; 0 for a row without work."""
         time_s = self.time_s
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the projection takes from elsewhere: a type that the kernel is not described for."""
+        """Assumptions of the projection: a type that the kernel is not described for."""
         kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
         if kernel.dtypes or self.dtype in SIXTEEN_BITS:
             return ()
@@ -152,24 +153,36 @@ def project_attention(
     check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, _ = attention_columns(
-        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
-        window=window, causal=causal, backward=backward,
-    )  # fmt: skip
-    rows = len(extents)
+        batch,
+        heads,
+        seq_q,
+        seq_kv,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        window=window,
+        causal=causal,
+        backward=backward,
+    )
     record = device_record(profile, clock, impl, run=run_named(run))
-    columns = (
-        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64), record,
-    )  # fmt: skip
+    columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
     _, bound = attention_time_columns(*columns)
     terms = attention_term_columns(*columns)
     rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
     per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]
     return AttentionProjection(
-        profile, impl, dtype, bool(backward), rate / per_clk / MEGA, extents, bool(causal), windows,
+        profile,
+        impl,
+        dtype,
+        bool(backward),
+        rate / per_clk / MEGA,
+        extents,
+        bool(causal),
+        windows,
         terms,
-        tuple(BOUNDS[each] for each in bound), rate,
-    )  # fmt: skip
+        tuple(BOUNDS[limiter] for limiter in bound),
+        rate,
+    )
 
 
 def packed_time_s(documents: AttentionProjection) -> float:
@@ -193,11 +206,11 @@ def context_parallel_shapes(
 ) -> list[tuple[int, int, int, int, bool]]:
     """Return what a rank runs of a causal sequence: (heads, kv_heads, queries, keys, causal).
 
-    Each rank holds the chunks r and 2 ranks - 1 - r of twice as many as there are ranks (zig-zag),
-    so that all have the same work. ``all_gather`` collects the keys and runs each chunk against
-    those before it; ``ring`` passes them on and runs its own part under the mask and, of what it
-    is passed, either one half of the queries against all keys or all against one half; Ulysses
-    exchanges heads for length.
+    The sequence is cut into 2 * ranks chunks (zig-zag). Rank r holds the chunks r and
+    2 * ranks - 1 - r, so all ranks have the same work. ``all_gather`` collects the keys and runs
+    each chunk against the keys before it. ``ring`` passes keys on. A rank runs its own part under
+    the mask. Of a part that it receives, it runs half of the queries against all keys, or all
+    queries against half of the keys. Ulysses exchanges heads for length.
 
     Parameters
     ----------
@@ -232,13 +245,13 @@ def context_parallel_shapes(
         # Key heads divide the query heads, so ranks that divide them divide both.
         if kv_heads % ranks:
             msg = (
-                f"{heads} heads with {kv_heads} key heads are not split over {ranks} ranks; "
+                f"{ranks} ranks must divide {heads} heads and {kv_heads} key heads; "
                 f"Ulysses exchanges whole heads of both"
             )
             raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
         return [(heads // ranks, kv_heads // ranks, length, length, True)]
     if length % (2 * ranks):
-        msg = f"a sequence of {length} is not cut into two chunks for each of {ranks} ranks"
+        msg = f"length ({length}) must be a multiple of 2 * ranks ({ranks})"
         raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
     chunk = length // (2 * ranks)
     if form == "all_gather":
@@ -247,9 +260,9 @@ def context_parallel_shapes(
             (heads, kv_heads, chunk, chunk, True),
             (heads, kv_heads, chunk, 2 * ranks * chunk, True),
         ]
-    own = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
+    own_part = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
     halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
-    return own + halves
+    return own_part + halves
 
 
 def context_parallel_time_s(
@@ -257,16 +270,16 @@ def context_parallel_time_s(
 ) -> float:
     """Return the seconds of the kernels of one rank; ``options`` are those of `project_attention`.
 
-    What it sends and receives is a collective and not counted.
+    Communication is a collective and is not counted.
     """
     shapes = context_parallel_shapes(length, ranks, form, heads=heads, kv_heads=kv_heads)
     batch = options.pop("batch", 1)
     parts: Sequence[float] = [
         float(
             project_attention(
-                batch, each[0], each[2], each[3], kv_heads=each[1], causal=each[4], **options
+                batch, shape[0], shape[2], shape[3], kv_heads=shape[1], causal=shape[4], **options
             ).time_s.sum()
         )
-        for each in shapes
+        for shape in shapes
     ]
     return float(sum(parts))

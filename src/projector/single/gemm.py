@@ -10,8 +10,8 @@ from functools import cached_property
 from numbers import Real
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.errors import ConfigError, shown
@@ -45,9 +45,6 @@ from projector.single.inputs import (
 )
 from projector.units import MEGA, TB
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 MODELS = ("tile", "ws_persistent", "sol")
 
 _TILE = re.compile(r"(\d{1,5})x(\d{1,5})(?::(\d{1,3})x(\d{1,3}))?")
@@ -73,7 +70,7 @@ class GemmReport:
     terms: dict[str, float]
     """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
     factors: dict[str, float]
-    """What the time is made of: ``ideal_s``, the FLOP at the peak clock, times the rest."""
+    """Factors of the time: ``ideal_s``, the FLOP at the peak clock, times the others."""
 
     @property
     def flop_per_s(self) -> float:
@@ -95,7 +92,7 @@ class GemmCase:
     l2_hit_rate: float
 
     @cached_property
-    def _record(self) -> NDArray[np.void]:
+    def _record(self) -> Records:
         records = device_record(
             self.device, self.clock_mhz, gemm_library=self.library, run=self.run
         )
@@ -137,14 +134,18 @@ class GemmCase:
             return self._explain_sol(extents, out_bytes)
         rows = len(extents)
         columns = (
-            np.ascontiguousarray(extents, np.int64), np.full(rows, self._code), out_bytes,
-            np.ones(rows), np.zeros(rows, np.int64), self._record,
-        )  # fmt: skip
+            np.ascontiguousarray(extents, np.int64),
+            np.full(rows, self._code),
+            out_bytes,
+            np.ones(rows),
+            np.zeros(rows, np.int64),
+            self._record,
+        )
         time_s, bound, choice = gemm_time_columns(*columns)
         terms = gemm_term_columns(*columns, choice)
         return [
-            self._report(each, seconds, BOUNDS[bound[row]], int(choice[row]), GemmTerms(*parts))
-            for row, (each, seconds, parts) in enumerate(
+            self._report(extent, seconds, BOUNDS[bound[row]], int(choice[row]), GemmTerms(*parts))
+            for row, (extent, seconds, parts) in enumerate(
                 zip(extents, time_s.tolist(), terms.tolist(), strict=True)
             )
         ]
@@ -170,15 +171,23 @@ class GemmCase:
         frequency = self.device.peak_clock_mhz / clock_mhz
         factors = {"padding": float(padded), "waves": waves, "frequency": frequency}
         return GemmReport(
-            m, n, k, batch, time_s, bound, self._label(tile, split), clock_mhz,
-            watts if watts > 0.0 else None, named,
+            m,
+            n,
+            k,
+            batch,
+            time_s,
+            bound,
+            self._label(tile, split),
+            clock_mhz,
+            watts if watts > 0.0 else None,
+            named,
             self._factors(m, n, k, batch, time_s, factors),
-        )  # fmt: skip
+        )
 
     def _factors(
         self, m: int, n: int, k: int, batch: int, time_s: float, factors: dict[str, float]
     ) -> dict[str, float]:
-        """Lead the factors by the FLOP at the peak clock, and close them by what is left."""
+        """Put the FLOP at the peak clock before the factors and the remainder after them."""
         per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]  # type: ignore[index]
         peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
         ideal_s = 2.0 * m * n * k * batch / peak
@@ -207,18 +216,29 @@ class GemmCase:
             operands = (m + n) * k * float(OPERAND_BYTES[self._code])
             traffic = batch * (operands + m * n * float(out_bytes[row]))
             terms = {
-                "matrix_s": flop_s, "memory_s": traffic / float(record[0]["hbm_bytes_per_s"]),
+                "matrix_s": flop_s,
+                "memory_s": traffic / float(record[0]["hbm_bytes_per_s"]),
                 "hbm_bytes": traffic,
-            }  # fmt: skip
+            }
             factors = {"frequency": self.device.peak_clock_mhz / clock_mhz}
             seconds = float(time_s[row])
             reports.append(
                 GemmReport(
-                    m, n, k, batch, seconds, BOUNDS[bound[row]], "", clock_mhz, None, terms,
-                    self._factors(m, n, k, batch, seconds, factors) if seconds
+                    m,
+                    n,
+                    k,
+                    batch,
+                    seconds,
+                    BOUNDS[bound[row]],
+                    "",
+                    clock_mhz,
+                    None,
+                    terms,
+                    self._factors(m, n, k, batch, seconds, factors)
+                    if seconds
                     else {"ideal_s": 0.0},
                 )
-            )  # fmt: skip
+            )
         return reports
 
     def _ws_persistent(self, extents: Ints, out_bytes: Floats) -> tuple[Ints, Floats]:
@@ -248,20 +268,30 @@ class GemmCase:
             terms = WsTerms(*columns[row].tolist())._asdict()
             time_s = terms.pop("time_s")
             parts = {
-                "memory": terms["load_s"], "compute": terms["matrix_s"],
-                "epilogue": terms["epilogue_s"], "overhead": 0.0,
-            }  # fmt: skip
+                "memory": terms["load_s"],
+                "compute": terms["matrix_s"],
+                "epilogue": terms["epilogue_s"],
+                "overhead": 0.0,
+            }
             factors = {"ideal_s": 0.0}
             if time_s:
                 frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
                 factors = self._factors(m, n, k, batch, time_s, frequency)
             reports.append(
                 GemmReport(
-                    m, n, k, batch, time_s, max(parts, key=lambda name: parts[name]),
-                    self._label(int(choice[row]), 1) if choice[row] >= 0 else "", clock_mhz, None,
-                    terms, factors,
+                    m,
+                    n,
+                    k,
+                    batch,
+                    time_s,
+                    max(parts, key=lambda name: parts[name]),
+                    self._label(int(choice[row]), 1) if choice[row] >= 0 else "",
+                    clock_mhz,
+                    None,
+                    terms,
+                    factors,
                 )
-            )  # fmt: skip
+            )
         return reports
 
 
@@ -281,8 +311,8 @@ def gemm_case(
     Raises
     ------
     ConfigError
-        For an unknown device, type, model, library or run, a tile that is none, a clock beyond the
-        peak, or a hit rate that is no share or that the model does not have.
+        For an unknown device, type, model, library or run, an invalid tile, a clock above the
+        peak, a hit rate outside 0 to 1, or a hit rate for another model than ws_persistent.
     """
     profile = device_from(device)
     type_code(profile, dtype)
@@ -290,27 +320,33 @@ def gemm_case(
     _one_of("model", model, MODELS)
     _one_of("library", library, ("default", *profile.gemm_libraries))
     return GemmCase(
-        profile, dtype, model, clock, library, _run(profile, run), _tile(profile, tile),
+        profile,
+        dtype,
+        model,
+        clock,
+        library,
+        _run(profile, run),
+        _tile(profile, tile),
         _hit_rate(l2_hit_rate, model),
-    )  # fmt: skip
+    )
 
 
 def _run(device: Device, name: str) -> Run:
     run = run_named(name)
     if run != "training" and device.power is None:
-        msg = f"run {run!r} is none of training: {device.name} has no power model for others"
+        msg = f"run {run!r} needs a power model, which {device.name} lacks; use run training"
         raise ConfigError(msg, key="run", value=run, allowed=["training"])
     return run
 
 
 def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in legal:
-        msg = f"{key} {value!r} is none of {', '.join(legal)}"
+        msg = f"{key} must be one of {', '.join(legal)}, got {value!r}"
         raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
 def _tile(device: Device, text: str | None) -> GemmTile | None:
-    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps what else it has."""
+    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps its other fields."""
     if text is None:
         return None
     legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
@@ -318,9 +354,9 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     sizes = [int(number or 1) for number in match.groups()] if match else []
     rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
-        msg = f"tile {shown(text)} is none: {legal}"
+        msg = f"tile must be {legal}, got {shown(text)}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
-    menus = (device.gemm_tiles, *(each.tiles for each in device.gemm_libraries.values()))
+    menus = (device.gemm_tiles, *(library.tiles for library in device.gemm_libraries.values()))
     for tile in (tile for menu in menus for tile in menu):
         if [tile.m, tile.n, tile.cluster_m, tile.cluster_n] == sizes:
             return tile
@@ -331,9 +367,9 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
 
 def _hit_rate(value: float, model: str) -> float:
     if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
-        msg = f"l2_hit_rate is a share from 0 to 1, got {shown(value)}"
+        msg = f"l2_hit_rate must be from 0 to 1, got {shown(value)}"
         raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
     if value and model != "ws_persistent":
-        msg = f"l2_hit_rate is a knob of ws_persistent; {model} has none"
+        msg = f"l2_hit_rate applies to model ws_persistent, not to {model}"
         raise ConfigError(msg, key="l2_hit_rate", value=value, allowed=[0])
     return float(value)

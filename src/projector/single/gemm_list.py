@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.single.gemm import GemmCase, GemmReport, gemm_case
@@ -46,32 +46,28 @@ class GemmList:
             "model": self.case.model,
             "library": self.case.library,
             "run": self.case.run,
-            "gemms": [self._row(place) for place in range(len(self.reports))],
+            "gemms": [self._row(row) for row in range(len(self.reports))],
         }
 
-    def total_s(self, place: int) -> float:
+    def total_s(self, row: int) -> float:
         """Return the seconds of one GEMM with its copies."""
-        return self.reports[place].time_s + self.copy_s[place]
+        return self.reports[row].time_s + self.copy_s[row]
 
-    def flop_per_s(self, place: int) -> float:
+    def flop_per_s(self, row: int) -> float:
         """Return the needed FLOP of one GEMM over its time with the copies."""
-        total_s = self.total_s(place)
-        return (
-            self.reports[place].flop_per_s * self.reports[place].time_s / total_s
-            if total_s
-            else 0.0
-        )
+        total_s = self.total_s(row)
+        return self.reports[row].flop_per_s * self.reports[row].time_s / total_s if total_s else 0.0
 
-    def _row(self, place: int) -> dict[str, Any]:
-        report = self.reports[place]
+    def _row(self, row: int) -> dict[str, Any]:
+        report = self.reports[row]
         fields = asdict(report)
         for name in ("time_s", "terms", "factors"):
             fields.pop(name)
         return {
             **fields,
-            "time_us": self.total_s(place) / MICROSECOND,
-            "copy_us": self.copy_s[place] / MICROSECOND,
-            "tflops": self.flop_per_s(place) / TERA,
+            "time_us": self.total_s(row) / MICROSECOND,
+            "copy_us": self.copy_s[row] / MICROSECOND,
+            "tflops": self.flop_per_s(row) / TERA,
             "terms": report.terms,
             "factors": report.factors,
         }
@@ -92,13 +88,13 @@ def list_gemms(
     Parameters
     ----------
     extents : sequence of str or int
-        M, N and K, as text also with commas; none where there is a table.
+        M, N and K, as text also with commas; empty if a table is given.
     table : str, Path or None
         CSV file, as `projector.single.shape_table` reads it.
     gpu : str, Path, mapping or Device
         Accelerator, as in a job.
     batch : int
-        Equal problems in one launch, where the table does not say.
+        Equal problems in one launch, for rows that do not state it.
     out_bytes : float
         Bytes of an output element.
     layout : str
@@ -109,19 +105,20 @@ def list_gemms(
     Raises
     ------
     ConfigError
-        If there is not exactly one of both, a shape is none, or `gemm_case` refuses the rest.
+        If not exactly one of extents and table is given, a shape is invalid, or `gemm_case` refuses
+        the other options.
     """
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()
     if order not in LAYOUTS:
-        msg = f"layout {layout!r} is none of {', '.join(LAYOUTS)}"
+        msg = f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
     if not (_is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
-        msg = f"out_bytes is a number from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
+        msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
     given, repeats = _texts(extents), whole_number("batch", batch)
     if bool(given) == (table is not None):
-        msg = "name one GEMM by its three extents M N K, or many by --csv FILE.csv"
+        msg = "give one GEMM as M N K, or many with --csv FILE.csv, but not both"
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
     shapes = [_shape(given, repeats)] if table is None else _read_table(table, repeats)
     rows = np.array(shapes, np.int64).reshape(-1, 4)
@@ -164,7 +161,7 @@ def _read_table(table: str | Path, batch: int) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _copies(case: GemmCase, layout: str, rows: NDArray[np.int64]) -> tuple[float, ...]:
+def _copies(case: GemmCase, layout: str, rows: Ints) -> tuple[float, ...]:
     """Return the seconds of the passes that make K contiguous, where the type needs it."""
     code = MATRIX_TYPES.index(case.dtype)
     of_a, of_b = _COPIES[layout] if code >= _FIRST_NARROW else (False, False)

@@ -1,4 +1,4 @@
-"""What the functions of single kernels take: a device, a type, a clock, a run."""
+"""Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -16,7 +16,7 @@ from projector.lower.hardware import RUNS, Run, native_type
 DeviceLike = str | Path | Mapping[str, Any] | Device
 
 MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix, and their products leave exact numbers."""
+"""Largest extent; products of larger ones are no longer exact."""
 
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that call themselves integers."""
@@ -51,7 +51,7 @@ def clock_within(
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
-            f"clock_mhz is a number from 1 to the peak clock of {device.name} ({peak:g} MHz), "
+            f"clock_mhz must be from 1 to the peak clock of {device.name} ({peak:g} MHz), "
             f"got {shown(clock_mhz)}"
         )
         raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
@@ -69,7 +69,7 @@ def run_named(run: object) -> Run:
     for known in RUNS:
         if isinstance(run, str) and run == known:
             return known
-    msg = f"run {run!r} is none of {', '.join(RUNS)}"
+    msg = f"run must be one of {', '.join(RUNS)}, got {run!r}"
     raise ConfigError(msg, key="run", value=run, allowed=list(RUNS))
 
 
@@ -79,10 +79,10 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
     Raises
     ------
     ConfigError
-        If it is none.
+        If the value is not such an integer.
     """
     if not (is_integer(value) and least <= value <= MAX_EXTENT):
-        msg = f"{key} is an integer from {least} to 2**40, got {shown(value)}"
+        msg = f"{key} must be an integer from {least} to 2**40, got {shown(value)}"
         raise ConfigError(msg, key=key, value=value, allowed=f"{least} <= integer <= 2**40")
     return int(value)
 

@@ -16,7 +16,7 @@ from projector.errors import ConfigError
 from projector.single.inputs import MAX_EXTENT
 
 MAX_SHAPES = 1_000_000
-"""Rows beyond which a table is no list of shapes."""
+"""Most rows of a table."""
 
 MAX_DIGITS = 40
 """Longest text that is read as a number, leading zeros included."""
@@ -34,7 +34,7 @@ class ShapeRow:
     """Text by heading in small letters, without blanks around it; a short line lacks its last."""
 
     def text(self, name: str) -> str:
-        """Return the text of a column, ``""`` where there is none."""
+        """Return the text of a column, ``""`` if it is empty."""
         return self.fields.get(name, "")
 
     def extent(self, name: str) -> int:
@@ -43,24 +43,24 @@ class ShapeRow:
         Raises
         ------
         ConfigError
-            If it is none from 0 to 2**40; the message names line and column.
+            If it is not an integer from 0 to 2**40; the message names line and column.
         """
         return read_extent(name, self.text(name), self.where)
 
 
 def read_extent(name: str, text: str, where: str = "") -> int:
-    """Return an extent from its text; ``where`` stands before the message.
+    """Return an extent from its text; ``where`` begins the message of an error.
 
     Raises
     ------
     ConfigError
-        If it is no whole number from 0 to 2**40.
+        If it is not an integer from 0 to 2**40.
     """
     match = _WHOLE.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
     value = int(match[1].replace(",", "").replace("_", "")) if match else -1
     if not 0 <= value <= MAX_EXTENT:
         shown = text if len(text) <= MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
-        msg = f"{where}{name} is an integer from 0 to 2**40, got {shown!r}"
+        msg = f"{where}{name} must be an integer from 0 to 2**40, got {shown!r}"
         raise ConfigError(msg, key=name, value=shown, allowed="0 <= integer <= 2**40")
     return value
 
@@ -113,11 +113,11 @@ def _check_names(
         msg = f"{path} lacks the columns {', '.join(missing)}"
         allowed = f"columns {', '.join(required)}, and {', '.join(optional)}"
         raise ConfigError(msg, key=missing[0], value=list(names), allowed=allowed)
-    for place, name in enumerate(names, start=1):
+    for column, name in enumerate(names, start=1):
         first = names.index(name) + 1
-        # Spreadsheets leave empty columns, which have no name.
-        if name and first < place:
-            msg = f"{path}:1: columns {first} and {place} are both named {name!r}"
+        # Spreadsheets leave empty columns without a name.
+        if name and first < column:
+            msg = f"{path}:1: columns {first} and {column} are both named {name!r}"
             raise ConfigError(msg, key=name, value=list(names), allowed="each column once")
 
 
@@ -129,5 +129,5 @@ def _check_line(num_fields: int, num_names: int, count: int, where: str) -> None
         )
         raise ConfigError(msg, key="csv", value=num_fields, allowed=f"up to {num_names} fields")
     if count > MAX_SHAPES:
-        msg = f"{where}a table has up to {MAX_SHAPES:,} shapes, and this is one more"
+        msg = f"{where}a table may have at most {MAX_SHAPES:,} shapes"
         raise ConfigError(msg, key="csv", value=count, allowed=f"up to {MAX_SHAPES:,}")

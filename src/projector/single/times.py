@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.errors import ConfigError, shown
@@ -49,7 +50,7 @@ def gemm_time(
     run: str = "training",
     tile: str | None = None,
     l2_hit_rate: float = 0.0,
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
 
     Parameters
@@ -84,16 +85,22 @@ def gemm_time(
     Raises
     ------
     ConfigError
-        For an unknown device, type, model, library or run, an extent that is no extent, or a clock
-        beyond the peak.
+        For an unknown device, type, model, library or run, an invalid extent, or a clock above the
+        peak.
     """
     columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = _extents(columns, ("m", "n", "k", "batch"))
     _within(columns, "out_bytes", MAX_OUT_BYTES)
     case = gemm_case(
-        device, dtype, clock_mhz=clock_mhz, model=model, library=library, run=run, tile=tile,
+        device,
+        dtype,
+        clock_mhz=clock_mhz,
+        model=model,
+        library=library,
+        run=run,
+        tile=tile,
         l2_hit_rate=l2_hit_rate,
-    )  # fmt: skip
+    )
     return _shaped(case.times_s(extents, columns["out_bytes"]), shape)
 
 
@@ -114,7 +121,7 @@ def attention_time(
     impl: str = "default",
     clock_mhz: float | None = None,
     run: str = "training",
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of attention, forward or backward.
 
     Parameters
@@ -149,7 +156,7 @@ def attention_time(
     ------
     ConfigError
         For an unknown device, type or implementation, a type that the implementation does not take,
-        an extent that is no extent, key heads that do not divide the query heads, a clock beyond
+        an invalid extent, key heads that do not divide the query heads, a clock beyond
         the boost clock, or an unknown run.
     """
     profile = device_from(device)
@@ -157,16 +164,20 @@ def attention_time(
     check_impl(profile, impl, dtype)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, shape = attention_columns(
-        batch, heads, seq_q, seq_kv, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim,
-        window=window, causal=causal, backward=backward,
-    )  # fmt: skip
-    rows = len(extents)
-    seconds, _ = attention_time_columns(
-        extents, np.full(rows, int(causal)), windows, np.full(rows, int(backward)),
-        np.full(rows, code), np.zeros(rows, np.int64),
-        device_record(profile, clock, impl, run=run_named(run)),
-    )  # fmt: skip
-    return _shaped(seconds, shape)
+        batch,
+        heads,
+        seq_q,
+        seq_kv,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        window=window,
+        causal=causal,
+        backward=backward,
+    )
+    record = device_record(profile, clock, impl, run=run_named(run))
+    columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
+    return _shaped(attention_time_columns(*columns)[0], shape)
 
 
 def attention_columns(
@@ -181,7 +192,7 @@ def attention_columns(
     window: ArrayLike,
     causal: bool,
     backward: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]:
+) -> tuple[Ints, Ints, tuple[int, ...]]:
     """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
 
     Raises
@@ -191,7 +202,7 @@ def attention_columns(
     """
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
-            msg = f"{key} is True or False, got {switch!r}"
+            msg = f"{key} must be True or False, got {switch!r}"
             raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
     columns, shape = _broadcast(
@@ -209,6 +220,22 @@ def attention_columns(
     return extents, _extents(columns, ("window",))[:, 0], shape
 
 
+def kernel_columns(
+    extents: Ints, windows: Ints, record: Records, code: int, *, causal: bool, backward: bool
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]:
+    """Return the arguments of `attention_time_columns` for rows on one device."""
+    rows = len(extents)
+    return (
+        extents,
+        np.full(rows, int(causal)),
+        windows,
+        np.full(rows, int(backward)),
+        np.full(rows, code),
+        np.zeros(rows, np.int64),
+        record,
+    )
+
+
 def check_impl(device: Device, impl: str, dtype: str) -> None:
     """Refuse an attention implementation that a device does not describe, or not for a type.
 
@@ -219,7 +246,7 @@ def check_impl(device: Device, impl: str, dtype: str) -> None:
     """
     legal = ["default", *device.attention_kernels]
     if not _is_text(impl) or impl not in legal:
-        msg = f"{device.name} describes no attention {impl!r}; it has {', '.join(legal)}"
+        msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
     types = device.attention_kernels.get(impl, device.attention).dtypes
     if types and dtype not in types:
@@ -243,7 +270,7 @@ def collective_time(
     device: DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
-) -> float | NDArray[np.float64]:
+) -> float | Floats:
     """Return the seconds of a collective, with the best algorithm.
 
     Parameters
@@ -271,7 +298,7 @@ def collective_time(
     Raises
     ------
     ConfigError
-        For an unknown name, or a size that is no size.
+        For an unknown name or an invalid size.
     """
     if not _is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
@@ -283,7 +310,7 @@ def collective_time(
     sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
     _within(columns, "num_bytes", MAX_BYTES)
     if np.any(groups < 1):
-        msg = f"ranks are at least 1, got {groups.min()}"
+        msg = f"ranks must be at least 1, got {groups.min()}"
         raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
     if operation == "send_recv" and np.any(groups > 2):
         msg = f"send_recv joins two ranks, got {groups.max()}"
@@ -300,7 +327,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None:
+def _check_groups(heads: Ints, kv_heads: Ints) -> None:
     wrong = np.flatnonzero((heads > 0) & (heads % np.maximum(kv_heads, 1) + (kv_heads < 1) > 0))
     if wrong.size:
         row = wrong[0]
@@ -309,25 +336,25 @@ def _check_groups(heads: NDArray[np.int64], kv_heads: NDArray[np.int64]) -> None
         raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)
 
 
-def _within(columns: dict[str, NDArray[np.float64]], name: str, most: float) -> None:
+def _within(columns: dict[str, Floats], name: str, most: float) -> None:
     # NaN compares false, so it is refused as well.
     wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
     if wrong.size:
-        msg = f"{name} is a number from 0 to {most:g}, got {wrong[0]:g}"
+        msg = f"{name} must be from 0 to {most:g}, got {wrong[0]:g}"
         raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
 
 
-def _number_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
+def _number_array(name: str, value: ArrayLike) -> Floats:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{name} is no number and no array of numbers: {error}"
+        msg = f"{name} must be a number or an array of numbers: {error}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
     if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
-        # Integers of more than 64 bits; a float says of what size they are.
-        return np.array([_float(each) for each in array.flat]).reshape(array.shape)
+        # Integers of more than 64 bits; a float gives their size.
+        return np.array([_float(number) for number in array.flat]).reshape(array.shape)
     if array.dtype.kind not in "iuf":
-        msg = f"{name} is no number and no array of numbers, got {shown(value)}"
+        msg = f"{name} must be a number or an array of numbers, got {shown(value)}"
         raise ConfigError(msg, key=name, value=value, allowed="numbers")
     return array.astype(np.float64)
 
@@ -339,7 +366,7 @@ def _float(value: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+def _broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
     given = [_number_array(name, value) for name, value in values.items()]
     try:
         shape = np.broadcast_shapes(*(array.shape for array in given))
@@ -350,16 +377,16 @@ def _broadcast(**values: ArrayLike) -> tuple[dict[str, NDArray[np.float64]], tup
     return dict(zip(values, flat, strict=True)), shape
 
 
-def _extents(columns: dict[str, NDArray[np.float64]], names: tuple[str, ...]) -> NDArray[np.int64]:
+def _extents(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
     stacked = np.stack([columns[name] for name in names], axis=1)
     legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
     if not np.all(legal):
         row, column = np.argwhere(~legal)[0]
         name, value = names[column], stacked[row, column]
-        msg = f"{name} is an integer from 0 to 2**40, got {value:g}"
+        msg = f"{name} must be an integer from 0 to 2**40, got {value:g}"
         raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
     return stacked.astype(np.int64)
 
 
-def _shaped(seconds: NDArray[np.float64], shape: tuple[int, ...]) -> float | NDArray[np.float64]:
+def _shaped(seconds: Floats, shape: tuple[int, ...]) -> float | Floats:
     return float(seconds[0]) if shape == () else seconds.reshape(shape)

@@ -1,1 +1,1 @@
-"""Measurement tables, what is projected for each row, and how far off that is."""
+"""Measurement tables: a projection of each row, and its error."""

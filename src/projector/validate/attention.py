@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.device import Device, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
@@ -25,16 +25,16 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
     readings,
 )
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 26
-"""Extents beyond this are no attention."""
+"""Largest extent of an attention."""
 
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Times and rates beyond these are no measurement."""
+"""Range of measured times and rates."""
 
 SLOWS_AFTER_S = 0.02
 """Benchmarks run at the boost clock while their kernels are short. Of the way down to the clock of
@@ -117,21 +117,21 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all passes in two batches."""
-    return outcomes(read_each(rows, _read), _times_s, MILLISECOND)
+    return outcomes(read_cases(rows, _read), _times_s, MILLISECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
-    return readings(read_each(rows, _read), _times_s, MILLISECOND)
+    return readings(read_cases(rows, _read), _times_s, MILLISECOND)
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
     short_s = _passes_s(cases, device_for, "short")
     long_s = _passes_s(cases, device_for, "training")
     return short_s + (long_s - short_s) * short_s / (short_s + SLOWS_AFTER_S)
 
 
-def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> NDArray[np.float64]:
+def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> Floats:
     devices = list(dict.fromkeys((case.device, case.kernel) for case in cases))
     records = np.concatenate(
         [device_record(device_for(name), None, kernel, run=run) for name, kernel in devices]
@@ -143,17 +143,17 @@ def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> NDArra
     device = np.array([devices.index((case.device, case.kernel)) for case in cases])
     total_s = np.zeros(len(cases))
     for backward in (False, True):
-        wanted = np.array([case.backward if backward else case.forward for case in cases])
+        selected = np.array([case.backward if backward else case.forward for case in cases])
         time_s, _ = attention_time_columns(
-            extents[wanted],
-            causal[wanted],
-            window[wanted],
-            np.full(int(wanted.sum()), int(backward)),
-            code[wanted],
-            device[wanted],
+            extents[selected],
+            causal[selected],
+            window[selected],
+            np.full(int(selected.sum()), int(backward)),
+            code[selected],
+            device[selected],
             records,
         )
-        total_s[wanted] += time_s
+        total_s[selected] += time_s
     return total_s
 
 
@@ -162,7 +162,7 @@ def _read(row: Row) -> _Case:
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
     if name not in _PASSES:
-        msg = f"pass {name!r} is none of {', '.join(_PASSES)}"
+        msg = f"pass must be one of {', '.join(_PASSES)}, got {name!r}"
         raise ValueError(msg)
     forward, backward = _PASSES[name]
     mask = (row.get("causal") or "").strip().lower()
@@ -211,8 +211,8 @@ def _kernel(row: Row, device: Device) -> str:
     kind = native_type(device, precision_of(row.get("dtype") or ""))
     names = next((names for pattern, names in _KERNELS if re.match(pattern, implementation)), ())
     # Kernels for 8-bit operands are others.
-    wanted = [f"{name}_{kind}" for name in names] + list(names)
-    return next((name for name in wanted if name in device.attention_kernels), "")
+    candidates = [f"{name}_{kind}" for name in names] + list(names)
+    return next((name for name in candidates if name in device.attention_kernels), "")
 
 
 def _extent(row: Row, column: str) -> int:
@@ -239,12 +239,12 @@ def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> f
 
 
 def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
-    """Return what a convention counts, over the FLOP of a forward without a mask.
+    """Return the FLOP that a convention counts, relative to a forward without a mask.
 
     Raises
     ------
     ValueError
-        If the convention does not say.
+        If the convention does not state its count.
     """
     if convention.strip() == "flash-attention benchmark script":
         convention = _SCRIPT
@@ -256,11 +256,11 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
     if not backward:
         return half
     both = re.search(r"fwd\+bwd x(\d+(?:\.\d+)?)", convention)
-    alone = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
-    if both is None and alone is None:
+    backward_only = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
+    if both is None and backward_only is None:
         msg = f"a backward rate without a known count of FLOP: {convention!r}"
         raise ValueError(msg)
-    times = float(alone[1]) if alone else float(both[1]) - 1.0  # type: ignore[index]
+    times = float(backward_only[1]) if backward_only else float(both[1]) - 1.0  # type: ignore[index]
     if times <= 0.0:
         msg = f"a backward of {times:g} forwards: {convention!r}"
         raise ValueError(msg)

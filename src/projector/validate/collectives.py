@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.cluster import ClusterConfig
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
@@ -26,20 +26,20 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
     readings,
 )
 from projector.validate.names import device_of
 
 MAX_RANKS = 1 << 20
 MIN_VALUE, MAX_VALUE = 1e-9, 1e18
-"""Sizes, rates and times beyond these are no measurement."""
+"""Range of measured sizes, rates and times."""
 
 FP8_BYTES, BF16_BYTES = 1.0 + 4.0 / 128.0, 2.0
 """An element of a dispatch (FP8 with an FP32 scale for every 128) and of a combine."""
 
 NODES_OF_TOKEN = 4
-"""Nodes a token may visit in DeepEP's tests (``num_topk_groups``), where a row does not say."""
+"""Nodes a token may visit in DeepEP's tests (``num_topk_groups``), unless a row states it."""
 
 _OPERATIONS = {
     "allreduce": "all_reduce",
@@ -87,26 +87,26 @@ class _Case:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
     clusters: dict[_Links, ClusterConfig] = {}
-    tried = read_each(rows, lambda row: _read(row, clusters))
-    return outcomes(tried, lambda cases: _times_s(cases, clusters), MICROSECOND)
+    parsed = read_cases(rows, lambda row: _read(row, clusters))
+    return outcomes(parsed, lambda cases: _times_s(cases, clusters), MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
     clusters: dict[_Links, ClusterConfig] = {}
-    tried = read_each(rows, lambda row: _read(row, clusters))
+    parsed = read_cases(rows, lambda row: _read(row, clusters))
 
-    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> NDArray[np.float64]:
+    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> Floats:
         changed = {
             links: cluster.model_copy(update={"device": device_for(links[0])})
             for links, cluster in clusters.items()
         }
         return _times_s(cases, changed)
 
-    return readings(tried, times_s, MICROSECOND)
+    return readings(parsed, times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Floats:
     fabrics = np.concatenate([fabric_record(cluster) for cluster in clusters.values()])
     position = {links: row for row, links in enumerate(clusters)}
     fabric = np.array([position[case.links] for case in cases])
@@ -149,20 +149,20 @@ def _sent(routing: _Routing, ranks: int, local: int) -> tuple[float, float]:
     if routing.deduplicates:
         nodes = ranks / local
         visited = _visited_nodes(routing, nodes)
-        reached = _distinct(ranks, routing.topk)
+        reached = _expected_distinct(ranks, routing.topk)
         near = min(routing.tokens * reached * (local - 1.0) / local, copies)
         far = min(routing.tokens * visited * (1.0 - 1.0 / nodes), far)
     size = routing.hidden * routing.element_bytes
     return near * size, far * size
 
 
-def _distinct(places: float, draws: int) -> float:
-    """Return the expected number of distinct places of uniform draws."""
-    return float(places * (1.0 - (1.0 - 1.0 / places) ** draws))
+def _expected_distinct(destinations: float, draws: int) -> float:
+    """Return the expected number of distinct destinations of uniform draws."""
+    return float(destinations * (1.0 - (1.0 - 1.0 / destinations) ** draws))
 
 
 def _visited_nodes(routing: _Routing, nodes: float) -> float:
-    return min(_distinct(nodes, routing.topk), float(routing.max_nodes))
+    return min(_expected_distinct(nodes, routing.topk), float(routing.max_nodes))
 
 
 def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
@@ -177,7 +177,7 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     if not (row.get("n_gpus") or "").strip():
         rules.append(f"{per_node} ranks a node")
     domain = domain_gpus(cluster)
-    # A domain of more than a node holds its ranks whatever the node; else a node is one.
+    # A domain larger than a node holds all its ranks; else each node is a domain.
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = max(1, min(held, domain, ranks))
     if not _MOE.match(row.get("collective") or ""):
@@ -235,7 +235,7 @@ def _count(row: Row, column: str, default: int) -> int:
 def _positive(row: Row, column: str) -> float:
     value = number(row, column)
     if value is None or not MIN_VALUE <= value <= MAX_VALUE:
-        msg = f"{column} is {row.get(column)!r}, no size, rate or time"
+        msg = f"{column} is {row.get(column)!r}, not a size, rate or time"
         raise ValueError(msg)
     return value
 
@@ -263,7 +263,7 @@ def _plausible(measured_s: float) -> float:
 
 def _unit(text: str, units: dict[str, float]) -> float:
     if text not in units:
-        msg = f"unit {text!r} is none of {', '.join(units)}"
+        msg = f"unit must be one of {', '.join(units)}, got {text!r}"
         raise ValueError(msg)
     return units[text]
 
@@ -305,13 +305,13 @@ def _exchange_s(row: Row, routing: _Routing, ranks: int, local: int) -> float:
     if metric in {"time", "latency"}:
         return value * _unit(unit, _SECONDS)
     if metric.endswith("bandwidth rdma"):
-        places = _visited_nodes(routing, ranks / local)
+        destinations = _visited_nodes(routing, ranks / local)
     elif metric.endswith("bandwidth nvlink"):
-        places = _distinct(ranks, routing.topk)
+        destinations = _expected_distinct(ranks, routing.topk)
     else:
-        msg = f"metric {metric!r} is no time or bandwidth of an exchange"
+        msg = f"metric {metric!r} is not a time or bandwidth of an exchange"
         raise ValueError(msg)
-    size = routing.tokens * places * routing.hidden * routing.element_bytes
+    size = routing.tokens * destinations * routing.hidden * routing.element_bytes
     return size / (value * _unit(unit, _BYTES_PER_S))
 
 
@@ -323,7 +323,7 @@ def _why_not_eligible(row: Row) -> str:
     if not (row.get("message_bytes") or "").strip():
         return "no message size"
     if (row.get("metric") or "").strip().lower() not in _METRICS:
-        return f"metric is none of {', '.join(_METRICS)}"
+        return f"metric must be one of {', '.join(_METRICS)}"
     return ""
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Records
 from projector.config.device import Device, load_device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
@@ -31,16 +31,16 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
     readings,
 )
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 40
-"""Extents beyond this are no matrix."""
+"""Largest extent of a matrix."""
 
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Times and rates beyond these are no measurement."""
+"""Range of measured times and rates."""
 
 ACTIVATION_BYTES = 2.0
 """A quantising pass reads 16-bit activations."""
@@ -76,11 +76,11 @@ _LEAST_US = {("CUTLASS CuTeDSL", "nvfp4"): 24.0}
 of its two smallest shapes lie at 23 to 26 us, whatever the tile. No property of a device either."""
 
 _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
-"""What TensorRT-LLM runs a type with, where a device describes it."""
+"""Library that TensorRT-LLM uses for a type, if the device describes it."""
 
 
 class _Setup(NamedTuple):
-    """What decides the device record of a row."""
+    """Settings that decide the device record of a row."""
 
     device: str
     clock_mhz: float | None
@@ -114,7 +114,7 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all GEMMs in one batch."""
-    return outcomes(read_each(rows, _read), _times_s, MICROSECOND)
+    return outcomes(read_cases(rows, _read), _times_s, MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
@@ -122,10 +122,10 @@ def read(rows: Sequence[Row]) -> Readings:
 
     A profile is made for training, so longer runs are taken to show its sustained clock.
     """
-    return readings(read_each(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
+    return readings(read_cases(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
     setups = list(dict.fromkeys(case.setup for case in cases))
     records = np.concatenate([_record(device_for(setup.device), setup) for setup in setups])
     device = np.array([setups.index(case.setup) for case in cases])
@@ -145,12 +145,12 @@ def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> NDA
     )
     around_s = [_around_s(device_for(case.setup.device), case) for case in cases]
     least_s = [case.least_us * MICROSECOND for case in cases]
-    time_s: NDArray[np.float64] = np.maximum(gemm_s + np.array(around_s), least_s)
+    time_s: Floats = np.maximum(gemm_s + np.array(around_s), least_s)
     return time_s
 
 
 def _around_s(device: Device, case: _Case) -> float:
-    """Seconds of what is timed beside the GEMM."""
+    """Seconds of the work that is timed with the GEMM."""
     launch_us = _LAUNCH_US.get((device.vendor, case.launched_by), 0.0)
     return _quantise_s(device, case) + launch_us * MICROSECOND
 
@@ -169,7 +169,7 @@ def _quantise_s(device: Device, case: _Case) -> float:
     return kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
 
 
-def _record(device: Device, setup: _Setup) -> NDArray[np.void]:
+def _record(device: Device, setup: _Setup) -> Records:
     """Return the device; a named kernel leaves it one tile, and does not split K."""
     records = device_record(device, setup.clock_mhz, gemm_library=setup.library, run=setup.run)
     if setup.tile:
@@ -206,7 +206,7 @@ def _read(row: Row, longer: Run = "loaded") -> _Case:
         raise ValueError(msg)
     if not out:
         rules.append("output in 16 bits")
-    # Adding to what is there reads it first.
+    # Accumulating reads the output first.
     accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
     grouped_pass = ""
     if groups:
@@ -253,7 +253,7 @@ def _locked_clock(row: Row, device: Device) -> float | None:
     peak = device.highest_clock_mhz
     clock_mhz = float(match[1]) if _NUMBER.fullmatch(match[1]) else 0.0
     if not 1.0 <= clock_mhz <= peak:
-        msg = f"clock_note: {match[0]!r} is no clock of {device.name}; 1 to {peak:g} MHz are"
+        msg = f"clock_note: {match[0]!r} must be from 1 to {peak:g} MHz on {device.name}"
         raise ValueError(msg)
     return clock_mhz
 
@@ -266,8 +266,12 @@ def _run(row: Row, longer: Run) -> Run:
 
 def _least_us(row: Row, kind: str) -> float:
     name = row.get("library") or ""
-    found = [us for (start, of), us in _LEAST_US.items() if name.startswith(start) and of == kind]
-    return max(found, default=0.0)
+    limits_us = [
+        us
+        for (start, precision), us in _LEAST_US.items()
+        if name.startswith(start) and precision == kind
+    ]
+    return max(limits_us, default=0.0)
 
 
 def _library(row: Row, scaling: str) -> str:
@@ -288,10 +292,10 @@ def _named_tile(row: Row) -> tuple[int, ...]:
         return ()
     tile, cluster = _pair(match[1]), _pair(match[2] or "1x1")
     if not (1 <= min(tile) <= max(tile) <= MOST_ROWS):
-        msg = f"kernel_config: {match[0]!r} is no tile; 1x1 to {MOST_ROWS}x{MOST_ROWS} are"
+        msg = f"kernel_config: tile {match[0]!r} must be from 1x1 to {MOST_ROWS}x{MOST_ROWS}"
         raise ValueError(msg)
     if not (1 <= min(cluster) <= max(cluster) <= MOST_UNITS):
-        msg = f"kernel_config: {match[0]!r} is no cluster; 1x1 to {MOST_UNITS}x{MOST_UNITS} are"
+        msg = f"kernel_config: cluster {match[0]!r} must be from 1x1 to {MOST_UNITS}x{MOST_UNITS}"
         raise ValueError(msg)
     instruction = re.search(r"\bmma (\d{1,6})x", config)
     pair = instruction is not None and int(instruction[1]) == 2 * tile[0]
@@ -299,7 +303,7 @@ def _named_tile(row: Row) -> tuple[int, ...]:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """Return the numbers of ``128x256``, zeros where it says none."""
+    """Return the numbers of ``128x256``, zeros if it has none."""
     match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

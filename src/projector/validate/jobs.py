@@ -17,7 +17,7 @@ DEFAULT_MICROBATCHES = 8
 stay small, as in the published recipes (median 16), and no more than a bubble would hide."""
 
 MAX_COUNT = 1 << 28
-"""Sizes beyond this are no job, and would not fit into memory."""
+"""Largest size of a job; larger ones would not fit into memory."""
 
 _LARGEST = {"num_layers": 10_000, "pp": 1024, "vpp": 64, "tp": 1 << 20, "n_gpus": 1 << 24}
 _RANK = {FROM_ROW: 0, FROM_RECIPE: 1, FROM_RULE: 2}
@@ -67,7 +67,7 @@ class JobRow:
         Raises
         ------
         ValueError
-            If the row leaves out what no rule fills in, or contradicts itself.
+            If the row contradicts itself or lacks a value that no rule fills in.
         """
         self.model = self._model()
         self.is_moe = bool(self.model.get("moe"))
@@ -100,7 +100,7 @@ class JobRow:
         return (self.row.get(column) or "").strip()
 
     def recipe(self, column: str) -> str:
-        """Return a recipe column, ``""`` where it says nothing about the row."""
+        """Return a recipe column, ``""`` if it does not apply to the row."""
         text = self.text(f"recipe_{column}")
         return "" if text.lower().startswith(("unknown", "n/a")) else text
 
@@ -182,11 +182,11 @@ class JobRow:
         world = micro * self.dp
         if not self.text("global_batch"):
             return micro, self._global_batch(world)
-        whole = self.count("global_batch")
-        if self._is_torchtitan and self.pp > 1 and whole == world and micro % self.pp == 0:
+        global_batch = self.count("global_batch")
+        if self._is_torchtitan and self.pp > 1 and global_batch == world and micro % self.pp == 0:
             self.weaken(FROM_RULE, "as many microbatches as pipeline stages (torchtitan)")
             micro //= self.pp
-        return micro, whole
+        return micro, global_batch
 
     def _global_batch(self, world: int) -> int:
         """Fill in a global batch: the recipe's, the script's accumulation, or a default."""
@@ -208,27 +208,27 @@ class JobRow:
 
     def _schedule(self) -> tuple[str, int]:
         vpp = self._degree("vpp")
-        found = re.search(r"schedule (\S+)|\b(interleaved 1f1b|1f1b)\b", self.flags, re.IGNORECASE)
-        name = (found[1] or found[2]).lower().strip(";,") if found else ""
+        match = re.search(r"schedule (\S+)|\b(interleaved 1f1b|1f1b)\b", self.flags, re.IGNORECASE)
+        name = (match[1] or match[2]).lower().strip(";,") if match else ""
         if name and name not in _SCHEDULES:
             msg = f"unknown schedule {name!r}"
             raise ValueError(msg)
         schedule = _SCHEDULES.get(name, "auto")
         if schedule == "interleaved" and vpp == 1:
             layers = int(self.model["num_layers"])
-            ends = 0 if layers % self.pp == 0 else 2
-            vpp = (layers + ends) // self.pp
+            extra_layers = 0 if layers % self.pp == 0 else 2
+            vpp = (layers + extra_layers) // self.pp
             self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
         return schedule, vpp if self.pp > 1 else 1
 
     def _zero_bubble(self) -> dict[str, Any]:
         """Read ZB-1p and ZB-2p, which plan with the activations of p or 2 p microbatches."""
-        found = re.search(r"schedule zb-([12])p", self.flags, re.IGNORECASE)
-        if not found:
+        match = re.search(r"schedule zb-([12])p", self.flags, re.IGNORECASE)
+        if not match:
             return {}
         # arXiv:2401.10241, section 4: all of its schedules validate the optimizer afterwards.
         return {
-            "zero_bubble_max_pending_backward": int(found[1]) * self.pp,
+            "zero_bubble_max_pending_backward": int(match[1]) * self.pp,
             "optimizer_post_validation": True,
         }
 
@@ -300,10 +300,10 @@ class JobRow:
             return {}
         share = -(-layers // stages)
         counts = []
-        left = layers
+        remaining = layers
         for _ in range(stages):
-            counts.append(min(share, left))
-            left -= counts[-1]
+            counts.append(min(share, remaining))
+            remaining -= counts[-1]
         self.weaken(FROM_RULE, "full stages first, the last takes the rest")
         return {"pipeline_model_parallel_layout": _layout_text(counts, mtp)}
 
@@ -383,21 +383,21 @@ class JobRow:
         kind = precision_of(printed.removeprefix("amp_"))
         if kind in {"bf16", "fp16", "fp32"}:
             return {"precision": kind}
-        found: dict[str, Any] = {"precision": kind}
+        settings: dict[str, Any] = {"precision": kind}
         if kind == "fp8":
             if "fp8_recipe=mxfp8" in self.other:
-                found["precision"] = "mxfp8"
+                settings["precision"] = "mxfp8"
             else:
-                found["fp8_recipe"] = self._fp8_recipe(printed.lower())
+                settings["fp8_recipe"] = self._fp8_recipe(printed.lower())
         if "fp8_param_gather=true" in self.other or "fp8_params with FP8" in self.text(
             "recipe_optimizer_dtype"
         ):
-            found["fp8_param_gather"] = True
+            settings["fp8_param_gather"] = True
             self.weaken(FROM_RECIPE)
         if "first_last_bf16=true" in self.other:
-            found["first_last_layers_bf16"] = 1
+            settings["first_last_layers_bf16"] = 1
             self.weaken(FROM_RECIPE)
-        return found
+        return settings
 
     def _fp8_recipe(self, printed: str) -> str:
         for name in ("tensorwise", "rowwise", "blockwise", "delayed"):
@@ -411,42 +411,42 @@ class JobRow:
         return "blockwise" if "deepseek-ai" in self.source.lower() else "delayed"
 
     def _optimizer(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if re.search(r"\bm bfloat16", self.recipe("optimizer_dtype")):
-            found["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
+            settings["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
         reduce = self.recipe("grad_reduce_dtype").lower()
         if reduce.startswith("bf16"):
             # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
-            found |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+            settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
             self.weaken(FROM_RECIPE)
-        return found
+        return settings
 
     def _switches(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         graph = self.recipe("cuda_graph").lower()
         captured = re.search(r"full_iteration|enable_cuda_graph|default|\battn\b|\bmlp\b", graph)
         if captured:
-            found["cuda_graphs"] = True
+            settings["cuda_graphs"] = True
             self.weaken(FROM_RECIPE)
         if self.says("torch.compile"):
-            found["torch_compile"] = True
+            settings["torch_compile"] = True
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
-            found["cross_entropy_fusion"] = False
+            settings["cross_entropy_fusion"] = False
             self.weaken(FROM_RECIPE)
         if self.source.lower().startswith(("calculon", "zero bubble")):
             # Megatron-LM of 2022 has no fused attention; the fork of the zero-bubble paper was
             # published with a script that does not switch it on.
-            found["flash_attention"] = False
+            settings["flash_attention"] = False
             self.weaken(FROM_RULE, "unfused attention")
         if self.source.lower().startswith("mosaicml"):
             # llm-foundry's published runs set attn_impl to triton.
-            found["attention_kernel"] = "triton"
+            settings["attention_kernel"] = "triton"
             self.weaken(FROM_RULE, "Triton attention")
         elif self.says("nemo 24.0"):
             # Transformer Engine preferred FlashAttention-2 to cuDNN on Hopper until mid-2024.
-            found["attention_kernel"] = "fa2"
+            settings["attention_kernel"] = "fa2"
             self.weaken(FROM_RULE, "FlashAttention-2")
-        return found
+        return settings
 
     def _moe(self) -> dict[str, Any]:
         text = self.recipe("moe_dispatcher").lower()
@@ -457,17 +457,17 @@ class JobRow:
             deep = self.says("deepep")
             if not deep:
                 self.weaken(FROM_RULE, "all-to-all dispatcher")
-        found: dict[str, Any] = {"dispatcher": "deepep" if deep else "alltoall"}
+        settings: dict[str, Any] = {"dispatcher": "deepep" if deep else "alltoall"}
         # Tokens padded to capacity: counts are known, so the host never waits.
         padded = self.says("tokendrop", "token drop") or "simumax" in self.source.lower()
         if padded:
-            found |= {"capacity_factor": 1.0, "host_sync": False}
+            settings |= {"capacity_factor": 1.0, "host_sync": False}
         whole_step = "full_iteration" in self.recipe("cuda_graph").lower()
         if whole_step or self.says("sync-free", "paged_stash=true"):
-            found["host_sync"] = False
+            settings["host_sync"] = False
         if self.says("permute_fusion=false"):
-            found["permute_fusion"] = False
-        return found
+            settings["permute_fusion"] = False
+        return settings
 
 
 def cluster_of(device: str, gpus: int, node_gbit: int = 0) -> tuple[ClusterConfig, str]:
@@ -480,7 +480,7 @@ def cluster_of(device: str, gpus: int, node_gbit: int = 0) -> tuple[ClusterConfi
     gpus : int
         Devices of the whole cluster.
     node_gbit : int
-        Stated rate of all network adapters of a node together, 0 where nothing is stated.
+        Stated rate of all network adapters of a node together, 0 if none is stated.
     """
     key = (device, gpus, node_gbit)
     if key not in _clusters:
@@ -515,8 +515,8 @@ def _module_names(text: str) -> list[str]:
         "(attention core)": "core_attn",
         "mla up_proj": "mla_up_proj",
     }
-    found = [names.get(word.strip(), word.strip()) for word in words]
-    return list(dict.fromkeys(_MODULES[word] for word in found if word in _MODULES))
+    modules = [names.get(word.strip(), word.strip()) for word in words]
+    return list(dict.fromkeys(_MODULES[word] for word in modules if word in _MODULES))
 
 
 def _layout_text(counts: list[int], mtp: int) -> str:

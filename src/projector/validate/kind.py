@@ -1,4 +1,4 @@
-"""What a kind of measurement table is: which rows count, and how one is projected."""
+"""Kind of a measurement table: which rows count, and how a row is projected."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.device import Device
 from projector.errors import ProjectorError
 
 Row = Mapping[str, str]
-"""One line of a table: column -> text, empty where the table says nothing."""
+"""One line of a table: column -> text, empty if the table has no value."""
 
 OK = "ok"
 
@@ -23,7 +23,7 @@ a stated rule. The weakest source of any setting marks the row."""
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one eligible row."""
+    """Outcome of one eligible row."""
 
     status: str
     """`OK`, or why the row could not be projected."""
@@ -53,16 +53,16 @@ class Readings:
     """Rows read once, so that they can be timed on changed devices again and again."""
 
     positions: tuple[int, ...]
-    """Which of the rows could be read."""
+    """Positions of the rows that could be read."""
 
-    measured_s: NDArray[np.float64]
+    measured_s: Floats
     """Measured time of each row that could be read."""
 
-    times_s: Callable[[DeviceFor], NDArray[np.float64]]
+    times_s: Callable[[DeviceFor], Floats]
     """Projected time of the same rows, by the path that `Kind.project` takes."""
 
     failures: tuple[str, ...]
-    """Why each of the other rows could not be read."""
+    """Reason for each of the other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Kind:
     """The ``KIND`` of the command line and the stem of the published table."""
 
     columns: tuple[str, ...]
-    """Columns without which the file is no such table."""
+    """Columns that a table of this kind must have."""
 
     why_not_eligible: Callable[[Row], str]
     """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
@@ -110,34 +110,34 @@ class TimedCase(Protocol):
 
     @property
     def note(self) -> str:
-        """Rules that filled settings in, for a reader; ``""`` where the row says everything."""
+        """Rules that filled settings in, for a reader; ``""`` if the row states all of them."""
 
 
 CaseT = TypeVar("CaseT", bound=TimedCase)
 
 
-def read_each(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT | str]:
+def read_cases(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT | str]:
     """Return each row as read, or why it cannot be read."""
-    tried: list[CaseT | str] = []
+    parsed: list[CaseT | str] = []
     for row in rows:
         try:
-            tried.append(read(row))
+            parsed.append(read(row))
         except (ValueError, ProjectorError) as error:
-            tried.append(str(error))
-    return tried
+            parsed.append(str(error))
+    return parsed
 
 
 def outcomes(
-    tried: Sequence[CaseT | str],
-    times_s: Callable[[list[CaseT]], NDArray[np.float64]],
+    parsed: Sequence[CaseT | str],
+    times_s: Callable[[list[CaseT]], Floats],
     unit_s: float,
 ) -> list[Outcome]:
-    """Project what `read_each` returned in one call of ``times_s``, in units of ``unit_s``."""
-    cases = [case for case in tried if not isinstance(case, str)]
+    """Project the result of `read_cases` in one call of ``times_s``, in units of ``unit_s``."""
+    cases = [case for case in parsed if not isinstance(case, str)]
     times = iter(times_s(cases) / unit_s if cases else ())
     return [
         failed(case) if isinstance(case, str) else _outcome(case, float(next(times)))
-        for case in tried
+        for case in parsed
     ]
 
 
@@ -148,17 +148,17 @@ def _outcome(case: TimedCase, predicted: float) -> Outcome:
 
 
 def readings(
-    tried: Sequence[CaseT | str],
-    times_s: Callable[[list[CaseT], DeviceFor], NDArray[np.float64]],
+    parsed: Sequence[CaseT | str],
+    times_s: Callable[[list[CaseT], DeviceFor], Floats],
     unit_s: float,
 ) -> Readings:
-    """Return what `read_each` returned, to be timed on any devices."""
-    cases = [case for case in tried if not isinstance(case, str)]
+    """Return the cases of `read_cases`, to be timed on any devices."""
+    cases = [case for case in parsed if not isinstance(case, str)]
     return Readings(
-        positions=tuple(i for i, case in enumerate(tried) if not isinstance(case, str)),
+        positions=tuple(i for i, case in enumerate(parsed) if not isinstance(case, str)),
         measured_s=np.array([case.measured for case in cases]) * unit_s,
         times_s=lambda device_for: times_s(cases, device_for),
-        failures=tuple(case for case in tried if isinstance(case, str)),
+        failures=tuple(case for case in parsed if isinstance(case, str)),
     )
 
 
@@ -168,7 +168,7 @@ def number(row: Row, column: str) -> float | None:
     Raises
     ------
     ValueError
-        If the text is no finite number; the message names column and text.
+        If the text is not a finite number; the message names column and text.
     """
     text = (row.get(column) or "").strip().replace(",", "")
     if not text:
@@ -189,7 +189,7 @@ def integer(row: Row, column: str) -> int | None:
     Raises
     ------
     ValueError
-        If the text is no whole number.
+        If the text is not an integer.
     """
     value = number(row, column)
     if value is None:

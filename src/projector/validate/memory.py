@@ -32,7 +32,7 @@ def why_not_eligible(row: Row) -> str:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows; equal jobs, whose components differ, are projected once."""
     outcomes: list[Outcome] = []
-    read: list[tuple[JobRow, float] | None] = []
+    entries: list[tuple[JobRow, float] | None] = []
     jobs: dict[str, dict[str, Any]] = {}
     for row in rows:
         try:
@@ -41,17 +41,17 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
             measured = _measured(row)
         except (ValueError, ProjectorError) as error:
             outcomes.append(failed(str(error)))
-            read.append(None)
+            entries.append(None)
             continue
         jobs[reader.key] = job
         outcomes.append(failed("not projected"))
-        read.append((reader, measured))
-    found = evaluate_all(jobs)
-    for position, entry in enumerate(read):
+        entries.append((reader, measured))
+    evaluated = evaluate_all(jobs)
+    for position, entry in enumerate(entries):
         if entry is None:
             continue
         reader, measured = entry
-        result = found[reader.key]
+        result = evaluated[reader.key]
         if isinstance(result, str):
             outcomes[position] = failed(result)
             continue

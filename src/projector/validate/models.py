@@ -72,7 +72,7 @@ def model_of(
         Tables of learned positions are as long as the longest sequence needs (llm-foundry sizes
         them by it), and one ambiguous name is resolved by it.
     gpu : str
-        Printed device, which resolves that name too.
+        Printed device; it helps to resolve the name.
 
     Raises
     ------
@@ -81,9 +81,9 @@ def model_of(
     """
     data = dict(_architecture(name.strip(), num_layers, _is_2021(seq_len, gpu)))
     if seq_len is not None and data.get("position_embedding") == "learned":
-        own = bool(re.match(r"mpt", name.strip(), re.IGNORECASE))
+        is_mpt = bool(re.match(r"mpt", name.strip(), re.IGNORECASE))
         table = int(data.get("max_position_embeddings", 0))
-        data["max_position_embeddings"] = seq_len if own else max(table, seq_len)
+        data["max_position_embeddings"] = seq_len if is_mpt else max(table, seq_len)
     return data
 
 
@@ -104,15 +104,15 @@ def _is_2021(seq_len: int | None, gpu: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _architecture(name: str, num_layers: int | None, from_2021: bool) -> Mapping[str, Any]:
-    whole = resources.normalise(_NOISE.sub("", name))
+    normalised = resources.normalise(_NOISE.sub("", name))
     proxy = _PROXY.search(name)
     bare = _PROXY.sub("", name)
-    if whole == "gpt1.7b":
-        found = _Variant("megatron_1.7b" if from_2021 else "megatron_h100_1.7b", {})
+    if normalised == "gpt1.7b":
+        variant = _Variant("megatron_1.7b" if from_2021 else "megatron_h100_1.7b", {})
     else:
-        found = _find(name, whole, bare)
-    data = model_data(found.stem)
-    for key, value in found.fields.items():
+        variant = _find(name, normalised, bare)
+    data = model_data(variant.stem)
+    for key, value in variant.fields.items():
         data[key] = {**data[key], **value} if isinstance(value, Mapping) else value
     layers = num_layers or (int(proxy[1] or proxy[2]) if proxy else None)
     if layers is not None:
@@ -120,11 +120,11 @@ def _architecture(name: str, num_layers: int | None, from_2021: bool) -> Mapping
     return data
 
 
-def _find(name: str, whole: str, bare: str) -> _Variant:
+def _find(name: str, normalised: str, bare: str) -> _Variant:
     known = resources.index("models")
     candidates = [
         resources.normalise(name),
-        whole,
+        normalised,
         resources.normalise(_NOISE.sub("", bare)),
         # "Llama2-7B class", "GPT3-175B FP8": the first two words.
         resources.normalise(" ".join(bare.split()[:2])),
@@ -140,11 +140,11 @@ def _find(name: str, whole: str, bare: str) -> _Variant:
 
 
 def _truncate(data: dict[str, Any], layers: int) -> None:
-    """Keep the first layers; windowed ones keep their share."""
-    whole = int(data["num_layers"])
+    """Keep the first layers and the share of windowed layers."""
+    num_layers = int(data["num_layers"])
     data["num_layers"] = layers
     if data.get("sliding_window_layers"):
-        data["sliding_window_layers"] = int(data["sliding_window_layers"]) * layers // whole
+        data["sliding_window_layers"] = int(data["sliding_window_layers"]) * layers // num_layers
     moe = data.get("moe")
     if moe and isinstance(moe.get("layer_freq"), list):
         pattern = moe["layer_freq"]

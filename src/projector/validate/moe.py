@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.config.device import Device, load_device
 from projector.lower.hardware import native_type
 from projector.serving.experts import ExpertLayer, expert_layer_times
@@ -31,7 +31,7 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
-    read_each,
+    read_cases,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -44,7 +44,7 @@ SEED = 0
 MAX_TOKENS = 1 << 22
 MAX_EXPERTS = 1 << 14
 MAX_PICKS = 1 << 26
-"""Sizes beyond these are no measurement, and would not fit into memory."""
+"""Largest sizes of a measurement; larger ones would not fit into memory."""
 
 _COUNTS = ("num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
 _COLUMNS = ("gpu", "dtype", "gated", *_COUNTS, "distribution", "time_us")
@@ -56,7 +56,7 @@ class _Case:
 
     layer: ExpertLayer
     tokens: int
-    loads: NDArray[np.int64]
+    loads: Ints
     measured: float
     """In us."""
     note: str
@@ -65,10 +65,10 @@ class _Case:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all layers in one batch."""
     devices: dict[str, Device] = {}
-    return outcomes(read_each(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
+    return outcomes(read_cases(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case]) -> NDArray[np.float64]:
+def _times_s(cases: Sequence[_Case]) -> Floats:
     return np.asarray(
         expert_layer_times(
             [case.layer for case in cases],
@@ -82,14 +82,14 @@ def _read(row: Row, devices: dict[str, Device]) -> _Case:
     counts = {name: _count(row, name) for name in _COUNTS}
     measured_us = number(row, "time_us")
     if measured_us is None or measured_us <= 0.0:
-        msg = "time_us is no positive time"
+        msg = "time_us is not a positive time"
         raise ValueError(msg)
     experts, topk, ep, tokens = (counts[name] for name in ("experts", "topk", "ep", "num_tokens"))
     if topk > experts or experts % ep:
-        msg = f"{experts} experts do not give each token {topk} or each of {ep} ranks as many"
+        msg = f"{experts} experts must be at least topk ({topk}) and a multiple of ep ({ep})"
         raise ValueError(msg)
     if tokens > MAX_TOKENS or experts > MAX_EXPERTS or tokens * max(topk, experts // 8) > MAX_PICKS:
-        msg = f"{tokens} tokens over {experts} experts are beyond what is simulated"
+        msg = f"{tokens} tokens over {experts} experts are too many to simulate"
         raise ValueError(msg)
     layer, note = _layer(row, counts, devices)
     grouped = layer.fused and experts % GROUPS == 0
@@ -102,9 +102,9 @@ def _read(row: Row, devices: dict[str, Device]) -> _Case:
 def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
     name = device_of(row.get("gpu") or "")
     device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
-    asked = precision_of(row.get("dtype") or "")
-    dtype = native_type(device, asked)
-    note = "" if dtype == asked else f"{device.name} has no {asked}: {dtype}"
+    kind = precision_of(row.get("dtype") or "")
+    dtype = native_type(device, kind)
+    note = "" if dtype == kind else f"{device.name} has no {kind}: {dtype}"
     gated = (row.get("gated") or "").strip().lower()
     if gated not in {"true", "false"}:
         msg = f"gated is {row.get('gated')!r}, not True or False"
@@ -128,7 +128,7 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
 
 def _loads(
     distribution: str, tokens: int, experts: int, topk: int, ep: int, *, grouped: bool
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return int64[draws, experts of the timed rank]."""
     local = experts // ep
     if distribution.strip().lower() == "balanced":

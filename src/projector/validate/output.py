@@ -16,9 +16,9 @@ RESULT_COLUMNS = ("predicted", "measured", "ratio", "status", "mark", "rule", "n
 
 
 def write_results(kind: str, path: str | Path, out: str | Path | None) -> Validation:
-    """Validate a table and, with ``out``, write it with what became of each row.
+    """Validate a table and, with ``out``, write it with the outcome of each row.
 
-    The file appears whole or not at all: it is written beside its place and then renamed.
+    The file appears whole or not at all: it is written under another name and then renamed.
 
     Raises
     ------

@@ -138,12 +138,12 @@ def _features(row: Row, extra: str) -> tuple[dict[str, Any], str, str]:
 def _mla(row: Row) -> dict[str, int] | None:
     if integer(row, "kv_lora") is None:
         return None
-    found = {field: integer(row, column) for column, field in _MLA.items()}
-    missing = [column for column, field in _MLA.items() if found[field] is None]
+    fields = {field: integer(row, column) for column, field in _MLA.items()}
+    missing = [column for column, field in _MLA.items() if fields[field] is None]
     if missing:
         msg = f"{missing[0]} is missing beside kv_lora"
         raise ValueError(msg)
-    stated = {field: value for field, value in found.items() if value is not None}
+    stated = {field: value for field, value in fields.items() if value is not None}
     return {**stated, "q_lora_rank": integer(row, "q_lora") or 0}
 
 

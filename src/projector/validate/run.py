@@ -19,12 +19,12 @@ KNOWN_ROWS = 1 << 16
 """Distinct rows whose results are kept, so that a repeated row costs little."""
 
 WITH_FAMILY = ("training_throughput", "memory")
-"""Kinds whose totals are also given for dense and mixture-of-experts models apart."""
+"""Kinds with separate totals for dense and mixture-of-experts models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is known about one row once its text is gone."""
+    """Result of one row, without its text."""
 
     line: int
     rule: str
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A table and what became of each of its rows, in their order."""
+    """A table and the outcome of each of its rows, in order."""
 
     kind: str
     path: str
@@ -144,8 +144,8 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
                     waiting.append(position)
         rules.append(rule)
         outcomes.append(outcome)
-    found = _project(kind, [lines[position].row for position in waiting])
-    for position, outcome in zip(waiting, found, strict=True):
+    projected = _project(kind, [lines[position].row for position in waiting])
+    for position, outcome in zip(waiting, projected, strict=True):
         outcomes[position] = outcome
     return [
         _result(kind, line, rule, outcome)
@@ -154,7 +154,7 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
 
 
 def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
-    """Project rows together; where that fails, halve them until the row that fails is found."""
+    """Project rows together; after an error, halve them until the failing row is found."""
     if not rows:
         return []
     try:

@@ -120,15 +120,15 @@ def _read(
     gpus = _count(row, "n_gpus", default=tp * pp)
     replicas = gpus // (tp * pp)
     if replicas * tp * pp != gpus:
-        msg = f"{gpus} GPUs are no whole number of replicas of tp {tp} x pp {pp}"
+        msg = f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}"
         raise ValueError(msg)
     name = _device(row.get("gpu") or "", notes)
     precision = (row.get("precision") or "").strip().lower()
     key = (name, tp * pp)
     if key not in clusters:
         device = load_device(name)
-        whole = ClusterConfig.parse({"device": device})
-        nodes = -(-tp * pp // whole.gpus_per_node)
+        default_cluster = ClusterConfig.parse({"device": device})
+        nodes = -(-tp * pp // default_cluster.gpus_per_node)
         clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(precision, notes)
     # Without torch.compile there are no graphs.
@@ -170,7 +170,7 @@ def _unit(text: str) -> str:
 
 
 def _device(text: str, notes: list[str]) -> str:
-    """Return the shipped device, of the first name where several stand."""
+    """Return the shipped device, that of the first name if there are several."""
     try:
         return device_of(text)
     except ValueError:

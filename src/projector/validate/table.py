@@ -20,7 +20,7 @@ class Line:
     row: Row
 
     error: str = ""
-    """What is wrong with the line itself, ``""`` where it has the table's columns."""
+    """Error of the line itself, ``""`` if it has the table's columns."""
 
 
 class Table:
@@ -31,7 +31,7 @@ class Table:
     path : str or Path
         UTF-8 text, with or without a byte order mark.
     required : sequence of str
-        Columns without which the file is no such table.
+        Columns that a table of this kind must have.
     kind : str
         Name of the kind of table, for messages.
 

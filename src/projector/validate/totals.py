@@ -10,7 +10,7 @@ import numpy as np
 from projector.validate.run import Result, Validation
 
 SMALLEST_GROUP = 5
-"""Projected rows below which a group does not enter `group_mean_ape`."""
+"""Fewest projected rows of a group in `group_mean_ape`."""
 
 GROUPINGS: dict[str, Callable[[Result], str]] = {
     "device": lambda result: result.device,
@@ -23,7 +23,7 @@ GROUPINGS: dict[str, Callable[[Result], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Coverage and errors of a set of rows; errors are fractions, None where nothing projected."""
+    """Coverage and errors of a set of rows; errors are fractions, None without projected rows."""
 
     total_rows: int
     rows: int
@@ -71,8 +71,8 @@ def by_group(results: Iterable[Result], key: Callable[[Result], str]) -> dict[st
     for result in results:
         members[key(result)].append(result)
     members.pop("", None)
-    found = {value: totals(group) for value, group in members.items()}
-    return dict(sorted(found.items(), key=lambda item: (-item[1].rows, item[0])))
+    groups = {value: totals(group) for value, group in members.items()}
+    return dict(sorted(groups.items(), key=lambda item: (-item[1].rows, item[0])))
 
 
 def group_mean_ape(results: Iterable[Result], *, has_precision: bool) -> float | None:
@@ -94,16 +94,19 @@ def summary(validation: Validation) -> dict[str, Any]:
     results = validation.results
     certain = [result for result in results if not result.doubt]
     families = {
-        family: _whole([r for r in results if r.family == family], validation)
+        family: _all_totals([r for r in results if r.family == family], validation)
         for family in ("dense", "moe")
         if any(r.family == family for r in results)
     }
     return {
-        **_whole(results, validation),
-        "without_doubt": _whole(certain, validation),
+        **_all_totals(results, validation),
+        "without_doubt": _all_totals(certain, validation),
         **families,
         "groups": {
-            name: {value: each.to_dict() for value, each in by_group(results, key).items()}
+            name: {
+                value: group_totals.to_dict()
+                for value, group_totals in by_group(results, key).items()
+            }
             for name, key in GROUPINGS.items()
         },
         "not_eligible": dict(Counter(r.rule for r in results if r.rule).most_common()),
@@ -113,6 +116,6 @@ def summary(validation: Validation) -> dict[str, Any]:
     }
 
 
-def _whole(results: Sequence[Result], validation: Validation) -> dict[str, Any]:
+def _all_totals(results: Sequence[Result], validation: Validation) -> dict[str, Any]:
     mean = group_mean_ape(results, has_precision=validation.has_precision)
     return {**totals(results).to_dict(), "group_mean_ape": mean}

@@ -43,7 +43,7 @@ def why_not_eligible(row: Row) -> str:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows; equal jobs are projected once."""
     outcomes: list[Outcome] = []
-    read: list[tuple[JobRow, float] | None] = []
+    entries: list[tuple[JobRow, float] | None] = []
     jobs: dict[str, dict[str, Any]] = {}
     for row in rows:
         try:
@@ -52,16 +52,18 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
             measured_s = step_time(row, reader)
         except (ValueError, ProjectorError) as error:
             outcomes.append(failed(str(error)))
-            read.append(None)
+            entries.append(None)
             continue
         jobs[reader.key] = job
         outcomes.append(failed("not projected"))
-        read.append((reader, measured_s))
+        entries.append((reader, measured_s))
     times = {
-        key: found if isinstance(found, str) else float(found[0].steps.iteration_s[found[1]])
-        for key, found in evaluate_all(jobs).items()
+        key: outcome
+        if isinstance(outcome, str)
+        else float(outcome[0].steps.iteration_s[outcome[1]])
+        for key, outcome in evaluate_all(jobs).items()
     }
-    for position, entry in enumerate(read):
+    for position, entry in enumerate(entries):
         if entry is None:
             continue
         reader, measured_s = entry
@@ -92,7 +94,7 @@ def step_time(row: Row, reader: JobRow) -> float:
         raise ValueError(msg)
     if column == "step_time_s":
         if not (row.get("global_batch") or "").strip():
-            msg = "step_time_s without global_batch says nothing"
+            msg = "step_time_s needs global_batch"
             raise ValueError(msg)
         return value
     return reader.global_batch * reader.seq / (value * reader.gpus)
@@ -102,18 +104,18 @@ def evaluate_all(
     jobs: dict[str, dict[str, Any]],
 ) -> dict[str, tuple[Evaluation, int] | str]:
     """Evaluate jobs in batches; a job that cannot be projected gives the reason instead."""
-    found: dict[str, tuple[Evaluation, int] | str] = {}
+    results: dict[str, tuple[Evaluation, int] | str] = {}
     loaded = []
     for key, data in jobs.items():
         try:
             loaded.append((key, load_job(data)))
         except (ValueError, ProjectorError) as error:
-            found[key] = str(error)
+            results[key] = str(error)
     # Jobs of one shape next to each other share most of their work.
     loaded.sort(key=lambda item: (item[1].model.name, item[1].cluster.device.name, item[0]))
     for begin in range(0, len(loaded), BATCH):
-        found |= dict(_evaluate(loaded[begin : begin + BATCH]))
-    return found
+        results |= dict(_evaluate(loaded[begin : begin + BATCH]))
+    return results
 
 
 def _evaluate(batch: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[Evaluation, int] | str]]:

@@ -230,9 +230,9 @@ def test_axes_are_sorted_and_what_is_missing_comes_last():
         (["tp"], "mfu", "two axes"),
         (["tp", "tp"], "mfu", "twice"),
         (["tp", "dp", "pp"], "mfu", "two axes"),
-        (["tp", "ep"], "mfu", "'ep' is none of them; there are parallelism.tp"),
-        (["tp", "pp"], "schedule", "'schedule' is none"),
-        (["tp", "pp"], "speed", "'speed' is none"),
+        (["tp", "ep"], "mfu", "'ep' is not available; there are parallelism.tp"),
+        (["tp", "pp"], "schedule", "'schedule' is not available"),
+        (["tp", "pp"], "speed", "'speed' is not available"),
     ],
 )
 def test_axes_and_columns_that_are_not_there(fields, column, words):
@@ -482,8 +482,8 @@ def test_the_command_draws_also_a_finished_sweep(space, tmp_path, capsys):
         (["--plot", "pareto:tp=a.png"], "plot", "one of"),
         (["--plot", "heatmap=a.png"], "plot", "one of"),
         (["--plot", "heatmap:tp=a.png"], "plot", "two axes"),
-        (["--plot", "heatmap:tp,ep=a.png"], "plot", "'ep' is none"),
-        (["--plot", "heatmap:tp,nodes,speed=a.png"], "plot", "'speed' is none"),
+        (["--plot", "heatmap:tp,ep=a.png"], "plot", "'ep' is not available"),
+        (["--plot", "heatmap:tp,nodes,speed=a.png"], "plot", "'speed' is not available"),
         (["--plot", "pareto=a.png", "--plot", "scaling=a.png"], "plot", "cannot both"),
         (["--html", "a.png"], "html", ".html or .htm"),
         (["--html", "nowhere/a.html"], "html", "cannot be written"),

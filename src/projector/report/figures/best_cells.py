@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures.rows import (
     FITS,
-    Bools,
-    Floats,
-    Ints,
     axes_of,
     codes,
     more_is_better,
@@ -49,9 +47,9 @@ class HeatMap:
 
     @property
     def label(self) -> str:
-        """Which value a cell has."""
-        which = "largest" if more_is_better(self.column) else "least"
-        return f"{unit_of(self.column)}: {which} that fits"
+        """Label of the value of a cell."""
+        extreme = "largest" if more_is_better(self.column) else "least"
+        return f"{unit_of(self.column)}: {extreme} that fits"
 
 
 def check_fields(
@@ -62,7 +60,7 @@ def check_fields(
     Raises
     ------
     ConfigError
-        If they are not two, there is none of that name, or the column holds no numbers.
+        If there are not two fields, a name is unknown, or the column holds no numbers.
     """
     known = [*axes_of(kinds), *(name for name in ("gpus", "parallelism.dp") if name in kinds)]
     if len(fields) != 2:
@@ -72,21 +70,28 @@ def check_fields(
     if first == second:
         msg = f"{KEY}: a heat map has two different axes, got {first} twice"
         raise ConfigError(msg, key=KEY, value=first, allowed=known)
-    able = [name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)]
-    return first, second, resolve(column, able, key=KEY)
+    plottable = [
+        name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)
+    ]
+    return first, second, resolve(column, plottable, key=KEY)
 
 
-def heat_maps(result: SweepResult, wanted: Sequence[tuple[str, str, str]]) -> list[HeatMap | None]:
+def heat_maps(
+    result: SweepResult, requests: Sequence[tuple[str, str, str]]
+) -> list[HeatMap | None]:
     """Read several heat maps of (axis, axis, column) at once, one chunk in memory at a time.
 
-    None stands for one with more than `MOST_CELLS`.
+    A map with more than `MOST_CELLS` is None.
     """
-    grids = [_Grid(*each, [values_of(result.plan, field) for field in each[:2]]) for each in wanted]
+    grids = [
+        _Grid(*request, [values_of(result.plan, field) for field in request[:2]])
+        for request in requests
+    ]
     if grids:
-        columns = dict.fromkeys([FITS, *(name for each in wanted for name in each)])
+        columns = dict.fromkeys([FITS, *(name for request in requests for name in request)])
         for table in result.tables(list(columns)):
             fits = switches(table, FITS)
-            coded = {name: codes(table, name) for each in wanted for name in each[:2]}
+            coded = {name: codes(table, name) for request in requests for name in request[:2]}
             for grid in grids:
                 grid.add(coded, numbers(table, grid.column), fits)
     axes = axes_of(result.columns)
@@ -99,54 +104,60 @@ class _Grid:
     def __init__(self, first: str, second: str, column: str, values: list[list[Any]]) -> None:
         self.fields, self.column = (first, second), column
         self._sign = 1.0 if more_is_better(column) else -1.0
-        x, y = ({value: place for place, value in enumerate(own)} for own in values)
-        self._places: tuple[dict[Any, int], dict[Any, int]] = (x, y)
+        x, y = ({value: index for index, value in enumerate(axis_values)} for axis_values in values)
+        self._indices: tuple[dict[Any, int], dict[Any, int]] = (x, y)
         self._best = np.full((0, 0), -np.inf)
         self._rows = np.zeros((0, 0), np.int64)
         self._grow()
 
-    def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Bools) -> None:
+    def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Flags) -> None:
         """Take the rows of one chunk."""
-        places = []
-        for field, known in zip(self.fields, self._places, strict=True):
-            code, own = coded[field]
-            place = np.array([known.setdefault(each, len(known)) for each in own], np.int64)
-            places.append(place[code])
+        coordinates = []
+        for field, known in zip(self.fields, self._indices, strict=True):
+            code, chunk_values = coded[field]
+            indices = np.array(
+                [known.setdefault(item, len(known)) for item in chunk_values], np.int64
+            )
+            coordinates.append(indices[code])
         if not self._grow():
             return
-        x, y = places
+        x, y = coordinates
         np.add.at(self._rows, (y, x), 1)
-        able = fits & ~np.isnan(value)
-        np.maximum.at(self._best, (y[able], x[able]), self._sign * value[able])
+        valid = fits & ~np.isnan(value)
+        np.maximum.at(self._best, (y[valid], x[valid]), self._sign * value[valid])
 
     def _grow(self) -> bool:
         """Make room for all known values; tell whether there are not too many."""
-        if len(self._places[0]) * len(self._places[1]) > MOST_CELLS:
+        if len(self._indices[0]) * len(self._indices[1]) > MOST_CELLS:
             self._best, self._rows = self._best[:0, :0], self._rows[:0, :0]
             return False
         grow = [
             (0, len(known) - size)
-            for known, size in zip(self._places[::-1], self._best.shape, strict=True)
+            for known, size in zip(self._indices[::-1], self._best.shape, strict=True)
         ]
         self._best = np.pad(self._best, grow, constant_values=-np.inf)
         self._rows = np.pad(self._rows, grow)
         return True
 
     def finish(self, axes: Iterable[str]) -> HeatMap | None:
-        """Sort the values of both axes; None where there are too many."""
+        """Sort the values of both axes; None if there are too many."""
         if not self._grow():
             return None
-        orders = [_order(list(known)) for known in self._places]
+        orders = [_order(list(known)) for known in self._indices]
         best = np.where(np.isinf(self._best), np.nan, self._sign * self._best)
         cells = np.ix_(orders[1], orders[0])
         first, second = (
-            tuple(list(known)[place] for place in order)
-            for known, order in zip(self._places, orders, strict=True)
+            tuple(list(known)[index] for index in order)
+            for known, order in zip(self._indices, orders, strict=True)
         )
         return HeatMap(
-            self.fields, (first, second), self.column, best[cells], self._rows[cells],
+            self.fields,
+            (first, second),
+            self.column,
+            best[cells],
+            self._rows[cells],
             tuple(name for name in axes if name not in self.fields),
-        )  # fmt: skip
+        )
 
 
 def values_of(plan: Plan, field: str) -> list[Any]:
@@ -154,26 +165,26 @@ def values_of(plan: Plan, field: str) -> list[Any]:
 
     Rows have further ones where a value is computed, or where it is left open.
     """
-    kind, found = plan.kinds.get(field), []
+    kind, values = plan.kinds.get(field), []
     axes = plan.space.get("axes")
     for axis in axes if isinstance(axes, list) else []:
         if field in axis["fields"]:
-            place = axis["fields"].index(field)
+            column = axis["fields"].index(field)
             for point in axis["points"]:
-                # What its column cannot hold has no row either.
+                # A value that the column cannot hold has no row either.
                 with suppress(ConfigError):
-                    found.append(cell(field, str(kind), point[place]))
-    return list(dict.fromkeys(each for each in found if each is not None))
+                    values.append(cell(field, str(kind), point[column]))
+    return list(dict.fromkeys(value for value in values if value is not None))
 
 
 def _order(values: list[Any]) -> list[int]:
-    """Sort numbers by size and leave words in their order; what is missing comes last."""
-    words = any(isinstance(each, str) for each in values)
+    """Sort numbers by size and leave words in their order; missing values come last."""
+    words = any(isinstance(value, str) for value in values)
     return sorted(
         range(len(values)),
-        key=lambda place: (
-            values[place] is None,
-            0 if words or values[place] is None else values[place],
-            place,
+        key=lambda index: (
+            values[index] is None,
+            0 if words or values[index] is None else values[index],
+            index,
         ),
     )

@@ -1,4 +1,4 @@
-"""Speed against memory: all rows as a cloud, and those that no other beats."""
+"""Speed against memory: all rows as a cloud, and the Pareto front."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Flags, Floats, Ints
 from projector.report.figures.rows import (
     FITS,
     PEAK,
     RATE,
     USABLE,
-    Bools,
-    Floats,
-    Ints,
     axes_of,
     configuration,
     differing,
@@ -32,22 +30,22 @@ CELLS = 110, 80
 """Cells of the counted cloud: over memory, over speed."""
 
 BEYOND = 1.3
-"""Memory that is shown, in parts of what is usable; what needs more is counted only."""
+"""Largest memory shown, relative to the usable memory; rows above it are only counted."""
 
-Triple = tuple[Floats, Floats, Bools]
+Triple = tuple[Floats, Floats, Flags]
 """Speed, peak memory and whether it fits, of some rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """Where rows lie, one by one or counted in cells."""
+    """Positions of rows, one by one or counted in cells."""
 
     rows: int
     fit: int
     shown: tuple[float, float, float, float]
     """Least and most memory in GiB, least and most tokens/s/GPU of the figure."""
     outside: int
-    """Rows that lie outside of it."""
+    """Rows outside of the figure."""
     points: tuple[Triple, ...]
     """All rows, where they are few."""
     counts: tuple[Floats, Floats] | None
@@ -56,7 +54,7 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What the Pareto figure shows."""
+    """Contents of the Pareto figure."""
 
     title: str
     cloud: Cloud
@@ -70,22 +68,22 @@ class Front:
     """Least and most usable memory of the devices, GiB."""
 
     def chosen(self, most: int) -> Ints:
-        """Return the rows that are named: both ends, then always what lies farthest from these."""
+        """Return the rows to name: both ends, then repeatedly the row farthest from these."""
         if len(self.rate) <= most:
             return np.arange(len(self.rate))
         points = np.column_stack([_unit(self.rate), _unit(self.peak)])
-        kept = [0, len(points) - 1]
-        nearest = np.minimum(*(np.hypot(*(points - points[row]).T) for row in kept))
-        while len(kept) < most and float(nearest.max()) > 0.0:
-            kept.append(int(np.argmax(nearest)))
-            nearest = np.minimum(nearest, np.hypot(*(points - points[kept[-1]]).T))
-        return np.array(sorted(kept))
+        rows = [0, len(points) - 1]
+        nearest = np.minimum(*(np.hypot(*(points - points[row]).T) for row in rows))
+        while len(rows) < most and float(nearest.max()) > 0.0:
+            rows.append(int(np.argmax(nearest)))
+            nearest = np.minimum(nearest, np.hypot(*(points - points[rows[-1]]).T))
+        return np.array(sorted(rows))
 
     def names(self, rows: Ints) -> tuple[list[str], str]:
-        """Return what tells these rows apart, and what all of them share."""
+        """Return the settings that differ between rows, and those that all of them share."""
         settings = [self.settings[row] for row in rows.tolist()]
         same = shared(settings) if len(settings) > 1 else {}
-        return [configuration(each) for each in differing(settings)], configuration(same)
+        return [configuration(setting) for setting in differing(settings)], configuration(same)
 
 
 def front_of_sweep(result: SweepResult, title: str) -> Front:
@@ -97,45 +95,54 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
             yield numbers(table, RATE), numbers(table, PEAK), switches(table, FITS)
 
     for table in result.tables([USABLE]):
-        usable = numbers(table, USABLE)
-        if len(usable):
-            low, high = min(low, float(np.nanmin(usable))), max(high, float(np.nanmax(usable)))
-    found = (low, high) if high > 0.0 and np.isfinite(low) else None
+        usable_gib = numbers(table, USABLE)
+        if len(usable_gib):
+            low, high = (
+                min(low, float(np.nanmin(usable_gib))),
+                max(high, float(np.nanmax(usable_gib))),
+            )
+    usable = (low, high) if high > 0.0 and np.isfinite(low) else None
     best = result.pareto([RATE, PEAK])
     fields = axes_of(result.columns)
     return Front(
         title=title,
-        cloud=_cloud(triples, found),
+        cloud=_cloud(triples, usable),
         rate=numbers(best, RATE),
         peak=numbers(best, PEAK),
         settings=tuple(best.select(list(fields)).to_pylist()),
-        usable=found,
+        usable=usable,
     )
 
 
-def front_of_search(found: SearchResult) -> Front:
-    """Read the front and the cloud of a search; what does not keep to its limits is not kept."""
-    job = found.job
+def front_of_search(result: SearchResult) -> Front:
+    """Read the front and the cloud of a search; rows outside its limits are left out."""
+    job = result.job
     tokens = job.training.global_batch_size * job.training.seq_length / job.cluster.gpus
 
-    def columns(these: Iterable[Any]) -> tuple[Floats, Floats]:
-        pairs = [(tokens / each.iteration_time_s, to_gib(each.peak_bytes)) for each in these]
+    def columns(configurations: Iterable[Any]) -> tuple[Floats, Floats]:
+        pairs = [
+            (tokens / candidate.iteration_time_s, to_gib(candidate.peak_bytes))
+            for candidate in configurations
+        ]
         rate, peak = np.array(pairs, np.float64).reshape(-1, 2).T
         return rate, peak
 
-    every = columns(found.configurations)
-    front = columns(found.pareto)
-    most = [to_gib(each.peak_bytes + each.headroom_bytes) for each in found.configurations[:1]]
-    usable = (most[0], most[0]) if most else None
+    all_points = columns(result.configurations)
+    front = columns(result.pareto)
+    limit_gib = [
+        to_gib(candidate.peak_bytes + candidate.headroom_bytes)
+        for candidate in result.configurations[:1]
+    ]
+    usable = (limit_gib[0], limit_gib[0]) if limit_gib else None
     name = f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
     return Front(
         title=name,
-        cloud=_cloud(lambda: [(*every, np.ones(len(every[0]), np.bool_))], usable),
+        cloud=_cloud(lambda: [(*all_points, np.ones(len(all_points[0]), np.bool_))], usable),
         rate=front[0],
         peak=front[1],
         settings=tuple(
-            {name: value for name, value in each.overrides.items() if value is not None}
-            for each in found.pareto
+            {name: value for name, value in candidate.overrides.items() if value is not None}
+            for candidate in result.pareto
         ),
         usable=usable,
     )
@@ -144,19 +151,19 @@ def front_of_search(found: SearchResult) -> Front:
 def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] | None) -> Cloud:
     """Look at the rows twice: for their range, then to count them."""
     rows = fit = 0
-    ends = {True: np.array([np.inf, -np.inf, 0.0]), False: np.array([np.inf, -np.inf, 0.0])}
+    ranges = {True: np.array([np.inf, -np.inf, 0.0]), False: np.array([np.inf, -np.inf, 0.0])}
     few: list[Triple] = []
     for rate, peak, fits in triples():
         rows, fit = rows + len(rate), fit + int(fits.sum())
         if rows <= FEW:
             few.append((rate, peak, fits))
-        for kind, range_ in ends.items():
-            mine = (fits == kind) & np.isfinite(rate) & np.isfinite(peak)
-            if mine.any():
-                range_[0] = min(range_[0], float(peak[mine].min()))
-                range_[1] = max(range_[1], float(peak[mine].max()))
-                range_[2] = max(range_[2], float(rate[mine].max()))
-    shown = _shown(ends, usable)
+        for kind, range_ in ranges.items():
+            selected = (fits == kind) & np.isfinite(rate) & np.isfinite(peak)
+            if selected.any():
+                range_[0] = min(range_[0], float(peak[selected].min()))
+                range_[1] = max(range_[1], float(peak[selected].max()))
+                range_[2] = max(range_[2], float(rate[selected].max()))
+    shown = _shown(ranges, usable)
     edges = [
         np.linspace(*side, cells + 1)
         for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
@@ -167,27 +174,27 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
         visible = (peak <= shown[1]) & (rate <= shown[3])
         inside += int(visible.sum())
         if rows > FEW:
-            for place, kind in enumerate((True, False)):
-                mine = visible & (fits == kind)
-                counts[place][:] += np.histogram2d(peak[mine], rate[mine], edges)[0]
+            for index, kind in enumerate((True, False)):
+                selected = visible & (fits == kind)
+                counts[index][:] += np.histogram2d(peak[selected], rate[selected], edges)[0]
     points = tuple(few) if rows <= FEW else ()
     return Cloud(rows, fit, shown, rows - inside, points, None if rows <= FEW else counts)
 
 
 def _shown(
-    ends: Mapping[bool, Floats], usable: tuple[float, float] | None
+    ranges: Mapping[bool, Floats], usable: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
-    """Return what the figure shows: all that fits, and what needs a little more than there is."""
-    fitting, others = ends[True], ends[False]
-    some = fitting if np.isfinite(fitting[0]) else others
-    if not np.isfinite(some[0]):
+    """Return the range of the figure: all rows that fit, and rows slightly too large."""
+    fitting, others = ranges[True], ranges[False]
+    drawn = fitting if np.isfinite(fitting[0]) else others
+    if not np.isfinite(drawn[0]):
         return 0.0, 1.0, 0.0, 1.0
-    least, most, fastest = (float(value) for value in some)
-    if some is fitting and usable is not None:
+    least, most, fastest = (float(value) for value in drawn)
+    if drawn is fitting and usable is not None:
         beyond = np.isfinite(others[0])
         most = max(most, usable[1] * (BEYOND if beyond else 1.02))
     elif usable is not None:
-        # How much too large everything is, which some rows of many times that would hide.
+        # The figure shows by how much the rows are too large; far larger ones would hide it.
         least, most = min(least, 0.95 * usable[0]), min(most, max(4.0 * usable[1], 2.0 * least))
     room = 0.04 * (most - least) or 0.1 * most
     return max(0.0, least - room), most + room, 0.0, 1.08 * fastest

@@ -8,7 +8,7 @@ from projector.sweeps.result import SweepResult
 
 
 def title_of_sweep(result: SweepResult) -> str:
-    """Name the model and the device of the base job, as far as no axis changes them."""
+    """Name the model and the device of the base job, unless an axis changes them."""
     base, axes = result.plan.space.get("base"), axes_of(result.columns)
     if not isinstance(base, Mapping):
         return "sweep"

@@ -21,7 +21,7 @@ from projector.report.terminal.job import short_title
 
 PHASES = ("forward", "input gradient", "weight gradient")
 BOTH_GRADIENTS = "backward"
-"""What the second phase of an operation without a weight gradient of its own is."""
+"""Name of the second phase of an operation without a separate weight gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What the figure shows."""
+    """Contents of the figure."""
 
     title: str
     operations: tuple[Operation, ...]
@@ -80,18 +80,20 @@ def read_roofline(job: Job) -> Roofline:
     for row in np.flatnonzero(keep & (evaluation.rows.time_s > 0.0)).tolist():
         names = (table.label, table.phase, table.category, table.dtype, table.kind)
         key = tuple(int(column[row]) for column in names)
-        own = weight[row] * np.array([flop[row], traffic[row], evaluation.rows.time_s[row]])
-        sums[key] = sums.get(key, np.zeros(3)) + own
+        amounts = weight[row] * np.array([flop[row], traffic[row], evaluation.rows.time_s[row]])
+        sums[key] = sums.get(key, np.zeros(3)) + amounts
     device = workloads.devices[workloads.device[0]]
     memory = float(device["hbm_bytes_per_s"])
-    three = {key[0] for key in sums if key[1] > 1}
+    split_backward = {key[0] for key in sums if key[1] > 1}
     operations = []
     for (label, phase, category, dtype, kind), (flops, moved, seconds) in sums.items():
         matrix = np.inf if kind == MEMORY else float(device["matrix_flop_per_s"][dtype])
         operations.append(
             Operation(
                 name=table.labels[label],
-                phase=PHASES[phase] if phase == FORWARD or label in three else BOTH_GRADIENTS,
+                phase=PHASES[phase]
+                if phase == FORWARD or label in split_backward
+                else BOTH_GRADIENTS,
                 category=category,
                 dtype="" if kind == MEMORY else MATRIX_TYPES[dtype],
                 flop=float(flops),
@@ -101,12 +103,12 @@ def read_roofline(job: Job) -> Roofline:
                 roof=min(matrix, memory * float(flops / moved)),
             )
         )
-    operations.sort(key=lambda each: (-each.time_s, each.name, each.phase))
-    own = job.cluster.device
+    operations.sort(key=lambda operation: (-operation.time_s, operation.name, operation.phase))
+    profile = job.cluster.device
     roofs = {
         name: float(device["matrix_flop_per_s"][code])
         for code, name in enumerate(MATRIX_TYPES)
-        if native_type(own, name) == name
+        if native_type(profile, name) == name
     }
     return Roofline(short_title(job), tuple(operations), roofs, memory)
 
@@ -119,6 +121,6 @@ def _weights(
     times = layers[table.workload] * float(workloads.jobs.microbatches[0])
     recompute = workloads.columns.recompute[table.workload]
     mask = workloads.columns.recompute_mask[table.workload]
-    again = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
-    again |= recompute == RECOMPUTE_FULL
-    return np.asarray(np.where(again & (table.phase == FORWARD), 2.0, 1.0) * times, np.float64)
+    recomputed = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
+    recomputed |= recompute == RECOMPUTE_FULL
+    return np.asarray(np.where(recomputed & (table.phase == FORWARD), 2.0, 1.0) * times, np.float64)

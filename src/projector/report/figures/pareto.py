@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.report.figures.figure import (
     FAINT,
     INK,
@@ -20,7 +21,6 @@ from projector.report.figures.figure import (
 from projector.report.figures.front import CELLS, Cloud, Front, front_of_search, front_of_sweep
 from projector.report.figures.markers import draw_list, number_points
 from projector.report.figures.names import title_of_sweep
-from projector.report.figures.rows import Floats
 from projector.searches.configurations import SearchResult
 from projector.sweeps.result import SweepResult
 

@@ -38,7 +38,7 @@ class Picture:
     fields: tuple[str, ...] = ()
     """Axes of a heat map, in full."""
     column: str = RATE
-    """What a heat map shows."""
+    """Column that a heat map shows."""
 
 
 def read_pictures(texts: Sequence[str], kinds: Sequence[str]) -> tuple[Picture, ...]:
@@ -47,24 +47,25 @@ def read_pictures(texts: Sequence[str], kinds: Sequence[str]) -> tuple[Picture, 
     Raises
     ------
     ConfigError
-        If there is no such kind here, the figure could not be written, or two have one name.
+        If the kind is unknown, the figure cannot be written, or two have the same name.
     """
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     for text in texts:
-        what, equals, path = text.partition("=")
-        kind, colon, rest = what.partition(":")
-        forms = [_FORMS.get(each, each) for each in kinds]
+        selector, equals, path = text.partition("=")
+        kind, colon, names = selector.partition(":")
+        forms = [_FORMS.get(name, name) for name in kinds]
         if not equals or not path or kind not in kinds or bool(colon) != (kind == HEAT_MAP):
-            msg = f"{KEY} is one of {', '.join(f'{form}=FIGURE' for form in forms)}, got {text!r}"
+            known = ", ".join(f"{form}=FIGURE" for form in forms)
+            msg = f"{KEY} must be one of {known}, got {text!r}"
             raise ConfigError(msg, key=KEY, value=text, allowed=forms)
         check_figure(path)
-        if any(Path(path) == Path(each.path) for each in found):
+        if any(Path(path) == Path(picture.path) for picture in pictures):
             msg = f"{KEY}: two figures cannot both be {path}"
             raise ConfigError(msg, key=KEY, value=path)
-        fields = tuple(part.strip() for part in rest.split(",")) if colon else ()
+        fields = tuple(part.strip() for part in names.split(",")) if colon else ()
         column = fields[2] if len(fields) == 3 else RATE
-        found.append(Picture(kind, path, fields[:2] if len(fields) == 3 else fields, column))
-    return tuple(found)
+        pictures.append(Picture(kind, path, fields[:2] if len(fields) == 3 else fields, column))
+    return tuple(pictures)
 
 
 def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, ...]:
@@ -73,22 +74,22 @@ def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, 
     Raises
     ------
     ConfigError
-        If a heat map names what the space does not have.
+        If a heat map names a field that the space does not have.
     """
-    if not any(each.kind == HEAT_MAP for each in pictures):
+    if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
     kinds = column_kinds(axis_kinds(space))
-    return tuple(_resolved(each, kinds) for each in pictures)
+    return tuple(_resolved(picture, kinds) for picture in pictures)
 
 
-def _resolved(each: Picture, kinds: Mapping[str, str]) -> Picture:
-    if each.kind != HEAT_MAP:
-        return each
-    first, second, column = check_fields(each.fields, each.column, kinds)
-    return Picture(each.kind, each.path, (first, second), column)
+def _resolved(picture: Picture, kinds: Mapping[str, str]) -> Picture:
+    if picture.kind != HEAT_MAP:
+        return picture
+    first, second, column = check_fields(picture.fields, picture.column, kinds)
+    return Picture(picture.kind, picture.path, (first, second), column)
 
 
-def write_pictures(pictures: Sequence[Picture], found: SweepResult | SearchResult | Job) -> None:
+def write_pictures(pictures: Sequence[Picture], result: SweepResult | SearchResult | Job) -> None:
     """Draw every picture of a result.
 
     Raises
@@ -96,15 +97,15 @@ def write_pictures(pictures: Sequence[Picture], found: SweepResult | SearchResul
     ConfigError
         If a file cannot be written.
     """
-    for each in pictures:
-        if isinstance(found, Job):
-            write_roofline(found, each.path)
-        elif each.kind == PARETO:
-            write_pareto(found, each.path)
-        elif isinstance(found, SweepResult) and each.kind == SCALING:
-            write_scaling(found, each.path)
-        elif isinstance(found, SweepResult) and each.kind == HEAT_MAP:
-            write_heat_map(found, each.fields, each.path, each.column)
+    for picture in pictures:
+        if isinstance(result, Job):
+            write_roofline(result, picture.path)
+        elif picture.kind == PARETO:
+            write_pareto(result, picture.path)
+        elif isinstance(result, SweepResult) and picture.kind == SCALING:
+            write_scaling(result, picture.path)
+        elif isinstance(result, SweepResult) and picture.kind == HEAT_MAP:
+            write_heat_map(result, picture.fields, picture.path, picture.column)
         else:
-            msg = f"{KEY}: there is no {each.kind} of this"
-            raise ConfigError(msg, key=KEY, value=each.kind)
+            msg = f"{KEY}: {picture.kind} cannot be drawn for this result"
+            raise ConfigError(msg, key=KEY, value=picture.kind)

@@ -1,12 +1,12 @@
-"""What pictures read of a sweep: some columns of all rows, chunk by chunk, and names for them."""
+"""Input of pictures from a sweep: some columns of all rows, chunk by chunk, and names."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult
@@ -14,14 +14,11 @@ from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 RATE, PEAK, FITS, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "fits", "gpus", "usable_gib"
 
 FIRST_RESULT = "iteration_time_ms"
-"""The column behind those of the axes."""
+"""First column after those of the axes."""
 
 UNITS = {
     "tokens_per_s_per_gpu": "tokens/s/GPU",
@@ -33,7 +30,7 @@ UNITS = {
     "mfu": "MFU",
     "hfu": "HFU",
 }
-"""Columns under the names that an axis of a figure has; others are named as they are."""
+"""Axis labels of columns; other columns keep their name."""
 
 _SHORT = {
     "micro_batch_size": "MBS",
@@ -44,7 +41,7 @@ _SHORT = {
 }
 
 _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute")
-"""Axes that say most about a configuration, in the order in which it is written."""
+"""Most telling axes of a configuration, in the order in which it is written."""
 
 
 def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
@@ -68,15 +65,15 @@ def resolve(name: str, known: Sequence[str], *, key: str) -> str:
     Raises
     ------
     ConfigError
-        If there is none, or there are several.
+        If no column matches, or several do.
     """
     name = name.strip()
     if name in known:
         return name
-    found = [each for each in known if each.rpartition(".")[2] == name]
-    if len(found) == 1:
-        return found[0]
-    why = f"may be {' or '.join(found)}" if found else "is none of them"
+    matches = [column for column in known if column.rpartition(".")[2] == name]
+    if len(matches) == 1:
+        return matches[0]
+    why = f"may be {' or '.join(matches)}" if matches else "is not available"
     msg = f"{key}: {name!r} {why}; there are {', '.join(known)}"
     raise ConfigError(msg, key=key, value=name, allowed=list(known))
 
@@ -88,7 +85,7 @@ def numbers(table: "pa.Table", name: str) -> Floats:
     return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
 
-def switches(table: "pa.Table", name: str) -> Bools:
+def switches(table: "pa.Table", name: str) -> Flags:
     """Return a column of switches."""
     return np.asarray(table.column(name).to_numpy(), np.bool_)
 
@@ -100,15 +97,15 @@ def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:
 
 
 def rows_at(
-    result: SweepResult, columns: Sequence[str], wanted: Ints
+    result: SweepResult, columns: Sequence[str], row_numbers: Ints
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield some columns of the rows with these rising numbers, one chunk in memory at a time."""
     begin = 0
     for table in result.tables(columns):
-        first, last = np.searchsorted(wanted, [begin, begin + len(table)]).tolist()
+        first, last = np.searchsorted(row_numbers, [begin, begin + len(table)]).tolist()
         if last > first:
-            own = table.take(wanted[first:last] - begin).to_pylist()
-            yield from zip(wanted[first:last].tolist(), own, strict=True)
+            rows = table.take(row_numbers[first:last] - begin).to_pylist()
+            yield from zip(row_numbers[first:last].tolist(), rows, strict=True)
         begin += len(table)
 
 
@@ -125,8 +122,8 @@ def sample(rows: int, most: int) -> Ints:
 
 def value_text(value: Any) -> str:
     """Write one value of an axis."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return f"{value:,}" if whole else plain(value)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_integer else plain(value)
 
 
 def configuration(fields: Mapping[str, Any]) -> str:
@@ -159,11 +156,13 @@ def shared(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         field: value
         for field, value in first.items()
-        if all(each.get(field) == value for each in settings[1:])
+        if all(other.get(field) == value for other in settings[1:])
     }
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return configurations without what all of them share; one alone stays whole."""
+    """Return configurations without the fields that all of them share; a single one stays."""
     same = shared(settings) if len(settings) > 1 else {}
-    return [{name: value for name, value in each.items() if name not in same} for each in settings]
+    return [
+        {name: value for name, value in setting.items() if name not in same} for setting in settings
+    ]

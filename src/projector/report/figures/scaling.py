@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.report.figures.figure import (
     FAINT,
     PALETTE,
@@ -24,8 +25,6 @@ from projector.report.figures.rows import (
     FITS,
     GPUS,
     RATE,
-    Floats,
-    Ints,
     axes_of,
     configuration,
     differing,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
-"""Fields that say how many devices there are, which every line says anyway."""
+"""Fields that set the number of devices, which every line already shows."""
 
 MOST_LISTED = 16
 
@@ -53,9 +52,9 @@ class Scaling:
     gpus: Ints
     """Rising."""
     rate: Floats
-    """tokens/s/GPU; NaN where nothing fits."""
+    """tokens/s/GPU; NaN if nothing fits."""
     settings: tuple[Mapping[str, Any] | None, ...]
-    """Field -> value of each, without the number of devices; None where nothing fits."""
+    """Field -> value of each, without the number of devices; None if nothing fits."""
 
     @property
     def total(self) -> Floats:
@@ -83,8 +82,8 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
         If `check_figure` refuses the path, or the file cannot be written.
     """
     check_figure(path)
-    found = read_scaling(result)
-    save_figure(path, lambda: scaling_figure(found))
+    scaling = read_scaling(result)
+    save_figure(path, lambda: scaling_figure(scaling))
 
 
 def read_scaling(result: SweepResult) -> Scaling:
@@ -104,88 +103,107 @@ def read_scaling(result: SweepResult) -> Scaling:
                 best[number] = value, table.select(fields).slice(row, 1).to_pylist()[0]
             else:
                 best.setdefault(number, (-np.inf, None))
-    kept = sorted(best)
-    rates = np.array([best[number][0] for number in kept], np.float64)
+    sizes = sorted(best)
+    rates = np.array([best[number][0] for number in sizes], np.float64)
     return Scaling(
         title_of_sweep(result),
-        np.array(kept, np.int64),
+        np.array(sizes, np.int64),
         np.where(np.isinf(rates), np.nan, rates),
-        tuple(best[number][1] for number in kept),
+        tuple(best[number][1] for number in sizes),
     )
 
 
-def scaling_figure(found: Scaling) -> "Figure":
+def scaling_figure(scaling: Scaling) -> "Figure":
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
     figure = new_figure(15.0, 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
-    head(figure, f"Scaling: {found.title}", note)
-    total, each, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
-    fits = ~np.isnan(found.rate)
+    head(figure, f"Scaling: {scaling.title}", note)
+    total, per_gpu, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
+    fits = ~np.isnan(scaling.rate)
     if not fits.any():
-        for axes in (total, each):
+        for axes in (total, per_gpu):
             axes.set_axis_off()
-        text = "nothing fits" if len(found.gpus) else "no row"
+        text = "nothing fits" if len(scaling.gpus) else "no row"
         total.text(0.5, 0.5, text, ha="center", color=SOFT, transform=total.transAxes)
         side.set_axis_off()
         return figure
-    _draw_total(total, found, fits)
-    _draw_each(each, found, fits)
-    _draw_configurations(side, found, fits)
+    _draw_total(total, scaling, fits)
+    _draw_per_gpu(per_gpu, scaling, fits)
+    _draw_configurations(side, scaling, fits)
     return figure
 
 
-def _draw_total(axes: "Axes", found: Scaling, fits: Any) -> None:
-    gpus = found.gpus[fits].astype(np.float64)
-    first = found.first
+def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+    gpus = scaling.gpus[fits].astype(np.float64)
+    first = scaling.first
     assert first is not None
-    ends = np.array([gpus[0], gpus[-1]])
+    span = np.array([gpus[0], gpus[-1]])
     axes.plot(
-        ends, ends * found.rate[first], color=SOFT, lw=1.2, ls=(0, (4, 3)), zorder=2,
-        label=f"ideal: as on {found.gpus[first]:,} GPUs",
-    )  # fmt: skip
+        span,
+        span * scaling.rate[first],
+        color=SOFT,
+        lw=1.2,
+        ls=(0, (4, 3)),
+        zorder=2,
+        label=f"ideal: as on {scaling.gpus[first]:,} GPUs",
+    )
     axes.plot(
-        gpus, found.total[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white", zorder=3,
+        gpus,
+        scaling.total[fits],
+        "-o",
+        color=PALETTE[0],
+        lw=2.0,
+        ms=6,
+        mec="white",
+        zorder=3,
         label="best configuration",
-    )  # fmt: skip
+    )
     axes.set(xscale="log", yscale="log")
-    both = np.concatenate([found.total[fits], ends * found.rate[first]])
-    low, high = float(both.min()) / 1.3, float(both.max()) * 1.3
+    drawn = np.concatenate([scaling.total[fits], span * scaling.rate[first]])
+    low, high = float(drawn.min()) / 1.3, float(drawn.max()) * 1.3
     axes.set_ylim(low, high)
     number_ticks(axes.yaxis, low, high)
     axes.set_ylabel("tokens/s of all GPUs")
     axes.legend(loc="upper left", frameon=False)
-    _gpu_axis(axes, found)
+    _gpu_axis(axes, scaling)
 
 
-def _draw_each(axes: "Axes", found: Scaling, fits: Any) -> None:
-    axes.plot(found.gpus[fits], found.rate[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white")
-    high = float(np.nanmax(found.rate)) * 1.16
+def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+    axes.plot(
+        scaling.gpus[fits], scaling.rate[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white"
+    )
+    high = float(np.nanmax(scaling.rate)) * 1.16
     axes.set(xscale="log", ylim=(0.0, high))
     axes.set_ylabel("tokens/s/GPU")
     if int(fits.sum()) <= MOST_LISTED:
         for gpus, rate, share in zip(
-            found.gpus[fits], found.rate[fits], found.efficiency[fits], strict=True
+            scaling.gpus[fits], scaling.rate[fits], scaling.efficiency[fits], strict=True
         ):
             axes.annotate(
-                f"{100.0 * share:.0f} %", (gpus, rate), xytext=(0, 9), fontsize=8.8,
-                textcoords="offset points", ha="center", color=SOFT,
-            )  # fmt: skip
+                f"{100.0 * share:.0f} %",
+                (gpus, rate),
+                xytext=(0, 9),
+                fontsize=8.8,
+                textcoords="offset points",
+                ha="center",
+                color=SOFT,
+            )
         axes.set_title(
-            f"percent: of the rate on {found.gpus[found.first]:,} GPUs",
+            f"percent: of the rate on {scaling.gpus[scaling.first]:,} GPUs",
             fontsize=9.5,
             fontweight="normal",
         )
-    _gpu_axis(axes, found)
+    _gpu_axis(axes, scaling)
 
 
-def _gpu_axis(axes: "Axes", found: Scaling) -> None:
-    """Mark the numbers of devices, as many as have room; also those on which nothing fits."""
+def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
+    """Mark the numbers of devices that have room, and those on which nothing fits."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    low, high = float(found.gpus[0]) / 1.25, float(found.gpus[-1]) * 1.25
+    low, high = float(scaling.gpus[0]) / 1.25, float(scaling.gpus[-1]) * 1.25
     axes.set_xlim(low, high)
     marks: list[float] = []
-    for gpus in found.gpus.tolist():
+    for gpus in scaling.gpus.tolist():
         if not marks or np.log(gpus / marks[-1]) > 0.095 * np.log(high / low):
             marks.append(float(gpus))
     axes.xaxis.set_major_locator(FixedLocator(marks))
@@ -193,27 +211,29 @@ def _gpu_axis(axes: "Axes", found: Scaling) -> None:
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value))
     )
-    for gpus, rate in zip(found.gpus.tolist(), found.rate.tolist(), strict=True):
+    for gpus, rate in zip(scaling.gpus.tolist(), scaling.rate.tolist(), strict=True):
         if np.isnan(rate):
             axes.axvline(gpus, color=FAINT, lw=5.0, zorder=1)
     axes.set_xlabel("GPUs")
     axes.grid(axis="y", color=FAINT, lw=0.6)
 
 
-def _draw_configurations(side: "Axes", found: Scaling, fits: Any) -> None:
+def _draw_configurations(side: "Axes", scaling: Scaling, fits: Any) -> None:
     chosen = np.flatnonzero(fits)
     if len(chosen) > MOST_LISTED:
         # Both ends and an even choice between them.
         chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MOST_LISTED).astype(int))]
-    settings = [found.settings[row] or {} for row in chosen.tolist()]
+    settings = [scaling.settings[row] or {} for row in chosen.tolist()]
     same = shared(settings) if any(differing(settings)) and len(settings) > 1 else {}
     rows = [
-        (f"{found.gpus[row]:,}", f"{found.rate[row]:,.0f}", configuration(own))
-        for row, own in zip(chosen.tolist(), differing(settings) if same else settings, strict=True)
+        (f"{scaling.gpus[row]:,}", f"{scaling.rate[row]:,.0f}", configuration(setting))
+        for row, setting in zip(
+            chosen.tolist(), differing(settings) if same else settings, strict=True
+        )
     ]
     notes = [f"All of these: {configuration(same)}"] if same else []
-    if nothing := [f"{gpus:,}" for gpus in found.gpus[~fits]]:
-        shown = ", ".join(nothing[:MOST_LISTED]) + (", ..." if len(nothing) > MOST_LISTED else "")
+    if unfit := [f"{gpus:,}" for gpus in scaling.gpus[~fits]]:
+        shown = ", ".join(unfit[:MOST_LISTED]) + (", ..." if len(unfit) > MOST_LISTED else "")
         notes.append(f"Nothing fits on {shown} GPUs (grey).")
     columns = (
         ("GPUs", 0.0, "left"),

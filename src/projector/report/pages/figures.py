@@ -5,34 +5,43 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Flags, Floats
 from projector.report.figures.best_cells import HeatMap
 from projector.report.figures.figure import PALETTE
 from projector.report.figures.front import Front
 from projector.report.figures.heat_map import MOST_WRITTEN, cell_text
 from projector.report.figures.pareto import FIT, FRONT, PEAK_LABEL, RATE_LABEL, TOO_LARGE
-from projector.report.figures.rows import Bools, Floats, configuration, more_is_better, value_text
+from projector.report.figures.rows import configuration, more_is_better, value_text
 from projector.report.figures.scaling import Scaling
 
 _GRID = "#E6E6E6"
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
 
 
-def pareto(front: Front, rate: Floats, peak: Floats, fits: Bools, names: Sequence[str]) -> Any:
+def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequence[str]) -> Any:
     """Return the front over some of the rows, each with its configuration."""
     low, high, bottom, top = front.cloud.shown
     data: list[dict[str, Any]] = []
     for kind, colour, label in ((False, TOO_LARGE, "does not fit"), (True, FIT, "fits")):
-        mine = np.flatnonzero(fits == kind)
-        if len(mine):
+        rows = np.flatnonzero(fits == kind)
+        if len(rows):
             data.append(
                 {
-                    "type": "scatter", "mode": "markers", "name": label,
-                    "x": peak[mine], "y": rate[mine], "text": [names[row] for row in mine.tolist()],
-                    "marker": {"color": colour, "size": 5, "opacity": 0.5,
-                               "symbol": "circle" if kind else "square"},
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": label,
+                    "x": peak[rows],
+                    "y": rate[rows],
+                    "text": [names[row] for row in rows.tolist()],
+                    "marker": {
+                        "color": colour,
+                        "size": 5,
+                        "opacity": 0.5,
+                        "symbol": "circle" if kind else "square",
+                    },
                     "hovertemplate": _HOVER,
                 }
-            )  # fmt: skip
+            )
     if len(front.rate):
         order = np.argsort(front.peak, kind="stable")
         data.append(
@@ -48,72 +57,81 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Bools, names: Sequenc
                 "hovertemplate": _HOVER,
             }
         )
-    shapes = [
-        {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
-         "line": {"color": "#222222", "width": 1, "dash": "dash"}}
-        for at in dict.fromkeys(front.usable or ())
-    ]  # fmt: skip
-    notes = [
-        {"x": front.usable[0], "yref": "paper", "y": 1.0, "text": "usable", "showarrow": False,
-         "xanchor": "left", "yanchor": "bottom"}
-    ] if front.usable else []  # fmt: skip
     layout = _layout(PEAK_LABEL, RATE_LABEL)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = [low, high], [bottom, top]
-    return {"data": data, "layout": {**layout, "shapes": shapes, "annotations": notes}}
+    return {"data": data, "layout": {**layout, **_usable_memory(front.usable)}}
 
 
-def heat_map(found: HeatMap) -> Any:
-    """Return a heat map whose cells say their value; cells without one are empty."""
-    x, y = ([value_text(each) for each in values] for values in found.values)
+def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
+    """Return the lines at the least and the most usable memory, and their label."""
+    if not usable:
+        return {"shapes": [], "annotations": []}
+    line = {"color": "#222222", "width": 1, "dash": "dash"}
+    shared = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    label = {"text": "usable", "showarrow": False, "xanchor": "left", "yanchor": "bottom"}
+    return {
+        "shapes": [{**shared, "x0": peak, "x1": peak} for peak in dict.fromkeys(usable)],
+        "annotations": [{**label, "x": usable[0], "yref": "paper", "y": 1.0}],
+    }
+
+
+def heat_map(grid: HeatMap) -> Any:
+    """Return a heat map with the value in each cell; cells without a value are empty."""
+    x, y = ([value_text(value) for value in values] for values in grid.values)
     hover = np.where(
-        found.rows == 0, "no legal job", np.where(np.isnan(found.best), "nothing fits", "")
+        grid.rows == 0, "no legal job", np.where(np.isnan(grid.best), "nothing fits", "")
     )
     texts = [
         [
-            words or f"{found.label}: {cell_text(float(value))}"
-            for words, value in zip(own, values, strict=True)
+            note or f"{grid.label}: {cell_text(float(value))}"
+            for note, value in zip(notes, values, strict=True)
         ]
-        for own, values in zip(hover.tolist(), found.best.tolist(), strict=True)
+        for notes, values in zip(hover.tolist(), grid.best.tolist(), strict=True)
     ]
     scale = "Cividis"
-    names = [each.rpartition(".")[2] for each in found.fields]
+    names = [field.rpartition(".")[2] for field in grid.fields]
     shared: dict[str, Any] = {
-        "type": "heatmap", "x": x, "y": y, "xgap": 1, "ygap": 1, "hoverongaps": False,
+        "type": "heatmap",
+        "x": x,
+        "y": y,
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
         "hovertext": texts,
         "hovertemplate": f"{names[0]} %{{x}}, {names[1]} %{{y}}<br>%{{hovertext}}<extra></extra>",
-    }  # fmt: skip
-    # Below the map what is a job, so that what does not fit is told from what cannot be.
-    jobs = np.where((found.rows > 0) & np.isnan(found.best), 1.0, np.nan)
+    }
+    # Jobs that do not fit are drawn below the map, to tell them from illegal ones.
+    jobs = np.where((grid.rows > 0) & np.isnan(grid.best), 1.0, np.nan)
     data = [
         {**shared, "z": jobs, "showscale": False, "colorscale": [[0, "#D9D9D9"], [1, "#D9D9D9"]]},
         {
             **shared,
-            "z": found.best,
+            "z": grid.best,
             "colorscale": scale,
-            "reversescale": not more_is_better(found.column),
-            "colorbar": {"title": {"text": found.label, "side": "right"}},
+            "reversescale": not more_is_better(grid.column),
+            "colorbar": {"title": {"text": grid.label, "side": "right"}},
         },
     ]
-    if found.best.size <= MOST_WRITTEN:
+    if grid.best.size <= MOST_WRITTEN:
         data[1]["text"] = [
             ["" if np.isnan(value) else cell_text(value) for value in row]
-            for row in found.best.tolist()
+            for row in grid.best.tolist()
         ]
         data[1]["texttemplate"] = "%{text}"
-    layout = _layout(*found.fields)
+    layout = _layout(*grid.fields)
     for axis, values in (("xaxis", x), ("yaxis", y)):
         layout[axis] |= {"type": "category", "categoryarray": values, "showgrid": False}
     return {"data": data, "layout": layout}
 
 
-def scaling(found: Scaling) -> Any:
+def scaling(curve: Scaling) -> Any:
     """Return tokens/s with the ideal line, and tokens/s/GPU beside it."""
-    fits = np.flatnonzero(~np.isnan(found.rate))
-    first = found.first
+    fits = np.flatnonzero(~np.isnan(curve.rate))
+    first = curve.first
     if first is None:
         return {"data": [], "layout": _layout("GPUs", "tokens/s")}
-    gpus = found.gpus[fits].astype(np.float64)
-    names = [configuration(found.settings[row] or {}) for row in fits.tolist()]
+    gpus = curve.gpus[fits].astype(np.float64)
+    names = [configuration(curve.settings[row] or {}) for row in fits.tolist()]
     common: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -124,24 +142,34 @@ def scaling(found: Scaling) -> Any:
     ideal = gpus[[0, -1]]
     data = [
         {
-            "type": "scatter", "mode": "lines", "x": ideal, "y": ideal * found.rate[first],
-            "name": f"ideal: as on {found.gpus[first]:,} GPUs", "hoverinfo": "skip",
+            "type": "scatter",
+            "mode": "lines",
+            "x": ideal,
+            "y": ideal * curve.rate[first],
+            "name": f"ideal: as on {curve.gpus[first]:,} GPUs",
+            "hoverinfo": "skip",
             "line": {"color": "#6E6E6E", "dash": "dash"},
         },
         {
-            **common, "y": found.total[fits], "name": "tokens/s",
+            **common,
+            "y": curve.total[fits],
+            "name": "tokens/s",
             "hovertemplate": "%{x:,} GPUs: %{y:,.0f} tokens/s<br>%{text}<extra></extra>",
         },
         {
-            **common, "y": found.rate[fits], "name": "tokens/s/GPU", "xaxis": "x2", "yaxis": "y2",
+            **common,
+            "y": curve.rate[fits],
+            "name": "tokens/s/GPU",
+            "xaxis": "x2",
+            "yaxis": "y2",
             "showlegend": False,
-            "customdata": 100.0 * found.efficiency[fits],
+            "customdata": 100.0 * curve.efficiency[fits],
             "hovertemplate": "%{x:,} GPUs: %{y:,.1f} tokens/s/GPU, %{customdata:.1f} %"
-                             "<br>%{text}<extra></extra>",
+            "<br>%{text}<extra></extra>",
         },
-    ]  # fmt: skip
+    ]
     layout = _layout("GPUs", "tokens/s of all GPUs")
-    ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(each):,}" for each in gpus]}
+    ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(number):,}" for number in gpus]}
     side = {**layout["xaxis"], **ticks}
     layout["xaxis"] |= {**ticks, "domain": [0.0, 0.46]}
     layout["yaxis"] |= {"type": "log", "dtick": "D2"}

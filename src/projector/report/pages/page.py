@@ -25,7 +25,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
-"""Whatever plotly.js could ask for, a page loads nothing."""
+"""A page loads nothing, whatever plotly.js asks for."""
 
 Figure = Mapping[str, Any]
 
@@ -58,11 +58,11 @@ def check_page(path: str | Path) -> None:
     Raises
     ------
     ConfigError
-        If the suffix is no known one, the folder is not there, or plotly is missing.
+        If the suffix is unknown, the folder does not exist, or plotly is missing.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        msg = f"{target} is no page: its name must end in {' or '.join(SUFFIXES)}"
+        msg = f"{target} is not a page: its name must end in {' or '.join(SUFFIXES)}"
         raise ConfigError(msg, key=KEY, value=str(target), allowed=list(SUFFIXES))
     check_place(target, key=KEY)
     try:
@@ -115,14 +115,14 @@ def page(title: str, lead: str, sections: Iterable[Section]) -> str:
     )
 
 
-def _slot(place: int, names: Sequence[str]) -> str:
+def _slot(index: int, names: Sequence[str]) -> str:
     choice = ""
     if len(names) > 1:
         options = "".join(
             f'<option value="{number}">{escape(name)}</option>' for number, name in enumerate(names)
         )
-        choice = f'<select data-slot="{place}">{options}</select>'
-    return f'{choice}<div class="figure" id="figure-{place}"></div>'
+        choice = f'<select data-slot="{index}">{options}</select>'
+    return f'{choice}<div class="figure" id="figure-{index}"></div>'
 
 
 def _table(table: Table) -> str:
@@ -143,7 +143,7 @@ def _table(table: Table) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON that may stand in a script: no number that is none, and no end of the script."""
+    """Return JSON that is safe inside a script: no NaN or infinity, and no end of the script."""
     text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -152,9 +152,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         # Seven digits are more than a screen shows, and halve the page.
         return float(f"{value:.7g}") if np.isfinite(value) else None

@@ -22,7 +22,7 @@ SAMPLE = 4_000
 _DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1, "bubble %": 1}
 
 
-def write_search_page(found: SearchResult, path: str | Path) -> None:
+def write_search_page(result: SearchResult, path: str | Path) -> None:
     """Write a search as one interactive page that works offline; it appears whole or not at all.
 
     Raises
@@ -31,77 +31,91 @@ def write_search_page(found: SearchResult, path: str | Path) -> None:
         If `check_page` refuses the path, or the file cannot be written.
     """
     check_page(path)
-    job = found.job
+    job = result.job
     title = f"Search: {job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
     lead = (
-        f"{found.evaluated:,} legal configurations: {len(found.configurations):,} fit, "
-        f"{found.too_large:,} leave too little memory. Global batch "
+        f"{result.evaluated:,} legal configurations: {len(result.configurations):,} fit, "
+        f"{result.too_large:,} leave too little memory. Global batch "
         f"{job.training.global_batch_size:,}, sequence {job.training.seq_length:,}."
     )
     band = uncertainty(job, "time")
     if band["relative"] is not None:
         lead += f" Times to ±{100.0 * band['relative']:.0f} %: {band['basis']}."
-    write_page(path, title, lead, [*_ranked(found), _pareto(found), *_illegal(found)])
+    write_page(path, title, lead, [*_ranked(result), _pareto(result), *_illegal(result)])
 
 
-def _ranked(found: SearchResult) -> list[Section]:
-    if not found.configurations:
+def _ranked(result: SearchResult) -> list[Section]:
+    if not result.configurations:
         return [Section("Ranked", "Nothing fits.")]
-    shown = found.configurations[:RANKED]
-    heads = ["#", "tokens/s/GPU", "step ms", "peak GiB", "free GiB", "MFU %", "bubble %",
-             "configuration", "overrides"]  # fmt: skip
+    shown = result.configurations[:RANKED]
+    heads = [
+        "#",
+        "tokens/s/GPU",
+        "step ms",
+        "peak GiB",
+        "free GiB",
+        "MFU %",
+        "bubble %",
+        "configuration",
+        "overrides",
+    ]
     rows = []
-    for place, each in enumerate(shown):
-        step = found.best[place] if place < len(found.best) else None
+    for index, candidate in enumerate(shown):
+        step = result.best[index] if index < len(result.best) else None
         rows.append(
             [
-                place + 1, _rate(found, each), to_ms(each.iteration_time_s),
-                to_gib(each.peak_bytes), to_gib(each.headroom_bytes),
-                100.0 * step.mfu if step else "", 100.0 * step.bubble_fraction if step else "",
-                _name(each), command_of(each),
+                index + 1,
+                _rate(result, candidate),
+                to_ms(candidate.iteration_time_s),
+                to_gib(candidate.peak_bytes),
+                to_gib(candidate.headroom_bytes),
+                100.0 * step.mfu if step else "",
+                100.0 * step.bubble_fraction if step else "",
+                _name(candidate),
+                command_of(candidate),
             ]
-        )  # fmt: skip
-    text = f"The {len(shown):,} fastest of {len(found.configurations):,} that fit"
-    if len(found.best) < len(shown):
-        text += f", the first {len(found.best)} of them projected in full"
+        )
+    text = f"The {len(shown):,} fastest of {len(result.configurations):,} that fit"
+    if len(result.best) < len(shown):
+        text += f", the first {len(result.best)} of them projected in full"
     return [Section("Ranked", f"{text}. A click on a head sorts.", Table(heads, rows, _DIGITS))]
 
 
-def _rate(found: SearchResult, each: Configuration) -> float:
-    training = found.job.training
+def _rate(result: SearchResult, candidate: Configuration) -> float:
+    training = result.job.training
     tokens = training.global_batch_size * training.seq_length
-    return tokens / each.iteration_time_s / found.job.cluster.gpus
+    return tokens / candidate.iteration_time_s / result.job.cluster.gpus
 
 
-def _name(each: Configuration) -> str:
+def _name(candidate: Configuration) -> str:
     return configuration(
-        {name: value for name, value in each.overrides.items() if value is not None}
+        {name: value for name, value in candidate.overrides.items() if value is not None}
     )
 
 
-def _pareto(found: SearchResult) -> Section:
-    front = read_front(found)
-    chosen = sample(len(found.configurations), SAMPLE)
-    these = [found.configurations[row] for row in chosen.tolist()]
+def _pareto(result: SearchResult) -> Section:
+    front = read_front(result)
+    chosen = sample(len(result.configurations), SAMPLE)
+    drawn = [result.configurations[row] for row in chosen.tolist()]
     figure = page_figures.pareto(
         front,
-        np.array([_rate(found, each) for each in these], np.float64),
-        np.array([to_gib(each.peak_bytes) for each in these], np.float64),
-        np.ones(len(these), np.bool_),
-        [_name(each) for each in these],
+        np.array([_rate(result, candidate) for candidate in drawn], np.float64),
+        np.array([to_gib(candidate.peak_bytes) for candidate in drawn], np.float64),
+        np.ones(len(drawn), np.bool_),
+        [_name(candidate) for candidate in drawn],
     )
     text = f"The front has {len(front.rate):,} configurations that no other beats in both."
-    if len(these) < len(found.configurations):
+    if len(drawn) < len(result.configurations):
         text += (
-            f" Of all {len(found.configurations):,} a sample of {len(these):,} is drawn, chosen at "
-            "random, the same each time; the front is there in full."
+            f" Of all {len(result.configurations):,} a sample of {len(drawn):,} is drawn, chosen "
+            "at random, the same each time; the front is there in full."
         )
     return Section("Speed against memory", text, figures=[("", figure)])
 
 
-def _illegal(found: SearchResult) -> list[Section]:
-    if not found.illegal:
+def _illegal(result: SearchResult) -> list[Section]:
+    if not result.illegal:
         return []
-    ranked = sorted(found.illegal.items(), key=lambda item: -item[1])
+    ranked = sorted(result.illegal.items(), key=lambda item: -item[1])
     rows = [[count, key] for key, count in ranked]
     return [Section("Cannot exist", "", Table(["configurations", "field that refuses"], rows))]

@@ -1,4 +1,4 @@
-"""How pages look, and what they do beside their figures."""
+"""The look of pages, and their behaviour outside of the figures."""
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 78rem;

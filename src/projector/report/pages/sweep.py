@@ -33,7 +33,7 @@ SAMPLE = 4_000
 """Rows of the cloud; fewer are all there."""
 
 MOST_AXES = 6
-"""Axes of which each pair has a heat map."""
+"""Axes that are paired into heat maps."""
 
 MOST_CELLS = 10_000
 """Cells of a heat map of a page."""
@@ -41,7 +41,7 @@ MOST_CELLS = 10_000
 MOST_REASONS = 15
 
 _FIRST = ("tp", "pp", "cp", "ep", "micro_batch_size", "nodes")
-"""Axes that are shown first, where there are many."""
+"""Axes that are shown first if there are many."""
 
 _DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "MFU %": 1}
 
@@ -74,8 +74,14 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         f"{result.rows:,} jobs of {result.evaluated:,} points: "
         f"{result.rows - result.does_not_fit:,} fit, {result.does_not_fit:,} do not."
     )
-    sections = [*_best(result), _pareto(result), *_heat_maps(result, column), *_scaling(result),
-                *_reasons(result), _space(result)]  # fmt: skip
+    sections = [
+        *_best(result),
+        _pareto(result),
+        *_heat_maps(result, column),
+        *_scaling(result),
+        *_reasons(result),
+        _space(result),
+    ]
     write_page(path, f"Sweep: {title}", lead, sections)
 
 
@@ -86,28 +92,44 @@ def _best(result: SweepResult) -> list[Section]:
         why = "No row fits." if result.rows else "No point of the space is a legal job."
         return [Section("Best that fit", why)]
     names = [field.rpartition(".")[2] for field in fields]
-    heads = ["#", "tokens/s/GPU", "step ms", "MFU %", "peak GiB", "GPUs",
-             *(name if names.count(name) == 1 else field
-               for name, field in zip(names, fields, strict=True))]  # fmt: skip
+    heads = [
+        "#",
+        "tokens/s/GPU",
+        "step ms",
+        "MFU %",
+        "peak GiB",
+        "GPUs",
+        *(
+            name if names.count(name) == 1 else field
+            for name, field in zip(names, fields, strict=True)
+        ),
+    ]
     cells = [
-        [place + 1, row[RATE], row["iteration_time_ms"], 100.0 * row["mfu"], row[PEAK],
-         row["gpus"], *(_cell(row[field]) for field in fields)]
-        for place, row in enumerate(rows)
-    ]  # fmt: skip
+        [
+            index + 1,
+            row[RATE],
+            row["iteration_time_ms"],
+            100.0 * row["mfu"],
+            row[PEAK],
+            row["gpus"],
+            *(_cell(row[field]) for field in fields),
+        ]
+        for index, row in enumerate(rows)
+    ]
     text = f"The {len(rows)} rows with the most tokens/s/GPU. A click on a head sorts."
     return [Section("Best that fit", text, Table(heads, cells, _DIGITS))]
 
 
 def _cell(value: Any) -> Any:
-    """Return whole numbers as they are, to sort by, and everything else as text."""
+    """Return integers unchanged, so that they sort, and everything else as text."""
     return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
 def _pareto(result: SweepResult) -> Section:
     front = read_front(result)
     fields = axes_of(result.columns)
-    wanted = sample(result.rows, SAMPLE)
-    rows = [row for _, row in rows_at(result, [RATE, PEAK, FITS, *fields], wanted)]
+    drawn = sample(result.rows, SAMPLE)
+    rows = [row for _, row in rows_at(result, [RATE, PEAK, FITS, *fields], drawn)]
     rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
     fits = np.array([row[FITS] for row in rows], np.bool_)
     names = [configuration({field: row[field] for field in fields}) for row in rows]
@@ -117,9 +139,9 @@ def _pareto(result: SweepResult) -> Section:
         front, rate[inside], peak[inside], fits[inside], [names[row] for row in inside.tolist()]
     )
     text = f"The front has {len(front.rate):,} rows that no other beats in both, all of them shown."
-    if len(wanted) < result.rows:
+    if len(drawn) < result.rows:
         text += (
-            f" Of all {result.rows:,} rows a sample of {len(wanted):,} is drawn, chosen at random, "
+            f" Of all {result.rows:,} rows a sample of {len(drawn):,} is drawn, chosen at random, "
             "the same each time."
         )
     if front.cloud.outside:
@@ -129,26 +151,26 @@ def _pareto(result: SweepResult) -> Section:
 
 def _heat_maps(result: SweepResult, column: str) -> list[Section]:
     axes = _varying(result)
-    chosen = sorted(axes, key=lambda name: _place(name, axes))[:MOST_AXES]
+    chosen = sorted(axes, key=lambda name: _axis_order(name, axes))[:MOST_AXES]
     pairs = list(combinations(chosen, 2))
     maps = heat_maps(result, [(*pair, column) for pair in pairs])
-    found = [each for each in maps if each is not None and 0 < each.best.size <= MOST_CELLS]
-    if not found:
+    shown = [grid for grid in maps if grid is not None and 0 < grid.best.size <= MOST_CELLS]
+    if not shown:
         return []
     text = (
-        f"Each cell has the best of all rows with its two values ({found[0].label}); computed "
+        f"Each cell has the best of all rows with its two values ({shown[0].label}); computed "
         "from all rows. Grey: nothing fits. Empty: no legal job."
     )
     if len(axes) > len(chosen):
         text += f" {len(axes) - len(chosen)} more axes have no heat map here."
-    if len(found) < len(pairs):
-        text += f" {len(pairs) - len(found)} pairs have too many values for a page."
-    return [Section("Heat maps", text, figures=[_named(each) for each in found])]
+    if len(shown) < len(pairs):
+        text += f" {len(pairs) - len(shown)} pairs have too many values for a page."
+    return [Section("Heat maps", text, figures=[_titled(grid) for grid in shown])]
 
 
-def _named(found: HeatMap) -> tuple[str, Any]:
-    names = [field.rpartition(".")[2] for field in found.fields]
-    return f"{names[0]} and {names[1]}", page_figures.heat_map(found)
+def _titled(grid: HeatMap) -> tuple[str, Any]:
+    names = [field.rpartition(".")[2] for field in grid.fields]
+    return f"{names[0]} and {names[1]}", page_figures.heat_map(grid)
 
 
 def _varying(result: SweepResult) -> list[str]:
@@ -160,29 +182,29 @@ def _varying(result: SweepResult) -> list[str]:
         for field in fields:
             if field in varying or not len(table):
                 continue
-            own = table.column(field).unique().to_pylist()
-            first = seen.setdefault(field, own[0])
-            if any(value != first for value in own):
+            values = table.column(field).unique().to_pylist()
+            first = seen.setdefault(field, values[0])
+            if any(value != first for value in values):
                 varying.add(field)
         if len(varying) == len(fields):
             break
     return [field for field in fields if field in varying]
 
 
-def _place(field: str, axes: list[str]) -> tuple[int, int]:
+def _axis_order(field: str, axes: list[str]) -> tuple[int, int]:
     name = field.rpartition(".")[2]
     return (_FIRST.index(name) if name in _FIRST else len(_FIRST), axes.index(field))
 
 
 def _scaling(result: SweepResult) -> list[Section]:
-    found = read_scaling(result)
-    if len(found.gpus) < 2 or found.first is None:
+    curve = read_scaling(result)
+    if len(curve.gpus) < 2 or curve.first is None:
         return []
     text = "The fastest configuration that fits at each number of GPUs, of all rows."
-    nothing = [value_text(gpus) for gpus in found.gpus[np.isnan(found.rate)].tolist()]
-    if nothing:
-        text += f" Nothing fits on {', '.join(nothing)} GPUs."
-    return [Section("Scaling", text, figures=[("", page_figures.scaling(found))])]
+    unfit = [value_text(gpus) for gpus in curve.gpus[np.isnan(curve.rate)].tolist()]
+    if unfit:
+        text += f" Nothing fits on {', '.join(unfit)} GPUs."
+    return [Section("Scaling", text, figures=[("", page_figures.scaling(curve))])]
 
 
 def _reasons(result: SweepResult) -> list[Section]:
@@ -196,10 +218,10 @@ def _reasons(result: SweepResult) -> list[Section]:
 
 
 def _space(result: SweepResult) -> Section:
-    """Say which sweep it is, and where its rows are."""
+    """Name the sweep and the place of its rows."""
     fields = axes_of(result.columns)
     text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
     if result.output is not None:
         text += f" Rows: {result.output}."
-    warnings = "".join(f" Warning: {each}." for each in result.warnings)
+    warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
     return Section("This sweep", f"{text} Version {package_version()}.{warnings}")

@@ -15,7 +15,7 @@ EXPLAINED = 8
 """Shapes whose terms are shown, the first ones; --json has all."""
 
 COLUMNS = ("batch", "heads", "seq", "seq_kv", "kv_heads", "head_dim", "v_head_dim", "window")
-"""What a table of shapes may say of each; the first three it must."""
+"""Columns of a table of shapes; the first three are required."""
 
 _TERMS = (
     ("matrix_s", "matrix", "products of whole tiles at the efficiency of the kernel"),
@@ -50,7 +50,7 @@ def read_shapes(
         if len(shape) not in {3, 4}:
             msg = f"a shape is BATCH HEADS SEQ [SEQ_KV], got {len(shape)} numbers"
             raise ConfigError(msg, key="shape", value=list(shape), allowed="3 or 4 integers")
-        extents = (read_extent(*each) for each in zip(COLUMNS, shape, strict=False))
+        extents = (read_extent(*pair) for pair in zip(COLUMNS, shape, strict=False))
         return {**given, **dict(zip(("batch", "heads", "seq_q", "seq_kv"), extents, strict=False))}
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
     for row in shape_rows(table, COLUMNS[:3], COLUMNS[3:]):
@@ -61,7 +61,7 @@ def read_shapes(
 
 
 def _extent(row: ShapeRow, name: str, options: Mapping[str, Any]) -> int:
-    """Return one number of a line: its own, that of the options, or what follows from others."""
+    """Return one number of a line: its own, that of the options, or one derived from others."""
     if not row.text(name):
         value = options.get(name)
         if value is not None:
@@ -73,17 +73,29 @@ def _extent(row: ShapeRow, name: str, options: Mapping[str, Any]) -> int:
 
 
 def attention_report(
-    found: AttentionProjection, *, explain: bool, packed_s: float | None
+    projection: AttentionProjection, *, explain: bool, packed_s: float | None
 ) -> list[RenderableType]:
     """Return the shapes with their times, and with ``explain`` the terms of the first ones."""
     table = grid(
-        "batch", "heads", "kv", "queries", "keys", "d", "d_v", "window", "ms", "TFLOP/s", "of peak",
+        "batch",
+        "heads",
+        "kv",
+        "queries",
+        "keys",
+        "d",
+        "d_v",
+        "window",
+        "ms",
+        "TFLOP/s",
+        "of peak",
         "=bound",
-    )  # fmt: skip
-    for row in range(len(found)):
-        rate = float(found.flop_per_s[row])
-        batch, heads, kv, queries, keys, width, v_width = (int(each) for each in found.extents[row])
-        window = int(found.window[row])
+    )
+    for row in range(len(projection)):
+        rate = float(projection.flop_per_s[row])
+        batch, heads, kv, queries, keys, width, v_width = (
+            int(extent) for extent in projection.extents[row]
+        )
+        window = int(projection.window[row])
         add_row(
             table,
             f"{batch:,}",
@@ -94,44 +106,44 @@ def attention_report(
             f"{width:,}",
             f"{v_width:,}",
             f"{window:,}" if window else "-",
-            milliseconds(float(found.time_s[row])),
+            milliseconds(float(projection.time_s[row])),
             f"{rate * 1e-12:,.1f}",
-            percent(rate / found.peak_flop_per_s),
-            found.bound[row],
+            percent(rate / projection.peak_flop_per_s),
+            projection.bound[row],
         )
-    parts = section(title(found), _note(found, packed_s), table)
+    parts = section(title(projection), _note(projection, packed_s), table)
     if explain:
-        for row in range(min(len(found), EXPLAINED)):
-            parts += _explained(found, row)
+        for row in range(min(len(projection), EXPLAINED)):
+            parts += _explained(projection, row)
     return parts
 
 
-def title(found: AttentionProjection) -> str:
-    """Return what was projected, in one line."""
-    way = "backward" if found.backward else "forward"
-    mask = "causal" if found.causal else "full"
-    return f"{found.device.name}, {found.impl}, {found.dtype}, {mask} {way}"
+def title(projection: AttentionProjection) -> str:
+    """Return a title that names the projection in one line."""
+    way = "backward" if projection.backward else "forward"
+    mask = "causal" if projection.causal else "full"
+    return f"{projection.device.name}, {projection.impl}, {projection.dtype}, {mask} {way}"
 
 
-def _note(found: AttentionProjection, packed_s: float | None) -> str:
-    total = f"{milliseconds(float(found.time_s.sum()))} ms in turn"
+def _note(projection: AttentionProjection, packed_s: float | None) -> str:
+    total = f"{milliseconds(float(projection.time_s.sum()))} ms in turn"
     packed = "" if packed_s is None else f", {milliseconds(packed_s)} ms as one kernel"
-    return f"at {found.clock_mhz:,.0f} MHz; {total}{packed}"
+    return f"at {projection.clock_mhz:,.0f} MHz; {total}{packed}"
 
 
-def _explained(found: AttentionProjection, row: int) -> list[RenderableType]:
-    terms = {name: float(column[row]) for name, column in found.terms.items()}
+def _explained(projection: AttentionProjection, row: int) -> list[RenderableType]:
+    terms = {name: float(column[row]) for name, column in projection.terms.items()}
     time_s = terms["time_s"]
     table = grid("=term", "ms", "of time", "| ", "<what")
     for name, label, meaning in _TERMS:
         share = terms[name] / time_s if time_s else 0.0
         add_row(table, label, milliseconds(terms[name]), percent(share), bar(share), meaning)
     shape = ", ".join(
-        f"{name} {value}" for name, value in zip(EXTENTS, found.extents[row], strict=True)
+        f"{name} {value}" for name, value in zip(EXTENTS, projection.extents[row], strict=True)
     )
     waves = f"{terms['groups']:,.0f} work-groups in {terms['waves']:,.2f} waves"
     tile = f"tiles of {terms['rows']:g} x {terms['columns']:g}"
     steps = f"{terms['steps_per_group']:,.1f} steps each"
     moved = f"{(terms['bytes'] + terms['pass_bytes']) * 1e-9:,.3f} GB"
-    note = f"{shape}: {found.bound[row]} limits; {waves}, {tile}, {steps}; {moved}"
+    note = f"{shape}: {projection.bound[row]} limits; {waves}, {tile}, {steps}; {moved}"
     return section(f"Row {row + 1}", note, table)

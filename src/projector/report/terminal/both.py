@@ -1,4 +1,4 @@
-"""Memory and performance of one job in one report; what they share is said once."""
+"""Memory and performance of one job in one report, without repetition."""
 
 from collections.abc import Sequence
 

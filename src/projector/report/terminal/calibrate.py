@@ -1,4 +1,4 @@
-"""What a calibration found."""
+"""Report of a calibration."""
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,18 +9,23 @@ from projector.report.terminal.tables import add_row, grid, percent, section
 
 def calibration_report(calibration: Calibration) -> list[RenderableType]:
     """Return the fitted fields, and the errors before and after."""
-    whole = calibration.fitted
+    fitted = calibration.fitted
     table = grid("=field", "shipped", "fitted", "error", "<folds", "<")
     for field in calibration.fields:
         error = "-" if field.standard_error is None else f"{field.standard_error:.2g}"
         add_row(
-            table, field.field, f"{field.prior:g}", f"{field.value:g}", error, _folds(field),
+            table,
+            field.field,
+            f"{field.prior:g}",
+            f"{field.value:g}",
+            error,
+            _folds(field),
             "not seen" if not field.seen else f"at its {field.bound} bound" if field.bound else "",
-        )  # fmt: skip
-    note = f"{whole.rows:,} rows of {whole.groups:,} groups of {calibration.table}"
+        )
+    note = f"{fitted.rows:,} rows of {fitted.groups:,} groups of {calibration.table}"
     parts = section(f"{calibration.base.device}: {calibration.kind}", note, table)
     table = grid("=rows", "n", "median", "after", "p90", "after", "ratio", "after")
-    _add(table, "fitted", whole)
+    _add(table, "fitted", fitted)
     for number, fold in enumerate(calibration.folds, start=1):
         _add(table, f"fold {number}, fitted without it", fold)
     if calibration.cross_validation is not None:
@@ -46,8 +51,12 @@ def _add(table: Table, name: str, change: Change) -> None:
     before, after = change.before, change.after
     add_row(
         table,
-        name, f"{change.rows:,}",
-        percent(before.median_ape), percent(after.median_ape),
-        percent(before.p90_ape), percent(after.p90_ape),
-        f"{before.geomean_ratio:.3f}", f"{after.geomean_ratio:.3f}",
-    )  # fmt: skip
+        name,
+        f"{change.rows:,}",
+        percent(before.median_ape),
+        percent(after.median_ape),
+        percent(before.p90_ape),
+        percent(after.p90_ape),
+        f"{before.geomean_ratio:.3f}",
+        f"{after.geomean_ratio:.3f}",
+    )

@@ -1,4 +1,4 @@
-"""What moved between two jobs."""
+"""Differences between two jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ NARROWEST, WIDEST = 80, 120
 """Reports are laid out for widths in between; a narrower terminal wraps the lines itself."""
 
 PIPED_WIDTH = 100
-"""Width where the output is no terminal and ``COLUMNS`` does not say."""
+"""Width if the output is not a terminal and ``COLUMNS`` is not set."""
 
 
 def render(*parts: RenderableType, file: TextIO | None = None, width: int | None = None) -> str:

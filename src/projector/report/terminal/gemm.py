@@ -1,4 +1,4 @@
-"""Matrix multiplications as tables: times, and for each one what its time is made of."""
+"""Matrix multiplications as tables: times, and the parts of each time."""
 
 from rich.console import RenderableType
 
@@ -37,26 +37,33 @@ _FACTORS = {
 }
 
 
-def gemm_report(found: GemmList, *, explain: bool) -> list[RenderableType]:
+def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
     """Return the table of times, and with ``explain`` every term of each GEMM."""
-    case = found.case
+    case = gemms.case
     title = f"GEMM, {case.dtype}, {case.device.name}"
-    note = f"model {case.model}, library {case.library}, run {case.run}, layout {found.layout}"
+    note = f"model {case.model}, library {case.library}, run {case.run}, layout {gemms.layout}"
     table = grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
-    for place, report in enumerate(found.reports[:MANY]):
+    for row, report in enumerate(gemms.reports[:MANY]):
         add_row(
-            table, f"{report.m:,}", f"{report.n:,}", f"{report.k:,}", f"{report.batch:,}",
-            _us(found.total_s(place)), f"{found.flop_per_s(place) / TERA:,.1f}", report.bound,
+            table,
+            f"{report.m:,}",
+            f"{report.n:,}",
+            f"{report.k:,}",
+            f"{report.batch:,}",
+            _us(gemms.total_s(row)),
+            f"{gemms.flop_per_s(row) / TERA:,.1f}",
+            report.bound,
             f"{report.clock_mhz:,.0f}",
-            f"{report.power_w:,.0f}" if report.power_w is not None else "", report.kernel,
-        )  # fmt: skip
-    rest = len(found.reports) - MANY
+            f"{report.power_w:,.0f}" if report.power_w is not None else "",
+            report.kernel,
+        )
+    rest = len(gemms.reports) - MANY
     if rest > 0:
         note += f"; {rest:,} more rows in --json"
     parts = section(title, note, table)
     if explain:
-        for place, report in enumerate(found.reports[:MANY]):
-            parts += _explained(report, found.copy_s[place], found.total_s(place))
+        for row, report in enumerate(gemms.reports[:MANY]):
+            parts += _explained(report, gemms.copy_s[row], gemms.total_s(row))
     return parts
 
 
@@ -72,18 +79,18 @@ def _explained(report: GemmReport, copy_s: float, total_s: float) -> list[Render
     for name, value in report.terms.items():
         if not name.endswith("_s"):
             add_row(facts, name.replace("_", " "), f"{value:,.0f}")
-    made = grid("=made of", "")
+    factors = grid("=made of", "")
     for name, value in report.factors.items():
         text = f"{_us(value)} us" if name == "ideal_s" else f"x {value:.3f}"
-        add_row(made, _FACTORS[name], text)
+        add_row(factors, _FACTORS[name], text)
     if copy_s:
-        add_row(made, "transposed copies", f"+ {_us(copy_s)} us")
+        add_row(factors, "transposed copies", f"+ {_us(copy_s)} us")
     size = f"{report.m:,} x {report.n:,} x {report.k:,}"
     limit = f"{_us(total_s)} us, bound by {report.bound}"
     return [
         *section(size, limit, terms),
         *section("Counts", "", facts),
-        *section("Time", "the product of", made),
+        *section("Time", "the product of", factors),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What ships with the package: models and devices, listed or one in full."""
+"""Shipped models and devices, listed or one in full."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -19,7 +19,7 @@ GROUPS = ("gemm_libraries.", "attention_kernels.", "attention.", "expert_layer."
 """Fields that have tables of their own."""
 
 DITTO = "″"
-"""Stands for the source of the row above."""
+"""Mark for the same source as the row above."""
 
 
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""What every report says about its job: title, configuration, verdict, what was filled in."""
+"""Parts of every report of a job: title, configuration, verdict, filled-in values."""
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -13,7 +13,7 @@ from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
 from projector.units import to_gib
 
 LONG_ENTRY = 40
-"""Longer entries stand at the end of their list."""
+"""Longer entries go to the end of their list."""
 
 
 def title(job: Job) -> Text:
@@ -103,13 +103,15 @@ def verdict(memory: MemoryProjection) -> Text:
         f"usable {gib(memory.usable_bytes)} of {to_gib(memory.device_memory_bytes):,.2f}, ",
         style="not bold default",
     )
-    left = memory.headroom_bytes
-    line.append(f"{gib(left)} free" if fits else f"{gib(-left)} over", style="not bold default")
+    free_bytes = memory.headroom_bytes
+    line.append(
+        f"{gib(free_bytes)} free" if fits else f"{gib(-free_bytes)} over", style="not bold default"
+    )
     return line
 
 
 def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
-    """List what the job does not state: derived values with their origin, then defaults.
+    """List the values that the job leaves out: derived ones with their origin, then defaults.
 
     Defaults that change nothing in this job are only counted; ``--json`` has all of them.
     """

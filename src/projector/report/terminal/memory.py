@@ -63,19 +63,19 @@ def stages(result: MemoryProjection) -> list[RenderableType]:
 def fold(
     rows: Sequence[StageMemoryProjection], peak_stage: int
 ) -> list[tuple[int, int, StageMemoryProjection]]:
-    """Join neighbours that print the same, where there are many stages.
+    """Join neighbours with the same text, if there are many stages.
 
     The first, the last and the peak stage keep a row of their own.
     """
     folded: list[tuple[int, int, StageMemoryProjection]] = []
-    alone = {0, len(rows) - 1, peak_stage}
+    unfolded = {0, len(rows) - 1, peak_stage}
     for index, row in enumerate(rows):
         previous = folded[-1] if folded else None
         joins = (
             len(rows) > ALL_STAGES
             and previous is not None
-            and index not in alone
-            and previous[1] not in alone
+            and index not in unfolded
+            and previous[1] not in unfolded
             and _shown(previous[2]) == _shown(row)
         )
         if joins and previous is not None:

@@ -23,7 +23,7 @@ from projector.report.terminal.tables import (
 )
 
 MAX_COLLECTIVES = 10
-"""Collectives shown one by one; what follows is summed."""
+"""Collectives shown one by one; the others are summed."""
 
 
 def performance_report(
@@ -48,7 +48,7 @@ def performance_report(
 
 
 def band(uncertainty: Mapping[str, Any]) -> str:
-    """Return the band of a figure, e.g. `` ± 9 %``; nothing where it is unknown."""
+    """Return the band of a figure, e.g. `` ± 9 %``; empty if it is unknown."""
     relative = uncertainty["relative"]
     return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
 
@@ -140,17 +140,17 @@ def alternatives(result: PerformanceProjection) -> list[RenderableType]:
         )
     parts = section("Schedules", "", table)
     if result.left_out:
-        left = grid("=schedule", "<why")
+        left_out = grid("=schedule", "<why")
         for name, reason in result.left_out:
-            add_row(left, name, reason)
-        parts += section("Left out", "", left)
+            add_row(left_out, name, reason)
+        parts += section("Left out", "", left_out)
     return parts
 
 
 def next_steps(
     result: PerformanceProjection, suggestions: Sequence[Suggestion]
 ) -> list[RenderableType]:
-    """Return changes that help, with what each of them gives."""
+    """Return changes that help, with the gain of each."""
     if not suggestions:
         return []
     table = grid("<change", "tokens/s", "peak GiB", "<")

@@ -1,4 +1,4 @@
-"""The report of `search`: the best configurations, what they trade, what was left out."""
+"""Report of `search`: the best configurations, their trade-offs, and illegal ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,24 +14,24 @@ SHOWN_PARETO = 10
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
 
-def search_report(found: SearchResult) -> list[RenderableType]:
+def search_report(result: SearchResult) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
-    job = found.job
+    job = result.job
     title = Text(
         f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}, global batch "
         f"{job.training.global_batch_size:,}, sequence {job.training.seq_length:,}",
         style="bold",
     )
     counts = Text(
-        f"  {found.evaluated:,} legal configurations in {found.seconds:.1f} s: "
-        f"{len(found.configurations):,} fit, {found.too_large:,} leave too little memory"
+        f"  {result.evaluated:,} legal configurations in {result.seconds:.1f} s: "
+        f"{len(result.configurations):,} fit, {result.too_large:,} leave too little memory"
     )
-    return [title, counts, Text(), *_best(found), *_pareto(found), *_illegal(found)]
+    return [title, counts, Text(), *_best(result), *_pareto(result), *_illegal(result)]
 
 
-def command_of(each: Configuration) -> str:
+def command_of(candidate: Configuration) -> str:
     """Return the overrides that turn the job of the search into a configuration."""
-    return " ".join(f"{name}={_text(value)}" for name, value in each.overrides.items())
+    return " ".join(f"{name}={_text(value)}" for name, value in candidate.overrides.items())
 
 
 def _text(value: Any) -> str:
@@ -40,21 +40,28 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _best(found: SearchResult) -> list[RenderableType]:
-    if not found.best:
+def _best(result: SearchResult) -> list[RenderableType]:
+    if not result.best:
         return [Text("NOTHING FITS", style="bold red")]
     table = grid(
-        "#", *(name.upper() for name in DEGREES), "MBS", "=recompute", "ZeRO", "=schedule",
-        "tokens/s/GPU", "MFU", "peak GiB",
-    )  # fmt: skip
-    for place, step in enumerate(found.best):
-        add_row(table, str(place + 1), *_cells(step), style="bold" if place == 0 else None)
+        "#",
+        *(name.upper() for name in DEGREES),
+        "MBS",
+        "=recompute",
+        "ZeRO",
+        "=schedule",
+        "tokens/s/GPU",
+        "MFU",
+        "peak GiB",
+    )
+    for index, step in enumerate(result.best):
+        add_row(table, str(index + 1), *_cells(step), style="bold" if index == 0 else None)
     lines = section("Fastest", "", table)
     return [
         *lines,
-        Text(f"The first is limited by {found.best[0].bound}."),
+        Text(f"The first is limited by {result.best[0].bound}."),
         Text("The first as overrides of the job:", style=DIM),
-        Text(f"  {command_of(found.configurations[0])}"),
+        Text(f"  {command_of(result.configurations[0])}"),
         Text(),
     ]
 
@@ -73,23 +80,23 @@ def _cells(step: PerformanceProjection) -> list[str]:
     ]
 
 
-def _pareto(found: SearchResult) -> list[RenderableType]:
-    """Show what less memory costs: an even choice of the front."""
-    front = found.pareto
+def _pareto(result: SearchResult) -> list[RenderableType]:
+    """Show the cost of less memory: evenly chosen points of the front."""
+    front = result.pareto
     if len(front) < 2:
         return []
     table = grid("peak GiB", "tokens/s/GPU", "of the best", "=configuration")
     last = len(front) - 1
     shown = sorted({round(last * k / (SHOWN_PARETO - 1)) for k in range(SHOWN_PARETO)})
-    tokens = found.job.training.global_batch_size * found.job.training.seq_length
-    for each in (front[index] for index in shown):
-        rate = tokens / each.iteration_time_s / found.job.cluster.gpus
+    tokens = result.job.training.global_batch_size * result.job.training.seq_length
+    for candidate in (front[index] for index in shown):
+        rate = tokens / candidate.iteration_time_s / result.job.cluster.gpus
         add_row(
             table,
-            gib(each.peak_bytes),
+            gib(candidate.peak_bytes),
             f"{rate:,.0f}",
-            percent(front[0].iteration_time_s / each.iteration_time_s),
-            _short(each.overrides),
+            percent(front[0].iteration_time_s / candidate.iteration_time_s),
+            _short(candidate.overrides),
         )
     note = f"{len(front)} configurations that no other beats in both"
     return section("Speed against memory", note, table)
@@ -98,14 +105,14 @@ def _pareto(found: SearchResult) -> list[RenderableType]:
 def _short(overrides: Mapping[str, Any]) -> str:
     names = ("tp", "pp", "vpp", "cp", "ep")
     degrees = [f"{name}{overrides[f'parallelism.{name}']}" for name in names]
-    kept = [
+    split = [
         text
         for text, name in zip(degrees, names, strict=True)
         if overrides[f"parallelism.{name}"] > 1
     ]
     return " ".join(
         [
-            *(kept or ["dp only"]),
+            *(split or ["dp only"]),
             f"mbs{overrides['training.micro_batch_size']}",
             f"zero{overrides['parallelism.zero_stage']}",
             str(overrides["training.recompute"]),
@@ -113,10 +120,10 @@ def _short(overrides: Mapping[str, Any]) -> str:
     )
 
 
-def _illegal(found: SearchResult) -> list[RenderableType]:
-    if not found.illegal:
+def _illegal(result: SearchResult) -> list[RenderableType]:
+    if not result.illegal:
         return []
     table = grid("=field that refuses", "configurations")
-    for key, count in sorted(found.illegal.items(), key=lambda item: -item[1]):
+    for key, count in sorted(result.illegal.items(), key=lambda item: -item[1]):
         add_row(table, key, f"{count:,}")
     return section("Cannot exist", "", table)

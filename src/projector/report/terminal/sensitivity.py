@@ -24,103 +24,107 @@ LONGEST_COLUMNS = 4
 """Workloads with a column of their own."""
 
 
-def sensitivity_report(found: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:
+def sensitivity_report(result: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
-    if isinstance(found, SharedSensitivity):
-        return [*_workloads(found), *_effects(found, top)]
-    step = Text(f"{milliseconds(found.iteration_time_s)} ms/step", style="bold")
-    step.append(f"  {_bound(found)}", style="not bold")
+    if isinstance(result, SharedSensitivity):
+        return [*_workloads(result), *_effects(result, top)]
+    step = Text(f"{milliseconds(result.iteration_time_s)} ms/step", style="bold")
+    step.append(f"  {_bound(result)}", style="not bold")
     return [
-        title(found.job),
-        configuration(found.job, found.job.training.schedule),
+        title(result.job),
+        configuration(result.job, result.job.training.schedule),
         step,
         Text(),
-        *_effects(found, top),
+        *_effects(result, top),
     ]
 
 
-def _bound(found: Sensitivity) -> str:
-    shares = found.bound_shares or {}
+def _bound(result: Sensitivity) -> str:
+    shares = result.bound_shares or {}
     largest = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {percent(share, 0)}" for name, share in largest if share >= 0.005)
 
 
-def _workloads(found: SharedSensitivity) -> list[RenderableType]:
+def _workloads(result: SharedSensitivity) -> list[RenderableType]:
     table = grid("#", "=workload", "GPUs", "=device", "weight", "ms/step", "=bound by")
-    for place, (workload, each) in enumerate(zip(found.workloads, found.found, strict=True)):
+    for index, (workload, job_result) in enumerate(
+        zip(result.workloads, result.sensitivities, strict=True)
+    ):
         add_row(
             table,
-            str(place + 1),
+            str(index + 1),
             workload.name,
             f"{workload.job.cluster.gpus:,}",
             workload.job.cluster.device.name,
             percent(workload.weight),
-            milliseconds(each.iteration_time_s),
-            _bound(each).split(",")[0],
+            milliseconds(job_result.iteration_time_s),
+            _bound(job_result).split(",")[0],
         )
-    mean = f"geometric mean {milliseconds(found.iteration_time_s)} ms/step"
+    mean = f"geometric mean {milliseconds(result.iteration_time_s)} ms/step"
     return section("Workloads", mean, table)
 
 
-def _effects(found: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:
-    if isinstance(found, SharedSensitivity):
-        table, step = _shared_table(found, top), found.found[0].step
+def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[RenderableType]:
+    if isinstance(result, SharedSensitivity):
+        table, step = _shared_table(result, top), result.sensitivities[0].step
     else:
-        table, step = _table(found, top), found.step
-    change = f"{100.0 * found.change:g} %"
+        table, step = _table(result, top), result.step
+    change = f"{100.0 * result.change:g} %"
     note = (
         f"percent of the step for one percent of the field: at the point, over {100.0 * step:g} %, "
         f"and over {change}"
     )
-    if isinstance(found, Sensitivity):
+    if isinstance(result, Sensitivity):
         note += f"; step with {change} less and more"
-    rest = len(found.effects) - top
-    return [*section("Effects", note, table), *_notes(found, rest, found.effects[:top])]
+    rest = len(result.effects) - top
+    return [*section("Effects", note, table), *_notes(result, rest, result.effects[:top])]
 
 
-def _table(found: Sensitivity, top: int) -> Table:
+def _table(result: Sensitivity, top: int) -> Table:
     table = grid("=field", "value", "point", "elasticity", "step less", "step more")
-    for each in found.effects[:top]:
-        low, high = (each.low_s / each.base_s - 1.0, each.high_s / each.base_s - 1.0)
+    for effect in result.effects[:top]:
+        low, high = (effect.low_s / effect.base_s - 1.0, effect.high_s / effect.base_s - 1.0)
         add_row(
             table,
-            short_field(each.field),
-            plain(each.value),
-            _point(each),
-            f"{each.elasticity:+.3f}",
+            short_field(effect.field),
+            plain(effect.value),
+            _point(effect),
+            f"{effect.elasticity:+.3f}",
             f"{signed(100.0 * low)} %",
             f"{signed(100.0 * high)} %",
         )
     return table
 
 
-def _shared_table(found: SharedSensitivity, top: int) -> Table:
-    numbers = range(1, len(found.found) + 1)
+def _shared_table(result: SharedSensitivity, top: int) -> Table:
+    numbers = range(1, len(result.sensitivities) + 1)
     columns = [f"#{number}" for number in numbers] if len(numbers) <= LONGEST_COLUMNS else []
     table = grid("=field", "point", "elasticity", *columns)
-    for each in found.effects[:top]:
-        alone = [f"{slope:+.3f}" for slope in each.by_workload] if columns else []
-        add_row(table, short_field(each.field), _point(each), f"{each.elasticity:+.3f}", *alone)
+    for effect in result.effects[:top]:
+        slopes = [f"{slope:+.3f}" for slope in effect.by_workload] if columns else []
+        add_row(
+            table, short_field(effect.field), _point(effect), f"{effect.elasticity:+.3f}", *slopes
+        )
     return table
 
 
-def _point(each: Effect | SharedEffect) -> str:
-    slope = "" if each.point_elasticity is None else f"{each.point_elasticity:+.3f}"
-    return f"{slope}{'*' if each.uneven else ' '}"
+def _point(effect: Effect | SharedEffect) -> str:
+    slope = "" if effect.point_elasticity is None else f"{effect.point_elasticity:+.3f}"
+    return f"{slope}{'*' if effect.uneven else ' '}"
 
 
 def _notes(
-    found: Sensitivity | SharedSensitivity, rest: int, shown: Sequence[Effect | SharedEffect]
+    result: Sensitivity | SharedSensitivity, rest: int, shown: Sequence[Effect | SharedEffect]
 ) -> list[Text]:
     lines = []
-    if any(each.uneven for each in shown):
+    if any(effect.uneven for effect in shown):
         lines.append(
             "* the step jumps or bends here (tiles, waves, algorithms): trust the larger change"
         )
     if rest > 0:
         lines.append(f"{rest} smaller effects; --top shows more")
     lines.append(
-        f"{len(found.without_effect)} fields change nothing here, {len(found.illegal)} cannot "
+        f"{len(result.without_effect)} fields change nothing here, {len(result.illegal)} cannot "
         "change by as much; --json names them"
     )
     return [Text(line, style=DIM) for line in lines]
@@ -130,17 +134,17 @@ def short_field(field: str, *, in_figure: bool = False) -> str:
     """Name a field, and fields that move together once: ``scale_up_{,peer_}gb_per_s``."""
     parts = field.split("+")
     if len(parts) > 1:
-        begin = _alike(parts)
-        end = _alike([each[begin:][::-1] for each in parts])
-        inner = ",".join(each[begin : len(each) - end] for each in parts)
+        begin = _common_length(parts)
+        end = _common_length([part[begin:][::-1] for part in parts])
+        inner = ",".join(part[begin : len(part) - end] for part in parts)
         first = parts[0]
         field = f"{first[:begin]}{{{inner}}}{first[len(first) - end :]}"
     return field.removeprefix("cluster.") if in_figure else field
 
 
-def _alike(texts: Sequence[str]) -> int:
-    """Return how many characters texts begin with in common."""
-    shortest = min(len(each) for each in texts)
+def _common_length(texts: Sequence[str]) -> int:
+    """Return the length of the common beginning of texts."""
+    shortest = min(len(text) for text in texts)
     return next(
-        (place for place in range(shortest) if len({each[place] for each in texts}) > 1), shortest
+        (index for index in range(shortest) if len({text[index] for text in texts}) > 1), shortest
     )

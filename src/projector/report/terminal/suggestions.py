@@ -1,4 +1,4 @@
-"""What to change next: candidates drawn from a result, each projected before it is named."""
+"""Changes to try next: candidates from a result, each projected before it is suggested."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
     jobs, changes = _legal(result.job, _candidates(result))
     if not jobs:
         return []
-    found = [
+    options = [
         Suggestion(
             overrides=dict(change),
             speed=other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1.0,
@@ -71,15 +71,18 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
         if other is not None
     ]
     if result.memory.fits:
-        helpful = [each for each in found if each.fits and each.speed >= WORTH_NAMING]
-        helpful.sort(key=lambda each: -each.speed)
+        helpful = [option for option in options if option.fits and option.speed >= WORTH_NAMING]
+        helpful.sort(key=lambda option: -option.speed)
     else:
         missing = -result.memory.headroom_bytes
-        helpful = [each for each in found if -each.peak_bytes >= WORTH_NAMING * missing]
-        if any(each.fits for each in helpful):
-            helpful = [each for each in helpful if each.fits]
+        helpful = [option for option in options if -option.peak_bytes >= WORTH_NAMING * missing]
+        if any(option.fits for option in helpful):
+            helpful = [option for option in helpful if option.fits]
         helpful.sort(
-            key=lambda each: (not each.fits, -each.speed if each.fits else each.peak_bytes)
+            key=lambda option: (
+                not option.fits,
+                -option.speed if option.fits else option.peak_bytes,
+            )
         )
     return helpful[:MAX_SHOWN]
 
@@ -119,7 +122,7 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
 
 
 def faster(result: PerformanceProjection) -> list[Overrides]:
-    """Return changes that may shorten the step, those against the largest losses first."""
+    """Return changes that may shorten the step, against the largest losses first."""
     ranked = [
         *_against_recompute(result),
         *_against_bubble(result),
@@ -131,7 +134,7 @@ def faster(result: PerformanceProjection) -> list[Overrides]:
 
 
 _Ranked = list[tuple[float, Overrides]]
-"""Changes with a rough guess of what they may gain, to choose which to project."""
+"""Changes with a rough estimate of their gain, to choose which ones to project."""
 
 
 def _share(result: PerformanceProjection, term: str) -> float:
@@ -149,12 +152,12 @@ def _is_roomy(result: PerformanceProjection) -> bool:
 
 def _against_recompute(result: PerformanceProjection) -> _Ranked:
     granularity = result.job.training.recompute.granularity
-    found: _Ranked = []
+    changes: _Ranked = []
     if granularity != "none":
-        found.append((0.3, {"training.recompute": "none"}))
+        changes.append((0.3, {"training.recompute": "none"}))
     if granularity == "full":
-        found.append((0.2, {"training.recompute": "selective"}))
-    return found
+        changes.append((0.2, {"training.recompute": "selective"}))
+    return changes
 
 
 def _against_bubble(result: PerformanceProjection) -> _Ranked:
@@ -166,63 +169,65 @@ def _against_bubble(result: PerformanceProjection) -> _Ranked:
     usual = {} if training.schedule == "auto" else {"training.schedule": "auto"}
     layers = job.model.num_layers // split.pp
     vpp = next((v for v in range(split.vpp + 1, layers + 1) if layers % v == 0), None)
-    found: _Ranked = []
+    changes: _Ranked = []
     if vpp is not None:
-        found.append((bubble, {"parallelism.vpp": vpp, **usual}))
+        changes.append((bubble, {"parallelism.vpp": vpp, **usual}))
     fewer: dict[str, Any] = {"parallelism.pp": split.pp // 2, **_free_dp(job)}
     if split.pp == 2:
         fewer |= {**({"parallelism.vpp": 1} if split.vpp > 1 else {}), **usual}
-    found.append((bubble * 0.9, fewer))
-    found.append((bubble * 0.8, {"training.global_batch_size": training.global_batch_size * 2}))
+    changes.append((bubble * 0.9, fewer))
+    changes.append((bubble * 0.8, {"training.global_batch_size": training.global_batch_size * 2}))
     if training.micro_batch_size % 2 == 0:
-        found.append((bubble * 0.5, {"training.micro_batch_size": training.micro_batch_size // 2}))
-    return found
+        changes.append(
+            (bubble * 0.5, {"training.micro_batch_size": training.micro_batch_size // 2})
+        )
+    return changes
 
 
 def _against_communication(result: PerformanceProjection) -> _Ranked:
     job = result.job
     split, training = job.parallelism, job.training
     tp, cp, ep, dp = (_share(result, f"{name}_comm") for name in ("tp", "cp", "ep", "dp"))
-    found: _Ranked = []
+    changes: _Ranked = []
     if tp > WORTH_TRYING:
-        found.append((tp, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
+        changes.append((tp, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
         if not split.tp_comm_overlap:
-            found.append((tp * 0.9, {"parallelism.tp_comm_overlap": True}))
+            changes.append((tp * 0.9, {"parallelism.tp_comm_overlap": True}))
     if ep > WORTH_TRYING:
         if not split.overlap_moe_expert_parallel_comm:
-            found.append((ep * 0.9, {"parallelism.overlap_moe_expert_parallel_comm": True}))
+            changes.append((ep * 0.9, {"parallelism.overlap_moe_expert_parallel_comm": True}))
         if training.moe.dispatcher != "deepep":
-            found.append((ep * 0.6, {"training.moe.dispatcher": "deepep"}))
-        found.append((ep * 0.5, {"parallelism.ep": split.ep // 2}))
+            changes.append((ep * 0.6, {"training.moe.dispatcher": "deepep"}))
+        changes.append((ep * 0.5, {"parallelism.ep": split.ep // 2}))
     if cp > WORTH_TRYING:
-        found.append((cp, {"parallelism.cp": split.cp // 2, **_free_dp(job)}))
+        changes.append((cp, {"parallelism.cp": split.cp // 2, **_free_dp(job)}))
     if dp > WORTH_TRYING:
         overlap = ("overlap_grad_reduce", "overlap_param_gather")
         off = {f"parallelism.{name}": True for name in overlap if not getattr(split, name)}
         if off:
-            found.append((dp, off))
+            changes.append((dp, off))
         if training.reduce_dtype == "fp32":
-            found.append((dp * 0.5, {"training.grad_reduce_dtype": "bf16"}))
-        found.append((dp * 0.4, {"training.global_batch_size": training.global_batch_size * 2}))
+            changes.append((dp * 0.5, {"training.grad_reduce_dtype": "bf16"}))
+        changes.append((dp * 0.4, {"training.global_batch_size": training.global_batch_size * 2}))
         if split.sharding_stage > 1 and not split.fsdp:
-            found.append((dp, {"parallelism.zero_stage": 1}))
-    return found
+            changes.append((dp, {"parallelism.zero_stage": 1}))
+    return changes
 
 
 def _against_small_work(result: PerformanceProjection) -> _Ranked:
     job = result.job
     split, training = job.parallelism, job.training
     launch, other = _share(result, "launch"), _share(result, "compute_other")
-    found: _Ranked = []
+    changes: _Ranked = []
     if launch > WORTH_TRYING and not training.cuda_graphs:
-        found.append((launch, {"training.cuda_graphs": True}))
+        changes.append((launch, {"training.cuda_graphs": True}))
     if not training.torch_compile and max(launch, other / 3) > WORTH_TRYING:
-        found.append((max(launch / 2, other / 3), {"training.torch_compile": True}))
+        changes.append((max(launch / 2, other / 3), {"training.torch_compile": True}))
     if _is_roomy(result):
-        found.append((0.05, {"training.micro_batch_size": training.micro_batch_size * 2}))
+        changes.append((0.05, {"training.micro_batch_size": training.micro_batch_size * 2}))
         if split.tp > 1:
-            found.append((0.04, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
-    return found
+            changes.append((0.04, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
+    return changes
 
 
 def _candidates(result: PerformanceProjection) -> list[Overrides]:
@@ -230,7 +235,7 @@ def _candidates(result: PerformanceProjection) -> list[Overrides]:
 
 
 def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overrides]]:
-    """Keep the first few candidates that describe a job which can exist."""
+    """Keep the first few candidates that give a legal job."""
     from projector.projection.evaluate import check_exists
 
     jobs: list[Job] = []

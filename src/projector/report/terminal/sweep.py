@@ -1,4 +1,4 @@
-"""What a sweep found, in short, and what a sample of it suggests."""
+"""Summary of a sweep, and an estimate from a sample."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,19 +43,19 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[RenderableT
     return parts
 
 
-def estimate_report(found: Estimate, fields: Sequence[str]) -> list[RenderableType]:
-    """Return the size of a space and what a sample of it suggests."""
+def estimate_report(estimate: Estimate, fields: Sequence[str]) -> list[RenderableType]:
+    """Return the size of a space and the estimate from a sample."""
     table = grid("<", "<")
-    add_row(table, "points", f"{found.points:,}")
+    add_row(table, "points", f"{estimate.points:,}")
     add_row(table, "axes", ", ".join(fields))
-    for name, number in (("legal", found.legal), ("fit", found.fit)):
-        share = number / found.sampled if found.sampled else 0.0
-        text = f"{number:,} of {found.sampled:,} looked at ({percent(share)})"
-        if found.sampled < found.points:
-            text += f", about {share * found.points:,.0f} of all"
+    for name, number in (("legal", estimate.legal), ("fit", estimate.fit)):
+        share = number / estimate.sampled if estimate.sampled else 0.0
+        text = f"{number:,} of {estimate.sampled:,} looked at ({percent(share)})"
+        if estimate.sampled < estimate.points:
+            text += f", about {share * estimate.points:,.0f} of all"
         add_row(table, name, text)
-    add_row(table, "time", f"about {_duration(found.seconds)}")
-    return section("Dry run", "nothing written", table) + _reasons("Left out", found.infeasible)
+    add_row(table, "time", f"about {_duration(estimate.seconds)}")
+    return section("Dry run", "nothing written", table) + _reasons("Left out", estimate.infeasible)
 
 
 def _reasons(title: str, counts: Mapping[str, int]) -> list[RenderableType]:

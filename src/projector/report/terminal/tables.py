@@ -37,7 +37,7 @@ def grid(*columns: str, header: bool = True, gap: int = 2) -> Table:
 
 
 def add_row(table: Table, *cells: str | Text | Bar, style: str | None = None) -> None:
-    """Add a row to a table of `grid`, widening its number columns to what they hold."""
+    """Add a row to a table of `grid` and widen its number columns to fit."""
     for column, cell in zip(table.columns, cells, strict=True):
         if column.no_wrap and not isinstance(cell, Bar):
             column.min_width = max(column.min_width or 0, len(cell))

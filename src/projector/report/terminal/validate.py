@@ -34,12 +34,12 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
             _add(table, name, totals[key])
     parts += section(f"{validation.kind}: {validation.path}", _note(totals), table)
     for key, title in _SHOWN.items():
-        groups = {name: each for name, each in totals["groups"][key].items() if each["rows"]}
+        groups = {name: group for name, group in totals["groups"][key].items() if group["rows"]}
         if not groups or (len(groups) == 1 and key == "mark"):
             continue
         table = _grid()
-        for name, each in list(groups.items())[:LONGEST]:
-            _add(table, name, each)
+        for name, group in list(groups.items())[:LONGEST]:
+            _add(table, name, group)
         rest = len(groups) - LONGEST
         parts += section(title, f"{rest} more in --json" if rest > 0 else "", table)
     parts += _counted("Not eligible", totals["not_eligible"])
