@@ -97,8 +97,6 @@ def command(
     step: float,
     fields: tuple[str, ...],
     sobol: bool,
-    samples: int,
-    seed: int,
     factor: float | None,
     map_fields: str | None,
     top: int,
@@ -123,6 +121,7 @@ def command(
     """  # noqa: D301  click looks for the backspace
     drawn = _figures(plots, {"tornado": True, "sobol": sobol, "map": map_fields is not None})
     axes = None if map_fields is None else _axes(map_fields)
+    sampling = {name: request.pop(name) for name in ("samples", "seed")}
     configs = request.pop("config")
     jobs = [JobRequest(config=config, **request).load() for config in configs]
     announce_compilation(quiet=quiet)
@@ -136,7 +135,7 @@ def command(
     if sobol:
         from projector.searches.sobol import sobol_indices
 
-        indices = sobol_indices(workloads, samples=samples, seed=seed, fields=named, **ranges)
+        indices = sobol_indices(workloads, fields=named, **sampling, **ranges)
     if axes is not None:
         from projector.searches.bottleneck_map import bottleneck_map
 
