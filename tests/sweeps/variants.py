@@ -50,7 +50,11 @@ BASES: dict[str, dict[str, Any]] = {
     "learned positions": {
         "model": {"extends": "gpt3_1.3b", "make_vocab_size_divisible_by": 128},
         "parallelism": {"tp": 4, "sequence_parallel": False, "zero_stage": 2},
-        "training": {**_STEP, "recompute": {"granularity": "full", "num_layers": 2}},
+        "training": {
+            **_STEP,
+            "recompute": {"granularity": "full", "num_layers": 2},
+            "cross_entropy_fusion": False,
+        },
         "cluster": {**_NODES, "device": "mi300x"},
     },
     "experts": {
@@ -254,7 +258,7 @@ def _plain(kind: Any, value: Any) -> list[Any]:
     if kind is str:
         return [f"{value}_other"]
     if origin is tuple and value:
-        return [value[1:], value[:1]]
+        return [value[1:], value[:1], value[::-1]]
     return []
 
 
