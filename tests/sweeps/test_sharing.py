@@ -114,9 +114,8 @@ def caught(section, field):
             try:
                 if numbers and compared(base, numbers, device):
                     return base
-            except IndexError:  # stages of one pipeline looked for in another
-                return base
-            except AssertionError:  # orders of other sizes than their pipeline
+            except (AssertionError, IndexError, ValueError):
+                # Stages and orders of one pipeline do not suit another's.
                 return base
     return None
 

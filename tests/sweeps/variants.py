@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
-from projector.projection.measures import Coded
 from pydantic import BaseModel
 
 from projector.config.job import Job
@@ -21,6 +20,7 @@ from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
 from projector.operations.cost import KnownCosts
+from projector.projection.bound import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
     Evaluation,
@@ -29,7 +29,7 @@ from projector.projection.evaluate import (
     evaluate_possible,
     find_legal,
 )
-from projector.projection.results import result_columns
+from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES
 
 _STEP = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 2048}
@@ -50,7 +50,11 @@ BASES: dict[str, dict[str, Any]] = {
     "learned positions": {
         "model": {"extends": "gpt3_1.3b", "make_vocab_size_divisible_by": 128},
         "parallelism": {"tp": 4, "sequence_parallel": False, "zero_stage": 2},
-        "training": {**_STEP, "recompute": {"granularity": "full", "num_layers": 2}},
+        "training": {
+            **_STEP,
+            "recompute": {"granularity": "full", "num_layers": 2},
+            "cross_entropy_fusion": False,
+        },
         "cluster": {**_NODES, "device": "mi300x"},
     },
     "experts": {
@@ -254,7 +258,7 @@ def _plain(kind: Any, value: Any) -> list[Any]:
     if kind is str:
         return [f"{value}_other"]
     if origin is tuple and value:
-        return [value[1:], value[:1]]
+        return [value[1:], value[:1], value[::-1]]
     return []
 
 
@@ -271,7 +275,7 @@ Row = Mapping[str, Any]
 
 def _rows(evaluation: Evaluation) -> list[Row]:
     columns = {}
-    for name, column in result_columns(evaluation).items():
+    for name, column in Results(evaluation).columns().items():
         if isinstance(column, Coded):
             columns[name] = [column.texts[code] for code in column.code.tolist()]
         else:
