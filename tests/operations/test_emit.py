@@ -1,17 +1,20 @@
 """The operation table against closed forms of papers and against the model's own counts."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from projector.config import resources
 from projector.config.load import load_job
+from projector.config.model import LayerType
 from projector.config.model_file import load_model
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import job_columns
-from projector.lower.workload_columns import DENSE, HEAD, MOE
+from projector.lower.kinds import Kind, is_layer
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
-from projector.operations.emit import emit_operations
+from projector.operations.emit import LAYERS, emit_operations
 from projector.operations.table import COLLECTIVE, EXCHANGE, FORWARD, GEMM, WEIGHT
 from reference import parameters as reference
 
@@ -44,7 +47,7 @@ def of_kind(workloads, table, kind):
 
 def saved(overrides=None, **where):
     _, workloads, table = table_of(overrides, **where)
-    return float(np.sum(table.saved_bytes[of_kind(workloads, table, DENSE)]))
+    return float(np.sum(table.saved_bytes[of_kind(workloads, table, Kind.DENSE)]))
 
 
 def test_activations_of_unfused_attention_follow_korthikanti():
@@ -113,7 +116,7 @@ def test_one_rank_needs_no_communication():
 def test_experts_fold_over_tensor_parallel_ranks():
     overrides = {"parallelism.tp": 2, "parallelism.ep": 4, "parallelism.etp": 1}
     _, workloads, table = table_of(overrides, model="mixtral_8x7b", gpus_per_node=8)
-    rows = of_kind(workloads, table, MOE)
+    rows = of_kind(workloads, table, Kind.MOE)
     label = np.array(table.labels)[table.label]
     fc1 = rows & (label == "moe.experts.fc1") & (table.phase == FORWARD) & (table.kind == GEMM)
     # 2 of 8 experts a rank; 2048 tokens a rank after TP, 2 experts each, 4 ranks send.
@@ -126,7 +129,7 @@ def test_deduplication_sends_no_more_than_the_plain_exchange():
     def sent(dispatcher):
         overrides = {"parallelism.ep": 16, "training.moe.dispatcher": dispatcher}
         _, workloads, table = table_of(overrides, model="deepseek_v3", nodes=4, gpus_per_node=8)
-        rows = of_kind(workloads, table, MOE) & (table.kind == EXCHANGE)
+        rows = of_kind(workloads, table, Kind.MOE) & (table.kind == EXCHANGE)
         return float(table.remote_bytes[rows].sum())
 
     assert 0 < sent("deepep") < sent("alltoall")
@@ -135,7 +138,15 @@ def test_deduplication_sends_no_more_than_the_plain_exchange():
 def test_a_fused_loss_keeps_half_the_bytes():
     def head(fused):
         _, workloads, table = table_of({"training.cross_entropy_fusion": fused})
-        return float(table.saved_bytes[of_kind(workloads, table, HEAD)].sum())
+        return float(table.saved_bytes[of_kind(workloads, table, Kind.HEAD)].sum())
 
     logits = 2 * 2048 * 51200
     assert head(False) - head(True) == 2 * logits
+
+
+def test_every_kind_of_layer_has_a_row_and_emitters():
+    layers = {kind for kind in Kind if kind.layer is not None}
+    assert {kind.layer for kind in layers} == set(get_args(LayerType))
+    assert set(LAYERS) == layers
+    assert is_layer(np.array(list(Kind))).tolist() == [kind in layers for kind in Kind]
+    assert [int(kind) for kind in Kind] == list(range(len(Kind)))

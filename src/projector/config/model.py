@@ -14,6 +14,9 @@ Extent = Annotated[int, Field(gt=0, le=1 << 30)]
 Count = Annotated[int, Field(ge=0, le=1 << 30)]
 """The same, where nothing is legal too."""
 
+LayerType = Literal["dense", "moe"]
+"""Kinds of layers; what each is made of is in `projector.operations.emit.LAYERS`."""
+
 
 class MLAConfig(Config):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
@@ -230,9 +233,12 @@ class ModelConfig(Config):
     @property
     def moe_layers(self) -> tuple[bool, ...]:
         """For each layer, whether it is a mixture of experts."""
-        if self.moe is None:
-            return (False,) * self.num_layers
-        return _moe_layers(self.num_layers, self.moe.layer_freq)
+        return tuple(kind == "moe" for kind in self.layer_kinds)
+
+    @property
+    def layer_kinds(self) -> tuple[LayerType, ...]:
+        """The kind of each layer."""
+        return _layer_kinds(self.num_layers, self.moe.layer_freq if self.moe else None)
 
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
@@ -247,7 +253,10 @@ def _divisors(number: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def _moe_layers(num_layers: int, freq: int | tuple[int, ...]) -> tuple[bool, ...]:
-    if isinstance(freq, tuple):
-        return tuple(bool(flag) for flag in freq[:num_layers])
-    return tuple(layer % freq == 0 for layer in range(num_layers))
+def _layer_kinds(num_layers: int, moe_freq: int | tuple[int, ...] | None) -> tuple[LayerType, ...]:
+    if moe_freq is None:
+        moe_freq = (0,) * num_layers
+    if isinstance(moe_freq, int):
+        moe_freq = tuple(layer % moe_freq == 0 for layer in range(num_layers))
+    kinds: list[LayerType] = ["moe" if flag else "dense" for flag in moe_freq[:num_layers]]
+    return tuple(kinds)

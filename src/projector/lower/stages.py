@@ -10,6 +10,7 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
+from projector.lower.kinds import KIND_OF_LAYER, Kind
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 
@@ -17,7 +18,7 @@ RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 class LayerKind(NamedTuple):
     """What makes two layers of one job cost differently."""
 
-    moe: bool
+    kind: Kind
     windowed: bool
     recompute: int
     """`RECOMPUTE_NONE`, `RECOMPUTE_SELECTIVE` or `RECOMPUTE_FULL`."""
@@ -119,14 +120,14 @@ def stage_layout(
     recompute, narrow, wide_ends, mtp_loss = settings
     mtp = model.mtp_num_layers if mtp_loss else 0
     slots = _slots(model.num_layers, split, mtp)
-    is_moe = model.moe_layers
+    kind_of = [KIND_OF_LAYER[layer] for layer in model.layer_kinds]
     last = model.num_layers
     stages = []
     first = 0
     for slot in slots:
         kinds = [
             LayerKind(
-                moe=is_moe[layer],
+                kind=kind_of[layer],
                 windowed=_is_windowed(layer, model),
                 recompute=_recompute_mode(layer, layer - first, recompute),
                 narrow=narrow and wide_ends <= layer < last - wide_ends,

@@ -16,6 +16,7 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns, local_members
+from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
     LOAD_ONE,
     LOSS,
@@ -25,9 +26,6 @@ from projector.lower.sections import (
     TrainingColumns,
 )
 from projector.lower.stages import RECOMPUTE_SELECTIVE
-
-DENSE, MOE, EMBEDDING, HEAD, MTP = range(5)
-"""Workload kinds; the first two are transformer layers."""
 
 KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
 
@@ -66,17 +64,17 @@ class Pieces:
     @cached_property
     def is_moe(self) -> Flags:
         """Mixture-of-experts layers."""
-        return np.asarray(self.kinds["kind"] == MOE)
+        return np.asarray(self.kinds["kind"] == Kind.MOE)
 
     @cached_property
     def is_dense(self) -> Flags:
-        """Other transformer layers."""
-        return np.asarray(self.kinds["kind"] == DENSE)
+        """Other transformer layers, which have an MLP."""
+        return self.is_layer & ~self.is_moe
 
     @cached_property
     def is_layer(self) -> Flags:
         """Transformer layers."""
-        return self.is_moe | self.is_dense
+        return is_layer(self.kinds["kind"])
 
     @cached_property
     def loss(self) -> Array:
@@ -115,7 +113,7 @@ def fullest_rank_load(experts: int, ep: int, exponent: float) -> float:
 
 def _linear_dtype(pieces: Pieces) -> Ints:
     """Return the type of linear layers; MTP projections are as narrow as the job."""
-    is_projection = (pieces.kinds["kind"] == MTP) & (pieces.training.narrow == 1)
+    is_projection = (pieces.kinds["kind"] == Kind.MTP) & (pieces.training.narrow == 1)
     narrow = (pieces.kinds["narrow"] == 1) | is_projection
     return np.where(narrow, pieces.training.dtype, pieces.wide_dtype)
 
@@ -190,7 +188,7 @@ def _experts(read: Callable[[Pieces], Array], unit: str, meaning: str) -> Worklo
 def _loss(name: str, unit: str, meaning: str) -> WorkloadColumn:
     position = LOSS.index(name)
     return WorkloadColumn(
-        lambda p: p.loss[:, position], unit, meaning, lambda p: p.kinds["kind"] == HEAD
+        lambda p: p.loss[:, position], unit, meaning, lambda p: p.kinds["kind"] == Kind.HEAD
     )
 
 
@@ -205,7 +203,7 @@ class WorkloadColumns:
         """Return the number of workloads."""
         return len(self.rows)
 
-    kind = _every(lambda p: p.kinds["kind"], "code", "`DENSE`, `MOE`, `EMBEDDING`, ...")
+    kind = _every(lambda p: p.kinds["kind"], "code", "A `Kind`.")
     device = _every(lambda p: p.device, "row", "Of the table of devices.")
     fabric = _every(lambda p: p.fabric, "row", "Of the table of fabrics.")
 

@@ -22,6 +22,7 @@ from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import device_record, fabric_record
 from projector.lower.jobs import JobColumns
+from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     LayerKind,
@@ -31,12 +32,7 @@ from projector.lower.stages import (
     stage_layout,
 )
 from projector.lower.workload_columns import (
-    DENSE,
-    EMBEDDING,
-    HEAD,
     KIND,
-    MOE,
-    MTP,
     Pieces,
     WorkloadColumns,
     workload_records,
@@ -171,8 +167,8 @@ class LayoutRuns:
     """int64[stages]."""
     like: Ints
     """int64[stages]: the first stage with the same runs."""
-    kinds: tuple[object, ...]
-    """What each run is made of: a `LayerKind`, or the code of another workload kind."""
+    kinds: tuple[LayerKind | Kind, ...]
+    """What each run is made of: a kind of layer, or another kind of workload."""
     counts: Ints
     """int64[runs]."""
     copies: Ints
@@ -274,7 +270,7 @@ class _JoinedLayouts(NamedTuple):
 
 
 def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
-    known: dict[object, int] = {}
+    known: dict[LayerKind | Kind, int] = {}
     found = [each for each in layouts.found if isinstance(each, LayoutRuns)]
     assert len(found) == len(layouts.found), "a job without a layout"
     numbers = [[known.setdefault(kind, len(known)) for kind in each.kinds] for each in found]
@@ -282,8 +278,7 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     kinds = np.zeros(len(known), KIND)
     for kind, number in known.items():
         if isinstance(kind, LayerKind):
-            code = MOE if kind.moe else DENSE
-            kinds[number] = (code, kind.windowed, kind.recompute, kind.narrow)
+            kinds[number] = kind
         else:
             kinds[number]["kind"] = kind
     return kinds, _JoinedLayouts(
@@ -330,16 +325,16 @@ def layout_of(
     return stage_layout(model, LayerSplit.of(split), LayerSettings.of(training))
 
 
-def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:
+def _runs(stage: Stage, model: ModelConfig) -> list[tuple[LayerKind | Kind, int, int]]:
     """List the (workload key, count, parameter copies) of one stage in model order."""
-    runs: list[tuple[object, int, int]] = []
+    runs: list[tuple[LayerKind | Kind, int, int]] = []
     if stage.embedding:
-        runs.append((EMBEDDING, 1, 1))
+        runs.append((Kind.EMBEDDING, 1, 1))
     runs.extend((kind, count, count) for kind, count in stage.layers)
     if stage.mtp:
         # An MTP module is a projection, a layer of the last kind and the shared head once more.
         kind = LayerKind(
-            moe=model.moe_layers[-1],
+            kind=KIND_OF_LAYER[model.layer_kinds[-1]],
             windowed=False,
             recompute=RECOMPUTE_NONE,
             narrow=stage.layers[-1][0].narrow if stage.layers else False,
@@ -347,11 +342,11 @@ def _runs(stage: Stage, model: ModelConfig) -> list[tuple[object, int, int]]:
         shared_head = 0 if stage.head else 1
         runs.extend(
             [
-                (MTP, stage.mtp, stage.mtp),
+                (Kind.MTP, stage.mtp, stage.mtp),
                 (kind, stage.mtp, stage.mtp),
-                (HEAD, stage.mtp, shared_head),
+                (Kind.HEAD, stage.mtp, shared_head),
             ]
         )
     if stage.head:
-        runs.append((HEAD, 1, 1))
+        runs.append((Kind.HEAD, 1, 1))
     return runs

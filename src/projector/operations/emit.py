@@ -1,9 +1,12 @@
 """All operations of all workloads, in model order."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from projector.arrays import Records
-from projector.lower.workload_columns import DENSE, EMBEDDING, HEAD, MOE, MTP
+from projector.arrays import Flags, Ints, Records
+from projector.lower.kinds import KINDS, Kind, is_layer
 from projector.operations.attention import emit_attention, emit_cached_attention
 from projector.operations.communication import emit_stage_sends
 from projector.operations.embedding_and_head import (
@@ -18,26 +21,68 @@ from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
 from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import OperationTable, TableBuilder
 
+Emitter = Callable[[TableBuilder, Shapes, Ints], None]
+"""Writes the rows of the workloads at some indices."""
+
+
+def _emit_dense_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    emit_mlp(table, shapes, where, "mlp", shapes.ffn)
+
+
+class LayerParts(NamedTuple):
+    """What one kind of layer is made of, between its norms and residual additions."""
+
+    mixer: Emitter
+    feed_forward: Emitter
+
+
+LAYERS = {
+    Kind.DENSE: LayerParts(emit_attention, _emit_dense_mlp),
+    Kind.MOE: LayerParts(emit_attention, emit_moe),
+}
+"""Every kind of layer."""
+
+
+def _kinds_by_emitter(emitters: dict[Kind, Emitter]) -> tuple[tuple[Emitter, Flags], ...]:
+    """Return each emitter once, with a flag for every kind."""
+    return tuple(
+        (emit, np.array([emitters.get(kind) is emit for kind in KINDS]))
+        for emit in dict.fromkeys(emitters.values())
+    )
+
+
+_MIXERS = _kinds_by_emitter({kind: parts.mixer for kind, parts in LAYERS.items()})
+_FEED_FORWARDS = _kinds_by_emitter({kind: parts.feed_forward for kind, parts in LAYERS.items()})
+
+
+def _emit_parts(
+    table: TableBuilder, shapes: Shapes, emitters: tuple[tuple[Emitter, Flags], ...]
+) -> None:
+    """Let each emitter write the layers that it serves."""
+    for emit, serves in emitters:
+        where = shapes.where(serves[shapes.kind])
+        if len(where):
+            emit(table, shapes, where)
+
 
 def emit_operations(rows: Records) -> OperationTable:
     """Return the operation table of WORKLOAD[workloads]."""
     shapes = Shapes(rows)
     table = TableBuilder(len(rows))
     kind = shapes.kind
-    layers = shapes.where((kind == DENSE) | (kind == MOE))
-    emit_embedding(table, shapes, shapes.where(kind == EMBEDDING))
-    emit_mtp(table, shapes, shapes.where(kind == MTP))
+    layers = shapes.where(is_layer(kind))
+    emit_embedding(table, shapes, shapes.where(kind == Kind.EMBEDDING))
+    emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
         emit_norm(table, shapes, layers, "attention.norm", count=before)
-        emit_attention(table, shapes, layers)
+        _emit_parts(table, shapes, _MIXERS)
         emit_residual(table, shapes, layers, "attention.residual")
         emit_norm(table, shapes, layers, "mlp.norm", count=after)
-        emit_mlp(table, shapes, shapes.where(kind == DENSE), "mlp", shapes.ffn)
-        emit_moe(table, shapes, shapes.where(kind == MOE))
+        _emit_parts(table, shapes, _FEED_FORWARDS)
         emit_residual(table, shapes, layers, "mlp.residual")
-    emit_head(table, shapes, shapes.where(kind == HEAD))
+    emit_head(table, shapes, shapes.where(kind == Kind.HEAD))
     return table.build()
 
 

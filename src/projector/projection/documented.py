@@ -14,6 +14,7 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.config.model import ModelConfig
+from projector.lower.kinds import Kind
 from projector.lower.stages import (
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
@@ -84,8 +85,8 @@ def documented_forms(
     parameters, activation = forms.embedding_parameters, forms.token_bytes
     for stage in stage_layout(model, split, settings)[:: split.pp]:
         for kind, count in stage.layers:
-            parameters += count * forms.layer_parameters(kind.moe, ep)
-            activation += count * forms.kept_bytes(kind.moe, kind.recompute)
+            parameters += count * forms.layer_parameters(kind.kind is Kind.MOE, ep)
+            activation += count * forms.kept_bytes(kind.kind is Kind.MOE, kind.recompute)
     mixtures = sum(model.moe_layers)
     layers = mixtures * forms.layer_parameters(moe=True, ep=1)
     layers += (len(model.moe_layers) - mixtures) * forms.layer_parameters(moe=False, ep=1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.job import Job
-from projector.lower.workload_columns import DENSE, EMBEDDING, HEAD, MOE, MTP
+from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
@@ -15,14 +15,6 @@ from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
 from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
 from projector.units import GIB, to_gib
-
-KIND_NAMES = {
-    DENSE: "dense_layer",
-    MOE: "moe_layer",
-    EMBEDDING: "embedding",
-    HEAD: "head",
-    MTP: "mtp_projection",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +189,7 @@ def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
                 leaf = leaves.setdefault(table.labels[table.label[index]], [0.0, 0.0])
                 leaf[0] += float(parameters)
                 leaf[1] += float(saved)
-        name = KIND_NAMES[int(workloads.columns.kind[workload])]
+        name = KINDS[int(workloads.columns.kind[workload])].shown
         names[name] = names.get(name, 0) + 1
         shown = name if names[name] == 1 else f"{name}_{names[name]}"
         components.append(_tree(shown, leaves))

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from projector.kernels.grouping import segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
+from projector.lower.kinds import Kind, is_layer
 from projector.lower.stages import RECOMPUTE_FULL
-from projector.lower.workload_columns import DENSE, MOE
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
 from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
@@ -73,8 +73,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     copies = workloads.run_copies.astype(np.float64)
     dense, experts = costs.dense_parameters[workload], costs.expert_parameters[workload]
     columns = workloads.columns
-    is_layer = (columns.kind == DENSE) | (columns.kind == MOE)
-    narrow = ((columns.dtype >= 4) & is_layer)[workload]
+    narrow = ((columns.dtype >= 4) & is_layer(columns.kind))[workload]
     unit = jobs.training.recompute_unit[workloads.pipeline_of_run]
     full = (columns.recompute == RECOMPUTE_FULL)[workload]
     again = np.where(full, costs.unchecked_bytes[workload] * unit, 0.0)
@@ -133,7 +132,7 @@ def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _R
     launches, syncs = costs.launches[workload], costs.syncs[workload]
     gaps_s = launches * gap_s
     # Routing, permutation and dispatch keep the host busier than their launches tell.
-    is_moe = (workloads.columns.kind == MOE)[workload]
+    is_moe = (workloads.columns.kind == Kind.MOE)[workload]
     shares = cluster.moe_layer_shares[workloads.pipeline_of_run]
     host_floor_s = column(_moe_host_s(jobs)) * is_moe[:, None] * shares
     busy_s = np.maximum(launches * host_s, host_floor_s)
