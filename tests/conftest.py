@@ -11,6 +11,9 @@ settings.register_profile(
 )
 settings.load_profile("projector")
 
+# Those who share a run between processes state a width that no terminal has.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup() -> None:

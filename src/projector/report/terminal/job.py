@@ -140,13 +140,16 @@ def _idle_settings(job: Job) -> tuple[str, ...]:
     split, training = job.parallelism, job.training
     idle: list[str] = []
     if job.model.moe is None:
-        idle += ["training.moe.", "parallelism.overlap_moe", "parallelism.ep"]
+        idle += ["training.moe.", "cluster.software.moe_", "parallelism.overlap_moe"]
+        idle.append("parallelism.ep")
     elif training.moe.load == "balanced":
         idle.append("training.moe.zipf_exponent")
     if training.precision in {"fp32", "bf16", "fp16"}:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
+    unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
+    idle.append(f"cluster.software.{unused}.")
     if split.cp == 1:
         idle.append("parallelism.cp_comm_type")
     if split.tp == 1:
