@@ -259,7 +259,7 @@ def test_a_caller_that_ends_takes_its_workers_along(script, tmp_path, how, lines
         _, err = caller.communicate()
     assert_gone(pids)
     assert list((tmp_path / "out").glob("_new-*")) == []
-    assert caller.returncode == -how
+    assert caller.returncode == -how, err
     if how == signal.SIGINT:
         assert err.count("Traceback") == 1
         assert err.strip().endswith("KeyboardInterrupt")

@@ -195,6 +195,11 @@ class _Pool(ProcessPoolExecutor):
         self._context = _Context()
         super().__init__(workers, self._context, _prepare)
 
+    def submit(self, *args: Any, **keywords: Any) -> Future[Any]:
+        """Take a task, and start what it needs; an interrupt waits until all of it has started."""
+        with _interrupts_blocked():
+            return super().submit(*args, **keywords)
+
     def is_whole(self) -> bool:
         """Whether all its processes live."""
         return all(worker.is_alive() for worker in self._context.workers)
