@@ -77,9 +77,9 @@ def emit_linear(
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
     if flop is None:
         flop = 2.0 * np.asarray(tokens, np.float64) * size
-    kept = tokens if saved_tokens is None else saved_tokens
+    stored_tokens = tokens if saved_tokens is None else saved_tokens
     stored = np.where(shapes.narrow & (not wide), operand, 2.0)
-    saved = np.asarray(kept, np.float64) * np.multiply(groups, n_in) * stored * saves_input
+    saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored * saves_input
     weights = (
         size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
     )
