@@ -446,7 +446,7 @@ def test_bad_arguments():
         registry.build("zerobubble", 3, 1, 3),
         registry.build("zerobubble", 2, 1, 4),
     ):
-        with pytest.raises(ScheduleError, match="begins with an order of F, B and W"):
+        with pytest.raises(ScheduleError, match="must be an order of F, B and W"):
             optimise.solve(costs, 3, bad)
     with pytest.raises(ScheduleError, match="objective must be one of makespan, period"):
         optimise.solve(costs, 3, start, objective="bubble")

@@ -174,19 +174,9 @@ def solve(
                 value = verified(problem, costs, order)
                 if value is not None and value < best_ps:
                     best, best_ps = order, value
-            least_ps = bound_ps
-            status, bound_ps = _judge(answer, best_ps, bound_ps)
-            while status == "optimal":
-                verdict = _anything_better(problem, costs, best, best_ps, work_left)
-                if isinstance(verdict, int):
-                    bound_ps = max(bound_ps, verdict)
-                    break
-                if verdict is None:
-                    status = "unconfirmed"
-                else:
-                    best, best_ps = verdict
-                    # The first proof was wrong, and so is its bound.
-                    bound_ps = least_ps
+            best, best_ps, status, bound_ps = _confirmed(
+                problem, costs, answer, best, best_ps, bound_ps, work_left
+            )
     return Optimised(
         order=best,
         objective=objective,
@@ -199,6 +189,30 @@ def solve(
         nodes=nodes,
         binaries=binaries,
     )
+
+
+def _confirmed(
+    problem: Problem,
+    costs: Costs,
+    answer: Answer,
+    best: Order,
+    best_ps: int,
+    bound_ps: int,
+    work: int,
+) -> tuple[Order, int, Status, int]:
+    """Prove once more that no order is better; return the best, its time, status and bound."""
+    status, proven_ps = _judge(answer, best_ps, bound_ps)
+    while status == "optimal":
+        verdict = _anything_better(problem, costs, best, best_ps, work)
+        if isinstance(verdict, int):
+            return best, best_ps, status, max(proven_ps, verdict)
+        if verdict is None:
+            status = "unconfirmed"
+        else:
+            best, best_ps = verdict
+            # The first proof was wrong, and so is its bound.
+            proven_ps = bound_ps
+    return best, best_ps, status, proven_ps
 
 
 def _nodes(work: int, binaries: int) -> int:

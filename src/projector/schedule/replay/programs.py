@@ -1,5 +1,6 @@
 """Orders compiled for replay. None of this depends on time, and all of it is kept."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,6 @@ from projector.kernels.pipeline_lanes import LaneProgram
 from projector.schedule.legality import check_complete
 from projector.schedule.order import FORWARD, Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
-
-Program = Ints32
 
 MIN_PERIODS = 10
 """Fewer repetitions than this are not worth the search for a steady state."""
@@ -289,23 +288,11 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         slots[after] = epilogue_at + np.arange(len(after))
         return slots
 
-    def program(rows: Ints, slots: Ints) -> Program:
-        rows = rows[np.argsort(line.slot[rows])]
-        first = np.isin(rows, order.rank_offset[:-1])
-        previous = np.where(first, 0, slots[rows - 1])
-        waits_for = operations.waits_for[rows]
-        columns = np.empty((len(rows), 5), np.int32)
-        columns[:, kernels.PREVIOUS] = previous
-        columns[:, kernels.DEPENDENCY] = np.where(waits_for == rows, previous, slots[waits_for])
-        columns[:, kernels.LATENCY] = operations.latency[rows]
-        columns[:, kernels.DURATION] = operations.duration[rows]
-        columns[:, kernels.OUTPUT] = slots[rows]
-        return columns
-
     at_start, at_end = slots_at(0), slots_at(repeats)
-    places_of_line = np.empty(len(number) + 1, np.int64)
-    places_of_line[line.slot] = at_end
+    slot_of_line = np.empty(len(number) + 1, np.int64)
+    slot_of_line[line.slot] = at_end
     first = order.rank_offset[:-1]
+    program = partial(_program, order, line, operations)
     return JumpProgram(
         prologue=program(np.flatnonzero(number < 0), at_start),
         period=program(repeated, at_start - base),
@@ -319,9 +306,24 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         latency_uses=line.latency_uses,
         first=at_start[first],
         first_duration=operations.duration[first],
-        last=places_of_line[line.last_slot],
-        last_backward=places_of_line[line.last_backward_slot],
+        last=slot_of_line[line.last_slot],
+        last_backward=slot_of_line[line.last_backward_slot],
     )
+
+
+def _program(order: Order, line: Line, operations: Operations, rows: Ints, slots: Ints) -> Ints32:
+    """Compile some operations, given the slot of every operation."""
+    rows = rows[np.argsort(line.slot[rows])]
+    first = np.isin(rows, order.rank_offset[:-1])
+    previous = np.where(first, 0, slots[rows - 1])
+    waits_for = operations.waits_for[rows]
+    columns = np.empty((len(rows), 5), np.int32)
+    columns[:, kernels.PREVIOUS] = previous
+    columns[:, kernels.DEPENDENCY] = np.where(waits_for == rows, previous, slots[waits_for])
+    columns[:, kernels.LATENCY] = operations.latency[rows]
+    columns[:, kernels.DURATION] = operations.duration[rows]
+    columns[:, kernels.OUTPUT] = slots[rows]
+    return columns
 
 
 def empty_replays(order: Order, n: int) -> Replays:
