@@ -359,7 +359,7 @@ def test_a_group_alone_cannot_be_cross_validated(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "memory"}, "calibrate nothing"),
+        ({"kind": "memory"}, "cannot be calibrated to"),
         ({"kind": "gem_measured"}, "unknown kind"),
         ({"device": "mi300x"}, "no row that mi300x can be fitted to"),
         ({"device": "h1000"}, "unknown GPU"),

@@ -175,7 +175,7 @@ def test_files_and_equal_spaces(tmp_path):
         (
             {"base": BASE, "axes": {"parallelism.tp": [1]}, "constraints": ["tpp < 2"]},
             "constraints[0]",
-            "no field",
+            "no such field",
         ),
     ],
 )

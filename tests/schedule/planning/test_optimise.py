@@ -432,7 +432,7 @@ def test_too_little_memory_names_what_works():
         bounds.lower_bound_ps(costs, 3)
     # Room for one is enough for some order, but not for this one.
     costs = costs._replace(limit=(4.0, 4.0))
-    with pytest.raises(ScheduleError, match="holds 8 on rank 1, which may hold 4"):
+    with pytest.raises(ScheduleError, match="holds 8 on rank 1, which may hold at most 4"):
         optimise.solve(costs, 3, start)
     alone = as_order(["FBW" * 3] * 2)
     assert_stands(optimise.solve(costs, 3, alone), costs, 3)
