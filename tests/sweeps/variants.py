@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
-from projector.projection.measures import Coded
 from pydantic import BaseModel
 
 from projector.config.job import Job
@@ -21,6 +20,7 @@ from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
 from projector.operations.cost import KnownCosts
+from projector.projection.bound import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
     Evaluation,
