@@ -213,7 +213,7 @@ def test_a_profile_is_calibrated_further(table, tmp_path):
     assert two.sustained_clock_mhz == one.sustained_clock_mhz
     assert two.sources[CLOCK] == one.sources[CLOCK]
     assert two.gemm_overhead_us == value_of(found, "gemm_overhead_us")
-    with pytest.raises(ConfigError, match="what the calibration reads"):
+    with pytest.raises(ConfigError, match="is an input of the calibration"):
         write_profile(found, first, table=table, force=True)
 
 
@@ -289,7 +289,7 @@ def test_a_clock_stays_below_the_peak():
         ("sustained_clock_mhz.nvfp4", "no number"),
         ("name", "no number"),
         ("compute_units", "no number"),
-        ("mall_mib", "no value to start from"),
+        ("mall_mib", "a fit cannot start from 0"),
     ],
 )
 def test_what_cannot_be_fitted_says_so(path, message):
@@ -359,14 +359,14 @@ def test_a_group_alone_cannot_be_cross_validated(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "memory"}, "calibrate nothing"),
+        ({"kind": "memory"}, "cannot be calibrated to"),
         ({"kind": "gem_measured"}, "unknown kind"),
         ({"device": "mi300x"}, "no row that mi300x can be fitted to"),
         ({"device": "h1000"}, "unknown GPU"),
         ({"fields": ["gemm_overhed_us"]}, "did you mean 'gemm_overhead_us'"),
         ({"fields": ["tdp_w"]}, "no row of gemm.csv depends on tdp_w"),
         ({"holdout": 1.0}, "not a share"),
-        ({"holdout": 0.01}, "no group is as small"),
+        ({"holdout": 0.01}, "every group is larger than 0.01"),
         ({"path": "missing.csv"}, "cannot be read"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_picture_appears_whole(gemm, tmp_path):
         ((1, 2, 3, "--dtype", "int4"), "int4"),
         ((1, 2, 3, "--run", "long"), "training, loaded, short"),
         ((1, 2, 3, "--clock-mhz", 9000), "clock_mhz"),
-        ((1, 2, 3, "--plot", "picture.bmp"), "no figure"),
+        ((1, 2, 3, "--plot", "picture.bmp"), "not a figure"),
     ],
 )
 def test_mistakes_are_told_in_one_line(gemm, arguments, text):

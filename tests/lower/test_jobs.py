@@ -64,7 +64,7 @@ def test_expert_degrees_fold_over_dense_ranks():
         (
             {"training__attention_kernel": "trtllm_fmha_fp8"},
             "training.attention_kernel",
-            "takes fp8 alone",
+            "supports only fp8",
         ),
         (
             {"model": "mixtral_8x7b", "parallelism__ep": 3},

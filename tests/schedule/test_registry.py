@@ -57,7 +57,7 @@ def test_every_name_that_others_rely_on():
         ("interleaved", 4, 65, 8, "vpp", "vpp must be at most 64, not 65"),
         ("1f1b", 4, 1, 2.5, "microbatches", "microbatches must be an integer >= 1, not 2.5"),
         ("1f1b", 4, 1, True, "microbatches", "microbatches must be an integer"),
-        ("1f1b", 1024, 1, 10**6, "microbatches", "more than a schedule may have"),
+        ("1f1b", 1024, 1, 10**6, "microbatches", "is too large; at most"),
     ],
 )
 def test_rules(name, pp, vpp, microbatches, key, match):

@@ -76,7 +76,7 @@ def test_mistakes_are_told():
     with pytest.raises(ConfigError, match=f"at most {MOST_CHOICES:,}") as caught:
         load_space(wrong)
     assert caught.value.key == "best_of"
-    with pytest.raises(ConfigError, match="stands on two axes"):
+    with pytest.raises(ConfigError, match="is on two axes"):
         load_space({**SPACE, "best_of": {"cluster.nodes": [1, 2]}})
     with pytest.raises(ConfigError, match=r"best_of\.parallelism\.pp has no values"):
         load_space({**SPACE, "best_of": {"parallelism.pp": []}})

@@ -89,7 +89,7 @@ def test_other_engines_are_not_there(command, dry):
     assert "legal: local, dask" in err
     code, out, err = command("--scheduler", "tcp://host:8786", "--json", *dry)
     assert (code, json.loads(out)["key"]) == (2, "scheduler")
-    assert "only the engine dask has one" in err
+    assert "only engine dask uses one" in err
 
 
 def test_another_sweep_at_that_place(command, tmp_path):

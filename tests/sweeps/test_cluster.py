@@ -248,7 +248,7 @@ def test_a_cluster_without_workers(monkeypatch):
         ("no/such/file.json", "neither an address"),
         ("", "neither an address"),
         (3, "got 3"),
-        (Path(__file__), "no scheduler file"),
+        (Path(__file__), "not a Dask scheduler file"),
     ],
 )
 def test_schedulers_that_are_none(scheduler, told):

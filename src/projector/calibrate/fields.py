@@ -91,7 +91,7 @@ def field_of(device: Device, path: str) -> Field:
     if not positive and math.isfinite(upper):
         return Field(path, prior, float(limits["minimum"]), upper, logarithmic=False)
     if prior <= 0.0:
-        msg = f"fields: {path} is {prior:g}, which is no value to start from; leave it out"
+        msg = f"fields: {path} is {prior:g}, and a fit cannot start from 0; leave it out"
         raise ConfigError(msg, key="fields", value=path, allowed="a field that is not 0")
     lower, upper = max(least, prior / FURTHEST), min(upper, prior * FURTHEST)
     return Field(path, prior, lower, upper, logarithmic=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats
 from projector.calibrate.fields import Field
 from projector.errors import ConfigError
 
@@ -21,7 +21,7 @@ UNSEEN = 1e-6
 
 MAX_EVALUATIONS = 60
 
-Times = Callable[[dict[str, float]], NDArray[np.float64]]
+Times = Callable[[dict[str, float]], Floats]
 """Projected time of every row [s] with these values of fields."""
 
 
@@ -29,15 +29,15 @@ Times = Callable[[dict[str, float]], NDArray[np.float64]]
 class Fit:
     """Where a fit ended."""
 
-    coordinates: NDArray[np.float64]
+    coordinates: Floats
     """Of each field; 0 is the prior."""
-    errors: NDArray[np.float64]
+    errors: Floats
     """Standard error of each coordinate; NaN at a bound or where no row depends on a field."""
-    seen: NDArray[np.bool_]
+    seen: Flags
     """Whether any row depends on a field."""
 
 
-def fit(fields: Sequence[Field], times_s: Times, measured_s: NDArray[np.float64]) -> Fit:
+def fit(fields: Sequence[Field], times_s: Times, measured_s: Floats) -> Fit:
     """Fit fields to rows.
 
     Minimises the soft-L1 loss of log(predicted / measured) / `NOISE`, and of each coordinate
@@ -64,16 +64,16 @@ def fit(fields: Sequence[Field], times_s: Times, measured_s: NDArray[np.float64]
     lower, upper = np.array([field.bounds for field in fields]).T
     log_measured = np.log(measured_s)
 
-    def log_ratio(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_ratio(x: Floats) -> Floats:
         values = {field.path: field.value(float(v)) for field, v in zip(fields, x, strict=True)}
         time_s = times_s(values)
         if not (np.isfinite(time_s) & (time_s > 0.0)).all():
             msg = f"a projected time is not positive with {values}"
             raise ConfigError(msg, key="fields", value=values)
-        ratio: NDArray[np.float64] = np.log(time_s) - log_measured
+        ratio: Floats = np.log(time_s) - log_measured
         return ratio
 
-    def slopes(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def slopes(x: Floats) -> Floats:
         columns = []
         for position in range(len(fields)):
             low, high = x.copy(), x.copy()
@@ -86,7 +86,7 @@ def fit(fields: Sequence[Field], times_s: Times, measured_s: NDArray[np.float64]
     seen = np.abs(slopes(np.clip(np.zeros(len(fields)), lower, upper))).max(axis=0) > UNSEEN
     prior = np.diag(1.0 / spread)
     # The other bounded method stalls where a field starts at its bound, as shares of 0 do.
-    found: Any = least_squares(
+    solution: Any = least_squares(
         lambda x: np.concatenate([log_ratio(x) / NOISE, x / spread]),
         np.zeros(len(fields)),
         lambda x: np.concatenate([slopes(x) / NOISE, prior]),
@@ -95,13 +95,13 @@ def fit(fields: Sequence[Field], times_s: Times, measured_s: NDArray[np.float64]
         loss="soft_l1",
         max_nfev=MAX_EVALUATIONS,
     )
-    free = (found.active_mask == 0) & seen
+    free = (solution.active_mask == 0) & seen
     errors = np.full(len(fields), np.nan)
     if free.any():
-        jacobian = found.jac[:, free]
+        jacobian = solution.jac[:, free]
         degrees = max(1, len(measured_s) - int(free.sum()))
         # The cost counts half of each squared residual.
-        variance = 2.0 * found.cost / degrees
+        variance = 2.0 * solution.cost / degrees
         covariance = variance * np.linalg.inv(jacobian.T @ jacobian)
         errors[free] = np.sqrt(np.diag(covariance))
-    return Fit(np.where(seen, found.x, 0.0), errors, seen)
+    return Fit(np.where(seen, solution.x, 0.0), errors, seen)

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from projector.arrays import Flags
 
 FOLDS = 5
 """Parts of a cross-validation, where there are as many groups."""
 
 
-def folds(groups: Sequence[str], count: int = FOLDS) -> list[NDArray[np.bool_]]:
+def folds(groups: Sequence[str], count: int = FOLDS) -> list[Flags]:
     """Return which rows each fold holds out: whole groups, and about as many rows in each.
 
     Fewer than two groups have no folds.
@@ -29,7 +30,7 @@ def folds(groups: Sequence[str], count: int = FOLDS) -> list[NDArray[np.bool_]]:
     return [np.array([group in chosen for group in groups]) for chosen in members]
 
 
-def held_out(groups: Sequence[str], fraction: float) -> NDArray[np.bool_]:
+def held_out(groups: Sequence[str], fraction: float) -> Flags:
     """Return which rows are put aside: whole groups, up to ``fraction`` of all rows."""
     sizes = Counter(groups)
     limit = fraction * len(groups)

@@ -20,7 +20,7 @@ DEEPEST = 8
 """Profiles that may extend one another."""
 
 DIGEST_DIGITS = 16
-"""Hexadecimal digits of a table's SHA-256 that stand in a profile."""
+"""Hexadecimal digits of a table's SHA-256 that a profile names."""
 
 
 def load_base(name: str) -> Base:
@@ -116,14 +116,14 @@ def check_target(out: str | Path, base: Base, table: str | Path, *, force: bool)
     """Return where the profile goes, or raise `ConfigError` if it must not go there."""
     target = Path(out)
     if target.suffix not in SUFFIXES:
-        msg = f"out: {target} is no name for a profile; it must end in {' or '.join(SUFFIXES)}"
+        msg = f"out: the name of a profile must end in {' or '.join(SUFFIXES)}"
         raise ConfigError(msg, key="out", value=str(target), allowed=list(SUFFIXES))
-    place = target.resolve()
-    if place.is_relative_to(resources.data_dir("hardware").resolve()):
-        msg = f"out: {target} is among the shipped profiles, which are never written"
+    resolved = target.resolve()
+    if resolved.is_relative_to(resources.data_dir("hardware").resolve()):
+        msg = f"out: {target} is a shipped profile; write to another file"
         raise ConfigError(msg, key="out", value=str(target), allowed="a file elsewhere")
-    if place in {file.resolve() for file in (*base.files, Path(table))}:
-        msg = f"out: {target} is what the calibration reads"
+    if resolved in {file.resolve() for file in (*base.files, Path(table))}:
+        msg = f"out: {target} is an input of the calibration"
         raise ConfigError(msg, key="out", value=str(target), allowed="a new file")
     if target.exists() and not force:
         raise _taken(target)
@@ -164,10 +164,10 @@ def _nested(
 ) -> dict[str, Any]:
     """Return a mapping that sets one field; a list is written whole, each item as it was."""
     if parts[0] != "gemm_tiles":
-        found: dict[str, Any] = dict(entry)
+        nested: dict[str, Any] = dict(entry)
         for name in reversed(parts):
-            found = {name: found}
-        return found
+            nested = {name: nested}
+        return nested
     tiles = data.get("gemm_tiles")
     if tiles is None:
         tiles = [

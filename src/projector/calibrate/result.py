@@ -82,18 +82,18 @@ class Calibration:
     @property
     def warnings(self) -> list[str]:
         """What speaks against using the profile."""
-        found = []
+        warnings = []
         for field in self.fields:
             if not field.seen:
-                found.append(f"{field.field}: no row depends on it; it is left as it is")
+                warnings.append(f"{field.field}: no row depends on it; it is left as it is")
             elif field.bound:
-                found.append(f"{field.field}: the fit ended at its {field.bound} bound")
+                warnings.append(f"{field.field}: the fit ended at its {field.bound} bound")
         if self.cross_validation is None:
-            found.append("all rows are of one group, so nothing could be held out")
+            warnings.append("all rows are of one group, so nothing could be held out")
         judged = self.holdout or self.cross_validation
         if judged is not None and judged.after.median_ape >= judged.before.median_ape:
-            found.append("rows that were held out do not improve: the fit does not carry over")
-        return found
+            warnings.append("rows that were held out do not improve: the fit does not carry over")
+        return warnings
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``--json`` prints."""

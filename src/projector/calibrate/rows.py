@@ -71,7 +71,7 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
     kind = kind_of(kind_name)
     how = _KINDS.get(kind.name)
     if how is None or kind.read is None:
-        msg = f"{kind_name} tables calibrate nothing; use one of {', '.join(_KINDS)}"
+        msg = f"{kind_name} tables cannot be calibrated to; use one of {', '.join(_KINDS)}"
         raise ConfigError(msg, key="kind", value=kind_name, allowed=list(_KINDS))
     table = Table(path, kind.columns, kind.name)
     rows: list[Row] = []
@@ -86,20 +86,20 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
     readings = kind.read(rows)
     left_out.update(readings.failures)
     if not readings.positions:
-        found = sorted({name for name in names.values() if name})
-        has = f"it has {', '.join(found)}" if found else "it names no device we know"
-        if device in found:
+        devices = sorted({name for name in names.values() if name})
+        has = f"it has {', '.join(devices)}" if devices else "it names no device we know"
+        if device in devices:
             has = "; ".join(why for why in left_out if why != ANOTHER_DEVICE)
         msg = f"device: {path} has no row that {device} can be fitted to ({has})"
-        raise ConfigError(msg, key="device", value=device, allowed=found)
-    kept = [rows[position] for position in readings.positions]
+        raise ConfigError(msg, key="device", value=device, allowed=devices)
+    used = [rows[position] for position in readings.positions]
     return Rows(
         kind=kind.name,
         table=Path(path).name,
         digest=_digest(Path(path)),
         readings=readings,
-        groups=tuple(how.group(row) for row in kept),
-        fields=how.fields(shipped, kept),
+        groups=tuple(how.group(row) for row in used),
+        fields=how.fields(shipped, used),
         left_out=dict(left_out.most_common()),
     )
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats
 from projector.calibrate.fields import Field, changed, field_of
 from projector.calibrate.fit import Fit, fit
 from projector.calibrate.folds import folds, held_out
@@ -57,7 +57,7 @@ def calibrate(
     chosen = [field_of(base.profile, name) for name in dict.fromkeys(fields or rows.fields)]
     aside = held_out(rows.groups, holdout)
     if holdout > 0.0 and not aside.any():
-        msg = f"holdout: no group is as small as {holdout:g} of the {len(rows.groups)} rows"
+        msg = f"holdout: every group is larger than {holdout:g} of the {len(rows.groups)} rows"
         raise ConfigError(msg, key="holdout", value=holdout, allowed="a larger share")
     used = int((~aside).sum())
     if used < len(chosen):
@@ -72,7 +72,7 @@ class _Calibrator:
         self._measured_s = rows.readings.measured_s
         self._before_s = self._times_s({})
 
-    def run(self, aside: NDArray[np.bool_]) -> Calibration:
+    def run(self, aside: Flags) -> Calibration:
         """Fit all rows that are not put aside, and again without each fold of them."""
         rows = self._rows
         used = ~aside
@@ -106,18 +106,20 @@ class _Calibrator:
             left_out=rows.left_out,
         )
 
-    def _times_s(self, values: dict[str, float]) -> NDArray[np.float64]:
+    def _times_s(self, values: dict[str, float]) -> Floats:
         device = changed(self._base.profile, values)
         return self._rows.readings.times_s(lambda _: device)
 
-    def _fit(self, used: NDArray[np.bool_]) -> Fit:
+    def _fit(self, used: Flags) -> Fit:
         return fit(self._fields, lambda values: self._times_s(values)[used], self._measured_s[used])
 
-    def _values(self, found: Fit) -> dict[str, float]:
+    def _values(self, solution: Fit) -> dict[str, float]:
         """Return the values as they are written, of the fields that some row sees."""
         return {
             field.path: field.rounded(float(x))
-            for field, x, seen in zip(self._fields, found.coordinates, found.seen, strict=True)
+            for field, x, seen in zip(
+                self._fields, solution.coordinates, solution.seen, strict=True
+            )
             if seen
         }
 
@@ -126,7 +128,7 @@ class _Calibrator:
         seen = bool(whole.seen[i])
         value = field.rounded(x) if seen else field.prior
         error = float(whole.errors[i]) * field.slope(x)
-        spread = [each[field.path] for each in others if field.path in each] if seen else []
+        spread = [values[field.path] for values in others if field.path in values] if seen else []
         bound = {field.lower: "lower", field.upper: "upper"}.get(value, "") if seen else ""
         return Fitted(
             field=field.path,
@@ -139,7 +141,7 @@ class _Calibrator:
             seen=seen,
         )
 
-    def _change(self, which: NDArray[np.bool_], after_s: NDArray[np.float64]) -> Change:
+    def _change(self, which: Flags, after_s: Floats) -> Change:
         measured_s = self._measured_s[which]
         groups = Counter(
             group for group, chosen in zip(self._rows.groups, which, strict=True) if chosen
@@ -148,7 +150,7 @@ class _Calibrator:
         return Change(int(which.sum()), len(groups), before, _errors(after_s[which] / measured_s))
 
 
-def _errors(ratio: NDArray[np.float64]) -> Errors:
+def _errors(ratio: Floats) -> Errors:
     error = np.abs(ratio - 1.0)
     return Errors(
         median_ape=float(np.median(error)),

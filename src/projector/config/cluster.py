@@ -150,8 +150,8 @@ class ClusterConfig(Config):
             base = load_network(network.get("extends", usual), key="network").model_dump(
                 exclude={"sources"}
             )
-            own = {key: value for key, value in network.items() if key != "extends"}
-            network = load_network({**base, **own}, key="network")
+            stated = {key: value for key, value in network.items() if key != "extends"}
+            network = load_network({**base, **stated}, key="network")
         elif not isinstance(network, Network):
             network = load_network(network or usual, key="network")
         filled["network"] = network
@@ -163,7 +163,7 @@ class ClusterConfig(Config):
     @classmethod
     def _clock_is_plausible(cls, value: float | None) -> float | None:
         if value is not None and value < 1:
-            msg = f"a clock of {value} MHz is no clock"
+            msg = f"gpu_clock_mhz must be at least 1, got {value}"
             raise ValueError(msg)
         return value
 

@@ -1,7 +1,7 @@
 """One accelerator: what its datasheet, microbenchmarks and libraries say about it.
 
 Rates are decimal (1 TB/s = 1e12 bytes/s), capacities binary. In a device file every number
-stands beside its source, ``{value: 304, source: name}``, where ``name`` is a key of the file's
+is given with its source, ``{value: 304, source: name}``, where ``name`` is a key of the file's
 ``sources`` table or free text; in a user's own file or override a bare number will do.
 """
 
@@ -45,7 +45,7 @@ STALE_PEAK = 0.15
 
 
 class Sourced(Config):
-    """Configuration whose numbers may stand beside their source: ``{value, source, note}``."""
+    """Configuration whose numbers may be given with their source: ``{value, source, note}``."""
 
     sources: dict[str, str] = Field(default_factory=dict)
     """Where each number comes from, by dotted field."""
@@ -56,15 +56,15 @@ class Sourced(Config):
         if not isinstance(data, Mapping):
             return data
         table = data.get("sources") or {}
-        found: dict[str, str] = {}
+        noted: dict[str, str] = {}
         body = {
-            str(name): _strip(value, str(name), table, found)
+            str(name): _strip(value, str(name), table, noted)
             for name, value in data.items()
             if name not in {"sources", "extends"}
         }
         fields = cls.model_fields
         known = {key: text for key, text in table.items() if key in fields or "." in key}
-        return {**body, "sources": {**known, **found}}
+        return {**body, "sources": {**known, **noted}}
 
 
 class Device(Sourced):
@@ -119,7 +119,7 @@ class Device(Sourced):
     """L2 read bandwidth of the whole device at ``peak_clock_mhz``."""
 
     mall_mib: NotNegative = 0.0
-    """Memory-side cache (Infinity Cache); 0 where there is none."""
+    """Memory-side cache (Infinity Cache); 0 without one."""
 
     mall_tb_per_s: NotNegative = 0.0
     """Bandwidth of the memory-side cache."""
@@ -305,7 +305,7 @@ class Device(Sourced):
     def _check_power(self, power: Power) -> None:
         cap_w = self.tdp_w * min(power.loaded_share, power.short_share)
         if power.idle_w >= cap_w:
-            msg = f"power.idle_w ({power.idle_w:g}) leaves nothing of the cap ({cap_w:g} W)"
+            msg = f"power.idle_w ({power.idle_w:g}) must be below the cap ({cap_w:g} W)"
             raise ConfigError(msg, key="power.idle_w", value=power.idle_w, allowed=f"< {cap_w:g}")
 
     @property
@@ -454,15 +454,15 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _strip(value: Any, path: str, table: Mapping[str, str], found: dict[str, str]) -> Any:
+def _strip(value: Any, path: str, table: Mapping[str, str], sources: dict[str, str]) -> Any:
     """Replace every ``{value, source}`` below ``value`` by its value, noting the source."""
     if isinstance(value, Mapping):
         if "value" in value and value.keys() <= {"value", "source", "note"}:
             text = str(table.get(str(value.get("source")), value.get("source") or "unsourced"))
             note = f" ({value['note']})" if value.get("note") else ""
-            found[path] = f"{text}{note}"
+            sources[path] = f"{text}{note}"
             return value["value"]
-        return {key: _strip(item, f"{path}.{key}", table, found) for key, item in value.items()}
+        return {key: _strip(item, f"{path}.{key}", table, sources) for key, item in value.items()}
     if isinstance(value, list):
-        return [_strip(item, f"{path}.{i}", table, found) for i, item in enumerate(value)]
+        return [_strip(item, f"{path}.{i}", table, sources) for i, item in enumerate(value)]
     return value

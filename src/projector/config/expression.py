@@ -1,7 +1,7 @@
 """Expressions over the fields of a job, as constraints and derived axes use them.
 
-Python's own syntax, of which arithmetic, comparisons, ``and``, ``or``, ``not``, ``in``,
-``A if C else B`` and a few functions are known. Nothing else is compiled, so nothing else can run.
+A subset of Python's syntax: arithmetic, comparisons, ``and``, ``or``, ``not``, ``in``,
+``A if C else B`` and a few functions. Nothing else is compiled, so nothing else can run.
 """
 
 import ast
@@ -38,7 +38,7 @@ class Expression:
     """An expression, compiled once; see the module for what it may say."""
 
     def __init__(self, text: Any, key: str) -> None:
-        """Compile ``text``; ``key`` is where it stands, for errors.
+        """Compile ``text``; ``key`` names its position in errors.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Expression:
             )
         if not known:
             msg = (
-                f"{self.text!r} uses {type(node).__name__}, which expressions do not know; they "
+                f"{self.text!r} uses {type(node).__name__}, which expressions do not support; they "
                 f"have arithmetic, comparisons, and, or, not, in, if-else, {', '.join(FUNCTIONS)}"
             )
             raise ConfigError(msg, key=self.key, value=self.text, allowed=list(FUNCTIONS))
@@ -109,7 +109,7 @@ class Expression:
 
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"{self.text!r} reads {name!r}, which is no field of the job{hint}"
+            msg = f"{self.text!r} reads {name!r}, but the job has no such field{hint}"
             raise ConfigError(msg, key=self.key, value=name, allowed=sorted(known)[:40])
 
 

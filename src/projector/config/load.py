@@ -123,10 +123,10 @@ class Variants:
                 self._sections[key] = self.section(name, fields)
             except ConfigError as error:
                 self._sections[key] = error
-        found = self._sections[key]
-        if isinstance(found, ConfigError):
-            raise found
-        return found
+        section = self._sections[key]
+        if isinstance(section, ConfigError):
+            raise section
+        return section
 
 
 def _check_arguments(source: Any, overrides: Any) -> None:
@@ -149,7 +149,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        msg = f"{text!r} is no override; write key=value, for example parallelism.tp=4"
+        msg = f"{text!r} is not an override; write key=value, for example parallelism.tp=4"
         raise ConfigError(msg, key=text, allowed="key=value")
     return key.strip(), parse_yaml(value, name=key) if value.strip() else value
 
@@ -200,13 +200,13 @@ def _cluster_data(job: Job, stated: dict[str, Any], overrides: Mapping[str, Any]
     The usual network of the device and its devices of a node are not taken for stated.
     """
     device, network = job.cluster.device, job.cluster.network
-    kept = dict(stated)
+    data = dict(stated)
     other = overrides.get("cluster.device", overrides.get("cluster.gpu", device))
     if other is not device and network == load_network(device.network):
-        del kept["network"]
+        del data["network"]
         if job.cluster.gpus_per_node == network.gpus_per_node:
-            kept.pop("gpus_per_node", None)
-    return kept
+            data.pop("gpus_per_node", None)
+    return data
 
 
 def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -259,11 +259,11 @@ _SHORT_FORMS = {
     "cluster.device": "extends",
     "cluster.network": "extends",
 }
-"""Sections that may be given by one word, and the field that word stands for."""
+"""Sections that may be given by one word, and the field that the word sets."""
 
 
 def _expand(path: str, child: Any) -> Any:
-    """Return the mapping that a section stands for, so that one of its fields can be set."""
+    """Return a section as a mapping, so that one of its fields can be set."""
     if child is None:
         return {}
     if path == "model":

@@ -128,7 +128,7 @@ class ModelConfig(Config):
     """Width of one head; none given means hidden_size / num_attention_heads."""
 
     vocab_size: Extent
-    """Rows of the vocabulary as the model has them; there is no default."""
+    """Rows of the vocabulary as the model has them; without a default."""
 
     make_vocab_size_divisible_by: Extent | None = None
     """Pad the vocabulary to a multiple of this times TP, as Megatron does; none pads nothing."""

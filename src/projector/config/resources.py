@@ -78,9 +78,9 @@ def find(kind: str, name: str, *, key: str) -> Path:
     ConfigError
         If there is none; the message lists the nearest names.
     """
-    found = index(kind).get(normalise(name))
-    if found is not None and _is_name(kind, name):
-        return found
+    path = index(kind).get(normalise(name))
+    if path is not None and _is_name(kind, name):
+        return path
     names = shipped(kind)
     candidates = {normalise(stem): stem for stem in names}
     candidates |= {alias: path.stem for alias, path in index(kind).items()}

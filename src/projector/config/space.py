@@ -17,13 +17,13 @@ from projector.errors import ConfigError
 
 KEYS = ("base", "axes", "best_of", "constraints")
 KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
-"""How an axis may give its values, where it is no list; see `_values`."""
+"""How an axis may give its values instead of a list; see `_values`."""
 
 MOST_VALUES = 1_000_000
 """Values of one axis."""
 
 LARGEST_NUMBER = 1e300
-"""Numbers from which axes are made are smaller; infinity and what is no number are none."""
+"""Numbers from which axes are made must be smaller; infinity and NaN are refused."""
 
 MOST_CHOICES = 1 << 17
 """Combinations of which the best is kept; they are evaluated together."""
@@ -80,15 +80,15 @@ class Space:
         return f"Space({self.size:,} points: {axes}; {len(self.constraints)} constraints)"
 
     def places(self, index: int) -> list[int]:
-        """Return where point ``index``, from 0 on, stands on each axis."""
+        """Return the position of point ``index``, from 0 on, on each axis."""
         if not 0 <= index < self.size:
             msg = f"point {index} of a space of {self.size}"
             raise IndexError(msg)
-        places = []
+        positions = []
         for axis in reversed(self.axes):
-            index, place = divmod(index, len(axis.points))
-            places.append(place)
-        return places[::-1]
+            index, position = divmod(index, len(axis.points))
+            positions.append(position)
+        return positions[::-1]
 
     def overrides(self, index: int) -> dict[str, Any]:
         """Return dotted field -> value of point ``index``, from 0 on.
@@ -100,13 +100,13 @@ class Space:
         """
         return self.overrides_at(dict(enumerate(self.places(index))), self.derived)
 
-    def overrides_at(self, places: Mapping[int, int], derived: Iterable[str]) -> dict[str, Any]:
-        """Return dotted field -> value where some axes stand at some places.
+    def overrides_at(self, positions: Mapping[int, int], derived: Iterable[str]) -> dict[str, Any]:
+        """Return dotted field -> value at positions of some axes.
 
         Parameters
         ----------
-        places : mapping
-            Number of an axis -> place on it.
+        positions : mapping
+            Number of an axis -> position on it.
         derived : iterable of str
             Computed fields to add; `axes_of` says which axes they need.
 
@@ -115,15 +115,17 @@ class Space:
         ConfigError
             If a computed field cannot be computed.
         """
-        found: dict[str, Any] = {}
-        for number, place in sorted(places.items()):
+        overrides: dict[str, Any] = {}
+        for number, position in sorted(positions.items()):
             axis = self.axes[number]
-            found.update(zip(axis.fields, axis.points[place], strict=True))
+            overrides.update(zip(axis.fields, axis.points[position], strict=True))
         for field in derived:
             expression = self.derived[field]
-            found[field] = expression(self._read(expression, found))
+            overrides[field] = expression(self._read(expression, overrides))
         # A whole device or model goes before changes of its fields.
-        return {field: found[field] for field in sorted(found, key=self._depths.__getitem__)}
+        return {
+            field: overrides[field] for field in sorted(overrides, key=self._depths.__getitem__)
+        }
 
     def axes_of(self, fields: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return the axes that the values of some fields depend on, and their computed fields.
@@ -142,7 +144,7 @@ class Space:
             for field, expression in self.derived.items():
                 if field == name or field.startswith(f"{name}.") or name.startswith(f"{field}."):
                     derived.add(field)
-                    further |= {self._names.get(each, each) for each in expression.names}
+                    further |= {self._names.get(used, used) for used in expression.names}
             for number, axis in enumerate(self.axes):
                 if name in axis.fields or any(
                     field.partition(".")[0] == section
@@ -200,10 +202,10 @@ class Space:
         if any(changed in overrides for changed in _around(field, self.fields)):
             # Another model or device brings its own fields along.
             section = field.partition(".")[0]
-            own = {
+            of_section = {
                 key: value for key, value in overrides.items() if key.partition(".")[0] == section
             }
-            return flat_fields(load_job(self.base, own))[field]
+            return flat_fields(load_job(self.base, of_section))[field]
         return self._base[field]
 
     def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
@@ -244,8 +246,8 @@ class Space:
                 {"fields": list(axis.fields), "points": [list(point) for point in axis.points]}
                 for axis in self.axes
             ],
-            "derived": {field: each.text for field, each in self.derived.items()},
-            "constraints": [each.text for each in self.constraints],
+            "derived": {field: expression.text for field, expression in self.derived.items()},
+            "constraints": [constraint.text for constraint in self.constraints],
             **({"best_of": list(self._searched_fields)} if self.searched else {}),
         }
 
@@ -264,7 +266,7 @@ class Space:
 @lru_cache(maxsize=1024)
 def _around(field: str, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of some fields that another field is a part of."""
-    return tuple(each for each in fields if field.startswith(f"{each}."))
+    return tuple(outer for outer in fields if field.startswith(f"{outer}."))
 
 
 def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
@@ -314,8 +316,8 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
     _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *fields], base)
     constraints = [
-        Expression(text, f"constraints[{place}]")
-        for place, text in enumerate(_list(data.get("constraints") or [], "constraints"))
+        Expression(text, f"constraints[{number}]")
+        for number, text in enumerate(_list(data.get("constraints") or [], "constraints"))
     ]
     known = {*readable_names(flat), *flat, *DERIVED}
     for expression in (*derived.values(), *constraints):
@@ -349,8 +351,8 @@ def readable_names(flat: Mapping[str, Any]) -> dict[str, str]:
         short.setdefault(field.rpartition(".")[2], []).append(field)
     names = {}
     for name, fields in short.items():
-        near = [each for each in fields if each.count(".") == 1]
-        first = [each for each in near if each.startswith(("parallelism.", "training."))]
+        near = [dotted for dotted in fields if dotted.count(".") == 1]
+        first = [dotted for dotted in near if dotted.startswith(("parallelism.", "training."))]
         for candidates in (fields, near, first):
             if len(candidates) == 1:
                 names[name] = candidates[0]
@@ -390,7 +392,7 @@ def _list(value: Any, key: str) -> list[Any]:
 def _derived(fields: tuple[str, ...], given: Mapping[str, Any], where: str) -> Expression:
     key = f"{where}.{fields[0]}"
     if len(fields) > 1 or len(given) > 1:
-        msg = f"{key}: an expression computes one field and stands alone"
+        msg = f"{key}: an expression computes one field and must be the only key"
         raise ConfigError(msg, key=key, value=dict(given))
     return Expression(given["expression"], key)
 
@@ -439,7 +441,7 @@ def _values(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], key: s
     if kind == "scale":
         value = flat.get(fields[0])
         if len(fields) > 1 or isinstance(value, bool) or not isinstance(value, int | float):
-            msg = f"{key}: scale multiplies a number of the base job, which has {value!r} there"
+            msg = f"{key}: scale needs a number in the base job, which has {value!r}"
             raise ConfigError(msg, key=key, value=value, allowed="a number")
         whole = isinstance(value, int)
         return [round(value * factor) if whole else value * factor for factor in numbers]
@@ -465,12 +467,12 @@ def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
         msg = f"{key} has {count:,} values, more than an axis may have"
         raise ConfigError(msg, key=key, value=count, allowed=MOST_VALUES)
     if kind == "range":
-        return [first + place * third for place in range(count)]
+        return [first + step * third for step in range(count)]
     if count == 1:
         return [first]
     ratio = last / first
     # The ends exactly, whatever the rounding between them.
-    inner = [first * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
+    inner = [first * ratio ** (step / (count - 1)) for step in range(1, count - 1)]
     return [first, *inner, last]
 
 
@@ -490,10 +492,10 @@ def _check_order(derived: Mapping[str, Expression], names: Mapping[str, str]) ->
 
 
 def _check_fields(fields: list[str], base: Job) -> None:
-    """Refuse a field that stands twice or that a job does not have, naming the nearest."""
-    for place, field in enumerate(fields):
-        if field in fields[:place]:
-            msg = f"axes: {field} stands on two axes"
+    """Refuse a field that is listed twice or that a job does not have, naming the nearest."""
+    for position, field in enumerate(fields):
+        if field in fields[:position]:
+            msg = f"axes: {field} is on two axes"
             raise ConfigError(msg, key=f"axes.{field}")
         if not _has_field(base, field):
             import difflib

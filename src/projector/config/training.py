@@ -171,8 +171,8 @@ class TrainingConfig(Config):
     """Pipeline schedule; auto is 1F1B, interleaved when vpp > 1."""
 
     zero_bubble_max_pending_backward: PositiveInt | None = None
-    """Microbatches whose activations a planned schedule lets a rank hold; none given means as many
-    as the device has room for."""
+    """Microbatches whose activations a planned schedule lets a rank hold; by default
+    as many as the device has room for."""
 
     optimizer_post_validation: bool = False
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
@@ -218,7 +218,7 @@ class TrainingConfig(Config):
             return {"granularity": "none"}
         if isinstance(value, str):
             if value not in {"none", "selective", "full"}:
-                msg = f"recompute is none, selective, full or a mapping, got {value!r}"
+                msg = f"recompute must be none, selective, full or a mapping, got {value!r}"
                 raise ConfigError(msg, value=value, allowed=["none", "selective", "full"])
             return {"granularity": value}
         if (

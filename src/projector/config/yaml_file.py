@@ -41,7 +41,8 @@ def read_text(path: str | Path, *, key: str = "config") -> str:
             msg = f"{path} is a directory, not a file"
             raise ConfigError(msg, key=key, value=str(path), allowed="a YAML file")
         if path.stat().st_size > MAX_FILE_BYTES:
-            msg = f"{path} is larger than {MAX_FILE_BYTES // 1024**2} MiB; this is no configuration"
+            size = f"{MAX_FILE_BYTES // 1024**2} MiB"
+            msg = f"{path} is larger than {size}, too large for a configuration"
             raise ConfigError(msg, key=key, value=str(path), allowed="a YAML file")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -70,7 +71,9 @@ def parse_yaml(text: str, *, name: str = "<text>") -> Any:
             if node is None:
                 return None
             if _expanded_size(node) > MAX_NODES:
-                msg = f"{name} expands to more than {MAX_NODES} values; this is no configuration"
+                msg = (
+                    f"{name} expands to more than {MAX_NODES} values, too many for a configuration"
+                )
                 raise ConfigError(msg, key=name, allowed="a document without nested aliases")
             return loader.construct_document(node)
         finally:
@@ -112,7 +115,7 @@ def base_of(data: dict[str, Any], path: str | Path) -> Any:
     Parameters
     ----------
     data : dict
-        The mapping that stands in the file, changed in place.
+        The mapping of the file, changed in place.
     path : str or Path
         The file.
 

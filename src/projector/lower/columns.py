@@ -142,7 +142,7 @@ class SectionColumns(Generic[S]):
             values = np.full(len(self.index), column[0])
         else:
             values = column.take(self.index, axis=0)
-        # What several read nobody may write.
+        # A shared column is read-only.
         values.setflags(write=False)
         return values
 

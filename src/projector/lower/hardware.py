@@ -5,8 +5,8 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
@@ -35,10 +35,10 @@ _STAND_INS = {
 
 def device_records(
     clusters: Sequence[ClusterConfig],
-) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+) -> tuple[Records, Ints]:
     """Return one record for each distinct device and clock, and each row's index."""
     keys: dict[tuple[int, float | None], int] = {}
-    records: list[NDArray[np.void]] = []
+    records: list[Records] = []
     index = np.empty(len(clusters), np.int64)
     for row, cluster in enumerate(clusters):
         key = (id(cluster.device), cluster.gpu_clock_mhz)
@@ -56,7 +56,7 @@ def device_record(
     *,
     gemm_library: str = "default",
     run: Run = "training",
-) -> NDArray[np.void]:
+) -> Records:
     """Convert one device.
 
     Parameters
@@ -170,8 +170,8 @@ def tile_row(device: Device, tile: GemmTile) -> tuple[float, ...]:
     """Return one row of a device record's ``tiles``."""
     cluster, units = tile.cluster_m * tile.cluster_n, device.compute_units
     if cluster > 1:
-        total, ends = sum(device.gpc_units) or units, accumulate(device.gpc_units or (units,))
-        bounds = [0, *(end * units // total for end in ends)]
+        total, unit_ends = sum(device.gpc_units) or units, accumulate(device.gpc_units or (units,))
+        bounds = [0, *(end * units // total for end in unit_ends)]
         filled = sum((end - begin) // cluster for begin, end in pairwise(bounds)) * cluster
         # A device smaller than one cluster runs it all the same, unit after unit.
         units = max(filled, 1)
@@ -216,7 +216,7 @@ def expert_kernels(device: Device, name: str, release: str = "") -> ExpertKernel
 
 def grouped_record(
     device: Device, dtype: str, kernels: ExpertKernels, clock_mhz: float | None = None
-) -> NDArray[np.void]:
+) -> Records:
     """Convert what grouped GEMMs of one kind need of a device; ``dtype`` is native to it.
 
     Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
@@ -331,7 +331,7 @@ def domain_gpus(cluster: ClusterConfig) -> int:
     return network.scale_up_gpus
 
 
-def fabric_record(cluster: ClusterConfig) -> NDArray[np.void]:
+def fabric_record(cluster: ClusterConfig) -> Records:
     """Convert the links of one cluster.
 
     Returns

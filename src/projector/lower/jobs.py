@@ -5,17 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Ints
 from projector.config.device import Device
 from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.sections import CP_TYPES
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
 """Types that Q, K and V of a training job may have."""
@@ -131,7 +128,7 @@ class Rule(NamedTuple):
     broken: Callable[[JobBatch, JobColumns], Flags]
     """Returns bool[jobs]."""
     error: Callable[[Job], ConfigError]
-    """Returns what to say of a job that breaks it."""
+    """Returns the message for a job that breaks it."""
 
 
 def _heads(batch: JobBatch, columns: JobColumns) -> Flags:
@@ -158,7 +155,7 @@ def _key_heads_error(job: Job) -> ConfigError:
         if groups % value == 0 or value % groups == 0
     ]
     text = (
-        f"tp ({tp}) neither divides num_query_groups ({groups}) nor is a multiple; "
+        f"tp ({tp}) must divide num_query_groups ({groups}) or be a multiple of it; "
         f"legal: {_list(legal)}"
     )
     return _error("parallelism.tp", tp, text, legal)
@@ -385,11 +382,11 @@ def _attention_error(job: Job) -> ConfigError:
     if name in device.attention_kernels:
         types = ", ".join(device.attention_kernels[name].dtypes)
         text = (
-            f"attention kernel {name!r} of {device.name} takes {types} alone, and training has Q, "
-            f"K and V in 16 or 32 bits; legal: {_list(legal)}"
+            f"attention kernel {name!r} of {device.name} supports only {types}, but training has "
+            f"Q, K and V in 16 or 32 bits; legal: {_list(legal)}"
         )
     else:
-        text = f"{device.name} describes no attention kernel {name!r}; it has {_list(legal)}"
+        text = f"{device.name} has no attention kernel {name!r}; it has {_list(legal)}"
     return _error("training.attention_kernel", name, text, legal)
 
 
@@ -425,4 +422,4 @@ RULES: tuple[Rule, ...] = (
     Rule(_precision, _precision_error),
     Rule(_attention, _attention_error),
 )
-"""Every rule that spans sections, in the order in which a job is told what it breaks."""
+"""Every rule that spans sections; the first broken rule is reported."""

@@ -366,7 +366,7 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
         lambda c: _loss(c.software.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
     )
     unfused_loss = _cluster.ints(
-        lambda c: _loss(c.software.unfused_loss), "mixed", "The same of separate operators."
+        lambda c: _loss(c.software.unfused_loss), "mixed", "The same for separate operators."
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")

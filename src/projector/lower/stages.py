@@ -294,10 +294,10 @@ def _check_layout(slots: list[_Slot], num_layers: int, split: LayerSplit, mtp: i
     placed = sum(slot.layers for slot in slots)
     if placed != num_layers:
         _refuse_layout(f"places {placed} layers, the model has {num_layers}", text)
-    for name, where, ends in (("E", 0, "first"), ("L", -1, "last")):
+    for name, where, end_name in (("E", 0, "first"), ("L", -1, "last")):
         flags = [slot.embedding if name == "E" else slot.head for slot in slots]
         if sum(flags) != 1 or not flags[where]:
-            _refuse_layout(f"must have exactly one {name}, on the {ends} stage", text)
+            _refuse_layout(f"must have exactly one {name}, on the {end_name} stage", text)
     modules = sum(slot.mtp for slot in slots)
     if modules != mtp:
         _refuse_layout(f"places {modules} MTP modules, the model trains {mtp}", text)

@@ -173,7 +173,7 @@ class WorkloadColumn:
         return values if self.where is None else values * self.where(pieces)
 
 
-def _every(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+def _shared(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
     return WorkloadColumn(read, unit, meaning)
 
 
@@ -203,54 +203,54 @@ class WorkloadColumns:
         """Return the number of workloads."""
         return len(self.rows)
 
-    kind = _every(lambda p: p.kinds["kind"], "code", "A `Kind`.")
-    device = _every(lambda p: p.device, "row", "Of the table of devices.")
-    fabric = _every(lambda p: p.fabric, "row", "Of the table of fabrics.")
+    kind = _shared(lambda p: p.kinds["kind"], "code", "A `Kind`.")
+    device = _shared(lambda p: p.device, "row", "Of the table of devices.")
+    fabric = _shared(lambda p: p.fabric, "row", "Of the table of fabrics.")
 
     # Batch, sequence and the degrees that divide them.
-    micro_batch = _every(lambda p: p.jobs.micro_batch, "sequences", "Of a microbatch.")
-    seq = _every(lambda p: p.jobs.seq, "tokens", "Of a sequence.")
-    tp = _every(lambda p: p.jobs.tp, "ranks", "Tensor parallelism.")
-    cp = _every(lambda p: p.jobs.cp, "ranks", "Context parallelism.")
+    micro_batch = _shared(lambda p: p.jobs.micro_batch, "sequences", "Of a microbatch.")
+    seq = _shared(lambda p: p.jobs.seq, "tokens", "Of a sequence.")
+    tp = _shared(lambda p: p.jobs.tp, "ranks", "Tensor parallelism.")
+    cp = _shared(lambda p: p.jobs.cp, "ranks", "Context parallelism.")
     ep = _experts(lambda p: p.jobs.ep, "ranks", "Expert parallelism.")
     etp = _experts(lambda p: p.jobs.etp, "ranks", "Tensor parallelism of experts.")
-    tp_local = _every(lambda p: p.jobs.tp_local, "ranks", "Of TP in one scale-up domain.")
-    cp_local = _every(lambda p: p.jobs.cp_local, "ranks", "Of CP in one.")
+    tp_local = _shared(lambda p: p.jobs.tp_local, "ranks", "Of TP in one scale-up domain.")
+    cp_local = _shared(lambda p: p.jobs.cp_local, "ranks", "Of CP in one.")
     ep_local = _experts(
         lambda p: local_members(p.jobs.ep, p.jobs.etp, p.jobs.domain), "ranks", "Of EP in one."
     )
     etp_local = _experts(
         lambda p: local_members(p.jobs.etp, 1, p.jobs.domain), "ranks", "Of the experts' TP in one."
     )
-    domain = _every(lambda p: p.jobs.domain, "devices", "Of one scale-up domain.")
-    sequence_parallel = _every(
+    domain = _shared(lambda p: p.jobs.domain, "devices", "Of one scale-up domain.")
+    sequence_parallel = _shared(
         lambda p: p.split.splits_sequence, "flag", "Norms and residuals are divided over TP."
     )
 
     # Architecture.
-    hidden = _every(lambda p: p.model.hidden, "elements", "Width of the residual stream.")
+    hidden = _shared(lambda p: p.model.hidden, "elements", "Width of the residual stream.")
     ffn = WorkloadColumn(
         lambda p: p.model.ffn, "elements", "Inner width of the MLP.", lambda p: p.is_dense
     )
-    gated = _every(lambda p: p.model.gated, "flag", "Whether an MLP has a gate projection.")
-    mlp_bias = _every(lambda p: p.model.mlp_bias, "flag", "Whether its projections have a bias.")
-    heads = _every(lambda p: p.model.heads, "heads", "Query heads.")
-    key_heads = _every(
+    gated = _shared(lambda p: p.model.gated, "flag", "Whether an MLP has a gate projection.")
+    mlp_bias = _shared(lambda p: p.model.mlp_bias, "flag", "Whether its projections have a bias.")
+    heads = _shared(lambda p: p.model.heads, "heads", "Query heads.")
+    key_heads = _shared(
         lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups),
         "heads",
         "Key and value heads of the attention kernel.",
     )
     d_qk = _layer(lambda p: p.model.d_qk, "elements", "Width of a query or key head.")
     d_v = _layer(lambda p: p.model.d_v, "elements", "Width of a value head.")
-    rope = _every(lambda p: p.model.rope, "flag", "Rotates Q and K.")
-    attention_bias = _every(lambda p: p.model.attention_bias, "code", "Of `ATTENTION_BIASES`.")
-    qk_norm = _every(lambda p: p.model.qk_norm, "code", "Of `QK_NORMS`.")
-    sinks = _every(lambda p: p.model.sinks, "flag", "Has one sink logit a head.")
-    window = _every(
+    rope = _shared(lambda p: p.model.rope, "flag", "Rotates Q and K.")
+    attention_bias = _shared(lambda p: p.model.attention_bias, "code", "Of `ATTENTION_BIASES`.")
+    qk_norm = _shared(lambda p: p.model.qk_norm, "code", "Of `QK_NORMS`.")
+    sinks = _shared(lambda p: p.model.sinks, "flag", "Has one sink logit a head.")
+    window = _shared(
         lambda p: p.model.window * p.kinds["windowed"], "tokens", "Keys it sees; 0 is all."
     )
-    norm_parameters = _every(lambda p: p.model.norm_parameters, "vectors", "Scale, and shift.")
-    norms = _every(lambda p: p.model.norms, "norms", "On the residual path of a layer.")
+    norm_parameters = _shared(lambda p: p.model.norm_parameters, "vectors", "Scale, and shift.")
+    norms = _shared(lambda p: p.model.norms, "norms", "On the residual path of a layer.")
     mla = _layer(lambda p: p.model.is_mla, "flag", "Has latent attention.")
     q_lora = _layer(lambda p: p.model.q_lora, "elements", "Query latent.")
     kv_lora = _layer(lambda p: p.model.kv_lora, "elements", "Key latent.")
@@ -259,15 +259,15 @@ class WorkloadColumns:
     experts = _experts(lambda p: p.model.experts, "experts", "Of a layer.")
     topk = _experts(lambda p: p.model.topk, "experts", "Of a token.")
     expert_ffn = _experts(lambda p: p.model.expert_ffn, "elements", "Inner width of an expert.")
-    shared_ffn = _experts(lambda p: p.model.shared_ffn, "elements", "The same of shared experts.")
+    shared_ffn = _experts(lambda p: p.model.shared_ffn, "elements", "The same for shared experts.")
     shared_gate = _experts(lambda p: p.model.shared_gate, "flag", "Scales the shared experts.")
     router_bias = _experts(lambda p: p.model.router_bias, "flag", "Whether the router has a bias.")
     group_topk = _experts(lambda p: p.model.group_topk, "groups", "Of experts a token visits.")
-    vocab = _every(lambda p: padded_vocab(p.batch, p.jobs), "rows", "Of the padded vocabulary.")
-    positions = _every(
+    vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs), "rows", "Of the padded vocabulary.")
+    positions = _shared(
         lambda p: p.model.max_positions * p.model.learned, "rows", "Of a learned position table."
     )
-    tied = _every(
+    tied = _shared(
         # With a pipeline the head holds a copy of the embedding.
         lambda p: p.model.tied * (p.jobs.pp == 1),
         "flag",
@@ -275,39 +275,39 @@ class WorkloadColumns:
     )
 
     # Training switches.
-    dtype = _every(_linear_dtype, "code", "Matrix type of linear layers.")
-    wide_dtype = _every(lambda p: p.wide_dtype, "code", "The same of attention, head and router.")
-    fp8_recipe = _every(lambda p: p.training.fp8_recipe, "code", "Of `FP8_RECIPES`.")
-    fp8_transpose = _every(lambda p: p.training.fp8_transpose, "flag", "Keeps weight transposes.")
-    accumulate_bytes = _every(
+    dtype = _shared(_linear_dtype, "code", "Matrix type of linear layers.")
+    wide_dtype = _shared(lambda p: p.wide_dtype, "code", "The same for attention, head and router.")
+    fp8_recipe = _shared(lambda p: p.training.fp8_recipe, "code", "Of `FP8_RECIPES`.")
+    fp8_transpose = _shared(lambda p: p.training.fp8_transpose, "flag", "Keeps weight transposes.")
+    accumulate_bytes = _shared(
         lambda p: p.training.accumulate_bytes, "bytes", "Of a main-gradient element."
     )
-    recompute = _every(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
-    recompute_mask = _every(
+    recompute = _shared(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
+    recompute_mask = _shared(
         lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE),
         "bits",
         "Bit i: `RECOMPUTE_MODULES[i]` is dropped.",
     )
-    flash = _every(lambda p: p.training.flash, "flag", "Attention is one kernel.")
+    flash = _shared(lambda p: p.training.flash, "flag", "Attention is one kernel.")
     loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")
     loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")
     loss_saved_bytes = _loss("saved_bytes", "bytes", "Of a logit, kept for the backward.")
     loss_transient_bytes = _loss("transient_bytes", "bytes", "The same while the loss runs.")
     loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
-    cp_type = _every(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
+    cp_type = _shared(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
     dispatcher = _experts(lambda p: p.training.dispatcher, "code", "Of `DISPATCHERS`.")
     dispatch_bytes = _experts(lambda p: p.training.dispatch_bytes, "bytes", "Of a sent element.")
     permute_fusion = _experts(
         lambda p: p.training.permute_fusion, "flag", "Permutation is one kernel."
     )
     host_sync = _experts(lambda p: p.training.host_sync, "flag", "The host waits for counts.")
-    compiled = _every(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")
-    tp_overlap = _every(
+    compiled = _shared(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")
+    tp_overlap = _shared(
         lambda p: p.split.tp_overlap, "flag", "TP collectives hide beside their GEMM."
     )
     ep_overlap = _experts(lambda p: p.split.ep_overlap, "flag", "Expert exchanges hide.")
-    load_2e20 = _every(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
-    gemm_share_2e20 = _every(
+    load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
+    gemm_share_2e20 = _shared(
         lambda p: p.cluster.gemm_share_2e20, "2**-20", "Rate of a GEMM in a step over that alone."
     )
 

@@ -52,7 +52,7 @@ class Machines:
     def device(self, cluster: ClusterConfig, attention_kernel: str) -> int:
         """Return the number of a cluster's device running an attention kernel."""
         record = device_record(cluster.device, cluster.gpu_clock_mhz, attention_kernel)
-        # What collectives cost the compute beside them is no part of the record.
+        # The record leaves out what collectives cost the compute beside them.
         key = (record.tobytes(), cluster.device.comm_compute_slowdown)
         if key not in self._devices:
             self._devices[key] = len(self._devices)
@@ -136,13 +136,13 @@ class Workloads:
         return np.repeat(np.arange(len(runs)), runs)
 
     def first_jobs(self) -> JobBatch:
-        """Return the first job of each pipeline, which stands for all."""
+        """Return the first job of each pipeline, which represents all."""
         return self.batch.take(self.first)
 
     def runs(self, job: int, stage: int) -> range:
         """Return the runs of one virtual stage of a job."""
-        place = int(self.stage_offset[self.pipeline[job]]) + stage
-        return range(int(self.run_offset[place]), int(self.run_offset[place + 1]))
+        row = int(self.stage_offset[self.pipeline[job]]) + stage
+        return range(int(self.run_offset[row]), int(self.run_offset[row + 1]))
 
     def num_stages(self, job: int) -> int:
         """Return the virtual stages of a job."""
@@ -155,7 +155,7 @@ class Layouts(NamedTuple):
 
     of_job: Ints
     """int64[jobs]: layout of each job."""
-    found: list["LayoutRuns | ProjectorError"]
+    outcomes: list["LayoutRuns | ProjectorError"]
     """Each layout, or why there is none."""
 
 
@@ -179,8 +179,8 @@ def lay_out(batch: JobBatch) -> Layouts:
     """Place the layers of all jobs, layouts that are equal once."""
     model, split, training = batch.model, batch.parallelism, batch.training
     first, of_job = group_rows(model.index, split.layout_key, training.layout_key)
-    found = [_laid_out(batch, row) for row in first.tolist()]
-    return Layouts(of_job, found)
+    outcomes = [_laid_out(batch, row) for row in first.tolist()]
+    return Layouts(of_job, outcomes)
 
 
 def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
@@ -271,10 +271,11 @@ class _JoinedLayouts(NamedTuple):
 
 def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     known: dict[LayerKind | Kind, int] = {}
-    found = [each for each in layouts.found if isinstance(each, LayoutRuns)]
-    assert len(found) == len(layouts.found), "a job without a layout"
-    numbers = [[known.setdefault(kind, len(known)) for kind in each.kinds] for each in found]
-    stages, runs = [len(each.runs_of_stage) for each in found], [len(each.kinds) for each in found]
+    layout_runs = [item for item in layouts.outcomes if isinstance(item, LayoutRuns)]
+    assert len(layout_runs) == len(layouts.outcomes), "a job without a layout"
+    numbers = [[known.setdefault(kind, len(known)) for kind in item.kinds] for item in layout_runs]
+    stages = [len(item.runs_of_stage) for item in layout_runs]
+    runs = [len(item.kinds) for item in layout_runs]
     kinds = np.zeros(len(known), KIND)
     for kind, number in known.items():
         if isinstance(kind, LayerKind):
@@ -286,11 +287,11 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
         runs,
         offsets(np.array(stages, np.int64))[:-1],
         offsets(np.array(runs, np.int64))[:-1],
-        np.concatenate([each.runs_of_stage for each in found]),
-        np.concatenate([each.like for each in found]),
-        np.array([number for each in numbers for number in each], np.int64),
-        np.concatenate([each.counts for each in found]),
-        np.concatenate([each.copies for each in found]),
+        np.concatenate([item.runs_of_stage for item in layout_runs]),
+        np.concatenate([item.like for item in layout_runs]),
+        np.array([number for kinds_of_layout in numbers for number in kinds_of_layout], np.int64),
+        np.concatenate([item.counts for item in layout_runs]),
+        np.concatenate([item.copies for item in layout_runs]),
     )
 
 

@@ -55,15 +55,21 @@ def emit_cached_attention(
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
     emit_memory(
-        layers, where, "attention.cache", backward_bytes=0.0,
+        layers,
+        where,
+        "attention.cache",
+        backward_bytes=0.0,
         forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
-    )  # fmt: skip
+    )
     _emit_cached_core(table, shapes, steps, where)
     inner = _local_heads(shapes)[0] * shapes.d_v
     emit_memory(
-        layers, where[shapes.operand_bytes[where] < 2.0], "attention.quantise",
-        forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes), backward_bytes=0.0,
-    )  # fmt: skip
+        layers,
+        where[shapes.operand_bytes[where] < 2.0],
+        "attention.quantise",
+        forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes),
+        backward_bytes=0.0,
+    )
     _emit_output(layers, shapes, where)
 
 
@@ -98,9 +104,12 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
     emit_memory(
-        table, where[shapes.rope[where] == 1], "attention.rope",
-        forward_bytes=4.0 * rotated, backward_bytes=4.0 * rotated,
-    )  # fmt: skip
+        table,
+        where[shapes.rope[where] == 1],
+        "attention.rope",
+        forward_bytes=4.0 * rotated,
+        backward_bytes=4.0 * rotated,
+    )
     normed = where[shapes.qk_norm[where] > 0]
     per_head = shapes.d_qk * 2.0
     width = np.where(shapes.qk_norm == 1, per_head, query + key)
@@ -368,7 +377,7 @@ def _emit_context_traffic(
     if len(split) == 0:
         return
     tokens = shapes.tokens.astype(np.float64)
-    own = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    shard_bytes = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
     # A ring of ranks that spans domains moves at the pace of its slowest link.
     ring = partial(
         emit_collective,
@@ -384,17 +393,17 @@ def _emit_context_traffic(
     )
     label = "attention.cp"
     p2p = split[shapes.cp_type[split] == P2P]
-    ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=own)
-    ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * own)
+    ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=shard_bytes)
+    ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * shard_bytes)
     group = partial(
         emit_collective, table, category=CP_COMM, ranks=shapes.cp, local=shapes.cp_local
     )
     gather = split[shapes.cp_type[split] == GATHER]
-    gathers = partial(group, gather, num_bytes=own * shapes.cp)
+    gathers = partial(group, gather, num_bytes=shard_bytes * shapes.cp)
     for phase in (FORWARD, BACKWARD):
         gathers(f"{label}.all_gather", phase=phase, operation=ALL_GATHER)
     gathers(f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER)
     exchange = split[shapes.cp_type[split] == EXCHANGE_HEADS]
-    moved = own + 2.0 * tokens * heads * (shapes.d_qk + shapes.d_v)
+    moved = shard_bytes + 2.0 * tokens * heads * (shapes.d_qk + shapes.d_v)
     for phase in (FORWARD, BACKWARD):
         group(exchange, f"{label}.all_to_all", phase=phase, operation=ALL_TO_ALL, num_bytes=moved)

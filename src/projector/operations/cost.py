@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
@@ -31,9 +31,6 @@ from projector.operations.table import (
     OperationTable,
 )
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 NUM_SEGMENTS = 8
 NUM_PHASES = 3
 
@@ -56,7 +53,7 @@ class WorkloadCosts:
     """What one microbatch of each workload costs a rank."""
 
     exposed_s: Floats
-    """float64[workloads, phases, categories]; recomputation stands in the backward."""
+    """float64[workloads, phases, categories]; recomputation counts as backward."""
     launches: Floats
     """float64[workloads, phases]: kernels the host launches."""
     syncs: Floats
@@ -64,10 +61,10 @@ class WorkloadCosts:
     saved_bytes: Floats
     """float64[workloads]: activations kept from forward to backward, after recomputation."""
     weight_bytes: Floats
-    """float64[workloads]: what of `saved_bytes` the weight gradients need, the inputs of GEMMs."""
+    """float64[workloads]: the part of `saved_bytes` that weight gradients need: inputs of GEMMs."""
     unchecked_bytes: Floats
-    """float64[workloads]: what would be kept without recomputation, the working set of a layer
-    that is being recomputed."""
+    """float64[workloads]: bytes kept without recomputation: the working set of a layer while it
+    is recomputed."""
     transient_bytes: Floats
     """float64[workloads]: the largest working set of one operation."""
     dense_parameters: Floats
@@ -80,11 +77,11 @@ class WorkloadCosts:
 
 @contextmanager
 def numbers_in_range() -> Iterator[None]:
-    """Raise `NumericError` where a kernel reports a time that is no number."""
+    """Raise `NumericError` where a kernel reports a time that is not a number."""
     try:
         yield
     except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model left the range of its numbers: {error}"
+        msg = f"a cost model overflowed: {error}"
         raise NumericError(msg) from None
 
 
@@ -94,7 +91,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     Raises
     ------
     NumericError
-        If a kernel reports a time that is no finite, non-negative number.
+        If a kernel reports a time that is negative or not finite.
     """
     time_s = np.zeros(len(table))
     detail = np.full(len(table), -1, np.int64)
@@ -123,7 +120,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
         )  # fmt: skip
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
-        msg = "an operation's time is not finite; some extent is beyond what the models cover"
+        msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
     slowdown = workloads.slowdown[workloads.columns.device][table.workload]
     return RowCosts(time_s, _expose(table, time_s, slowdown, len(workloads.rows)), detail)
@@ -174,8 +171,8 @@ def _cost_attention(
 def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int) -> Floats:
     """Hide collectives behind the compute of their segment, where their row allows it.
 
-    A collective of t seconds with exposed share e beside a compute of c seconds, of which it
-    may use the share p, lengthens the step by ``e*t + max(0, (1-e)*t - p*c)``. What is hidden
+    A collective takes t seconds with exposed share e, beside compute of c seconds of which it may
+    use the share p. It lengthens the step by ``e*t + max(0, (1-e)*t - p*c)``. The hidden part
     slows the compute beside it by the device's ``comm_compute_slowdown``. The shares of one
     segment add up to at most one, so faster compute never makes a step slower.
     """
@@ -236,9 +233,9 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         total += _sums(phases_again, values[again], num * NUM_PHASES)
         return total.reshape(num, NUM_PHASES)
 
-    kept = np.where(dropped, 0.0, table.saved_bytes)
+    saved_of_row = np.where(dropped, 0.0, table.saved_bytes)
     unchecked = _sums(table.workload, table.saved_bytes, num)
-    saved = _sums(table.workload, kept, num)
+    saved = _sums(table.workload, saved_of_row, num)
     shapes = Shapes(workloads.rows)
     full = workloads.columns.recompute == RECOMPUTE_FULL
     checkpoint = 2.0 * shapes.outer_tokens * shapes.hidden
@@ -251,7 +248,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         syncs=per_phase(table.syncs),
         saved_bytes=np.where(full, checkpoint, saved),
         weight_bytes=np.minimum(
-            _sums(table.workload, np.where(table.kind == GEMM, kept, 0.0), num),
+            _sums(table.workload, np.where(table.kind == GEMM, saved_of_row, 0.0), num),
             np.where(full, checkpoint, saved),
         ),
         unchecked_bytes=unchecked,
@@ -269,36 +266,36 @@ class KnownCosts:
         """Begin without any."""
         self.machines = Machines()
         """Devices and fabrics that the workloads of all batches are numbered by."""
-        self._place: dict[bytes, int] = {}
+        self._row_of: dict[bytes, int] = {}
         self._costs: WorkloadCosts | None = None
 
     def __len__(self) -> int:
         """Return the number of workloads that are known."""
-        return len(self._place)
+        return len(self._row_of)
 
     def of(self, workloads: Workloads) -> WorkloadCosts:
         """Return the costs of all workloads; only those that are new are computed."""
         size = workloads.rows.dtype.itemsize
         content = workloads.rows.tobytes()
         keys = [content[begin : begin + size] for begin in range(0, len(content), size)]
-        new = [row for row, key in enumerate(keys) if key not in self._place]
+        new = [row for row, key in enumerate(keys) if key not in self._row_of]
         if new:
             wanted = replace(workloads, rows=workloads.rows[new])
             table = emit_operations(wanted.rows)
             costs = sum_workloads(table, cost_rows(table, wanted), wanted)
             for row in new:
-                self._place[keys[row]] = len(self._place)
+                self._row_of[keys[row]] = len(self._row_of)
             self._costs = costs if self._costs is None else _joined(self._costs, costs)
         assert self._costs is not None
-        return _taken(self._costs, np.array([self._place[key] for key in keys], np.int64))
+        return _taken(self._costs, np.array([self._row_of[key] for key in keys], np.int64))
 
 
 def _joined(first: WorkloadCosts, second: WorkloadCosts) -> WorkloadCosts:
-    names = [each.name for each in fields(WorkloadCosts)]
+    names = [field.name for field in fields(WorkloadCosts)]
     return WorkloadCosts(
         *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names)
     )
 
 
 def _taken(costs: WorkloadCosts, rows: Ints) -> WorkloadCosts:
-    return WorkloadCosts(*(getattr(costs, each.name)[rows] for each in fields(WorkloadCosts)))
+    return WorkloadCosts(*(getattr(costs, field.name)[rows] for field in fields(WorkloadCosts)))

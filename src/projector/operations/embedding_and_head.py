@@ -24,11 +24,14 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     elements = shapes.tokens * shapes.hidden.astype(np.float64)
     positions = shapes.positions * shapes.hidden
     emit_memory(
-        table, where, "embedding", forward_bytes=4.0 * elements,
+        table,
+        where,
+        "embedding",
+        forward_bytes=4.0 * elements,
         backward_bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * elements,
         parameters=ceil_div(shapes.vocab, shapes.tp) * shapes.hidden + positions,
         saved_bytes=8.0 * shapes.tokens,
-    )  # fmt: skip
+    )
     emit_region_exit(table, shapes, where, "embedding.tp", 2.0 * elements, 0)
 
 

@@ -87,16 +87,16 @@ def emit_operations(rows: Records) -> OperationTable:
 
 
 def emit_inference(shapes: Shapes, steps: StepShapes) -> OperationTable:
-    """Return the operation table of inference steps; a row stands for all layers that are equal."""
+    """Return the operation table of inference steps; a row represents all layers that are equal."""
     table = TableBuilder(len(shapes.rows), forward_only=True)
-    every = np.arange(len(shapes.rows))
+    rows = np.arange(len(shapes.rows))
     dense_layers = steps.layers - steps.moe_layers
-    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, every, "norm")
-    emit_cached_attention(table, shapes, steps, every)
+    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows, "norm")
+    emit_cached_attention(table, shapes, steps, rows)
     dense = table.repeated(dense_layers)
-    emit_mlp(dense, shapes, every[dense_layers > 0], "mlp", shapes.ffn)
-    emit_replicated_experts(table, shapes, steps, every[steps.moe_layers > 0])
-    emit_embedding(table, shapes, every)
-    emit_sampling_head(table, shapes, every)
-    emit_stage_sends(table, shapes, steps, every)
+    emit_mlp(dense, shapes, rows[dense_layers > 0], "mlp", shapes.ffn)
+    emit_replicated_experts(table, shapes, steps, rows[steps.moe_layers > 0])
+    emit_embedding(table, shapes, rows)
+    emit_sampling_head(table, shapes, rows)
+    emit_stage_sends(table, shapes, steps, rows)
     return table.build()

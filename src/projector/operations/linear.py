@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from projector.arrays import Flags, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     BACKWARD,
@@ -72,22 +72,20 @@ def emit_linear(
     and the weight gradient, and dY alike; scales that depend on the whole tensor or row cost one
     more read. Weights are quantised once a step, see the optimizer.
     """
-    dtype = shapes.wide_dtype if wide else shapes.dtype
     operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
     if flop is None:
         flop = 2.0 * np.asarray(tokens, np.float64) * size
-    kept = tokens if saved_tokens is None else saved_tokens
+    stored_tokens = tokens if saved_tokens is None else saved_tokens
     stored = np.where(shapes.narrow & (not wide), operand, 2.0)
-    saved = np.asarray(kept, np.float64) * np.multiply(groups, n_in) * stored * saves_input
-    weights = (
-        size + np.multiply(groups, np.multiply(n_out, bias)) if parameters is None else parameters
-    )
+    saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored * saves_input
+    if parameters is None:
+        parameters = size + np.multiply(groups, np.multiply(n_out, bias))
     gemm = partial(
         table.add,
         kind=GEMM,
         category=COMPUTE_GEMM,
-        dtype=dtype,
+        dtype=shapes.wide_dtype if wide else shapes.dtype,
         batch=np.broadcast_to(groups, len(shapes)),
         segment=segment,
         flop=flop,
@@ -101,7 +99,7 @@ def emit_linear(
         n=n_out,
         k=n_in,
         saved_bytes=saved,
-        parameters=weights,
+        parameters=parameters,
         recompute_bit=recompute_bit,
         transient_bytes=transient_bytes,
         out_bytes=out_bytes,
@@ -109,22 +107,34 @@ def emit_linear(
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
     accumulate = 2.0 * shapes.accumulate_bytes
     gemm(where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens, out_bytes=accumulate)
-    if wide or not shapes.narrow.any():
-        return
-    quantised = where[shapes.narrow[where]]
+    if not wide and shapes.narrow.any():
+        rows = np.asarray(tokens, np.float64) * groups
+        _emit_quantisation(table, shapes, where, label, rows, n_in, n_out, recompute_bit)
+
+
+def _emit_quantisation(
+    table: TableBuilder,
+    shapes: Shapes,
+    where: Ints,
+    label: str,
+    rows: Floats,
+    n_in: IntValues,
+    n_out: IntValues,
+    recompute_bit: int,
+) -> None:
+    """Emit what narrow GEMMs quantise: X in the forward and dY in the backward."""
     one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == 4)
-    per_element = 2.0 + 2.0 * operand + 2.0 * one_more_read
-    rows = np.asarray(tokens, np.float64) * groups
-    quantise = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER, launches=1.0 + one_more_read)
-    name = f"{label}.quantise"
-    quantise(
-        quantised,
-        name,
-        phase=FORWARD,
-        bytes=rows * n_in * per_element,
-        recompute_bit=recompute_bit,
+    per_element = 2.0 + 2.0 * shapes.operand_bytes + 2.0 * one_more_read
+    quantise = partial(
+        table.add,
+        where[shapes.narrow[where]],
+        f"{label}.quantise",
+        kind=MEMORY,
+        category=COMPUTE_OTHER,
+        launches=1.0 + one_more_read,
     )
-    quantise(quantised, name, phase=BACKWARD, bytes=rows * n_out * per_element)
+    quantise(phase=FORWARD, bytes=rows * n_in * per_element, recompute_bit=recompute_bit)
+    quantise(phase=BACKWARD, bytes=rows * n_out * per_element)
 
 
 def emit_memory(

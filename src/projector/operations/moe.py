@@ -109,17 +109,23 @@ def emit_replicated_experts(
         backward_bytes=0.0, launches=3.0,
     )  # fmt: skip
     emit_memory(
-        layers, where, "moe.permute", backward_bytes=0.0,
+        layers,
+        where,
+        "moe.permute",
+        backward_bytes=0.0,
         forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.hidden,
-    )  # fmt: skip
+    )
     grouped = partial(emit_linear, layers, shapes, where, tokens=rows, groups=active, expert=1)
     grouped("moe.experts.fc1", n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
     grouped("moe.experts.fc2", n_in=np.maximum(1, inner), n_out=shapes.hidden)
     emit_memory(
-        layers, where, "moe.finalise", backward_bytes=0.0,
+        layers,
+        where,
+        "moe.finalise",
+        backward_bytes=0.0,
         forward_bytes=2.0 * (copies + shapes.tokens) * shapes.hidden,
-    )  # fmt: skip
+    )
     activations = 2.0 * shapes.tokens * shapes.hidden
     emit_region_exit(layers, shapes, where, "moe.tp", activations, 0)
     emit_mlp(
@@ -201,10 +207,10 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     copies = tokens * shapes.topk
     near, far = (local - 1.0) / ep, (ep - local) / ep
     nodes = ep / local
-    distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** shapes.topk)
+    nodes_reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** shapes.topk)
     limit = np.where(shapes.group_topk > 0, shapes.group_topk, nodes)
-    distinct = np.minimum(distinct, limit)
-    remote_once = tokens * distinct * (1.0 - 1.0 / nodes)
+    nodes_reached = np.minimum(nodes_reached, limit)
+    remote_once = tokens * nodes_reached * (1.0 - 1.0 / nodes)
     ranks_reached = ep * (1.0 - (1.0 - 1.0 / ep) ** shapes.topk)
     near_once = tokens * ranks_reached * (local - 1.0) / local
     deduplicated = shapes.dispatcher == DEEPEP

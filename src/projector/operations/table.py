@@ -44,7 +44,7 @@ def _default(value: float) -> dict[str, float]:
 class OperationTable:
     """Columns of equal length, one row an operation of one workload.
 
-    Rows of one workload stand in the order in which they were emitted, whatever other
+    Rows of one workload are in the order in which they were emitted, whatever other
     workloads share the table, so that sums over a workload do not depend on the batch.
     """
 

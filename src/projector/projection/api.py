@@ -46,9 +46,9 @@ def project_performance(
     target_nodes : int, optional
         Replaces ``cluster.nodes``; the global batch stays.
     schedule : str, optional
-        Replaces ``training.schedule``; ``all`` compares every schedule that can run, each in the
-        chunks (``vpp``) it needs, and returns the fastest that fits (the fastest at all where
-        none does), the others as ``alternatives``, those that cannot run as ``left_out``.
+        Replaces ``training.schedule``. ``all`` compares every schedule that can run, each in the
+        chunks (``vpp``) it needs, and returns the fastest that fits, or the fastest of all if none
+        fits. ``alternatives`` has the others; ``left_out`` has those that cannot run.
 
     Raises
     ------

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
@@ -12,9 +12,6 @@ from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.operations.cost import WorkloadCosts
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ def stage_times(
     plain_f, plain_b = pass_of.total(forward_s), pass_of.total(backward_s)
     gather, reduce = parallel.gather_s, parallel.reduce_s
 
-    def select(flags: NDArray[np.bool_], values: Floats) -> Floats:
+    def select(flags: Flags, values: Floats) -> Floats:
         return np.where(flags[replicas.of_run], values, 0.0)
 
     ahead = overlaps_gather & ~every_gather

@@ -1,8 +1,8 @@
 """The one path of every projection: jobs in, columns of memory and time out.
 
-A single job is a batch of one. Rows are independent: what a job gives does not depend on the
-jobs it is evaluated with. Jobs share what they have in common: workloads are costed once,
-pipelines and replicas put together once, orders replayed for all jobs that run them.
+A single job is a batch of one. Rows are independent: the result of a job does not depend on the
+jobs it is evaluated with. Jobs share what they have in common: workloads are costed once, pipelines
+and replicas are put together once, and orders are replayed for all jobs that run them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
@@ -64,9 +64,6 @@ from projector.schedule import registry
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
 from projector.schedule.replay.order_times import to_ps
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +131,7 @@ class Evaluation:
         )
 
 
-class RefusedJobs(Exception):  # noqa: N818  carries errors, is none of a user's
+class RefusedJobs(Exception):  # noqa: N818  carries errors, and users never see it
     """Jobs of a batch turned out to have no order; the others can be evaluated without them."""
 
     def __init__(self, errors: Mapping[int, ProjectorError]) -> None:
@@ -157,23 +154,23 @@ class Legal(NamedTuple):
         """Return some of the jobs, with what they alone need."""
         return Legal(
             self.columns.take(rows),
-            Layouts(*_kept(self.layouts.of_job[rows], self.layouts.found)),
-            Schedules(*_kept(self.schedules.of_job[rows], self.schedules.found)),
+            Layouts(*_only_used(self.layouts.of_job[rows], self.layouts.outcomes)),
+            Schedules(*_only_used(self.schedules.of_job[rows], self.schedules.outcomes)),
             self.refused[rows],
             self.errors,
         )
 
 
-def _kept(number: Ints, found: list[Any]) -> tuple[Ints, list[Any]]:
-    """Leave out what nobody has any more."""
-    first, kept = group_rows(number)
-    return kept, [found[each] for each in number[first].tolist()]
+def _only_used(number: Ints, items: list[Any]) -> tuple[Ints, list[Any]]:
+    """Return new numbers and the items that they use."""
+    first, renumbered = group_rows(number)
+    return renumbered, [items[index] for index in number[first].tolist()]
 
 
 def find_legal(batch: JobBatch) -> Legal:
     """Look for what jobs break, without computing anything.
 
-    Jobs that break the same rule share an error, if it says the same of them but for numbers.
+    Jobs that break the same rule share an error if its text differs in numbers only.
     """
     columns = job_columns(batch)
     refused = np.full(len(batch), -1, np.int64)
@@ -192,9 +189,9 @@ def find_legal(batch: JobBatch) -> Legal:
         errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
         refused[rows] = group
     layouts = lay_out(batch)
-    _refuse(refused, errors, layouts.of_job, layouts.found)
+    _refuse(refused, errors, layouts.of_job, layouts.outcomes)
     schedules = choose_schedules(batch, columns)
-    _refuse(refused, errors, schedules.of_job, schedules.found)
+    _refuse(refused, errors, schedules.of_job, schedules.outcomes)
     return Legal(columns, layouts, schedules, refused, errors)
 
 
@@ -202,13 +199,13 @@ def _refuse(
     refused: Ints,
     errors: list[ProjectorError],
     of_job: Ints,
-    found: Sequence[LayoutRuns | Setting | ProjectorError],
+    outcomes: Sequence[LayoutRuns | Setting | ProjectorError],
 ) -> None:
     """Refuse jobs whose layout or schedule is an error, unless they are refused already."""
-    for number, each in enumerate(found):
-        if isinstance(each, ProjectorError):
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, ProjectorError):
             refused[(of_job == number) & (refused < 0)] = len(errors)
-            errors.append(each)
+            errors.append(outcome)
 
 
 def check_exists(job: Job) -> None:
@@ -357,9 +354,9 @@ def evaluate_possible(
         # One of them cannot be evaluated; halves find it in few steps.
         parts = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
     return [
-        (part[found], evaluation)
+        (part[chosen], evaluation)
         for part in parts
-        for found, evaluation in evaluate_possible(
+        for chosen, evaluation in evaluate_possible(
             batch.take(part), legal.take(part), refuse, known
         )
     ]
@@ -369,9 +366,9 @@ def _orders(
     inputs: StepInputs, settings: list[Setting], setting_of_job: Ints
 ) -> tuple[list[Order], Ints]:
     """Return the orders of a batch; a planned one suits the times and memory of its jobs."""
-    planned = np.array([each.planned for each in settings])[setting_of_job]
+    planned = np.array([setting.planned for setting in settings])[setting_of_job]
     if not planned.any():
-        return [each.order() for each in settings], setting_of_job
+        return [setting.order() for setting in settings], setting_of_job
     batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
     # A planned order is made from these alone.
     usable, training = batch.cluster.usable_bytes, batch.training
@@ -438,9 +435,9 @@ def _planning_costs(
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
     kinds = replicas.stage_kind[stages]
     pipeline = replicas.pipeline[replica]
-    kept = inputs.costs.saved_bytes[replicas.stage[stages]]
+    saved_bytes = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
-    least = kept[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
+    least = saved_bytes[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
     limit = usable_bytes - inputs.static_bytes[replicas.ranks(replica)]
     if most_pending:
         limit = np.minimum(limit, most_pending * least)
@@ -450,7 +447,7 @@ def _planning_costs(
         backward_ps=inputs.split_backward_ps[kinds, MIDDLE],
         weight_ps=inputs.weight_ps[kinds],
         p2p_ps=to_ps(inputs.p2p.latency_s[chunks]).T,
-        activation=kept,
+        activation=saved_bytes,
         w_share=float(inputs.costs.weight_share[pipeline]),
         limit=np.maximum(least, limit),
         objective="period" if post_validation else "makespan",

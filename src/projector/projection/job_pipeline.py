@@ -68,20 +68,20 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
     """
     split, training = job.parallelism, job.training
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
-    every = algorithm == ALL
+    compare_all = algorithm == ALL
 
     def candidate(name: str) -> Candidate:
         def run() -> tuple[PipelineRun, float]:
-            if every:
+            if compare_all:
                 refuse_on_request(name)
-            own = under_schedule(job, name) if every else load_job(job, {SCHEDULE: name})
-            evaluation = evaluate([own])
+            run_job = under_schedule(job, name) if compare_all else load_job(job, {SCHEDULE: name})
+            evaluation = evaluate([run_job])
             return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
 
-        chunks = SCHEDULES[name].chunks(split.vpp) if every else split.vpp
-        return attempt(name, chunks, run, excuse=every)
+        chunks = SCHEDULES[name].chunks(split.vpp) if compare_all else split.vpp
+        return attempt(name, chunks, run, excuse=compare_all)
 
-    names = SCHEDULES if every else [resolve(algorithm, split.vpp).name]
+    names = SCHEDULES if compare_all else [resolve(algorithm, split.vpp).name]
     candidates = ranked(map(candidate, names))
     microbatches = training.global_batch_size // (training.micro_batch_size * data_parallel(job))
     return ScheduleComparison(split.pp, split.vpp, microbatches, candidates)

@@ -52,7 +52,7 @@ _OF_ALTERNATIVES = (
     "peak_gib",
     "fits",
 )
-"""What is said of a schedule that was compared."""
+"""What a report tells about a compared schedule."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

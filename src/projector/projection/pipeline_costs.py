@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.kernels.grouping import segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.kinds import Kind, is_layer
@@ -12,9 +12,6 @@ from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
 from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class PipelineCosts:
     expert_parameters: Floats
     """float64[stages]: parameters of routed experts of one rank."""
     narrow_parameters: Floats
-    """float64[stages]: those of both that linear layers quantise."""
+    """float64[stages]: dense and expert parameters that linear layers quantise."""
     transient_bytes: Floats
     """float64[stages]: the largest working set of a layer, that of recomputing it included."""
     layer_parameters: Floats

@@ -47,7 +47,7 @@ def provenance_of(job: Job) -> Provenance:
 
 
 def _warnings(job: Job) -> list[str]:
-    """Name what is projected as asked, but that a real framework would refuse or change."""
+    """List settings projected as given that a real framework would refuse or change."""
     split, layers = job.parallelism, job.model.num_layers
     placed = (
         split.pipeline_model_parallel_layout,
@@ -76,13 +76,13 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
     bands = _bands().get(quantity, {})
     kind = "dense" if job.model.moe is None else "moe"
     name = f"{job.cluster.device.architecture}.{kind}"
-    found, basis = bands.get(name), name.replace(".", ", ")
-    if found is None:
-        found, basis = bands.get("all"), "any device"
-    if found is None:
+    band, basis = bands.get(name), name.replace(".", ", ")
+    if band is None:
+        band, basis = bands.get("all"), "any device"
+    if band is None:
         return {"relative": None, "basis": "no published run to compare with"}
-    runs = f"{found['runs']} published runs ({basis})"
-    return {"relative": found["relative"], "basis": f"68 % of {runs} are within it"}
+    runs = f"{band['runs']} published runs ({basis})"
+    return {"relative": band["relative"], "basis": f"68 % of {runs} are within it"}
 
 
 @lru_cache(maxsize=1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
@@ -16,11 +16,8 @@ from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
-from projector.projection.schedules import NAMES, Placements, Setting, place
+from projector.projection.schedules import NAMES, Placements, Setting, place_replicas
 from projector.schedule.placement import Placement
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +32,7 @@ class Replicas:
 
     workloads: Workloads
     jobs: JobBatch
-    """The first job of each, which stands for all."""
+    """The first job of each replica, which represents all."""
     columns: JobColumns
     of_job: Ints
     """int64[jobs]: replica of each job of the batch."""
@@ -90,17 +87,17 @@ class Replicas:
     @cached_property
     def directions(self) -> Ints:
         """int64[replicas]: copies of the model that run at once."""
-        copies = np.array([each.directions for each in self.placements.found], np.int64)
+        copies = np.array([placement.directions for placement in self.placements.unique], np.int64)
         return copies[self.placements.of]
 
     @cached_property
-    def joins_ends(self) -> NDArray[np.bool_]:
+    def joins_ends(self) -> Flags:
         """bool[ranks]: whether a rank holds the first stage of its model and the last."""
         return self.placements.of_replicas(lambda placement: placement.joins_ends)
 
     def placement(self, replica: int) -> Placement:
         """Return where the stages of one replica live."""
-        return self.placements.found[int(self.placements.of[replica])]
+        return self.placements.unique[int(self.placements.of[replica])]
 
     def per_rank(self, values: Floats) -> Floats:
         """Sum float64[stages] over the chunks of each rank: float64[ranks]."""
@@ -114,7 +111,7 @@ class Replicas:
 def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job: Ints) -> Replicas:
     """Find what jobs share, apart from their number of microbatches."""
     batch = workloads.batch
-    code = np.array([NAMES.index(each.name) for each in settings], np.int64)[setting_of_job]
+    code = np.array([NAMES.index(setting.name) for setting in settings], np.int64)[setting_of_job]
     first, of_job = group_rows(
         workloads.pipeline,
         workloads.jobs.gpus,
@@ -123,7 +120,7 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
         code,
     )
     columns, pipeline = workloads.jobs.take(first), workloads.pipeline[first]
-    placements = place(list(NAMES), code[first], columns.pp, columns.vpp)
+    placements = place_replicas(list(NAMES), code[first], columns.pp, columns.vpp)
     stages = np.diff(workloads.stage_offset)[pipeline]
     stage_offset = offsets(stages)
     stage = concatenated_ranges(workloads.stage_offset[pipeline], stages)
@@ -133,7 +130,7 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
     stage_kind = (np.cumsum(is_first) - 1)[like]
     runs = np.diff(workloads.run_offset)[stage[kind_stage]]
     run = concatenated_ranges(workloads.run_offset[stage[kind_stage]], runs)
-    sizes = np.array([each.stage_of.size for each in placements.found], np.int64)
+    sizes = np.array([placement.stage_of.size for placement in placements.unique], np.int64)
     chunks = sizes[placements.of]
     held = placements.of_replicas(lambda placement: placement.model_stage.ravel())
     return Replicas(

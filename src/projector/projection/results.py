@@ -231,7 +231,7 @@ class Scalar:
     unit: str
     """Empty for counts and texts, ``1`` for shares."""
     column: Callable[[Results], Column]
-    """Computes it for each job of a batch; what is not finite is no number."""
+    """Computes it for each job of a batch; a value that is not finite counts as missing."""
     more_is_better: bool = False
     """Whether people want it large; others they want small, or do not care."""
 

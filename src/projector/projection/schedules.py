@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
@@ -13,8 +14,6 @@ from projector.lower.jobs import JobColumns
 from projector.schedule import registry
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-
-Ints = NDArray[np.int64]
 
 NAMES = tuple(registry.SCHEDULES)
 
@@ -45,14 +44,14 @@ class Schedules(NamedTuple):
 
     of_job: Ints
     """int64[jobs]: setting of each job."""
-    found: list[Setting | ProjectorError]
+    outcomes: list[Setting | ProjectorError]
     """Each setting, or why it cannot run."""
 
     def settings(self) -> list[Setting]:
         """Return all settings, of a batch whose jobs can all run."""
-        found = [each for each in self.found if isinstance(each, Setting)]
-        assert len(found) == len(self.found), "a job that cannot run"
-        return found
+        settings = [outcome for outcome in self.outcomes if isinstance(outcome, Setting)]
+        assert len(settings) == len(self.outcomes), "a job that cannot run"
+        return settings
 
 
 def choose_schedules(batch: JobBatch, columns: JobColumns) -> Schedules:
@@ -61,37 +60,37 @@ def choose_schedules(batch: JobBatch, columns: JobColumns) -> Schedules:
     group_size = batch.parallelism.group_size
     keys = (asked, columns.pp, columns.vpp, columns.microbatches, group_size)
     first, of_job = group_rows(*keys)
-    found: list[Setting | ProjectorError] = []
+    outcomes: list[Setting | ProjectorError] = []
     for row in first.tolist():
         pp, vpp, microbatches = (int(column[row]) for column in keys[1:4])
         group = int(group_size[row]) or None
         try:
             entry = registry.check(batch.training.of(row).schedule, pp, vpp, microbatches, group)
         except ProjectorError as error:
-            found.append(error)
+            outcomes.append(error)
         else:
-            found.append(Setting(entry.name, pp, vpp, microbatches, group))
-    return Schedules(of_job, found)
+            outcomes.append(Setting(entry.name, pp, vpp, microbatches, group))
+    return Schedules(of_job, outcomes)
 
 
 class Placements(NamedTuple):
     """Where the stages of replicas live, placements that are equal once."""
 
-    found: tuple[Placement, ...]
+    unique: tuple[Placement, ...]
     of: Ints
     """int64[n]: placement of each replica."""
 
     def of_replicas(self, read: Callable[[Placement], NDArray[Any]]) -> NDArray[Any]:
         """Return what ``read`` finds in the placement of each replica, one after the other."""
-        each = [read(placement) for placement in self.found]
-        sizes = np.array([len(values) for values in each], np.int64)
-        return np.concatenate(each)[concatenated_ranges(offsets(sizes)[self.of], sizes[self.of])]
+        parts = [read(placement) for placement in self.unique]
+        sizes = np.array([len(values) for values in parts], np.int64)
+        return np.concatenate(parts)[concatenated_ranges(offsets(sizes)[self.of], sizes[self.of])]
 
 
-def place(names: list[str], code: Ints, pp: Ints, vpp: Ints) -> Placements:
+def place_replicas(names: list[str], code: Ints, pp: Ints, vpp: Ints) -> Placements:
     """Return the placement of each of n replicas, given the number of its schedule in ``names``."""
     first, of = group_rows(code, pp, vpp)
-    found = tuple(
+    unique = tuple(
         registry.placement(names[code[row]], int(pp[row]), int(vpp[row])) for row in first.tolist()
     )
-    return Placements(found, of)
+    return Placements(unique, of)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
 from projector.kernels.grouping import distinct_pairs, group_rows
 from projector.kernels.pipeline import Replays
@@ -20,10 +20,6 @@ from projector.schedule.order import Order
 from projector.schedule.placement import Placement
 from projector.schedule.replay.order_times import compile_peaks, peak_bytes, replay_batch, to_ps
 from projector.schedule.replay.programs import empty_replays
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 MIDDLE, LAST = 1, 2
 """Classes of durations: that of most microbatches, and that of the last."""
@@ -78,7 +74,7 @@ class Steps:
     busiest_s: Floats
     """Work of the busiest pipeline rank, sends left out."""
     ending_s: Floats
-    """The same of the rank that ends the step."""
+    """The same for the rank that ends the step."""
     ending_rank: Ints
     """Pipeline rank that ends the last backward and its gradients."""
     busiest_rank: Ints
@@ -93,7 +89,7 @@ class Timings(NamedTuple):
     alone_ps: Ints
     """int64[timings, pp, chunks, 3, 3]: durations by kind and class."""
     duration_ps: Ints
-    """The same where ranks wait until what they send has arrived, if they do."""
+    """The same for blocking sends, where the job has them."""
     latency_ps: Ints
     """int64[timings, 2, virtual stages]: what is left of the latencies."""
     blocks: Flags
@@ -188,7 +184,7 @@ def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -
     )
     placement = inputs.replicas.placements.of.take(inputs.replicas.of_job)
     by_order = np.argsort(order_of_job, kind="stable")
-    for number in range(len(inputs.replicas.placements.found)):
+    for number in range(len(inputs.replicas.placements.unique)):
         jobs = by_order[placement.take(by_order) == number]
         _run_placement(inputs, orders, jobs, order_of_job.take(jobs), outputs)
     iteration_s, pipeline_s, busiest_s, ending_s = np.ascontiguousarray(outputs.time_s.T)
@@ -261,17 +257,17 @@ def replay_job(inputs: StepInputs, order: Order, job: int) -> Pipeline:
     timings = _timings(inputs, order, np.array([replica], np.int64))
     alone, replayed = _replay(order, timings, np.zeros(1, np.int64))
     pipeline = int(replicas.pipeline[replica])
-    kept = _kept_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
-    peak, in_flight = peak_bytes(order, kept, inputs.costs.weight_share[pipeline])
-    return Pipeline(timings, alone, replayed, kept[0], peak[0], in_flight[0])
+    saved_bytes = _saved_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
+    peak, in_flight = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipeline])
+    return Pipeline(timings, alone, replayed, saved_bytes[0], peak[0], in_flight[0])
 
 
-def _kept_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelines: Ints) -> Floats:
+def _saved_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelines: Ints) -> Floats:
     """Return what one microbatch leaves in each chunk, ``float64[pipelines, pp, chunks]``."""
     first = inputs.replicas.workloads.stage_offset[pipelines]
-    kept: Floats = inputs.costs.saved_bytes[first[:, None, None] + placement.model_stage]
-    assert kept.shape[1:] == (order.pp, order.vpp)
-    return kept
+    saved_bytes: Floats = inputs.costs.saved_bytes[first[:, None, None] + placement.model_stage]
+    assert saved_bytes.shape[1:] == (order.pp, order.vpp)
+    return saved_bytes
 
 
 def _run_placement(
@@ -374,6 +370,6 @@ def _peaks(
     for number, order in of_kind.values():
         rows = np.flatnonzero(kind[first] == number)
         pipelines = pipeline[pair[first[rows]]]
-        kept = _kept_bytes(inputs, order, placement, pipelines)
-        peak[rows], _ = peak_bytes(order, kept, inputs.costs.weight_share[pipelines])
+        saved_bytes = _saved_bytes(inputs, order, placement, pipelines)
+        peak[rows], _ = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipelines])
     return peak, row_of_pair.take(pair_of_job)

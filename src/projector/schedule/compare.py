@@ -31,7 +31,7 @@ class Candidate:
     status: str
     """`OK`, `DOES_NOT_FIT` or `NOT_APPLICABLE`."""
     run: PipelineRun | None = None
-    """None where there is none, which `reason` explains."""
+    """None where the schedule cannot run; `reason` says why."""
     reason: str = ""
     iteration_s: float | None = None
     """Seconds of the whole training step, where a job is compared."""
@@ -97,7 +97,7 @@ class ScheduleComparison:
             "microbatches": self.microbatches,
             "fits": self.fits,
             "best": self.best.schedule if self.fits and self.best is not None else None,
-            "schedules": {each.schedule: each.to_dict() for each in self.candidates},
+            "schedules": {candidate.schedule: candidate.to_dict() for candidate in self.candidates},
         }
 
 
@@ -139,7 +139,7 @@ def compare_schedules(
     def candidate(name: str) -> Candidate:
         chunks = SCHEDULES[name].chunks(vpp) if algorithm == ALL and uniform else vpp
         # Where nothing is split, this multiplies by exactly 1.
-        chunk_f, chunk_b, chunk_w = (np.multiply(each, vpp / chunks) for each in (f, b, w))
+        chunk_f, chunk_b, chunk_w = (np.multiply(seconds, vpp / chunks) for seconds in (f, b, w))
 
         def run() -> tuple[PipelineRun, None]:
             if algorithm == ALL:
@@ -176,7 +176,7 @@ def attempt(
         is raised. One whose memory is too small to plan anything does not fit, either way.
     """
     try:
-        found, iteration_s = run()
+        result, iteration_s = run()
     except ProjectorError as error:
         if error.key == "memory_limit":
             return Candidate(name, vpp, DOES_NOT_FIT, reason=error.message)
@@ -184,10 +184,15 @@ def attempt(
         if not excuse or error.key == "time":
             raise
         return Candidate(name, vpp, NOT_APPLICABLE, reason=error.message)
-    status = OK if found.fits else DOES_NOT_FIT
-    return Candidate(found.schedule, vpp, status, found, iteration_s=iteration_s)
+    status = OK if result.fits else DOES_NOT_FIT
+    return Candidate(result.schedule, vpp, status, result, iteration_s=iteration_s)
 
 
 def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Put the fastest that fits first; equal ones stay in the order of the registry."""
-    return tuple(sorted(candidates, key=lambda each: (_RANK[each.status], each.time_s, each.peak)))
+    return tuple(
+        sorted(
+            candidates,
+            key=lambda candidate: (_RANK[candidate.status], candidate.time_s, candidate.peak),
+        )
+    )

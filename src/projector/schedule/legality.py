@@ -11,7 +11,7 @@ from projector.schedule.order import BACKWARD, FORWARD, Order
 
 
 def check_complete(order: Order) -> None:
-    """Raise unless every operation of every virtual stage and microbatch stands exactly once."""
+    """Raise unless every operation of every virtual stage and microbatch occurs exactly once."""
     pp, vpp, microbatches = order.pp, order.vpp, order.microbatches
     num_ops = len(order.kind)
     kinds = 3 if order.splits_backward else 2
@@ -122,9 +122,9 @@ def check_memory(order: Order, activation: ArrayLike, w_share: float, limit: Arr
             count[kind][chunk] += 1
             # From the counts: a running sum would gather rounding errors.
             held = sum(
-                each * (forwards - backwards)
-                + (each * w_share * (backwards - weights) if order.splits_backward else 0.0)
-                for each, forwards, backwards, weights in zip(chunks, *count, strict=True)
+                chunk_size * (forwards - backwards)
+                + (chunk_size * w_share * (backwards - weights) if order.splits_backward else 0.0)
+                for chunk_size, forwards, backwards, weights in zip(chunks, *count, strict=True)
             )
             if held > most * (1.0 + 1e-9):
                 msg = (

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from projector.arrays import Ints, Ints8
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
-"""Kinds of operation: forward, backward, gradient of the weights where it stands alone."""
+"""Kinds of operation: forward, backward, separate gradient of the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,15 +21,15 @@ class Order:
 
     microbatches: int
     """Microbatches that pass through each virtual stage."""
-    rank_offset: NDArray[np.int64]
+    rank_offset: Ints
     """``int64[pp + 1]``"""
-    kind: NDArray[np.int8]
+    kind: Ints8
     """``int8[ops]``: F 0, B 1, W 2."""
-    chunk: NDArray[np.int64]
+    chunk: Ints
     """``int64[ops]``: which of the chunks of its rank an operation works on."""
-    microbatch: NDArray[np.int64]
+    microbatch: Ints
     """``int64[ops]``"""
-    stage_of: NDArray[np.int64]
+    stage_of: Ints
     """``int64[pp, vpp]``: virtual stage, in model order, that each chunk holds; the stages of a
     second direction follow those of the first."""
     splits_backward: bool = False
@@ -70,30 +72,30 @@ class Order:
         return self.pp * self.vpp // self.directions
 
     @property
-    def rank(self) -> NDArray[np.int64]:
+    def rank(self) -> Ints:
         """Rank of each operation, ``int64[ops]``."""
         return np.repeat(np.arange(self.pp), np.diff(self.rank_offset))
 
     @property
-    def stage(self) -> NDArray[np.int64]:
+    def stage(self) -> Ints:
         """Virtual stage of each operation, ``int64[ops]``."""
-        stage: NDArray[np.int64] = self.stage_of[self.rank, self.chunk]
+        stage: Ints = self.stage_of[self.rank, self.chunk]
         return stage
 
 
-def round_robin_stages(pp: int, vpp: int) -> NDArray[np.int64]:
+def round_robin_stages(pp: int, vpp: int) -> Ints:
     """Deal the virtual stages to the ranks in turn: chunk c of rank r holds ``c * pp + r``."""
     return np.arange(pp * vpp).reshape(vpp, pp).T
 
 
-def v_shape(pp: int) -> NDArray[np.int64]:
+def v_shape(pp: int) -> Ints:
     """Run down the ranks with chunk 0 and back with chunk 1: the last stage lies on rank 0."""
     return np.stack([np.arange(pp), 2 * pp - 1 - np.arange(pp)], axis=1)
 
 
 def order_from_codes(
-    codes: list[NDArray[np.int64]],
-    stage_of: NDArray[np.int64],
+    codes: list[Ints],
+    stage_of: Ints,
     microbatches: int,
     directions: int = 1,
 ) -> Order:
@@ -112,18 +114,18 @@ def order_from_codes(
         Copies of the model.
     """
     vpp = stage_of.shape[1]
-    kept, numbers = [], []
+    codes_of_rank, numbers = [], []
     for code in codes:
         number = np.empty_like(code)
-        for each in range(3 * vpp):
-            (place,) = np.nonzero(code == each)
-            number[place] = np.arange(len(place))
-        kept.append(code[number < microbatches])
+        for rank_code in range(3 * vpp):
+            (of_code,) = np.nonzero(code == rank_code)
+            number[of_code] = np.arange(len(of_code))
+        codes_of_rank.append(code[number < microbatches])
         numbers.append(number[number < microbatches])
-    code = np.concatenate(kept)
+    code = np.concatenate(codes_of_rank)
     return Order(
         microbatches=microbatches,
-        rank_offset=np.cumsum([0, *map(len, kept)]),
+        rank_offset=np.cumsum([0, *map(len, codes_of_rank)]),
         kind=code // vpp,
         chunk=code % vpp,
         microbatch=np.concatenate(numbers),
@@ -135,9 +137,9 @@ def order_from_codes(
 
 def one_forward_one_backward(
     warmup: ArrayLike,
-    forward: tuple[NDArray[np.int64], NDArray[np.int64]],
-    backward: tuple[NDArray[np.int64], NDArray[np.int64]],
-    stage_of: NDArray[np.int64],
+    forward: tuple[Ints, Ints],
+    backward: tuple[Ints, Ints],
+    stage_of: Ints,
     microbatches: int,
 ) -> Order:
     """Build the orders that begin with some forwards, then alternate, then drain.
@@ -153,29 +155,29 @@ def one_forward_one_backward(
     microbatches : int
         Microbatches of the step.
     """
-    each = len(forward[0])
+    steps = len(forward[0])
     pp = len(stage_of)
-    step = np.arange(each)
-    waiting = np.minimum(warmup, each)[:, np.newaxis]
-    # Step i of the forwards stands at i, behind the warm-up every second place; step j of the
-    # backwards fills the places between, and follows on when the forwards are through.
+    step = np.arange(steps)
+    waiting = np.minimum(warmup, steps)[:, np.newaxis]
+    # Step i of the forwards is at i, and at every second position behind the warm-up. Step j of the
+    # backwards fills the positions between, and follows on when the forwards are through.
     forward_at = np.where(step < waiting, step, 2 * step - waiting)
-    backward_at = np.where(step < each - waiting, waiting + 2 * step + 1, each + step)
+    backward_at = np.where(step < steps - waiting, waiting + 2 * step + 1, steps + step)
 
     rank = np.arange(pp)[:, np.newaxis]
-    kind = np.empty((pp, 2 * each), np.int8)
-    chunk = np.empty((pp, 2 * each), np.int64)
-    microbatch = np.empty((pp, 2 * each), np.int64)
-    for code, place, (chunks, numbers) in (
+    kind = np.empty((pp, 2 * steps), np.int8)
+    chunk = np.empty((pp, 2 * steps), np.int64)
+    microbatch = np.empty((pp, 2 * steps), np.int64)
+    for code, position, (chunks, numbers) in (
         (FORWARD, forward_at, forward),
         (BACKWARD, backward_at, backward),
     ):
-        kind[rank, place] = code
-        chunk[rank, place] = chunks
-        microbatch[rank, place] = numbers
+        kind[rank, position] = code
+        chunk[rank, position] = chunks
+        microbatch[rank, position] = numbers
     return Order(
         microbatches=microbatches,
-        rank_offset=np.arange(pp + 1) * 2 * each,
+        rank_offset=np.arange(pp + 1) * 2 * steps,
         kind=kind.ravel(),
         chunk=chunk.ravel(),
         microbatch=microbatch.ravel(),

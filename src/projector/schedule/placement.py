@@ -3,11 +3,9 @@
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Ints
 from projector.schedule.order import BACKWARD, FORWARD
-
-Ints = NDArray[np.int64]
 
 
 class Placement:
@@ -36,7 +34,7 @@ class Placement:
         return rank
 
     @cached_property
-    def joins_ends(self) -> NDArray[np.bool_]:
+    def joins_ends(self) -> Flags:
         """Whether each rank holds the first stage of the model and the last, ``bool[pp]``."""
         first, last = self.model_stage == 0, self.model_stage == self.num_stages - 1
         return np.asarray(first.any(axis=1) & last.any(axis=1))
@@ -45,16 +43,16 @@ class Placement:
     def neighbour(self) -> Ints:
         """Rank of the next stage and of the one before, ``int64[pp * chunks, 2]``.
 
-        At the ends of a copy, where there is none, a stage is its own neighbour.
+        The first and the last stage of a copy are their own missing neighbour.
         """
         rank, stage = self.rank_of, np.arange(self.stage_of.size)
-        place = stage % self.num_stages
-        following = np.where(place == self.num_stages - 1, stage, stage + 1) % len(rank)
-        before = np.where(place == 0, stage, stage - 1)
+        depth = stage % self.num_stages
+        following = np.where(depth == self.num_stages - 1, stage, stage + 1) % len(rank)
+        before = np.where(depth == 0, stage, stage - 1)
         return np.stack([rank[following], rank[before]], axis=1)
 
     @cached_property
-    def _sends(self) -> NDArray[np.bool_]:
+    def _sends(self) -> Flags:
         """Whether a virtual stage sends to another rank, on and back: ``bool[2, pp * chunks]``."""
         return np.asarray((self.neighbour != self.rank_of[:, np.newaxis]).T)
 

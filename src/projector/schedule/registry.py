@@ -7,9 +7,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from projector.arrays import Ints
 from projector.errors import ScheduleError
 from projector.schedule.order import Order, round_robin_stages, v_shape
 from projector.schedule.orders import (
@@ -47,12 +45,12 @@ def _two(vpp: int) -> int:  # noqa: ARG001
     return 2
 
 
-def _several(vpp: int) -> int:
+def _two_or_more(vpp: int) -> int:
     """Split the work of a rank, if it is not split already."""
     return max(2, vpp)
 
 
-def _v_stages(pp: int, vpp: int) -> NDArray[np.int64]:  # noqa: ARG001
+def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
     return v_shape(pp)
 
 
@@ -68,8 +66,8 @@ class Entry(NamedTuple):
     plan: Callable[[int, int, int, Costs], Order] | None = None
     """The order that suits some times and memories; raises where the memory is too small."""
     chunks: Callable[[int], int] = _as_given
-    """Chunks in which it runs the work that another schedule runs in so many."""
-    stages: Callable[[int, int], NDArray[np.int64]] = round_robin_stages
+    """Chunks a rank for this schedule, from those that another schedule uses for the same work."""
+    stages: Callable[[int, int], Ints] = round_robin_stages
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
@@ -117,7 +115,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over several chunks a rank, in Megatron's order",
             interleaved.check,
             interleaved.order,
-            chunks=_several,
+            chunks=_two_or_more,
             grouped=True,
         ),
         Entry(
@@ -226,8 +224,8 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
             raise ScheduleError(msg, key=key, value=value, allowed=MOST[key])
     if 3 * pp * vpp * microbatches > MAX_OPERATIONS:
         msg = (
-            f"pp * vpp * microbatches = {pp * vpp * microbatches} is more than a schedule may "
-            f"have; at most {MAX_OPERATIONS // 3}"
+            f"pp * vpp * microbatches = {pp * vpp * microbatches} is too large; at "
+            f"most {MAX_OPERATIONS // 3}"
         )
         raise ScheduleError(
             msg, key="microbatches", value=microbatches, allowed=MAX_OPERATIONS // 3 // (pp * vpp)

@@ -4,8 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints
 from projector.errors import NumericError, ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
 from projector.schedule.placement import Placement
@@ -151,13 +152,7 @@ def pipeline_run(
         )
     order = build(name, pp, vpp, microbatches, costs, group_size)
 
-    duration_ps = np.zeros((pp, order.vpp, 3, 3), np.int64)
-    if order.splits_backward:
-        _place(duration_ps, order, BACKWARD, input_s)
-        _place(duration_ps, order, WEIGHT, weight_s)
-    else:
-        _place(duration_ps, order, BACKWARD, input_s + weight_s)
-    _place(duration_ps, order, FORWARD, forward_s)
+    duration_ps = _durations_ps(order, forward_s, input_s, weight_s)
     p2p_ps = np.tile(latency_ps, order.directions)
     sends_ps = None
     if not overlap_p2p:
@@ -223,15 +218,20 @@ def _limit(value: Any) -> float | None:
     return float(value)
 
 
-def _place(
-    duration_ps: NDArray[np.int64], order: Order, kind: int, seconds: NDArray[np.float64]
-) -> None:
-    """Write times in model order to the rank and chunk that run them, for every class."""
+def _durations_ps(order: Order, forward_s: Floats, input_s: Floats, weight_s: Floats) -> Ints:
+    """Return int64[pp, vpp, 3, 3], from times in model order; the same for every class."""
+    if order.splits_backward:
+        times = {FORWARD: forward_s, BACKWARD: input_s, WEIGHT: weight_s}
+    else:
+        times = {FORWARD: forward_s, BACKWARD: input_s + weight_s}
+    duration_ps = np.zeros((order.pp, order.vpp, 3, 3), np.int64)
     model_stage = order.stage_of % order.num_stages
-    duration_ps[:, :, kind, :] = to_ps(seconds)[model_stage][:, :, np.newaxis]
+    for kind, seconds in times.items():
+        duration_ps[:, :, kind, :] = to_ps(seconds)[model_stage][:, :, np.newaxis]
+    return duration_ps
 
 
-def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     try:
         given = np.asarray(value)
         seconds = given.astype(np.float64) if given.dtype.kind in "iuf" else np.array(np.nan)

@@ -21,8 +21,8 @@ def cached_tokens(model: ModelConfig, context: int) -> int:
     A windowed layer keeps its window.
     """
     windowed = model.sliding_window_layers
-    kept = min(context, model.sliding_window) if windowed else 0
-    return (model.num_layers - windowed) * context + windowed * kept
+    windowed_tokens = min(context, model.sliding_window) if windowed else 0
+    return (model.num_layers - windowed) * context + windowed * windowed_tokens
 
 
 def kv_cache_bytes(

@@ -29,7 +29,7 @@ from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
 
 MAX_TOKENS = 1 << 34
-"""Tokens of one step beyond this are no step."""
+"""Most tokens of one step."""
 
 _ENGINE_ALGORITHMS = algorithm_mask("ring", "tree", "in_network", "pairwise", "direct")
 
@@ -112,12 +112,12 @@ def _check(step: Step) -> None:
 def _layer_rows(steps: Sequence[Step]) -> Records:
     """Return WORKLOAD[steps]: a layer of each step, with its dense and its sparse part."""
     deployments = [step.deployment for step in steps]
-    models = list({id(each.model): each.model for each in deployments}.values())
+    models = list({id(deployment.model): deployment.model for deployment in deployments}.values())
     position = {id(model): row for row, model in enumerate(models)}
-    index = np.array([position[id(each.model)] for each in deployments], np.int64)
+    index = np.array([position[id(deployment.model)] for deployment in deployments], np.int64)
     model = ModelColumns(SectionTable(models), index)
-    domain = np.array([domain_gpus(each.cluster) for each in deployments], np.int64)
-    tp = np.array([each.tp for each in deployments], np.int64)
+    domain = np.array([domain_gpus(deployment.cluster) for deployment in deployments], np.int64)
+    tp = np.array([deployment.tp for deployment in deployments], np.int64)
     of = WorkloadColumns
     values: dict[WorkloadColumn, Ints | list[int]] = {
         of.micro_batch: [step.batch for step in steps],
@@ -146,8 +146,8 @@ def _layer_rows(steps: Sequence[Step]) -> Records:
         of.expert_ffn: model.expert_ffn,
         of.shared_ffn: model.shared_ffn,
         of.vocab: model.vocab,
-        of.dtype: [_type_code(each, each.dtype) for each in deployments],
-        of.wide_dtype: [_type_code(each, _wide(each)) for each in deployments],
+        of.dtype: [_type_code(deployment, deployment.dtype) for deployment in deployments],
+        of.wide_dtype: [_type_code(deployment, _wide(deployment)) for deployment in deployments],
     }
     rows = np.zeros(len(steps), WORKLOAD)
     for column, value in values.items():
@@ -171,7 +171,9 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
     def column(values: Iterable[int]) -> Ints:
         return np.array(list(values), np.int64)
 
-    cached = column(elements_per_token(each.model, each.tp) for each in deployments)
+    cached = column(
+        elements_per_token(deployment.model, deployment.tp) for deployment in deployments
+    )
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
@@ -179,11 +181,13 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
         new_tokens=column(step.new_tokens for step in steps),
         context=column(step.context for step in steps),
         cached=cached,
-        cache_bytes=cached * np.array([float(each.kv_cache_bytes) for each in deployments]),
+        cache_bytes=cached
+        * np.array([float(deployment.kv_cache_bytes) for deployment in deployments]),
         pp=column(deployment.pp for deployment in deployments),
         # Neighbouring stages are tp ranks apart.
         pp_local=column(
-            2 if 2 * each.tp <= domain_gpus(each.cluster) else 1 for each in deployments
+            2 if 2 * deployment.tp <= domain_gpus(deployment.cluster) else 1
+            for deployment in deployments
         ),
     )
 

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import expert_kernels, grouped_record
 from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 GEMMS = 2
 

@@ -1,9 +1,8 @@
 """How many tokens each routed expert gets, under the distributions that benchmarks state."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from projector.arrays import Ints
 
 GROUPS, KEPT_GROUPS = 8, 4
 """Group-limited routing of DeepSeek-V3 (arXiv 2412.19437): 8 groups, of which a token keeps 4."""
@@ -12,7 +11,7 @@ LARGEST_SHARE = 0.8
 """A power-law draw reaches from 1 to this share of the tokens."""
 
 SPARSE_RANGE = (0.01, 2.0)
-"""Range of the draw where there is no more than one pair for each expert."""
+"""Range of the draw with at most one pair for each expert."""
 
 
 def balanced_picks(tokens: int, experts: int, topk: int) -> Ints:
@@ -84,9 +83,9 @@ def group_limited_loads(picks: Ints, experts: int) -> Ints:
     if experts == GROUPS:
         score[:] = 0
     kept_groups = np.argsort(-score, axis=1, kind="stable")[:, :KEPT_GROUPS]
-    kept = np.zeros((tokens, GROUPS), np.bool_)
-    kept[np.arange(tokens)[:, None], kept_groups] = True
-    allowed = np.repeat(kept, experts // GROUPS, axis=1)
+    in_kept_group = np.zeros((tokens, GROUPS), np.bool_)
+    in_kept_group[np.arange(tokens)[:, None], kept_groups] = True
+    allowed = np.repeat(in_kept_group, experts // GROUPS, axis=1)
     hit = wanted & allowed
     rest = allowed & ~wanted
     missing = topk - hit.sum(axis=1, keepdims=True)

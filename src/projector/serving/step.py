@@ -51,14 +51,14 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
     ConfigError
         For a step without tokens.
     NumericError
-        If a time is no finite, non-negative number.
+        If a time is negative or not finite.
     """
     columns = step_columns(steps)
     table = emit_inference(columns.shapes, columns.extents)
     try:
         row_s = _cost_rows(table, columns)
     except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model left the range of its numbers: {error}"
+        msg = f"a cost model overflowed: {error}"
         raise NumericError(msg) from None
     num = len(steps)
     slot = table.workload * len(BREAKDOWN) + table.category
@@ -134,8 +134,8 @@ def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
         if contexts:
             count = item.output_len - 1
             visited = item.input_len + np.arange(count)
-            found = latency_s[start + 1 : start + 1 + len(contexts)]
-            decode_s[row] = np.interp(visited, contexts, found).sum()
+            visited_s = latency_s[start + 1 : start + 1 + len(contexts)]
+            decode_s[row] = np.interp(visited, contexts, visited_s).sum()
         start += 1 + len(contexts)
     return GenerationTimes(prefill_s, decode_s)
 
@@ -193,8 +193,8 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     """Return the seconds of GEMM rows.
 
     Weight-only quantisation reads as much as a GEMM with ``weight_share`` times the columns. It
-    gains where memory or the start is what a GEMM waits for, computes no faster than all of it
-    takes at the matrix rate, and is never slower than with wide weights (dequantising is hidden).
+    is faster where memory or the start bounds the GEMM. It is never faster than the matrix rate
+    allows, and never slower than with wide weights (dequantising is hidden).
     """
     workload = table.workload[rows]
     device = steps.shapes.rows["device"][workload]

@@ -73,7 +73,7 @@ class Cluster:
     UnsupportedError
         If Dask is not installed.
     ConfigError
-        If ``scheduler`` is none of these.
+        If ``scheduler`` is of another kind.
     """
 
     def __init__(self, scheduler: "str | Path | Client | None", workers: int) -> None:
@@ -252,9 +252,9 @@ class TaskCrew:
     def _next(self) -> Part:
         chunk, future = self._waiting[0]
         with _told(self._client, chunk):
-            found = self._result(future)
+            answer = self._result(future)
         self._waiting.popleft()
-        return unwrap(pickle.loads(found), chunk)  # noqa: S301  # of `task`
+        return unwrap(pickle.loads(answer), chunk)  # noqa: S301  # of `task`
 
     def _result(self, future: Any) -> Any:
         last_seen = time.monotonic()
@@ -271,13 +271,13 @@ class TaskCrew:
 def fingerprint() -> str:
     """Return version and digest of what rows depend on: the sources and what ships with them."""
     package = Path(__file__).parents[1]
-    found = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
     for kind in ("hardware", "models"):
         folder = data_dir(kind)
         shipped = folder.rglob("*.yaml")
-        found |= {f"{kind}/{path.relative_to(folder).as_posix()}": path for path in shipped}
+        files |= {f"{kind}/{path.relative_to(folder).as_posix()}": path for path in shipped}
     digest = hashlib.sha256()
-    for name, path in sorted(found.items()):
+    for name, path in sorted(files.items()):
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"{package_version()} ({digest.hexdigest()[:12]})"
@@ -305,9 +305,9 @@ def task(content: bytes, wanted: str, chunk: int) -> bytes:
 
 
 def _project(content: bytes, wanted: str, chunk: int) -> Part:
-    own = fingerprint()
-    if own != wanted:
-        what = f"projector {own}, not {wanted}"
+    version = fingerprint()
+    if version != wanted:
+        what = f"projector {version}, not {wanted}"
         raise _other_projector(what, wanted)
     with _ONE_AT_A_TIME:
         return _sweeper(content).part(chunk)
@@ -356,10 +356,10 @@ def _address(scheduler: str | Path) -> str:
     path = Path(scheduler)
     if path.is_file():
         try:
-            found = json.loads(path.read_bytes())["address"]
-            return _checked(str(found))
+            address = json.loads(path.read_bytes())["address"]
+            return _checked(str(address))
         except (OSError, ValueError, KeyError, TypeError):
-            msg = f"{KEY}: {path} is no scheduler file of Dask; it names no address"
+            msg = f"{KEY}: {path} is not a Dask scheduler file: it has no address"
     else:
         with suppress(ValueError, TypeError, RuntimeError):
             return _checked(str(scheduler))
@@ -387,7 +387,7 @@ def _told(client: Any, chunk: int = 0) -> Iterator[None]:
     except KilledWorker as error:
         msg = (
             f"workers: {error.allowed_failures + 1} workers of the cluster at {where} died with "
-            f"chunk {chunk:,}, perhaps for want of memory; give each more ({KEPT})"
+            f"chunk {chunk:,}, perhaps because they ran out of memory; give each more ({KEPT})"
         )
         raise ProjectorError(msg, key="workers", allowed="workers with more memory") from None
     except NoValidWorkerError:

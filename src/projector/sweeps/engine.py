@@ -103,16 +103,16 @@ def sweep(
     Raises
     ------
     ProjectorError
-        If there is no such space, it takes too long, ``out`` cannot be written or holds something
-        else, a worker dies, or there is no such cluster. Finished chunks are kept.
+        If the space does not exist or takes too long, ``out`` cannot be written or holds something
+        else, a worker dies, or the cluster does not exist. Finished chunks are kept.
     """
-    found = read_space(space)
+    loaded = read_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
-        return _sweep(found, out, overwrite, _workers(workers), cluster, progress)
+        return _sweep(loaded, out, overwrite, _workers(workers), cluster, progress)
 
 
 def _sweep(
-    found: Space,
+    space: Space,
     out: str | Path | None,
     overwrite: bool,
     crew: int,
@@ -121,14 +121,14 @@ def _sweep(
 ) -> SweepResult:
     if cluster is not None:
         crew = cluster.workers
-    axes = axis_kinds(found)
-    plan = Plan.of(found, column_kinds(axes))
+    axes = axis_kinds(space)
+    plan = Plan.of(space, column_kinds(axes))
     if out is None:
-        _refuse_endless(found, crew, here=cluster is None)
+        _refuse_endless(space, crew, local=cluster is None)
         parts: list[Part] = []
         totals = Totals()
         begun = time.perf_counter()
-        for part in _parts(found, axes, plan, range(plan.chunks), crew, cluster, progress):
+        for part in _parts(space, axes, plan, range(plan.chunks), crew, cluster, progress):
             parts.append(part)
             totals.add(part.totals)
         seconds = time.perf_counter() - begun
@@ -138,14 +138,14 @@ def _sweep(
         raise ConfigError(msg, key="out", value=out, allowed="a path")
     target = Path(out)
     if overwrite or not is_begun(target):
-        _refuse_endless(found, crew, here=cluster is None)
+        _refuse_endless(space, crew, local=cluster is None)
     with closing(Store(target, plan, overwrite=overwrite)) as store:
         before = store.totals.rows
         seconds = 0.0
         if not store.finished:
             begun = time.perf_counter()
             todo = _Todo(store)
-            made = _parts(found, axes, plan, todo, crew, cluster, progress, store.drafts)
+            made = _parts(space, axes, plan, todo, crew, cluster, progress, store.drafts)
             with closing(made):
                 for part in made:
                     store.put(part)
@@ -171,10 +171,10 @@ def estimate(
 
     The sample is projected here, so that workers are taken to be as fast as this machine.
     """
-    found = read_space(space)
+    loaded = read_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
         crew = _workers(workers) if cluster is None else cluster.workers
-    return _estimate(found, crew, _SAMPLE)
+    return _estimate(loaded, crew, _SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +228,11 @@ def _cluster(
         raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))
     if engine == LOCAL:
         if scheduler is not None:
-            msg = f"scheduler: only the engine {DASK} has one; leave it out, or take engine {DASK}"
+            msg = f"scheduler: only engine {DASK} uses one; leave it out, or set engine {DASK}"
             raise ConfigError(msg, key="scheduler", value=str(scheduler), allowed="nothing")
         return nullcontext()
     if scheduler is not None and workers is not None:
-        msg = f"workers: a cluster that is running has its own; leave out {workers}"
+        msg = f"workers: a running cluster has its own workers; leave out {workers}"
         raise ConfigError(msg, key="workers", value=workers, allowed="nothing")
     from projector.sweeps.cluster import Cluster
 
@@ -253,14 +253,14 @@ def _workers(workers: int | None) -> int:
     return 1 if multiprocessing.current_process().daemon else workers
 
 
-def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
+def _refuse_endless(space: Space, workers: int, *, local: bool) -> None:
     """Refuse a space that takes more than `LONGEST_DAYS`, by a small sample.
 
-    Workers that will be processes of this machine, ``here``, start meanwhile.
+    Workers that will be processes of this machine, ``local``, start meanwhile.
     """
     if space.size < MANY_POINTS:
         return
-    if here and workers > 1:
+    if local and workers > 1:
         start_ahead(workers, -(-space.size // chunk_points(space)))
     days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
     if days > LONGEST_DAYS:
@@ -275,12 +275,12 @@ def _refuse_endless(space: Space, workers: int, *, here: bool) -> None:
 def _estimate(space: Space, workers: int, most: int) -> Estimate:
     projector = Projector(space, axis_kinds(space))
     points = np.array(sample(space, most), np.int64)
-    # What is loaded and compiled at first is not what the others take.
+    # The first points take longer: they load and compile.
     projector.project(points[:_SMALL_SAMPLE], best=False)
     begun = time.perf_counter()
     batch = projector.project(points, best=False)
     seconds = time.perf_counter() - begun
-    each = seconds / max(1, len(points))
+    point_s = seconds / max(1, len(points))
     chunk = min(chunk_points(space), space.size)
     if seconds < _QUICK_S and chunk > len(points):
         middle = np.arange(chunk) + (space.size - chunk) // 2
@@ -288,12 +288,12 @@ def _estimate(space: Space, workers: int, most: int) -> Estimate:
         for _ in range(2):
             begun = time.perf_counter()
             projector.project(middle)
-            each = (time.perf_counter() - begun) / chunk
+            point_s = (time.perf_counter() - begun) / chunk
     return Estimate(
         points=space.size,
         sampled=len(points),
         legal=batch.rows,
         fit=batch.fit,
-        seconds=each * space.size / min(workers, -(-space.size // chunk)),
+        seconds=point_s * space.size / min(workers, -(-space.size // chunk)),
         infeasible=batch.infeasible,
     )

@@ -1,6 +1,6 @@
 """Points of a space become batches of jobs, without a job for each of them.
 
-What a point says of a section of its job depends on a few axes, and so does every constraint and
+What a point sets in a section of its job depends on a few axes, and so does every constraint and
 every computed field. Each is read once for each combination of those axes and then looked up.
 """
 
@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Ints
 from projector.config.device import Device
 from projector.config.job import Job
 from projector.config.load import Variants
@@ -19,8 +19,6 @@ from projector.errors import ProjectorError
 from projector.kernels.space_index import combine_places, find_places
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable
-
-Ints = NDArray[np.int64]
 
 DENSE_TABLE = 1 << 22
 """Combinations of axes up to which each has a place in a table; beyond, those that are met are
@@ -50,32 +48,32 @@ class Lookup:
 
     def _clear(self) -> None:
         self.values: list[Any] = []
-        self._flags: dict[str, NDArray[np.bool_]] = {}
+        self._flags: dict[str, Flags] = {}
         self._dense: Ints | None = None
         if self._combinations <= DENSE_TABLE:
             self._dense = np.full(self._combinations, _UNKNOWN, np.int64)
         self._sparse: dict[int, int] = {}
 
-    def numbers(self, places: "Places") -> Ints:
+    def numbers(self, positions: "Places") -> Ints:
         """Return the number of each point's value in ``values``."""
         if len(self.values) > MOST_VALUES:
             self._clear()
         if not self.axes:
             if not self.values:
                 self._add(0)
-            return np.zeros(len(places), np.int64)
-        key = places.combined(self._axes)
+            return np.zeros(len(positions), np.int64)
+        keys = positions.combined(self._axes)
         if self._dense is not None:
-            found = self._dense.take(key)
-            if len(found) and found.min() == _UNKNOWN:
-                new = np.unique(key[found == _UNKNOWN])
-                self._dense[new] = [self._add(each) for each in new.tolist()]
-                found = self._dense.take(key)
-            return found
-        distinct, inverse = np.unique(key, return_inverse=True)
+            of_point = self._dense.take(keys)
+            if len(of_point) and of_point.min() == _UNKNOWN:
+                new = np.unique(keys[of_point == _UNKNOWN])
+                self._dense[new] = [self._add(key) for key in new.tolist()]
+                of_point = self._dense.take(keys)
+            return of_point
+        unique_keys, inverse = np.unique(keys, return_inverse=True)
         numbers = [
-            self._sparse[each] if each in self._sparse else self._remember(each)
-            for each in distinct.tolist()
+            self._sparse[key] if key in self._sparse else self._remember(key)
+            for key in unique_keys.tolist()
         ]
         return np.array(numbers, np.int64)[inverse]
 
@@ -84,25 +82,25 @@ class Lookup:
         return number
 
     def _add(self, key: int) -> int:
-        places = {}
+        positions = {}
         for axis, size in zip(reversed(self.axes), reversed(self._sizes), strict=True):
-            key, places[axis] = divmod(key, size)
+            key, positions[axis] = divmod(key, size)
         try:
-            value = self._compute(places)
+            value = self._compute(positions)
         except ProjectorError as error:
             value = error
         self.values.append(value)
         return len(self.values) - 1
 
-    def failed(self, numbers: Ints) -> NDArray[np.bool_]:
+    def failed(self, numbers: Ints) -> Flags:
         """Return which of the values with these numbers are errors."""
         return self._flag("failed", lambda value: isinstance(value, ProjectorError))[numbers]
 
-    def false(self, numbers: Ints) -> NDArray[np.bool_]:
+    def false(self, numbers: Ints) -> Flags:
         """Return which of the values with these numbers are anything but true."""
         return self._flag("false", lambda value: value is not True)[numbers]
 
-    def _flag(self, name: str, test: Callable[[Any], bool]) -> NDArray[np.bool_]:
+    def _flag(self, name: str, test: Callable[[Any], bool]) -> Flags:
         known = self._flags.get(name, np.zeros(0, np.bool_))
         if len(known) < len(self.values):
             more = [test(value) for value in self.values[len(known) :]]
@@ -111,30 +109,30 @@ class Lookup:
 
 
 class Places:
-    """Where points stand on each axis of a space."""
+    """Positions of points on each axis of a space."""
 
     def __init__(self, space: Space, points: Ints) -> None:
-        """Find the places of some points."""
+        """Find the positions of some points."""
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
-        self._place = np.empty((len(self._sizes), len(points)), np.int32)
-        find_places(points, self._sizes, self._place)
+        self._positions = np.empty((len(self._sizes), len(points)), np.int32)
+        find_places(points, self._sizes, self._positions)
 
     def __len__(self) -> int:
         """Return the number of points."""
-        return int(self._place.shape[1])
+        return int(self._positions.shape[1])
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, chosen: Flags) -> None:
         """Leave points out."""
-        self._place = self._place.take(np.flatnonzero(kept), axis=1)
+        self._positions = self._positions.take(np.flatnonzero(chosen), axis=1)
 
     def on(self, axis: int) -> Ints:
-        """Return the places on one axis."""
-        return np.asarray(self._place[axis], np.int64)
+        """Return the positions on one axis."""
+        return np.asarray(self._positions[axis], np.int64)
 
     def combined(self, axes: Ints) -> Ints:
         """Return the number of each point's combination of some axes."""
         key = np.empty(len(self), np.int64)
-        combine_places(self._place, axes, self._sizes, key)
+        combine_places(self._positions, axes, self._sizes, key)
         return key
 
 
@@ -142,12 +140,12 @@ class PointBatch(NamedTuple):
     """Points of a space as jobs."""
 
     rows: Ints
-    """int64[jobs]: place among the points asked for."""
+    """int64[jobs]: position among the points asked for."""
     jobs: JobBatch
     columns: dict[str, tuple[Ints, list[Any]]]
     """Field of an axis -> which value each job has, and the values."""
     left_out: list[tuple[ProjectorError | str, int]]
-    """Why points are no jobs, a broken constraint as its text, and how many."""
+    """Why points are not legal jobs, as an error or the text of a broken constraint; how many."""
 
 
 class PointReader:
@@ -188,76 +186,74 @@ class PointReader:
         return Lookup(
             self.space,
             axes,
-            lambda places: compute(self.space.overrides_at(places, derived)),
+            lambda positions: compute(self.space.overrides_at(positions, derived)),
         )
 
     def _section(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        own = {
+        stated = {
             field: value
             for field, value in overrides.items()
             if field.partition(".")[0] == name and field in self.space.fields
         }
         if name == "cluster":
-            own = self._with_device(own)
-        return self._variants.section(name, own) if own else getattr(self.space.base, name)
+            stated = self._with_device(stated)
+        return self._variants.section(name, stated) if stated else getattr(self.space.base, name)
 
-    def _with_device(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace what is said of a device by the device, one object for all clusters of it."""
-        said = {field: value for field, value in own.items() if f"{field}.".startswith(_DEVICE)}
+    def _with_device(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the fields of a device by the device, one object for all its clusters."""
+        said = {field: value for field, value in stated.items() if f"{field}.".startswith(_DEVICE)}
         if not said:
-            return dict(own)
+            return dict(stated)
         key = tuple((field, repr(value)) for field, value in said.items())
         if key not in self._devices:
             if len(self._devices) > MOST_VALUES:
                 self._devices.clear()
             self._devices[key] = self._variants.section("cluster", said).device
-        rest = {field: value for field, value in own.items() if field not in said}
+        rest = {field: value for field, value in stated.items() if field not in said}
         return {_DEVICE[:-1]: self._devices[key], **rest}
 
     def _other(self, overrides: Mapping[str, Any]) -> None:
         """Raise what fields outside of the sections break; they change no result."""
-        own = {
+        stated = {
             field: value
             for field, value in overrides.items()
             if field.partition(".")[0] not in SECTIONS
         }
-        self._variants.job(own)
+        self._variants.job(stated)
 
     def read(self, points: Ints) -> PointBatch:
         """Return some points, int64[points], as jobs."""
-        places = Places(self.space, points)
+        positions = Places(self.space, points)
         rows = np.arange(len(points))
         left_out: list[tuple[ProjectorError | str, int]] = []
         sections: list[Ints] = []
 
-        def drop(
-            numbers: Ints, bad: NDArray[np.bool_], why: Callable[[int], ProjectorError | str]
-        ) -> None:
+        def drop(numbers: Ints, bad: Flags, why: Callable[[int], ProjectorError | str]) -> None:
             nonlocal rows
             if not bad.any():
                 return
-            found, counts = np.unique(numbers[bad], return_counts=True)
+            refused, counts = np.unique(numbers[bad], return_counts=True)
             left_out.extend(
                 (why(number), count)
-                for number, count in zip(found.tolist(), counts.tolist(), strict=True)
+                for number, count in zip(refused.tolist(), counts.tolist(), strict=True)
             )
             rows = rows[~bad]
-            places.keep(~bad)
+            positions.keep(~bad)
             sections[:] = [section[~bad] for section in sections]
 
         for lookup in self._derived.values():
-            numbers = lookup.numbers(places)
+            numbers = lookup.numbers(positions)
             drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
         for text, lookup in self._constraints:
-            numbers = lookup.numbers(places)
+            numbers = lookup.numbers(positions)
             drop(numbers, lookup.false(numbers), partial(_broken, lookup, text))
         for lookup in self._sections:
-            numbers = lookup.numbers(places)
+            numbers = lookup.numbers(positions)
             sections.append(numbers)
             drop(numbers, lookup.failed(numbers), lookup.values.__getitem__)
-        numbers = self._others.numbers(places)
+        numbers = self._others.numbers(positions)
         drop(numbers, self._others.failed(numbers), self._others.values.__getitem__)
-        return PointBatch(rows, self._batch(np.stack(sections)), self._columns(places), left_out)
+        return PointBatch(rows, self._batch(np.stack(sections)), self._columns(positions), left_out)
 
     def _batch(self, numbers: Ints) -> JobBatch:
         tables = Sections(
@@ -276,13 +272,13 @@ class PointReader:
 
         return JobBatch(tables, numbers, job)
 
-    def _columns(self, places: Places) -> dict[str, tuple[Ints, list[Any]]]:
+    def _columns(self, positions: Places) -> dict[str, tuple[Ints, list[Any]]]:
         columns = {}
         for number, axis in enumerate(self.space.axes):
             for position, field in enumerate(axis.fields):
-                columns[field] = (places.on(number), [point[position] for point in axis.points])
+                columns[field] = (positions.on(number), [point[position] for point in axis.points])
         for field, lookup in self._derived.items():
-            columns[field] = (lookup.numbers(places), lookup.values)
+            columns[field] = (lookup.numbers(positions), lookup.values)
         return columns
 
 
@@ -297,10 +293,10 @@ class _Table:
     def of(self, values: list[Any], base: Any) -> SectionTable[Any]:
         """Return the table of these values, a list that only grows.
 
-        An error has no fields; the base stands in its place, for no job.
+        An error has no fields. The base takes its row, but no job uses it.
         """
         known = len(self._table.items) if values is self._values else 0
-        more = [base if isinstance(each, ProjectorError) else each for each in values[known:]]
+        more = [base if isinstance(value, ProjectorError) else value for value in values[known:]]
         if not known:
             self._values, self._table = values, SectionTable(more)
         elif more:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
@@ -124,7 +124,7 @@ class SweepResult:
             import pandas  # noqa: ICN001, F401
         except ImportError:
             msg = (
-                "pandas is not installed; install it (pip install 'projector[pandas]') or take "
+                "pandas is not installed; install it (pip install 'projector[pandas]') or use "
                 "to_arrow()"
             )
             raise UnsupportedError(msg, key="pandas") from None
@@ -136,7 +136,7 @@ class SweepResult:
         Raises
         ------
         ConfigError
-            If the files are no longer what the sweep left.
+            If the files have changed since the sweep.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -235,15 +235,15 @@ class SweepResult:
         directions = self._directions(objectives)
         values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
         for table in self.tables([*directions, "fits"]):
-            own = np.column_stack(
+            signed = np.column_stack(
                 [_floats(table, name) * sign for name, sign in directions.items()]
             )
-            takes_part = ~np.isnan(own).any(axis=1)
+            takes_part = ~np.isnan(signed).any(axis=1)
             if fits:
                 takes_part &= _where(table, "fits")
             numbers = np.flatnonzero(takes_part)
             # The front of a front and what follows is the front of both, and stays small.
-            values = np.concatenate([values, own[numbers]])
+            values = np.concatenate([values, signed[numbers]])
             rows = np.concatenate([rows, begin + numbers])
             front = _front(values)
             values, rows = values[front], rows[front]
@@ -290,11 +290,11 @@ class SweepResult:
         for name, direction in objectives.items():
             self._check_number(name)
             if direction not in {MAX, MIN}:
-                msg = f"objectives: {name} is to be {MAX} or {MIN}, not {direction!r}"
+                msg = f"objectives: {name} must be {MAX} or {MIN}, not {direction!r}"
                 raise ConfigError(msg, key="objectives", value=direction, allowed=[MAX, MIN])
         return {name: -1.0 if direction == MAX else 1.0 for name, direction in objectives.items()}
 
-    def _take(self, rows: NDArray[np.int64]) -> "pa.Table":
+    def _take(self, rows: Ints) -> "pa.Table":
         """Return some rows in the given order, reading one chunk at a time."""
         import pyarrow as pa
 
@@ -317,7 +317,7 @@ def _changed(path: Path, why: str) -> ConfigError:
     return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
 
 
-def _floats(table: "pa.Table", name: str) -> NDArray[np.float64]:
+def _floats(table: "pa.Table", name: str) -> Floats:
     """Return a column of numbers, NaN where it is missing."""
     import pyarrow as pa
 
@@ -325,11 +325,11 @@ def _floats(table: "pa.Table", name: str) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(), np.float64)
 
 
-def _where(table: "pa.Table", name: str) -> NDArray[np.bool_]:
+def _where(table: "pa.Table", name: str) -> Flags:
     return np.asarray(table.column(name).to_numpy(), np.bool_)
 
 
-def _front(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _front(values: Floats) -> Ints:
     """Return the rows of ``values`` that no other row beats, where less is better.
 
     The first in lexical order is beaten by none; what it beats goes, then comes the next.

@@ -1,4 +1,4 @@
-"""Points of a space become rows: what a projection says in numbers, or why there is none."""
+"""Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.cost import KnownCosts
@@ -22,7 +23,6 @@ from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode, writ
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Ints = NDArray[np.int64]
 
 LONGEST_REASON = 200
 """Characters of a reason."""
@@ -54,7 +54,7 @@ class Batch:
 
 
 def column_kinds(axes: Mapping[str, str]) -> dict[str, str]:
-    """Return every column with its kind: axes first; an axis that results repeat stands once."""
+    """Return every column with its kind: axes first; an axis that results repeat is listed once."""
     return {**axes, **RESULTS}
 
 
@@ -97,10 +97,10 @@ class Projector:
                 if count:
                     _count(reasons, reason_of(error), count)
             possible = np.flatnonzero(legal.refused < 0)
-            every = len(possible) == len(batch.rows)
+            all_possible = len(possible) == len(batch.rows)
             for part, evaluation in evaluate_possible(
-                batch.jobs if every else batch.jobs.take(possible),
-                legal if every else legal.take(possible),
+                batch.jobs if all_possible else batch.jobs.take(possible),
+                legal if all_possible else legal.take(possible),
                 lambda error: _count(reasons, reason_of(error), 1),
                 self._known,
             ):
@@ -226,17 +226,17 @@ def _dictionary(index: Ints, texts: "pa.Array") -> "pa.Array":
     """Return ``texts[index]``, each text once."""
     import pyarrow as pa
 
-    distinct = texts.dictionary_encode()
-    if len(distinct.dictionary) == len(texts):
+    encoded = texts.dictionary_encode()
+    if len(encoded.dictionary) == len(texts):
         return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), texts)
-    distinct_index = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    distinct_index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     missing = np.asarray(texts.is_null())[index] if texts.null_count else None
     indices = pa.array(distinct_index[index], mask=missing)
-    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary)
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
 
 
 def reason_of(error: ProjectorError) -> str:
-    """Say why a point is no job, in words that are the same for all points like it.
+    """Say why a point is not a legal job, in the same words for all points like it.
 
     Numbers become ``N`` and what follows a semicolon, the way out, is left away.
     """

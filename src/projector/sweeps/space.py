@@ -29,13 +29,13 @@ def read_space(source: SpaceLike) -> Space:
     Raises
     ------
     ConfigError
-        If there is no such space, or it has more points than an index can hold.
+        If the space does not exist, or has more points than an index can hold.
     """
-    found = load_space(source)
-    if found.size > LARGEST:
-        msg = f"axes: the space has {found.size:.2e} points, more than can be numbered"
-        raise ConfigError(msg, key="axes", value=found.size, allowed=f"<= {LARGEST} points")
-    return found
+    loaded = load_space(source)
+    if loaded.size > LARGEST:
+        msg = f"axes: the space has {loaded.size:.2e} points, more than can be numbered"
+        raise ConfigError(msg, key="axes", value=loaded.size, allowed=f"<= {LARGEST} points")
+    return loaded
 
 
 def sample(space: Space, count: int) -> Sequence[int]:
@@ -49,22 +49,22 @@ def sample(space: Space, count: int) -> Sequence[int]:
 def axis_kinds(space: Space) -> dict[str, str]:
     """Return the kind of each axis' column; that of a computed field from a few thousand points.
 
-    Whole numbers and fractions together are fractions; anything else together, and what is no
-    single value, is text.
+    Whole numbers and fractions together are fractions; anything else together is text, and so are
+    lists and mappings.
     """
-    found: dict[str, set[str]] = {field: set() for field in space.fields}
+    kinds_of: dict[str, set[str]] = {field: set() for field in space.fields}
     for axis in space.axes:
         for position, field in enumerate(axis.fields):
             values = [point[position] for point in axis.points]
-            found[field] |= {_kind(value) for value in values if value is not None}
+            kinds_of[field] |= {_kind(value) for value in values if value is not None}
     for overrides in _probes(space) if space.derived else ():
         for field in space.derived:
             value = overrides.get(field)
             if value is not None:
-                found[field].add(_kind(value))
+                kinds_of[field].add(_kind(value))
     return {
         field: FLOAT if kinds == {INT, FLOAT} else kinds.pop() if len(kinds) == 1 else TEXT
-        for field, kinds in found.items()
+        for field, kinds in kinds_of.items()
     }
 
 
@@ -75,7 +75,7 @@ def _probes(space: Space) -> Iterator[dict[str, Any]]:
         try:
             yield space.overrides(point)
         except ProjectorError:
-            # A value that cannot be computed; such a point is no row.
+            # A value that cannot be computed; such a point gives no row.
             continue
 
 
@@ -89,16 +89,16 @@ def cell(field: str, kind: str, value: Any) -> Any:
     """
     if value is None:
         return None
-    own = _kind(value)
+    value_kind = _kind(value)
     if kind == TEXT:
-        return value if own == TEXT and isinstance(value, str) else _text(value)
-    if own == kind == INT:
+        return value if value_kind == TEXT and isinstance(value, str) else _text(value)
+    if value_kind == kind == INT:
         return int(value)
-    if kind == FLOAT and own in {INT, FLOAT}:
+    if kind == FLOAT and value_kind in {INT, FLOAT}:
         return float(value) if math.isfinite(value) else None
-    if own == kind:
+    if value_kind == kind:
         return bool(value)
-    msg = f"{field}: {value!r} is of another kind than the other values of its axis ({kind})"
+    msg = f"{field}: {value!r} differs in kind from the other values of its axis ({kind})"
     raise ConfigError(msg, key=field, value=value, allowed=f"values of one kind ({kind})")
 
 
@@ -106,7 +106,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return BOOL
     if isinstance(value, Integral):
-        # What an int64 cannot hold is no number of a job either.
+        # No field of a job takes a number that an int64 cannot hold.
         return INT if -(2**63) <= int(value) < 2**63 else TEXT
     return FLOAT if isinstance(value, Real) else TEXT
 

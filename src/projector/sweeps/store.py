@@ -108,9 +108,11 @@ class Plan:
 
 def chunk_points(space: Space) -> int:
     """Return the points of a part; they follow from the space alone, whoever sweeps it."""
-    places = [(axis, axis.fields.index(SCHEDULE)) for axis in space.axes if SCHEDULE in axis.fields]
-    names = [point[place] for axis, place in places for point in axis.points]
-    if not places:
+    schedule_axes = [
+        (axis, axis.fields.index(SCHEDULE)) for axis in space.axes if SCHEDULE in axis.fields
+    ]
+    names = [point[column] for axis, column in schedule_axes for point in axis.points]
+    if not schedule_axes:
         names = [space.base.training.schedule]
     whole = space.choices
     planned = any(name in SCHEDULES and SCHEDULES[name].planned for name in map(str, names))
@@ -163,7 +165,7 @@ class Part(NamedTuple):
 
     chunk: int
     content: bytes
-    """Its rows as a Parquet file; nothing where there are none, or where a draft has them."""
+    """Its rows as a Parquet file; empty without rows, or where a draft has them."""
     totals: Totals
     draft: Draft | None = None
 
@@ -292,15 +294,15 @@ class Store:
         if not path.parent.is_dir():
             raise _refused(path, f"there is no folder {path.parent}")
         path.mkdir(exist_ok=True)
-        if not (path / MANIFEST).exists() and any(not _leftover(each) for each in path.iterdir()):
+        if not (path / MANIFEST).exists() and any(not _leftover(entry) for entry in path.iterdir()):
             raise _refused(path, "the folder holds something else than a sweep")
         read_only = self._take_lock()
-        found = _manifest(path)
-        if found is not None and found != json.loads(_json(self.plan.manifest())):
+        manifest = _manifest(path)
+        if manifest is not None and manifest != json.loads(_json(self.plan.manifest())):
             if not overwrite:
-                raise _other(path, found, self.plan.manifest())
-            found = None
-        if found is None or overwrite:
+                raise _other(path, manifest, self.plan.manifest())
+            manifest = None
+        if manifest is None or overwrite:
             if read_only is not None:
                 raise read_only
             self._begin()
@@ -387,7 +389,7 @@ def write_draft(drafts: Path, chunk: int, content: bytes) -> Draft:
     Raises
     ------
     ConfigError
-        If they cannot be written; nothing of them stays.
+        If they cannot be written; no part of them stays.
     """
     path = drafts.with_name(f"{drafts.name}{chunk:06d}")
     try:
@@ -453,12 +455,12 @@ def _refused(path: Path, why: str) -> ConfigError:
     return ConfigError(msg, key=KEY, value=str(path), allowed="a new folder, or that of this sweep")
 
 
-def _other(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
-    """Return the error of a place that another sweep has."""
-    if not found:
+def _other(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
+    """Return the error for a folder that holds another sweep."""
+    if not stored:
         what = f"its {MANIFEST} cannot be read"
     else:
-        old, new = _flat(found), _flat(json.loads(_json(wanted)))
+        old, new = _flat(stored), _flat(json.loads(_json(wanted)))
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
         told = [key for key in keys if key not in {"digest", "points"}] or keys
         parts = [f"{_shown(key)} was {_value(old, key)}, is {_value(new, key)}" for key in told[:3]]
@@ -478,12 +480,12 @@ def _value(flat: Mapping[str, Any], key: str) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+    if isinstance(value, list) and value and all(isinstance(member, Mapping) for member in value):
         # Axes are named by their fields.
-        names = (each.get("fields", number) for number, each in enumerate(value))
+        names = (member.get("fields", number) for number, member in enumerate(value))
         value = {
-            ", ".join(name) if isinstance(name, list) else str(name): each
-            for name, each in zip(names, value, strict=True)
+            ", ".join(name) if isinstance(name, list) else str(name): member
+            for name, member in zip(names, value, strict=True)
         }
     if not isinstance(value, Mapping) or not value:
         return {prefix: value}
@@ -501,12 +503,12 @@ def _leftover(path: Path) -> bool:
 def _manifest(folder: Path) -> dict[str, Any] | None:
     """Return which sweep a folder holds: None for none, nothing for one that cannot be read."""
     try:
-        found = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def _entries(folder: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:

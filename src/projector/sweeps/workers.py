@@ -44,7 +44,7 @@ busy machine of two processors, and after 10 s where they start anew; that is 4 
 of each."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Otherwise each worker starts a thread for each processor, none of which has anything to do."""
+"""Without it each worker starts a thread for each processor, and all of them idle."""
 
 KEPT_MEMORY = {-3: 1 << 25, -1: (1 << 31) - 1}
 """M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc, which otherwise hands the arrays of a chunk back
@@ -231,8 +231,8 @@ class _Pool(ProcessPoolExecutor):
         code = next((code for code in codes if code not in {0, -signal.SIGTERM}), -signal.SIGTERM)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         msg = (
-            f"workers: a worker of the sweep {how}, perhaps for want of memory; give it fewer "
-            "workers (what an output already holds is kept)"
+            f"workers: a worker of the sweep {how}, perhaps because it ran out of memory; "
+            "give it fewer workers (what an output already holds is kept)"
         )
         return ProjectorError(msg, key="workers", allowed="fewer workers")
 
@@ -241,8 +241,8 @@ def _take(workers: int) -> _Pool:
     """Return a pool that rests and is as a new one would be, or a new one; end the others."""
     umask = os.umask(0o077)
     os.umask(umask)
-    here = Path().stat()
-    taken_over = umask, here.st_dev, here.st_ino, tuple(sys.path), dict(os.environ)
+    folder = Path().stat()
+    taken_over = umask, folder.st_dev, folder.st_ino, tuple(sys.path), dict(os.environ)
     surroundings = os.getpid(), workers, taken_over
     with suppress(IndexError):
         while True:

@@ -20,13 +20,13 @@ def integer(text: str) -> int:
     """
     value = int_or_list(text)
     if not isinstance(value, int):
-        msg = f"{text!r} is no integer expression"
+        msg = f"{text!r} is not an integer expression"
         raise ValueError(msg)  # noqa: TRY004  # a wrong text, not a wrong type
     return value
 
 
 def int_or_list(text: str) -> int | list[int]:
-    """Return an integer, or the list that an expression such as ``[0]*3+[1]*58`` stands for.
+    """Return an integer, or the list that an expression such as ``[0]*3+[1]*58`` gives.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def int_or_list(text: str) -> int | list[int]:
 
 def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
-        msg = f"an expression of {len(text)} characters is no layer pattern"
+        msg = f"an expression of {len(text)} characters is too long for a layer pattern"
         raise ValueError(msg)
     if not _ALPHABET.fullmatch(text):
         msg = "only integers, lists, + and * can be used"
@@ -50,7 +50,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        msg = f"{text!r} is no expression of integers and lists"
+        msg = f"{text!r} is not an expression of integers and lists"
         raise ValueError(msg) from error
 
 

@@ -75,7 +75,8 @@ class Script:
             self._words_seen += len(fields)
             if self._words_seen > _MAX_WORDS:
                 msg = (
-                    f"the script expands to more than {_MAX_WORDS} words; this is no launch script"
+                    f"the script expands to more than {_MAX_WORDS} words, "
+                    "too many for a launch script"
                 )
                 raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
             if drop_next:
@@ -116,8 +117,8 @@ class Script:
         if mark is None:
             return
         close = re.compile(rf"^\s*{re.escape(mark[1])}\s*$", re.MULTILINE)
-        found = close.search(self._text, line_end)
-        self._at = found.end() if found else len(self._text)
+        end = close.search(self._text, line_end)
+        self._at = end.end() if end else len(self._text)
 
     def _array_assignment(self) -> bool:
         match = _ASSIGNMENT.match(self._text, self._at)
@@ -226,7 +227,7 @@ class Script:
         raise self._unclosed(start)
 
     def _expansion(self) -> str | list[str]:
-        """Expand what stands next, within bounds: ``A=$A$A`` doubles with every line."""
+        """Expand what comes next, within bounds: ``A=$A$A`` doubles with every line."""
         value = self._expand()
         self._expanded += len(value) + sum(map(len, value))
         if self._expanded > _MAX_EXPANDED:
@@ -235,7 +236,7 @@ class Script:
         return value
 
     def _expand(self) -> str | list[str]:
-        """Consume one ``$`` expansion or back-quoted command and return what it stands for."""
+        """Consume one ``$`` expansion or back-quoted command and return its value."""
         text, start = self._text, self._at
         if text[start] == "`":
             self._at = _find_or_end(text, "`", start + 1) + 1
@@ -366,8 +367,8 @@ def _split_quietly(text: str) -> list[str]:
 
 
 def _find_or_end(text: str, what: str, start: int) -> int:
-    found = text.find(what, start)
-    return len(text) if found < 0 else found
+    index = text.find(what, start)
+    return len(text) if index < 0 else index
 
 
 def _closing(text: str, start: int, opening: str, closing: str) -> int:

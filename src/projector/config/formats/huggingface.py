@@ -1,6 +1,6 @@
 """Reading the ``config.json`` of a Hugging Face model.
 
-Each ``model_type`` is one row of `FAMILIES`: where the plain dimensions stand, what the
+Each ``model_type`` is one row of `FAMILIES`: where the plain dimensions are, what the
 architecture fixes, and the small functions ("parts") that read what several keys decide
 together. A key that is absent takes the default of the Hugging Face class; where that is no
 property of the architecture, the key is required.

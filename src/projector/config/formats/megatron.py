@@ -117,11 +117,11 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
         return "--" + spelling.get(setting, _ARGUMENT.get(setting, setting)).replace("_", "-")
 
     dialect = Dialect(spell, MEGATRON_DEFAULTS, "Megatron default", "argument")
-    job, found, origins = translate(stated, dialect)
+    job, further, origins = translate(stated, dialect)
     job["name"] = name
     if name:
         job["model"].setdefault("name", name)
-    return job, (*warnings, *found), origins
+    return job, (*warnings, *further), origins
 
 
 def _script_words(text: str, warnings: list[str]) -> tuple[list[str], str, list[str]]:

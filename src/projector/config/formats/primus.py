@@ -71,7 +71,7 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, int]:
     ConfigError
         If one is not a positive integer.
     """
-    found: dict[str, int] = {}
+    overrides: dict[str, int] = {}
     for variable, (field, _) in _ENVIRONMENT.items():
         text = environ.get(variable, "").strip()
         if not text:
@@ -79,8 +79,8 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, int]:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
             msg = f"environment variable {variable} should be an integer >= 1 (got {text!r})"
             raise ConfigError(msg, key=variable, value=text, allowed="an integer >= 1")
-        found[field] = int(text)
-    return found
+        overrides[field] = int(text)
+    return overrides
 
 
 def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
@@ -135,7 +135,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
             stated[setting] = applied[field]
             sources[setting] = f"environment variable {variable}"
     dialect = Dialect(lambda setting: setting, PRIMUS_DEFAULTS, ORIGIN, "setting")
-    job, found, origins = translate(stated, dialect, base=base, sources=sources)
+    job, further, origins = translate(stated, dialect, base=base, sources=sources)
 
     if base is not None:
         changed = job.get("model", {})
@@ -152,7 +152,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
     if device is not None:
         cluster["device"], folder = device
         origins["cluster.device"] = f"folder name {folder}"
-    return job, (*warnings, *found), origins
+    return job, (*warnings, *further), origins
 
 
 def _module(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ def _substitute(value: Any, name: str, environ: Mapping[str, str], used: dict[st
 
     text = _PLACEHOLDER.sub(fill, value)
     if "${" in text:
-        msg = f"{name}: {value!r} is no ${{VARIABLE:default}}"
+        msg = f"{name}: {value!r} is not of the form ${{VARIABLE:default}}"
         raise ConfigError(msg, key=name, value=value, allowed="${VARIABLE:default}")
     try:
         return parse_yaml(text, name=name)
@@ -249,7 +249,7 @@ def _chain(
 def _device_from_folder(path: Path) -> tuple[str, str] | None:
     known = resources.index("hardware")
     for parent in path.absolute().parents:
-        found = known.get(resources.normalise(parent.name)) if parent.name else None
-        if found is not None:
-            return found.stem, parent.name
+        device_file = known.get(resources.normalise(parent.name)) if parent.name else None
+        if device_file is not None:
+            return device_file.stem, parent.name
     return None

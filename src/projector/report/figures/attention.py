@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.report.figures.figure import (
     FAINT,
     INK,
@@ -38,7 +38,7 @@ _COLOURS = {
 
 
 def write_attention_figure(
-    found: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
+    projection: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
 ) -> None:
     """Draw attentions; ``arguments`` are those of `project_attention` that gave them.
 
@@ -48,17 +48,15 @@ def write_attention_figure(
         If the file cannot be written.
     """
     check_figure(path)
-    curves = _curves(found, arguments)
-    save_figure(path, lambda: attention_figure(found, curves))
+    curves = _curves(projection, arguments)
+    save_figure(path, lambda: attention_figure(projection, curves))
 
 
-def _curves(
-    found: AttentionProjection, arguments: Mapping[str, Any]
-) -> dict[str, NDArray[np.float64]]:
+def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> dict[str, Floats]:
     """Return the rate by length of the first shape, with and without a mask."""
-    if not len(found):
+    if not len(projection):
         return {}
-    batch, heads, kv_heads, _, _, width, v_width = (int(each) for each in found.extents[0])
+    batch, heads, kv_heads, _, _, width, v_width = (int(extent) for extent in projection.extents[0])
     same = {
         name: arguments[name]
         for name in ("device", "dtype", "impl", "clock_mhz", "run", "backward")
@@ -66,30 +64,28 @@ def _curves(
     return {
         name: project_attention(
             batch, heads, LENGTHS, kv_heads=kv_heads, head_dim=width, v_head_dim=v_width,
-            causal=causal, window=int(found.window[0]), **same,
+            causal=causal, window=int(projection.window[0]), **same,
         ).flop_per_s
         for name, causal in (("causal", True), ("full", False))
     }  # fmt: skip
 
 
-def attention_figure(
-    found: AttentionProjection, curves: Mapping[str, NDArray[np.float64]]
-) -> "Figure":
+def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> "Figure":
     """Draw the curves of the first shape, and all shapes under the roofs."""
     figure = new_figure(12.5, 5.2)
     head(
         figure,
-        f"Attention: {title(found)}",
-        f"at {found.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
+        f"Attention: {title(projection)}",
+        f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
     )
     left, right = figure.subplots(1, 2)
-    _draw_curves(left, found, curves)
-    _draw_roofline(right, found)
+    _draw_curves(left, projection, curves)
+    _draw_roofline(right, projection)
     return figure
 
 
 def _draw_curves(
-    axes: "Axes", found: AttentionProjection, curves: Mapping[str, NDArray[np.float64]]
+    axes: "Axes", projection: AttentionProjection, curves: Mapping[str, Floats]
 ) -> None:
     axes.set_xscale("log", base=2)
     # A power of two in words of 1,024, as sequences are named.
@@ -99,26 +95,26 @@ def _draw_curves(
     axes.grid(color=FAINT, lw=0.6)
     for (name, rates), colour in zip(curves.items(), (PALETTE[0], PALETTE[3]), strict=False):
         axes.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
-    if len(found):
+    if len(projection):
         axes.scatter(
-            found.extents[:, 4], found.flop_per_s / TERA, color=INK, s=22, zorder=5,
+            projection.extents[:, 4], projection.flop_per_s / TERA, color=INK, s=22, zorder=5,
             label="given shapes",
         )  # fmt: skip
-    axes.axhline(found.peak_flop_per_s / TERA, color=INK, lw=1.0, ls=(0, (4, 3)))
-    axes.set_ylim(0.0, found.peak_flop_per_s / TERA * 1.08)
+    axes.axhline(projection.peak_flop_per_s / TERA, color=INK, lw=1.0, ls=(0, (4, 3)))
+    axes.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
     axes.set_xlabel("keys")
     axes.set_ylabel("TFLOP/s of visible work")
     axes.set_title("Rate by sequence length")
     axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
 
 
-def _draw_roofline(axes: "Axes", found: AttentionProjection) -> None:
-    peak = found.peak_flop_per_s / TERA
-    slope = found.device.hbm_peak_tb_per_s * found.device.hbm_efficiency
-    moved = found.terms["bytes"] + found.terms["pass_bytes"]
-    drawn = (moved > 0.0) & (found.flop_per_s > 0.0)
-    intensity = found.terms["flop"][drawn] / moved[drawn]
-    rate = found.flop_per_s[drawn] / TERA
+def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
+    peak = projection.peak_flop_per_s / TERA
+    slope = projection.device.hbm_peak_tb_per_s * projection.device.hbm_efficiency
+    moved = projection.terms["bytes"] + projection.terms["pass_bytes"]
+    drawn = (moved > 0.0) & (projection.flop_per_s > 0.0)
+    intensity = projection.terms["flop"][drawn] / moved[drawn]
+    rate = projection.flop_per_s[drawn] / TERA
     ridge = peak / slope
     low = float(np.min(intensity, initial=ridge / 8.0)) / 2.0
     high = float(np.max(intensity, initial=ridge * 8.0)) * 2.0
@@ -129,19 +125,19 @@ def _draw_roofline(axes: "Axes", found: AttentionProjection) -> None:
     axes.grid(color=FAINT, lw=0.6)
     axes.plot([low, ridge, high], [low * slope, peak, peak], color=INK, lw=1.6)
     axes.annotate(
-        f"{found.dtype}  {peak:,.0f}", (high, peak), xytext=(-3, 3), textcoords="offset points",
-        ha="right", fontsize=8.5,
+        f"{projection.dtype}  {peak:,.0f}", (high, peak), xytext=(-3, 3),
+        textcoords="offset points", ha="right", fontsize=8.5,
     )  # fmt: skip
     axes.annotate(
         f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), xytext=(22, 2),
         textcoords="offset points", ha="left", fontsize=8.5,
     )  # fmt: skip
-    bounds = np.array(found.bound)[drawn]
+    bounds = np.array(projection.bound)[drawn]
     for name in dict.fromkeys(bounds.tolist()):
-        own = bounds == name
+        bounded_so = bounds == name
         axes.scatter(
-            intensity[own], rate[own], color=_COLOURS[name], s=34, alpha=0.75, edgecolors="white",
-            linewidths=0.6, zorder=5, label=name,
+            intensity[bounded_so], rate[bounded_so], color=_COLOURS[name], s=34,
+            alpha=0.75, edgecolors="white", linewidths=0.6, zorder=5, label=name,
         )  # fmt: skip
     axes.set_xlabel("FLOP per byte of memory traffic")
     axes.set_ylabel("TFLOP/s of visible work")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.report.figures.figure import INK, SOFT, new_figure, save_figure
 from projector.report.terminal.bottleneck import three_digits
 from projector.report.terminal.job import short_title
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
 # Okabe and Ito's palette, which keeps apart for the colour-blind; idle is grey.
 COLOURS = {
@@ -36,7 +35,7 @@ MOST_PRINTED = 81
 FEW_TICKS = 9
 
 
-def write_maps(found: Sequence[BottleneckMap], path: str | Path) -> None:
+def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
     """Draw maps side by side; the file appears whole or not at all.
 
     Raises
@@ -44,18 +43,20 @@ def write_maps(found: Sequence[BottleneckMap], path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    save_figure(path, lambda: map_figure(found))
+    save_figure(path, lambda: map_figure(maps))
 
 
-def map_figure(found: Sequence[BottleneckMap]) -> "Figure":
+def map_figure(maps: Sequence[BottleneckMap]) -> "Figure":
     """Draw each map as cells in the colours of their classes, with the step and the job's place."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure = new_figure(1.2 + 6.4 * len(found), 6.2, wspace=0.02)
-    for axes, each in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        _draw(axes, each)
-    cells = [cell for each in found for row in each.cells for cell in row]
+    figure = new_figure(1.2 + 6.4 * len(maps), 6.2, wspace=0.02)
+    for axes, bottleneck_map in zip(
+        figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True
+    ):
+        _draw(axes, bottleneck_map)
+    cells = [cell for bottleneck_map in maps for row in bottleneck_map.cells for cell in row]
     seen = {cell.bound for cell in cells if cell is not None}
     handles = [
         Patch(facecolor=COLOURS[name], label=f"{name}-bound") for name in CLASSES if name in seen
@@ -69,14 +70,20 @@ def map_figure(found: Sequence[BottleneckMap]) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", found: BottleneckMap) -> None:
+def _draw(axes: "Axes", bottleneck_map: BottleneckMap) -> None:
     from matplotlib.colors import ListedColormap
 
     codes = np.array(
-        [[-1 if cell is None else CLASSES.index(cell.bound) for cell in row] for row in found.cells]
+        [
+            [-1 if cell is None else CLASSES.index(cell.bound) for cell in row]
+            for row in bottleneck_map.cells
+        ]
     )
     seconds = np.array(
-        [[np.nan if cell is None else cell.iteration_time_s for cell in row] for row in found.cells]
+        [
+            [np.nan if cell is None else cell.iteration_time_s for cell in row]
+            for row in bottleneck_map.cells
+        ]
     )
     colours = ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)])
     axes.imshow(
@@ -92,28 +99,33 @@ def _draw(axes: "Axes", found: BottleneckMap) -> None:
         _print_steps(axes, seconds)
     else:
         _draw_contours(axes, seconds)
-    place = found.x.values.index(found.x.value), found.y.values.index(found.y.value)
+    job_cell = (
+        bottleneck_map.x.values.index(bottleneck_map.x.value),
+        bottleneck_map.y.values.index(bottleneck_map.y.value),
+    )
     # Above the number, where numbers are printed.
     up = 0.3 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
-    axes.plot(place[0], place[1] + up, marker="o", color=INK, markerfacecolor="white", markersize=7)
+    axes.plot(
+        job_cell[0], job_cell[1] + up, marker="o", color=INK, markerfacecolor="white", markersize=7
+    )
     for axis, which, set_label in (
-        (axes.xaxis, found.x, axes.set_xlabel),
-        (axes.yaxis, found.y, axes.set_ylabel),
+        (axes.xaxis, bottleneck_map.x, axes.set_xlabel),
+        (axes.yaxis, bottleneck_map.y, axes.set_ylabel),
     ):
         step = max(1, -(-len(which.values) // FEW_TICKS))
         ticks = range(which.values.index(which.value) % step, len(which.values), step)
         axis.set_ticks(ticks, [three_digits(which.values[tick]) for tick in ticks])
         set_label(short_field(which.field, in_figure=True))
-    axes.set_title(f"{short_title(found.job)}: what bounds the step", fontsize=10.5)
+    axes.set_title(f"{short_title(bottleneck_map.job)}: what bounds the step", fontsize=10.5)
 
 
 def _print_steps(axes: "Axes", seconds: Floats) -> None:
-    for (y, x), each in np.ndenumerate(seconds):
-        if np.isfinite(each):
+    for (y, x), step_s in np.ndenumerate(seconds):
+        if np.isfinite(step_s):
             axes.text(
                 x,
                 y,
-                f"{three_digits(1e3 * float(each))} ms",
+                f"{three_digits(1e3 * float(step_s))} ms",
                 ha="center",
                 va="center",
                 fontsize=8.0,

@@ -63,12 +63,12 @@ def check_figure(path: str | Path) -> None:
     Raises
     ------
     ConfigError
-        If the suffix is no known one, the folder is not there, or matplotlib is missing.
+        If the suffix is unknown, the folder does not exist, or matplotlib is missing.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         legal = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        msg = f"{target} is no figure: its name must end in {legal}"
+        msg = f"{target} is not a figure: its name must end in {legal}"
         raise ConfigError(msg, key="plot", value=str(target), allowed=list(SUFFIXES))
     check_place(target, key="plot")
     try:
@@ -149,7 +149,9 @@ def head(figure: "Figure", title: str, note: str = "") -> None:
 
 def one_line(text: str, longest: int | None = None) -> str:
     """Return text on one line, without what a font cannot draw, cut where it is too long."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join(
+        "".join(character if character.isprintable() else " " for character in text).split()
+    )
     return line if longest is None or len(line) <= longest else f"{line[: longest - 1]}…"
 
 

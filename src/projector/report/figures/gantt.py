@@ -94,13 +94,13 @@ def gantt_figure(run: PipelineRun, title: str = "") -> "Figure":
     height = _TOP + rows + _BOTTOM
     figure = new_figure(WIDTH, height, laid_out=False)
 
-    def place(left: float, up: float, width: float, tall: float, **options: Any) -> "Axes":
+    def add_axes(left: float, up: float, width: float, tall: float, **options: Any) -> "Axes":
         box = (left / WIDTH, up / height, width / WIDTH, tall / height)
         return figure.add_axes(box, **options)
 
-    chart = place(LEFT, _BOTTOM, CHART, rows)
-    band = place(LEFT, _BOTTOM + rows + 0.04, CHART, _PHASE_BAND, sharex=chart)
-    peaks = place(LEFT + CHART + IDLE_COLUMN, _BOTTOM, PEAKS, rows)
+    chart = add_axes(LEFT, _BOTTOM, CHART, rows)
+    band = add_axes(LEFT, _BOTTOM + rows + 0.04, CHART, _PHASE_BAND, sharex=chart)
+    peaks = add_axes(LEFT + CHART + IDLE_COLUMN, _BOTTOM, PEAKS, rows)
     unit, scale = _unit(run.makespan_s)
     _head(figure, run, title, height)
     draw_chart(chart, run, row)
@@ -144,9 +144,9 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
 
 
 def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, unit: str) -> None:
-    ends = phases(run)
+    phase_ends = phases(run)
     total = run.makespan_s or 1.0
-    bounds = (0.0, ends.steady_s, ends.drain_s, run.makespan_s)
+    bounds = (0.0, phase_ends.steady_s, phase_ends.drain_s, run.makespan_s)
     band.set(ylim=(0.0, 1.0))
     band.axis("off")
     texts = []
@@ -156,7 +156,7 @@ def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, un
         texts.append(f"{name} {_number((end - begin) / scale)} {unit}" if end > begin else "")
     px = CHART * DPI / total
     wide = [len(text) * 6.6 + 14.0 for text in texts]
-    middle = (ends.steady_s + ends.drain_s) / 2 * px
+    middle = (phase_ends.steady_s + phase_ends.drain_s) / 2 * px
     # Names of short phases reach into the steady state, which gives way.
     free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < CHART * DPI - wide[2]
     shown = [
@@ -169,7 +169,7 @@ def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, un
             text, (at, 0.46), xytext=(shift, 0), textcoords="offset points",
             ha=side, va="center", fontsize=9, color=INK,
         )  # fmt: skip
-    for at in {ends.steady_s, ends.drain_s}:
+    for at in {phase_ends.steady_s, phase_ends.drain_s}:
         if 0.0 < at < run.makespan_s:
             chart.axvline(at, color=SOFT, lw=0.9, ls=(0, (4, 3)), zorder=1.5)
 
@@ -201,7 +201,7 @@ def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
     middle, thick = np.arange(pp) + (top + bottom) / 2, 0.62 * (bottom - top)
     over = np.zeros(pp, bool) if limit is None else peak > limit
-    colours = [OVER if each else HELD for each in over]
+    colours = [OVER if too_large else HELD for too_large in over]
     axes.barh(middle, peak - always, left=always, height=thick, color=colours, lw=0)
     axes.barh(middle, always, height=thick, color=ALWAYS, lw=0)
     most = float(peak.max())
@@ -236,8 +236,8 @@ def _time_axis(axes: "Axes", makespan_s: float, scale: float, unit: str) -> None
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ticks = MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, makespan_s / scale)
-    kept = [tick for tick in ticks if 0.0 <= tick <= makespan_s / scale]
-    axes.set_xticks([tick * scale for tick in kept])
+    inside = [tick for tick in ticks if 0.0 <= tick <= makespan_s / scale]
+    axes.set_xticks([tick * scale for tick in inside])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale:,.6g}"))
     axes.set_xlabel(f"time ({unit})", labelpad=3)
 
@@ -270,7 +270,7 @@ def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) ->
         texts[0] += "; lighter: the other copy"
     elif order.vpp > 1:
         texts[0] += f"; darkest chunk 0, lightest chunk {order.vpp - 1}"
-    if not any(each.get_label() in ("F", "B", "W") for each in chart.collections):
+    if not any(collection.get_label() in ("F", "B", "W") for collection in chart.collections):
         texts[-1] += "   (too many operations to draw each: heights are shares of the time)"
     figure.legend(
         handles,

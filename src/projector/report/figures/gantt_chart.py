@@ -21,15 +21,15 @@ _LIGHTEST = 0.58
 """Share of white in the colour of the last of many chunks."""
 
 WIDTH, LEFT, IDLE_COLUMN, PEAKS, RIGHT = 15.0, 0.8, 0.62, 1.5, 0.75
-"""Inches of the figure, and of what stands beside the chart."""
+"""Inches of the figure, and of what is beside the chart."""
 CHART = WIDTH - LEFT - IDLE_COLUMN - PEAKS - RIGHT
 
 BOX = (0.06, 0.68)
-"""Where the boxes stand in the row of a rank, which is 1 high."""
+"""Edges of the boxes in the row of a rank, which is 1 high."""
 _STRIP = (0.74, 0.97)
 """Where its memory is drawn."""
 BOX_ALONE = (0.1, 0.9)
-"""Where the boxes stand in rows that are too low for memory."""
+"""Edges of the boxes in rows that are too low for memory."""
 STRIP_LEAST = 0.3
 """Inches of a row from which it has room for memory."""
 
@@ -123,13 +123,13 @@ def _draw_boxes(
     order = run.order
     edge = 0.6 if float(np.median(width_px)) >= _PX_EDGE else 0.0
     for kind, shades in shades_of(run).items():
-        mine = order.kind == kind
-        if not mine.any():
+        of_kind = order.kind == kind
+        if not of_kind.any():
             continue
         axes.add_collection(
             PolyCollection(
-                box[mine],
-                facecolors=shades[order.chunk[mine]],
+                box[of_kind],
+                facecolors=shades[order.chunk[of_kind]],
                 edgecolors="white" if edge else "none",
                 linewidths=edge,
                 snap=bool(edge),  # whole pixels would make narrow boxes uneven
@@ -150,14 +150,14 @@ def _draw_numbers(
     digits = np.char.str_len(order.microbatch.astype(str)).astype(np.float64)
     room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / DPI
     for kind in shades:
-        mine = np.flatnonzero(order.kind == kind)
-        if not len(mine) or len(mine) > _NUMBERS_MOST:
+        of_kind = np.flatnonzero(order.kind == kind)
+        if not len(of_kind) or len(of_kind) > _NUMBERS_MOST:
             continue
         # Some boxes are narrower than most; what counts is a size that nine in ten can take.
-        size = min(float(np.quantile(room_pt[mine], 0.1)), _FONT_MOST)
+        size = min(float(np.quantile(room_pt[of_kind], 0.1)), _FONT_MOST)
         if size < _FONT_LEAST:
             continue
-        for index in mine[room_pt[mine] >= size - _SLACK].tolist():
+        for index in of_kind[room_pt[of_kind] >= size - _SLACK].tolist():
             colour = shades[kind][order.chunk[index]]
             axes.text(
                 (box[index, 0, 0] + box[index, 2, 0]) / 2,
@@ -185,22 +185,22 @@ def _draw_shares(axes: "Axes", run: PipelineRun, top: float, bottom: float, row:
         share, colour = _shares(run, rank, edges_s)
         level = np.cumsum(share, axis=0)
         # The first colour whose level reaches a height fills it there; none leaves it clear.
-        found = (level[:, np.newaxis, :] <= height[np.newaxis, :, np.newaxis]).sum(axis=0)
+        palette_row = (level[:, np.newaxis, :] <= height[np.newaxis, :, np.newaxis]).sum(axis=0)
         palette = np.vstack([colour, [[1.0, 1.0, 1.0, 0.0]]])
         lines_at = np.linspace(rank + top, rank + bottom, lines + 1)
-        axes.pcolorfast(edges_s, lines_at, palette[found], zorder=2)
+        axes.pcolorfast(edges_s, lines_at, palette[palette_row], zorder=2)
     axes.set(xlim=(0.0, run.makespan_s), ylim=(order.pp, 0.0))
 
 
 def _shares(run: PipelineRun, rank: int, edges_s: Floats) -> tuple[Floats, Floats]:
     """Return the share of time of each kind and chunk, ``[kinds * chunks, columns]``; colours."""
     order, timeline = run.order, run.timeline
-    mine = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
-    start_s, end_s = timeline.start_ps[mine] / PS_PER_S, timeline.end_ps[mine] / PS_PER_S
+    on_rank = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
+    start_s, end_s = timeline.start_ps[on_rank] / PS_PER_S, timeline.end_ps[on_rank] / PS_PER_S
     shares, colours = [], []
     for kind, shades in shades_of(run).items():
         for chunk in range(order.vpp):
-            these = (order.kind[mine] == kind) & (order.chunk[mine] == chunk)
+            these = (order.kind[on_rank] == kind) & (order.chunk[on_rank] == chunk)
             if not these.any():
                 continue
             # Work done until a time: it grows inside operations and rests between them.

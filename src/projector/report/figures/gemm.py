@@ -29,42 +29,42 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def write_gemm_figure(found: GemmList, path: str | Path) -> None:
+def write_gemm_figure(gemms: GemmList, path: str | Path) -> None:
     """Draw a list of GEMMs; the file appears whole or not at all.
 
     Raises
     ------
     ConfigError
-        If the path is no figure's, or the file cannot be written.
+        If the path does not name a figure, or the file cannot be written.
     """
-    save_figure(path, lambda: gemm_figure(found))
+    save_figure(path, lambda: gemm_figure(gemms))
 
 
-def gemm_figure(found: GemmList) -> "Figure":
+def gemm_figure(gemms: GemmList) -> "Figure":
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
-    case = found.case
+    case = gemms.case
     figure = new_figure(13.0, 5.6)
     head(
         figure,
         f"GEMM, {case.dtype}, {case.device.name}",
         f"model {case.model}, library {case.library}, run {case.run}, "
-        f"{len(found.reports):,} shapes",
+        f"{len(gemms.reports):,} shapes",
     )
     curve, roof = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     device, code = case.device, MATRIX_TYPES.index(case.dtype)
     per_clk = device.matrix_flop_per_clk_per_cu[case.dtype]  # type: ignore[index]
     peak = per_clk * device.compute_units * device.peak_clock_mhz * MEGA
     memory = device.hbm_peak_tb_per_s * TB
-    shown = [report for report in found.reports if report.time_s > 0.0]
+    shown = [report for report in gemms.reports if report.time_s > 0.0]
     m, n, k, batch = (
-        np.array([getattr(each, name) for each in shown], np.float64)
+        np.array([getattr(report, name) for report in shown], np.float64)
         for name in ("m", "n", "k", "batch")
     )
     flop = 2.0 * m * n * k * batch
     traffic = batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0)
     intensity = flop / traffic
-    rate = np.array([each.flop_per_s for each in shown])
-    bounds = np.array([each.bound for each in shown])
+    rate = np.array([report.flop_per_s for report in shown])
+    bounds = np.array([report.bound for report in shown])
     light = np.minimum(peak, intensity * memory)
     _draw_curve(curve, rate / light, bounds)
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)

@@ -38,7 +38,7 @@ _SCALE = "cividis"
 _CELL_IN = 0.62, 0.36
 _LETTER_IN = 0.085
 _BESIDE_IN, _ABOVE_IN = 2.2, 2.0
-"""Inches of a figure that are no map: beside it and above and below it."""
+"""Inches of a figure around the map: beside it, and above and below it."""
 _LONGEST = 28
 """Characters of a value that an axis shows."""
 _UPRIGHT = 4
@@ -65,89 +65,89 @@ def write_heat_map(
     Raises
     ------
     ConfigError
-        If there is no such axis or column, or the file cannot be written.
+        If the axis or column does not exist, or the file cannot be written.
     """
     check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)
-    (found,) = heat_maps(result, [chosen])
-    if found is None:
+    (heat_map,) = heat_maps(result, [chosen])
+    if heat_map is None:
         msg = f"{KEY}: {chosen[0]} and {chosen[1]} have more than {MOST_CELLS:,} pairs of values"
         raise ConfigError(msg, key=KEY, value=list(fields), allowed=f"<= {MOST_CELLS:,} pairs")
-    save_figure(path, lambda: heat_map_figure(found, title_of_sweep(result)))
+    save_figure(path, lambda: heat_map_figure(heat_map, title_of_sweep(result)))
 
 
-def heat_map_figure(found: HeatMap, title: str) -> "Figure":
+def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
     """Draw one heat map, with the values where they are few."""
     from matplotlib.colors import ListedColormap
 
-    height, width = found.best.shape
-    size = _size(found)
+    height, width = heat_map.best.shape
+    size = _size(heat_map)
     figure = new_figure(*size)
-    head(figure, *_heading(found, title, round(size[0] * 9.5)))
+    head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
     axes = figure.subplots()
-    if not found.rows.size:
+    if not heat_map.rows.size:
         axes.text(0.5, 0.5, "no row", ha="center", color=SOFT, transform=axes.transAxes)
         axes.set_axis_off()
         return figure
     edges = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
-    # Below everything: what stays uncovered is no job, what stays grey does not fit.
+    # Below everything: an uncovered cell has no job, and what stays grey does not fit.
     axes.patch.set(facecolor="white", edgecolor=_HATCH, hatch="////", linewidth=0.0)
-    jobs = np.where(found.rows > 0, 1.0, np.nan)
+    jobs = np.where(heat_map.rows > 0, 1.0, np.nan)
     axes.pcolormesh(*edges, jobs, cmap=ListedColormap([_NOTHING_FITS]), rasterized=True)
     few = width * height <= MOST_WRITTEN
-    if np.isfinite(found.best).any():
+    if np.isfinite(heat_map.best).any():
         drawn = axes.pcolormesh(
             *edges,
-            np.ma.masked_invalid(found.best),
-            cmap=_SCALE if more_is_better(found.column) else f"{_SCALE}_r",  # the best is bright
+            np.ma.masked_invalid(heat_map.best),
+            cmap=_SCALE if more_is_better(heat_map.column) else f"{_SCALE}_r",  # the best is bright
             rasterized=True,
             edgecolors="white" if few else "none",
             linewidth=0.8 if few else 0.0,
         )
         bar = figure.colorbar(drawn, ax=axes, pad=0.02, fraction=0.05)
-        bar.set_label(found.label, fontsize=9)
-        _draw_best(axes, found)
+        bar.set_label(heat_map.label, fontsize=9)
+        _draw_best(axes, heat_map)
         if few:
-            _write_values(axes, found, drawn)
-    _draw_axes(axes, found, size)
-    _draw_legend(figure, found)
+            _write_values(axes, heat_map, drawn)
+    _draw_axes(axes, heat_map, size)
+    _draw_legend(figure, heat_map)
     return figure
 
 
-def _size(found: HeatMap) -> tuple[float, float]:
+def _size(heat_map: HeatMap) -> tuple[float, float]:
     """Return inches that give a cell its room as long as there are few."""
-    height, width = found.best.shape
+    height, width = heat_map.best.shape
     wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0))
     tall = float(np.clip(2.6 + _CELL_IN[1] * height, 4.6, 11.0))
-    upright, _ = _labels(found)
-    return wide, tall + (_LETTER_IN * _longest(found) if upright else 0.0)
+    upright, _ = _labels(heat_map)
+    return wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
 
 
-def _labels(found: HeatMap) -> tuple[bool, float]:
-    """Tell whether values of the lower axis stand upright, and the inches that each takes."""
-    flat_in = _LETTER_IN * _longest(found) + 0.1
-    width = found.best.shape[1]
+def _labels(heat_map: HeatMap) -> tuple[bool, float]:
+    """Tell whether values of the lower axis are upright, and the inches that each takes."""
+    flat_in = _LETTER_IN * _longest(heat_map) + 0.1
+    width = heat_map.best.shape[1]
     wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0)) - _BESIDE_IN
-    upright = flat_in * width > wide and _longest(found) > _UPRIGHT
+    upright = flat_in * width > wide and _longest(heat_map) > _UPRIGHT
     return upright, 0.2 if upright else flat_in
 
 
-def _longest(found: HeatMap) -> int:
-    return max((len(_cut(value_text(each))) for each in found.values[0]), default=0)
+def _longest(heat_map: HeatMap) -> int:
+    return max((len(_cut(value_text(value))) for value in heat_map.values[0]), default=0)
 
 
-def _heading(found: HeatMap, title: str, characters: int) -> tuple[str, str]:
-    others = ", ".join(name.rpartition(".")[2] for name in found.over)
+def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
+    others = ", ".join(name.rpartition(".")[2] for name in heat_map.over)
     over = f"in each cell the best over {others}" if others else "one configuration in each cell"
-    return f"{found.label}, {title}", "\n".join(textwrap.wrap(over, characters))
+    return f"{heat_map.label}, {title}", "\n".join(textwrap.wrap(over, characters))
 
 
-def _draw_best(axes: "Axes", found: HeatMap) -> None:
+def _draw_best(axes: "Axes", heat_map: HeatMap) -> None:
     """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
-    sign = 1.0 if more_is_better(found.column) else -1.0
-    y, x = np.unravel_index(int(np.nanargmax(sign * found.best)), found.best.shape)
+    sign = 1.0 if more_is_better(heat_map.column) else -1.0
+    y, x = np.unravel_index(int(np.nanargmax(sign * heat_map.best)), heat_map.best.shape)
     axes.add_patch(
         Rectangle(
             (x - 0.5, y - 0.5), 1.0, 1.0, fill=False, ec=_BEST, lw=2.4, zorder=4, clip_on=False
@@ -155,11 +155,11 @@ def _draw_best(axes: "Axes", found: HeatMap) -> None:
     )
 
 
-def _write_values(axes: "Axes", found: HeatMap, drawn: Any) -> None:
+def _write_values(axes: "Axes", heat_map: HeatMap, drawn: Any) -> None:
     """Write the value of each cell, white where the cell is dark."""
-    colours = drawn.get_cmap()(drawn.norm(found.best))
+    colours = drawn.get_cmap()(drawn.norm(heat_map.best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
-    for (y, x), value in np.ndenumerate(found.best):
+    for (y, x), value in np.ndenumerate(heat_map.best):
         if not np.isnan(value):
             axes.text(
                 x, y, cell_text(float(value)), ha="center", va="center", fontsize=8.5,
@@ -172,29 +172,29 @@ def cell_text(value: float) -> str:
     return f"{value:,.0f}" if 100.0 <= abs(value) < 99_999.5 else short_number(value)
 
 
-def _draw_axes(axes: "Axes", found: HeatMap, size: tuple[float, float]) -> None:
+def _draw_axes(axes: "Axes", heat_map: HeatMap, size: tuple[float, float]) -> None:
     """Write the values of both axes, each so many that none meets the next."""
-    texts = [[value_text(each) for each in values] for values in found.values]
-    upright, room_in = _labels(found)
+    texts = [[value_text(value) for value in values] for values in heat_map.values]
+    upright, room_in = _labels(heat_map)
     for axis, names, wide, least, rotation in (
         (axes.xaxis, texts[0], size[0] - _BESIDE_IN, room_in, 90 if upright else 0),
         (axes.yaxis, texts[1], size[1] - _ABOVE_IN, 0.2, 0),
     ):
         step = max(1, int(np.ceil(least * len(names) / wide)))
-        places = range(0, len(names), step)
-        axis.set_ticks(places, [_cut(names[place]) for place in places], rotation=rotation)
+        ticks = range(0, len(names), step)
+        axis.set_ticks(ticks, [_cut(names[tick]) for tick in ticks], rotation=rotation)
     axes.tick_params(length=0)
-    axes.set_xlabel(found.fields[0])
-    axes.set_ylabel(found.fields[1])
+    axes.set_xlabel(heat_map.fields[0])
+    axes.set_ylabel(heat_map.fields[1])
     for side in axes.spines.values():
         side.set_visible(False)
 
 
-def _draw_legend(figure: "Figure", found: HeatMap) -> None:
+def _draw_legend(figure: "Figure", heat_map: HeatMap) -> None:
     """Say what empty cells mean, where there are any, and which cell is framed."""
     from matplotlib.patches import Patch
 
-    legal, fits = found.rows > 0, np.isfinite(found.best)
+    legal, fits = heat_map.rows > 0, np.isfinite(heat_map.best)
     handles = []
     if fits.any():
         handles.append(Patch(fc="none", ec=_BEST, lw=2.0, label="best of all"))

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.report.figures.figure import FAINT, INK, SOFT, figure_of, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = NDArray[np.float64]
 
 FONT = 8.6
 LINE_IN = 0.165
@@ -45,10 +44,10 @@ def number_points(
     figure = figure_of(axes)
     figure.draw_without_rendering()
     anchor = np.asarray(axes.transData.transform(points), np.float64)
-    place = _spread(anchor, clear_px, np.asarray(axes.get_window_extent().extents, np.float64))
-    shift = (place - anchor) * 72.0 / figure.dpi
+    position = _spread(anchor, clear_px, np.asarray(axes.get_window_extent().extents, np.float64))
+    shift = (position - anchor) * 72.0 / figure.dpi
     for row, (point, offset) in enumerate(zip(points.tolist(), shift.tolist(), strict=True)):
-        far = float(np.hypot(*(place[row] - anchor[row]))) > clear_px[row] + 16.0
+        far = float(np.hypot(*(position[row] - anchor[row]))) > clear_px[row] + 16.0
         line = {"arrowstyle": "-", "color": SOFT, "lw": 0.6, "shrinkA": 5.0, "shrinkB": 0.0}
         axes.annotate(
             texts[row] if texts else str(row + 1), point, xytext=offset,
@@ -61,26 +60,26 @@ def number_points(
 
 def _spread(anchor: Floats, clear_px: Floats, frame: Floats) -> Floats:
     """Return where the centres of numbers go: near their points, off all points and numbers."""
-    place = anchor + np.column_stack([-(clear_px + 7.0), clear_px + 7.0])
+    position = anchor + np.column_stack([-(clear_px + 7.0), clear_px + 7.0])
     # Of equal points the numbers would stay on each other.
     turn = np.arange(len(anchor)) * 2.399963
-    place += 0.5 * np.column_stack([np.cos(turn), np.sin(turn)])
+    position += 0.5 * np.column_stack([np.cos(turn), np.sin(turn)])
     low, high = frame[:2] + _BOX_PX / 2, frame[2:] - _BOX_PX / 2
     for _ in range(_ROUNDS):
-        move = 0.02 * (anchor - place)
-        apart = place[:, None, :] - place[None, :, :]
+        move = 0.02 * (anchor - position)
+        apart = position[:, None, :] - position[None, :, :]
         lack = _BOX_PX - np.abs(apart)
-        meets = (lack > 0.0).all(axis=2) & ~np.eye(len(place), dtype=bool)
+        meets = (lack > 0.0).all(axis=2) & ~np.eye(len(position), dtype=bool)
         # Along the direction in which least is lacking.
         along = (lack[:, :, 0] < lack[:, :, 1])[:, :, None] == np.array([True, False])
         sign = np.where(apart >= 0.0, 1.0, -1.0)
         move += (0.3 * lack * along * sign * meets[:, :, None]).sum(axis=1)
-        away = place[:, None, :] - anchor[None, :, :]
+        away = position[:, None, :] - anchor[None, :, :]
         distance = np.maximum(np.hypot(away[:, :, 0], away[:, :, 1]), 1e-6)
         inside = np.maximum(0.0, clear_px[None, :] + 9.0 - distance)
         move += ((0.4 * inside / distance)[:, :, None] * away).sum(axis=1)
-        place = np.clip(place + move, low, np.maximum(low, high))
-    return place
+        position = np.clip(position + move, low, np.maximum(low, high))
+    return position
 
 
 def draw_list(
@@ -121,7 +120,7 @@ def draw_list(
         y -= 1.15 * step
         axes.plot([0.0, 1.0], [y, y], color=FAINT, lw=0.8, transform=axes.transAxes)
         y -= 0.3 * step
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         # Between settings, not within one.
         text = one_line(row[-1]).replace(" ", "\xa0").replace(",\xa0", ", ")
         lines = textwrap.wrap(text, wrap) or [""]
@@ -130,7 +129,7 @@ def draw_list(
             bold = column == 0
             axes.text(
                 x, y, text, ha=side, fontweight="bold" if bold else "normal",
-                color=colours[place] if bold and colours else INK, linespacing=1.25, **style,
+                color=colours[number] if bold and colours else INK, linespacing=1.25, **style,
             )  # fmt: skip
         y -= (len(lines) + 0.25) * step
     for note in notes:

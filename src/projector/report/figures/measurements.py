@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Flags, Floats, Ints
 from projector.report.figures.figure import (
     MANY,
     PALETTE,
@@ -65,15 +65,15 @@ _RATIO_OF = {"memory": "memory", "serving_measured": "in the row's unit", "param
 class _Points:
     """Projected rows as columns, with the group of each."""
 
-    predicted: NDArray[np.float64]
-    measured: NDArray[np.float64]
-    ratio: NDArray[np.float64]
-    group: NDArray[np.int64]
+    predicted: Floats
+    measured: Floats
+    ratio: Floats
+    group: Ints
     names: tuple[str, ...]
     """Groups, largest first."""
     grouped_by: str
 
-    def rated(self) -> NDArray[np.bool_]:
+    def rated(self) -> Flags:
         """Return which rows are rates: their ratio of times is the inverse of that of rates."""
         direct = self.predicted / self.measured
         return np.abs(direct * self.ratio - 1.0) < np.abs(direct / self.ratio - 1.0)
@@ -159,9 +159,9 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
     rated = points.rated() if kind == "training_throughput" else np.zeros(len(points.ratio), bool)
     mixed = bool(rated.any()) and not bool(rated.all())
     low, high = _limits(np.concatenate([points.predicted, points.measured]), least=4.0)
-    ends = np.array([low, high])
-    axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=_BAND_COLOUR, lw=0)
-    axes.plot(ends, ends, color=SOFT, lw=1.0, zorder=7)
+    limits = np.array([low, high])
+    axes.fill_between(limits, limits * (1 - BAND), limits * (1 + BAND), color=_BAND_COLOUR, lw=0)
+    axes.plot(limits, limits, color=SOFT, lw=1.0, zorder=7)
     size = float(np.clip(9_000 / len(points.ratio), 5.0, 34.0))
     colours = np.array([_colour(position) for position in range(len(points.names))])
     # Smaller groups are drawn over larger ones.
@@ -298,7 +298,7 @@ def _draw_groups(axes: "Axes", points: _Points) -> None:
     axes.set_title(f"Median / p90 error by {points.grouped_by}")
 
 
-def _errors(ratio: NDArray[np.float64]) -> tuple[float, float]:
+def _errors(ratio: Floats) -> tuple[float, float]:
     """Return median and 90th percentile of the error, in percent."""
     error = np.abs(ratio - 1.0) * 100.0
     return float(np.median(error)), float(np.percentile(error, 90.0))
@@ -308,7 +308,7 @@ def _colour(position: int) -> str:
     return PALETTE[position] if position < COLOURED else _OTHER_COLOUR
 
 
-def _limits(values: NDArray[np.float64], *, least: float) -> tuple[float, float]:
+def _limits(values: Floats, *, least: float) -> tuple[float, float]:
     """Return ends of a log axis with some room, at least a factor ``least`` apart."""
     low, high = float(values.min()), float(values.max())
     room = max((high / low) ** 0.06, (least * low / high) ** 0.5, 1.03)

@@ -35,7 +35,7 @@ FRONT, FIT, TOO_LARGE = PALETTE[3], PALETTE[0], "#9A9A9A"
 RATE_LABEL, PEAK_LABEL = "tokens/s/GPU", "peak memory of the fullest rank, GiB"
 
 
-def write_pareto(found: SweepResult | SearchResult, path: str | Path) -> None:
+def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
     """Draw speed against memory of all rows, with the front; the file appears whole or not at all.
 
     Raises
@@ -44,15 +44,15 @@ def write_pareto(found: SweepResult | SearchResult, path: str | Path) -> None:
         If `check_figure` refuses the path, or the file cannot be written.
     """
     check_figure(path)
-    front = read_front(found)
+    front = read_front(result)
     save_figure(path, lambda: pareto_figure(front))
 
 
-def read_front(found: SweepResult | SearchResult) -> Front:
+def read_front(result: SweepResult | SearchResult) -> Front:
     """Return what the figure shows."""
-    if isinstance(found, SearchResult):
-        return front_of_search(found)
-    return front_of_sweep(found, title_of_sweep(found))
+    if isinstance(result, SearchResult):
+        return front_of_search(result)
+    return front_of_sweep(result, title_of_sweep(result))
 
 
 def pareto_figure(front: Front) -> "Figure":
@@ -93,8 +93,8 @@ def _draw_cloud(axes: "Axes", cloud: Cloud) -> None:
         _draw_cells(axes, cloud, *cloud.counts)
         return
     for kind, colour, label in ((False, TOO_LARGE, "does not fit"), (True, FIT, "fits")):
-        rate = np.concatenate([each[0][each[2] == kind] for each in cloud.points] or [[]])
-        peak = np.concatenate([each[1][each[2] == kind] for each in cloud.points] or [[]])
+        rate = np.concatenate([part[0][part[2] == kind] for part in cloud.points] or [[]])
+        peak = np.concatenate([part[1][part[2] == kind] for part in cloud.points] or [[]])
         if len(rate):
             axes.scatter(
                 peak, rate, s=11, c=colour, alpha=0.45, linewidths=0, label=label, zorder=2,
@@ -110,7 +110,7 @@ def _draw_cells(axes: "Axes", cloud: Cloud, fit: Floats, others: Floats) -> None
     most = max(10.0, float(fit.max()), float(others.max()))
     norm = LogNorm(1.0, most)
     kinds = ((others, "Greys", "does not fit"), (fit, "Blues", "fits"))
-    shown = [each for each in kinds if each[0].any()]
+    shown = [kind for kind in kinds if kind[0].any()]
     for cells, name, label in shown:
         shades = _shades(name)
         drawn = axes.pcolormesh(
@@ -164,8 +164,8 @@ def _draw_front(axes: "Axes", side: "Axes", front: Front) -> None:
     number_points(axes, points, np.full(len(named), 5.0))
     texts, same = front.names(named)
     rows = [
-        (str(place + 1), f"{rate:,.0f}", f"{peak:,.1f}", text)
-        for place, ((peak, rate), text) in enumerate(zip(points.tolist(), texts, strict=True))
+        (str(number + 1), f"{rate:,.0f}", f"{peak:,.1f}", text)
+        for number, ((peak, rate), text) in enumerate(zip(points.tolist(), texts, strict=True))
     ]
     notes = [f"All of these: {same}"] if same else []
     if len(front.rate) > len(named):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats
 from projector.config.job import Job
 from projector.operations.table import COMPUTE_ATTENTION, COMPUTE_GEMM, COMPUTE_OTHER
 from projector.report.figures.figure import (
@@ -67,62 +67,66 @@ def write_roofline(job: Job, path: str | Path) -> None:
         If the job cannot exist, or the file cannot be written.
     """
     check_figure(path)
-    found = read_roofline(job)
-    save_figure(path, lambda: roofline_figure(found))
+    roofline = read_roofline(job)
+    save_figure(path, lambda: roofline_figure(roofline))
 
 
-def roofline_figure(found: Roofline) -> "Figure":
+def roofline_figure(roofline: Roofline) -> "Figure":
     """Draw all operations, those with matrix FLOP once more from near, and the longest as a list.
 
     Near the roofs matrix operations lie so close together that one figure cannot show both them
     and the memory-bound ones.
     """
     figure = new_figure(17.0, 6.6)
-    share = sum(each.share for each in found.operations)
+    share = sum(operation.share for operation in roofline.operations)
     head(
         figure,
-        f"Roofline: {found.title}",
+        f"Roofline: {roofline.title}",
         f"operations of a training step; together they take {100.0 * share:.0f} % of it",
     )
     whole, near, side = figure.subplots(1, 3, width_ratios=(0.72, 1.0, 0.82))
-    named = found.operations[:NAMED]
-    numbers = {id(each): str(place + 1) for place, each in enumerate(named)}
-    _draw(whole, found, found.operations, _limits(found, found.operations, whole=True))
+    named = roofline.operations[:NAMED]
+    numbers = {id(operation): str(number + 1) for number, operation in enumerate(named)}
+    _draw(whole, roofline, roofline.operations, _limits(roofline, roofline.operations, whole=True))
     whole.set_ylabel("TFLOP/s of a GPU")
     whole.set_title("All operations")
-    _draw_legend(whole, found)
-    matrix = [each for each in found.operations if each.dtype]
+    _draw_legend(whole, roofline)
+    matrix = [operation for operation in roofline.operations if operation.dtype]
     if matrix:
         # Of those that matter: one router may lie far from everything else.
-        shown = [each for each in named if each.dtype]
-        limits = _limits(found, shown or matrix, whole=False)
-        _draw(near, found, matrix, limits)
+        shown = [operation for operation in named if operation.dtype]
+        limits = _limits(roofline, shown or matrix, whole=False)
+        _draw(near, roofline, matrix, limits)
         near.set_title("GEMMs and attention")
         _frame(whole, limits)
-        _number(near, shown, [numbers[id(each)] for each in shown])
+        _number(near, shown, [numbers[id(operation)] for operation in shown])
     else:
         near.set_axis_off()
-    _write_memory(whole, found)
-    _number_together(whole, [(each, numbers[id(each)]) for each in named if not each.dtype])
-    _list(side, found, named)
+    _write_memory(whole, roofline)
+    _number_together(
+        whole, [(operation, numbers[id(operation)]) for operation in named if not operation.dtype]
+    )
+    _list(side, roofline, named)
     return figure
 
 
-def _limits(found: Roofline, operations: Iterable[Operation], *, whole: bool) -> Limits:
-    intensity = [each.intensity for each in operations]
-    rate = [each.rate for each in operations]
-    top = max(found.roofs.values())
+def _limits(roofline: Roofline, operations: Iterable[Operation], *, whole: bool) -> Limits:
+    intensity = [operation.intensity for operation in operations]
+    rate = [operation.rate for operation in operations]
+    top = max(roofline.roofs.values())
     if whole:
-        ridge = top / found.bytes_per_s
+        ridge = top / roofline.bytes_per_s
         low = min([*intensity, ridge / 30.0]) / 2.5
         # Behind the points the roofs have room for their names.
         high = max([*intensity, ridge * 4.0]) * 14.0
-        return (low, high), (min([*rate, low * found.bytes_per_s]) / 2.0, top * 2.5)
-    roofs = [found.roofs.get(each.dtype, each.roof) for each in operations]
+        return (low, high), (min([*rate, low * roofline.bytes_per_s]) / 2.0, top * 2.5)
+    roofs = [roofline.roofs.get(operation.dtype, operation.roof) for operation in operations]
     return (min(intensity) / 1.7, max(intensity) * 1.7), (min(rate) / 1.25, max(roofs) * 1.15)
 
 
-def _draw(axes: "Axes", found: Roofline, operations: Sequence[Operation], limits: Limits) -> None:
+def _draw(
+    axes: "Axes", roofline: Roofline, operations: Sequence[Operation], limits: Limits
+) -> None:
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
@@ -131,13 +135,13 @@ def _draw(axes: "Axes", found: Roofline, operations: Sequence[Operation], limits
     number_ticks(axes.yaxis, floor, ceiling)
     axes.set_xlabel("FLOP per byte of compulsory memory traffic")
     axes.grid(color=FAINT, lw=0.6)
-    slope = found.bytes_per_s / TERA
-    end = max(found.roofs.values()) / TERA
+    slope = roofline.bytes_per_s / TERA
+    end = max(roofline.roofs.values()) / TERA
     axes.plot([low, end / slope], [low * slope, end], color=INK, lw=1.6, zorder=3)
     levels: dict[float, list[str]] = {}
-    for name, rate in found.roofs.items():
+    for name, rate in roofline.roofs.items():
         levels.setdefault(rate / TERA, []).append(name)
-    used = {each.dtype for each in found.operations}
+    used = {operation.dtype for operation in roofline.operations}
     # Types that the job uses first; another roof so near to one that is named has no name.
     order = sorted(levels, key=lambda rate: (not used.intersection(levels[rate]), -rate))
     room = float((ceiling / floor) ** _APART)
@@ -161,27 +165,27 @@ def _draw(axes: "Axes", found: Roofline, operations: Sequence[Operation], limits
                 zorder=8,
             )  # fmt: skip
     # The longest first, so that smaller ones lie over them.
-    for each in operations:
-        _, colour, marker = _KINDS[each.category]
+    for operation in operations:
+        _, colour, marker = _KINDS[operation.category]
         axes.scatter(
-            [each.intensity], [each.rate / TERA], s=_area(each), c=colour, marker=marker,
-            alpha=0.6, linewidths=0.7, edgecolors="white", zorder=5,
+            [operation.intensity], [operation.rate / TERA], s=_area(operation), c=colour,
+            marker=marker, alpha=0.6, linewidths=0.7, edgecolors="white", zorder=5,
         )  # fmt: skip
 
 
-def _area(each: Operation) -> float:
-    return float(np.clip(_TENTH_PT2 * each.share / 0.1, _LEAST_PT2, _MOST_PT2))
+def _area(operation: Operation) -> float:
+    return float(np.clip(_TENTH_PT2 * operation.share / 0.1, _LEAST_PT2, _MOST_PT2))
 
 
-def _points(operations: Sequence[Operation]) -> NDArray[np.float64]:
-    found = [(each.intensity, each.rate / TERA) for each in operations]
-    return np.array(found, np.float64).reshape(-1, 2)
+def _points(operations: Sequence[Operation]) -> Floats:
+    points = [(operation.intensity, operation.rate / TERA) for operation in operations]
+    return np.array(points, np.float64).reshape(-1, 2)
 
 
 def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str]) -> None:
     dpi = figure_of(axes).dpi
-    corner = [1.0 if _KINDS[each.category][2] == "o" else 2.0 for each in operations]
-    area_pt2 = np.multiply([_area(each) for each in operations], corner)
+    corner = [1.0 if _KINDS[operation.category][2] == "o" else 2.0 for operation in operations]
+    area_pt2 = np.multiply([_area(operation) for operation in operations], corner)
     radius_px = np.sqrt(area_pt2) / 2.0 * dpi / 72.0
     number_points(axes, _points(operations), radius_px, texts)
 
@@ -211,27 +215,27 @@ def _frame(axes: "Axes", limits: Limits) -> None:
     )  # fmt: skip
 
 
-def _write_memory(axes: "Axes", found: Roofline) -> None:
+def _write_memory(axes: "Axes", roofline: Roofline) -> None:
     """Write the name of the memory roof along it, about its middle."""
-    slope = found.bytes_per_s / TERA
-    low, ridge = axes.get_xlim()[0], max(found.roofs.values()) / found.bytes_per_s
+    slope = roofline.bytes_per_s / TERA
+    low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
     middle = float(low**0.4 * ridge**0.6)
     figure_of(axes).draw_without_rendering()
-    ends = axes.transData.transform([(low, low * slope), (ridge, ridge * slope)])
-    run, rise = (ends[1] - ends[0]).tolist()
+    line_px = axes.transData.transform([(low, low * slope), (ridge, ridge * slope)])
+    run, rise = (line_px[1] - line_px[0]).tolist()
     axes.annotate(
-        f"memory  {found.bytes_per_s / TB:.2f} TB/s", (middle, middle * slope), xytext=(-4, 4),
+        f"memory  {roofline.bytes_per_s / TB:.2f} TB/s", (middle, middle * slope), xytext=(-4, 4),
         textcoords="offset points", ha="center", va="bottom", fontsize=8.5,
         rotation=float(np.degrees(np.arctan2(rise, run))), rotation_mode="anchor",
     )  # fmt: skip
 
 
-def _draw_legend(axes: "Axes", found: Roofline) -> None:
+def _draw_legend(axes: "Axes", roofline: Roofline) -> None:
     from matplotlib.lines import Line2D
 
     shares = dict.fromkeys(_KINDS, 0.0)
-    for each in found.operations:
-        shares[each.category] += each.share
+    for operation in roofline.operations:
+        shares[operation.category] += operation.share
     handles = [
         Line2D([], [], ls="", marker=marker, color=colour, ms=8, alpha=0.8,
                label=f"{name}, {100.0 * shares[category]:.1f} %")
@@ -244,19 +248,19 @@ def _draw_legend(axes: "Axes", found: Roofline) -> None:
         )  # fmt: skip
 
 
-def _list(side: "Axes", found: Roofline, named: Sequence[Operation]) -> None:
+def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
     rows = [
-        (str(place + 1), f"{100.0 * each.share:.1f} %", f"{100.0 * each.rate / each.roof:.0f} %",
-         f"{each.name} {each.phase}")
-        for place, each in enumerate(named)
+        (str(number + 1), f"{100.0 * operation.share:.1f} %",
+         f"{100.0 * operation.rate / operation.roof:.0f} %", f"{operation.name} {operation.phase}")
+        for number, operation in enumerate(named)
     ]  # fmt: skip
-    rest = found.operations[NAMED:]
+    rest = roofline.operations[NAMED:]
     notes = []
     if rest:
-        other = 100.0 * sum(each.share for each in rest)
+        other = 100.0 * sum(operation.share for operation in rest)
         notes.append(f"{len(rest)} more operations take {other:.1f} % of the step.")
     notes += [_AREAS, _NOMINAL]
     columns = (("", 0.0, "left"), ("of the step", 0.24, "right"), ("of its roof", 0.41, "right"),
                ("operation", 0.45, "left"))  # fmt: skip
-    colours = [_KINDS[each.category][1] for each in named]
+    colours = [_KINDS[operation.category][1] for operation in named]
     draw_list(side, columns, rows, notes=notes, colours=colours, wrap=44)

@@ -110,7 +110,7 @@ def rows_at(
 
 
 def sample(rows: int, most: int) -> Ints:
-    """Return the numbers of at most so many rows, rising, always the same of equally many rows.
+    """Return the numbers of at most ``most`` rows, rising; the same for equally many rows.
 
     They are drawn at random: every so manieth row would always have the same value on the axis
     that varies fastest.

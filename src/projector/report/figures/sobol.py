@@ -20,7 +20,7 @@ ALONE, TOTAL = "#0072B2", "#E69F00"
 ROW_IN = 0.44
 
 
-def write_sobol(found: SobolIndices, path: str | Path) -> None:
+def write_sobol(sobol: SobolIndices, path: str | Path) -> None:
     """Draw the indices; the file appears whole or not at all.
 
     Raises
@@ -28,26 +28,26 @@ def write_sobol(found: SobolIndices, path: str | Path) -> None:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    save_figure(path, lambda: sobol_figure(found))
+    save_figure(path, lambda: sobol_figure(sobol))
 
 
-def sobol_figure(found: SobolIndices) -> "Figure":
+def sobol_figure(sobol: SobolIndices) -> "Figure":
     """Draw S1 and ST of every field as bars with their intervals, a panel for each workload."""
     panels: list[tuple[str, Sequence[SobolIndex]]] = []
-    if len(found.workloads) == 1:
-        panels.append(("", found.indices))
-        what = short_title(found.workloads[0].job)
+    if len(sobol.workloads) == 1:
+        panels.append(("", sobol.indices))
+        what = short_title(sobol.workloads[0].job)
     else:
-        panels.append(("geometric mean", found.indices))
-        what = f"{len(found.workloads)} workloads"
-        if len(found.workloads) < MOST_PANELS:
+        panels.append(("geometric mean", sobol.indices))
+        what = f"{len(sobol.workloads)} workloads"
+        if len(sobol.workloads) < MOST_PANELS:
             panels += [
                 (Path(workload.name).name, indices)
-                for workload, indices in zip(found.workloads, found.by_workload, strict=True)
+                for workload, indices in zip(sobol.workloads, sobol.by_workload, strict=True)
             ]
-    width_in, height_in = 4.6 + 3.2 * len(panels), 2.0 + ROW_IN * len(found.indices)
+    width_in, height_in = 4.6 + 3.2 * len(panels), 2.0 + ROW_IN * len(sobol.indices)
     figure = new_figure(width_in, height_in, w_pad=0.1, wspace=0.02)
-    far = f"from 1/{found.factor:g} to {found.factor:g} times its value"
+    far = f"from 1/{sobol.factor:g} to {sobol.factor:g} times its value"
     figure.suptitle(f"{what}: Sobol indices, each field {far}", x=0.012, ha="left", fontsize=11.0)
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):
@@ -56,10 +56,10 @@ def sobol_figure(found: SobolIndices) -> "Figure":
             axes.set_title(name, fontsize=10.0)
     first = all_axes[0]
     first.set_yticks(
-        range(len(found.indices)),
-        [short_field(each.field, in_figure=True) for each in found.indices],
+        range(len(sobol.indices)),
+        [short_field(index.field, in_figure=True) for index in sobol.indices],
     )
-    first.set_ylim(len(found.indices) - 0.4, -0.6)
+    first.set_ylim(len(sobol.indices) - 0.4, -0.6)
     handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower right", ncols=2, frameon=False)
     return figure

@@ -18,7 +18,7 @@ BETTER, WORSE = "#3A7D5C", "#C0663A"
 BAR_IN = 0.3
 
 
-def write_tornado(found: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
+def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
     """Draw the largest effects as bars around the step; the file appears whole or not at all.
 
     Raises
@@ -26,28 +26,29 @@ def write_tornado(found: Sensitivity | SharedSensitivity, path: str | Path, top:
     ConfigError
         If `check_figure` refuses the path, or the file cannot be written.
     """
-    save_figure(path, lambda: tornado_figure(found, top))
+    save_figure(path, lambda: tornado_figure(sensitivity, top))
 
 
-def tornado_figure(found: Sensitivity | SharedSensitivity, top: int) -> "Figure":
+def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "Figure":
     """Draw the tornado: one bar a field, from its shortest to its longest step."""
-    shown = [each for each in found.effects[:top] if each.swing > 0.0]
+    shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
     figure = new_figure(9.0, 1.6 + BAR_IN * max(1, len(shown)), wspace=0.02)
     what = (
-        f"{len(found.workloads)} workloads, geometric mean"
-        if isinstance(found, SharedSensitivity)
-        else short_title(found.job)
+        f"{len(sensitivity.workloads)} workloads, geometric mean"
+        if isinstance(sensitivity, SharedSensitivity)
+        else short_title(sensitivity.job)
     )
+    percent = 100.0 * sensitivity.change
     figure.suptitle(
-        f"{what}: change of the step with each field {100.0 * found.change:g} % less and more",
+        f"{what}: change of the step with each field {percent:g} % less and more",
         x=0.012,
         ha="left",
         fontsize=11.0,
     )
     axes = figure.subplots()
-    for row, each in enumerate(shown):
-        for seconds, text in ((each.low_s, "less"), (each.high_s, "more")):
-            share = 100.0 * (seconds / each.base_s - 1.0)
+    for row, effect in enumerate(shown):
+        for seconds, text in ((effect.low_s, "less"), (effect.high_s, "more")):
+            share = 100.0 * (seconds / effect.base_s - 1.0)
             if share:
                 axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
                 axes.annotate(
@@ -56,7 +57,9 @@ def tornado_figure(found: Sensitivity | SharedSensitivity, top: int) -> "Figure"
                     ha="left" if share > 0.0 else "right",
                 )  # fmt: skip
     axes.axvline(0.0, color=INK, linewidth=0.8)
-    axes.set_yticks(range(len(shown)), [short_field(each.field, in_figure=True) for each in shown])
+    axes.set_yticks(
+        range(len(shown)), [short_field(effect.field, in_figure=True) for effect in shown]
+    )
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.09)
     axes.set_xlabel("change of the step, %")

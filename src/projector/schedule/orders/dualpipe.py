@@ -9,13 +9,11 @@ for whoever sets the durations.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.errors import ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
 from projector.schedule.orders._rules import one_chunk
-
-Ints = NDArray[np.int64]
 
 
 def check(pp: int, vpp: int, microbatches: int) -> None:

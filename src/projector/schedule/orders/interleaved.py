@@ -7,7 +7,7 @@ from projector.schedule.order import Order, one_forward_one_backward, round_robi
 
 
 def check(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> None:
-    """Require two ranks, two chunks, and groups of microbatches that are no smaller than pp.
+    """Require two ranks, two chunks, and groups of at least pp microbatches.
 
     As Megatron does: a group, and what is left for the last one, must be at least ``pp``, and a
     group at most all microbatches. With groups of ``pp`` that is a multiple of ``pp``.

@@ -42,7 +42,7 @@ def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
     order = best_order(stage_of, _candidates(pp, microbatches, costs), costs, microbatches)
     assert order is not None, "a sequence that holds one microbatch at a time always fits"
     handcrafted = (zerobubble.order, zerobubble.order_h2)
-    return fastest([order, *(each(pp, vpp, microbatches) for each in handcrafted)], costs)
+    return fastest([order, *(order_of(pp, vpp, microbatches) for order_of in handcrafted)], costs)
 
 
 def _candidates(pp: int, microbatches: int, costs: Costs) -> Candidates:

@@ -27,9 +27,9 @@ def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
     """
     start = seaailab.plan(pp, vpp, microbatches, costs)
     start = anneal.improve(costs, microbatches, start, objective=costs.objective)
-    found = optimise.solve(costs, microbatches, start, objective=costs.objective)
-    _FOUND[found.order] = found
-    return found.order
+    solution = optimise.solve(costs, microbatches, start, objective=costs.objective)
+    _FOUND[solution.order] = solution
+    return solution.order
 
 
 def search_of(order: Order) -> Optimised | None:

@@ -1,11 +1,9 @@
 """ZB-V, the handcrafted zero bubble of V shape (Qi et al., arXiv:2401.10241, section 6)."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
-
-Ints = NDArray[np.int64]
 
 
 def order(pp: int, vpp: int, microbatches: int) -> Order:

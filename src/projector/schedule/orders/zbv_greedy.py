@@ -13,14 +13,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.kernels.planning import RAMP_IN, RAMP_OUT, Candidates
 from projector.schedule.order import Order, v_shape
 from projector.schedule.planning.candidates import best_order, check_memory, rank
 from projector.schedule.planning.costs import Costs, uniform_costs
 
-Ints = NDArray[np.int64]
 Steps = tuple[int, int, int, int]
 
 UNIT_INTERVAL = 6
@@ -98,9 +97,9 @@ def plan(mode: str, pp: int, vpp: int, microbatches: int, costs: Costs) -> Order
                 for (block, shape), by in itertools.product(ahead, RAMPS)
             ]
         if proposals:
-            found = best_order(stage_of, _columns(pp, proposals), costs, microbatches)
-            if found is not None:
-                return found
+            order = best_order(stage_of, _columns(pp, proposals), costs, microbatches)
+            if order is not None:
+                return order
         # At last one microbatch at a time.
         interval += max(1, interval // 4)
 
@@ -108,7 +107,7 @@ def plan(mode: str, pp: int, vpp: int, microbatches: int, costs: Costs) -> Order
 @lru_cache(maxsize=64)
 def _ranked(mode: str, pp: int) -> tuple[Block, ...]:
     """Return the best building blocks of a mode with equal stages."""
-    kept: list[Block] = []
+    blocks: list[Block] = []
     for steps, (forward, backward, weight) in itertools.product(STEPS[mode], PROFILES):
         costs = uniform_costs(pp, 2 * pp, 2.0 * memory_limit(mode, pp))._replace(
             forward_ps=(forward,) * 2 * pp,
@@ -120,15 +119,15 @@ def _ranked(mode: str, pp: int) -> tuple[Block, ...]:
             for block in _blocks(mode, pp, steps)
             for patience in PATIENCES
         ]
-        kept += [block for block, _ in _best(pp, proposals, costs, RANKED_BLOCKS)]
-    return tuple(dict.fromkeys(kept))
+        blocks += [block for block, _ in _best(pp, proposals, costs, RANKED_BLOCKS)]
+    return tuple(dict.fromkeys(blocks))
 
 
-def _best(pp: int, proposals: Sequence[Proposal], costs: Costs, kept: int) -> list[Proposal]:
+def _best(pp: int, proposals: Sequence[Proposal], costs: Costs, most: int) -> list[Proposal]:
     if not proposals:
         return []
     ranking = rank(v_shape(pp), _columns(pp, proposals), costs, 3 * pp)
-    return [proposals[index] for index in ranking[:kept].tolist()]
+    return [proposals[index] for index in ranking[:most].tolist()]
 
 
 def _columns(pp: int, proposals: Sequence[Proposal]) -> Candidates:

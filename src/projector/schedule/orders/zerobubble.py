@@ -7,8 +7,8 @@ own B. An activation is held until its W. Neither order depends on times.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, round_robin_stages
 
 
@@ -47,9 +47,9 @@ def order_h2(pp: int, vpp: int, microbatches: int) -> Order:
 
 
 def _order(
-    ahead: NDArray[np.int64],
-    put_off: NDArray[np.int64],
-    stage_of: NDArray[np.int64],
+    ahead: Ints,
+    put_off: Ints,
+    stage_of: Ints,
     microbatches: int,
 ) -> Order:
     """Build an order from the forwards ahead of the first pair of F and B, and the W's put off."""
@@ -65,18 +65,18 @@ def _order(
     pair = np.minimum(step + put_off, microbatches - 1)  # What is left follows the last one.
     weight_at = np.minimum(ahead + pair + 1, microbatches) + pair + 1 + step
 
-    each = 3 * microbatches
+    operations = 3 * microbatches
     rank = np.arange(pp)[:, np.newaxis]
-    kind = np.empty((pp, each), np.int8)
-    microbatch = np.empty((pp, each), np.int64)
-    for code, place in ((FORWARD, forward_at), (BACKWARD, backward_at), (WEIGHT, weight_at)):
-        kind[rank, place] = code
-        microbatch[rank, place] = step
+    kind = np.empty((pp, operations), np.int8)
+    microbatch = np.empty((pp, operations), np.int64)
+    for code, position in ((FORWARD, forward_at), (BACKWARD, backward_at), (WEIGHT, weight_at)):
+        kind[rank, position] = code
+        microbatch[rank, position] = step
     return Order(
         microbatches=microbatches,
-        rank_offset=np.arange(pp + 1) * each,
+        rank_offset=np.arange(pp + 1) * operations,
         kind=kind.ravel(),
-        chunk=np.zeros(pp * each, np.int64),
+        chunk=np.zeros(pp * operations, np.int64),
         microbatch=microbatch.ravel(),
         stage_of=stage_of,
         splits_backward=True,

@@ -1,8 +1,8 @@
 """A zero-bubble order made better by many small steps: the quick way to what :mod:`.ilp` finds."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints8
 from projector.kernels import anneal as kernels
 from projector.schedule.order import Order
 from projector.schedule.planning.bounds import Windows
@@ -13,7 +13,7 @@ MOVES = 100_000
 """Steps of a round; all rounds are 0.1 s for 4 ranks with 8 microbatches, 0.8 s for 8 with 32."""
 
 THRESHOLDS = (1.0, 0.3, 0.1, 0.1)
-"""What a step of each round may make worse at first, as a share of the mean duration of an
+"""What the first steps of a round may make worse, as a share of the mean duration of an
 operation. A round begins with the best of the one before. Large ones find a way out of a short
 order that is the best of all its neighbours, small ones do more for long orders."""
 
@@ -49,7 +49,7 @@ def improve(
     least_ps = Windows(problem, sequence_of(start), BOUND_VISITS).lower_bound_ps()
     if least_ps >= start_ps:
         return start
-    kind: NDArray[np.int8] = np.empty((problem.pp, 3 * microbatches), np.int8)
+    kind: Ints8 = np.empty((problem.pp, 3 * microbatches), np.int8)
     kind[start.stage_of[:, 0]] = start.kind.reshape(problem.pp, -1)
     times = kernels.StageTimes(
         problem.duration_ps, problem.to_next_ps, problem.to_previous_ps, problem.since_ps
@@ -63,8 +63,8 @@ def improve(
     for turn, threshold in enumerate(thresholds):
         worst_ps = threshold * float(problem.duration_ps.mean())
         best_ps = kernels.anneal(kind, times, memory, least_ps, worst_ps, moves, SEED + turn)
-    found = order_of(kind, start)
+    improved = order_of(kind, start)
     # The kernel keeps to the same rules; should it ever not, nothing is lost.
-    if best_ps < start_ps and verified(problem, costs, found) == best_ps:
-        return found
+    if best_ps < start_ps and verified(problem, costs, improved) == best_ps:
+        return improved
     return start

@@ -18,9 +18,10 @@ from itertools import permutations
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.planning.costs import Costs, Objective
-from projector.schedule.planning.problem import Ints, Operation, Problem, problem_of
+from projector.schedule.planning.problem import Operation, Problem, problem_of
 
 ROUNDING = 1e-12
 """Relative error of a sum of two products, with room to spare."""
@@ -49,7 +50,7 @@ class Windows:
     Parameters
     ----------
     problem : Problem
-        What is to be scheduled; every rank must have room for one microbatch.
+        The problem to schedule; every rank must have room for one microbatch.
     sequence : list of Operation
         All operations in the order of some legal schedule. Any will do; that of a good one saves
         sweeps.
@@ -147,7 +148,7 @@ class Windows:
                 return False
 
     def _is_spent(self) -> bool:
-        """Take one visit; whether there was none left."""
+        """Take one visit and tell whether the visits were used up before."""
         self.visits -= 1
         return self.visits < 0
 
@@ -167,7 +168,7 @@ class Windows:
 
     def _imply(self, objective_ps: int) -> None:
         """Reverse the orders of two operations that would end too late."""
-        place = np.arange(1, self.problem.microbatches + 1)
+        count = np.arange(1, self.problem.microbatches + 1)
         for stage in range(self.problem.pp):
             start, tail = self.start_ps[stage], self.tail_ps[stage]
             duration = self.problem.duration_ps[stage]
@@ -175,7 +176,7 @@ class Windows:
                 both = duration[kind] + duration[other]
                 late = start[kind][:, np.newaxis] + both + tail[other] > objective_ps
                 column = self.before[stage, kind, :, other]
-                np.maximum(column, np.where(late, place, 0).max(axis=1), out=column)
+                np.maximum(column, np.where(late, count, 0).max(axis=1), out=column)
 
     def _close(self) -> bool:
         """Complete the orders of each rank by transitivity; return whether they are without cycle.

@@ -8,16 +8,14 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.errors import ScheduleError
 from projector.kernels import planning as kernels
 from projector.kernels.planning import Candidates, OrderColumns, StageCosts
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import peak_bytes, replay
-
-Ints = NDArray[np.int64]
 
 FINALISTS = 12
 """Candidates that are laid out with all microbatches; the others drop out with fewer."""
@@ -58,8 +56,8 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
         if best is not None and np.any(held[0] > limit):
             continue
         durations, latencies = _countable(costs, order.microbatches)
-        each = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
-        summary = replay(order, each, latencies).summary
+        duration_ps = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
+        summary = replay(order, duration_ps, latencies).summary
         makespan = int(summary.makespan_ps[0])
         period = int((summary.rank_end_ps - summary.rank_start_ps).max())
         time = (makespan, period) if costs.objective == "makespan" else (period, makespan)

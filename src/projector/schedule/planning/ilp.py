@@ -7,7 +7,7 @@ of it, ``s`` starts and ``d`` durations, the rows are
 
 - ``s_b >= s_a + d_a + latency`` where b waits for a;
 - ``s_b >= s_a + d_a - H (1 - first(a, b))`` for every pair that is undecided, and the same the
-  other way round, with an H that is no smaller than how far b can lie before the end of a;
+  other way round, with an H that is at least how far b can lie before the end of a;
 - ``first(B b, F) + first(W w, F) >= 1`` for every F and every b that could be the number of B's
   before it, where ``w + 1`` is the least number of W's that then leaves room (computed as memory
   is counted, so that no rounding decides); most are known orders, and the windows have them;
@@ -30,17 +30,16 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.errors import ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.planning.bounds import Windows
-from projector.schedule.planning.problem import Ints, Problem
+from projector.schedule.planning.problem import Problem
 
 if TYPE_CHECKING:
     import highspy
 
-Floats = NDArray[np.float64]
 
 SEED = 2401
 """Of the solver's heuristics, so that two runs which end on their own find the same schedule."""
@@ -66,7 +65,7 @@ class Answer(NamedTuple):
     finished: bool
     """Whether it proved its solution the best."""
     infeasible: bool
-    """Whether it proved that there is none."""
+    """Whether it proved that no solution exists."""
     failed: bool
     """Whether it gave up."""
     bound_ps: int
@@ -325,8 +324,8 @@ class Model:
                 if not weights:
                     continue
                 kinds, numbers = np.array([BACKWARD, WEIGHT]), np.array([backwards, weights - 1])
-                place = stage, kinds, numbers, FORWARD, number
-                known, column = self._known[place], self._column[place]
+                index = stage, kinds, numbers, FORWARD, number
+                known, column = self._known[index], self._column[index]
                 sign, free = self._sign[kinds, FORWARD], column >= 0
                 # Backwards in time a binary counts from 1, which `known` has already.
                 if np.any((known == 1) & ~free):

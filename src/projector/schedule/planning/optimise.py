@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.errors import ScheduleError
 from projector.schedule.order import Order
 from projector.schedule.planning.anneal import BOUND_VISITS
@@ -22,7 +22,6 @@ from projector.schedule.planning.bounds import Windows
 from projector.schedule.planning.costs import Costs, Objective
 from projector.schedule.planning.ilp import Answer, Model, grain_ps, run
 from projector.schedule.planning.problem import (
-    Ints,
     Problem,
     begin,
     objective_ps,
@@ -56,7 +55,7 @@ Status = Literal[
 
 - ``start is optimal``: the order it began with meets the bound of :mod:`.bounds`;
 - ``optimal``: proven the best twice, the second time by asking for anything better;
-- ``unconfirmed``: proven the best once, and there was no work left for the second;
+- ``unconfirmed``: proven the best once, with too little work left for the second proof;
 - ``work limit``: the best of what the work was enough for;
 - ``too large``: the order it began with, as the work is not enough to begin with the model;
 - ``not verified``: as ``work limit``, but the solver has found or proven what the replay denies;
@@ -134,7 +133,7 @@ def solve(
     start : Order
         The order to begin with: legal, and within the limits.
     objective : {"makespan", "period"}
-        What is to be short, see :data:`.costs.Objective`.
+        The time to shorten, see :data:`.costs.Objective`.
 
     Raises
     ------
@@ -175,19 +174,9 @@ def solve(
                 value = verified(problem, costs, order)
                 if value is not None and value < best_ps:
                     best, best_ps = order, value
-            least_ps = bound_ps
-            status, bound_ps = _judge(answer, best_ps, bound_ps)
-            while status == "optimal":
-                verdict = _anything_better(problem, costs, best, best_ps, work_left)
-                if isinstance(verdict, int):
-                    bound_ps = max(bound_ps, verdict)
-                    break
-                if verdict is None:
-                    status = "unconfirmed"
-                else:
-                    best, best_ps = verdict
-                    # The first proof was wrong, and so is its bound.
-                    bound_ps = least_ps
+            best, best_ps, status, bound_ps = _confirmed(
+                problem, costs, answer, best, best_ps, bound_ps, work_left
+            )
     return Optimised(
         order=best,
         objective=objective,
@@ -200,6 +189,30 @@ def solve(
         nodes=nodes,
         binaries=binaries,
     )
+
+
+def _confirmed(
+    problem: Problem,
+    costs: Costs,
+    answer: Answer,
+    best: Order,
+    best_ps: int,
+    bound_ps: int,
+    work: int,
+) -> tuple[Order, int, Status, int]:
+    """Prove once more that no order is better; return the best, its time, status and bound."""
+    status, proven_ps = _judge(answer, best_ps, bound_ps)
+    while status == "optimal":
+        verdict = _anything_better(problem, costs, best, best_ps, work)
+        if isinstance(verdict, int):
+            return best, best_ps, status, max(proven_ps, verdict)
+        if verdict is None:
+            status = "unconfirmed"
+        else:
+            best, best_ps = verdict
+            # The first proof was wrong, and so is its bound.
+            proven_ps = bound_ps
+    return best, best_ps, status, proven_ps
 
 
 def _nodes(work: int, binaries: int) -> int:
@@ -255,13 +268,13 @@ def _judge(answer: Answer, best_ps: int, bound_ps: int) -> tuple[Status, int]:
 
 
 def _by_operation(order: Order, start_ps: Ints) -> tuple[Ints, Ints]:
-    """Return starts and places in the rank as int64[pp, 3, microbatches], by stage and kind."""
+    """Return starts and positions in the rank as int64[pp, 3, microbatches], by stage and kind."""
     shape = (order.pp, 3, order.microbatches)
-    starts, places = np.empty(shape, np.int64), np.empty(shape, np.int64)
+    starts, positions = np.empty(shape, np.int64), np.empty(shape, np.int64)
     index = order.stage, order.kind, order.microbatch
     starts[index] = start_ps
-    places[index] = np.arange(len(start_ps))
-    return starts, places
+    positions[index] = np.arange(len(start_ps))
+    return starts, positions
 
 
 def _orders(model: Model, answer: Answer, like: Order) -> list[Order]:
@@ -277,11 +290,11 @@ def _orders(model: Model, answer: Answer, like: Order) -> list[Order]:
     return [_order_by(keys, like) for keys in ((earlier, starts), (starts, earlier))]
 
 
-def _order_by(keys: tuple[NDArray[np.float64], NDArray[np.float64]], like: Order) -> Order:
+def _order_by(keys: tuple[Floats, Floats], like: Order) -> Order:
     """Sort the operations of each rank by two keys, float64[pp, 3, microbatches] by stage."""
     ranks = like.stage_of[:, 0]
     first, second = (key[ranks].reshape(like.pp, -1) for key in keys)
-    place = np.lexsort((second, first), axis=1)
-    by_stage = np.empty_like(place)
-    by_stage[ranks] = place // like.microbatches
+    sequence = np.lexsort((second, first), axis=1)
+    by_stage = np.empty_like(sequence)
+    by_stage[ranks] = sequence // like.microbatches
     return order_of(by_stage, like)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.arrays import Ints
 from projector.errors import NumericError, ScheduleError
 from projector.schedule.legality import check_order
 from projector.schedule.order import FORWARD, Order
@@ -22,7 +23,6 @@ from projector.schedule.planning.costs import OBJECTIVES, Costs, Objective
 from projector.schedule.replay.order_times import Timeline, peak_bytes, replay
 from projector.schedule.replay.programs import compile_line
 
-Ints = NDArray[np.int64]
 Operation = tuple[int, int, int]
 """Stage, kind, microbatch."""
 
@@ -55,8 +55,8 @@ class Problem:
 
     def held(self, stage: int, whole: int, waiting: int) -> float:
         """Memory of activations before B and of those between B and W, summed as in a replay."""
-        each = self.activation[stage]
-        return each * whole + each * self.w_share * waiting
+        activation = self.activation[stage]
+        return activation * whole + activation * self.w_share * waiting
 
 
 def problem_of(
@@ -125,7 +125,7 @@ def begin(
         and start.microbatches == microbatches
     ):
         msg = (
-            f"optimising begins with an order of F, B and W of {stages} ranks with one chunk each "
+            f"the start must be an order of F, B and W of {stages} ranks with one chunk each "
             f"and {microbatches} microbatches, not with {start!r}"
         )
         raise ScheduleError(msg, key="schedule")
@@ -134,7 +134,7 @@ def begin(
     for rank, held in enumerate(_peaks(costs, start)):
         if held > costs.limit[rank]:
             msg = (
-                f"the order to begin with holds {held:.6g} on rank {rank}, which may hold "
+                f"the start holds {held:.6g} on rank {rank}, which may hold at most "
                 f"{costs.limit[rank]:.6g}"
             )
             raise ScheduleError(
@@ -182,9 +182,9 @@ def verified(problem: Problem, costs: Costs, order: Order) -> int | None:
 
 
 def sequence_of(order: Order) -> list[Operation]:
-    """List the operations of an order so that each stands behind what it waits for."""
-    place = np.argsort(compile_line(order).slot)
-    columns = (order.stage[place], order.kind[place], order.microbatch[place])
+    """List the operations of an order so that each follows what it waits for."""
+    in_line = np.argsort(compile_line(order).slot)
+    columns = (order.stage[in_line], order.kind[in_line], order.microbatch[in_line])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -193,8 +193,8 @@ def order_of(kind: NDArray[np.integer], like: Order) -> Order:
     by_rank = kind[like.stage_of[:, 0]]
     number = np.zeros_like(by_rank, np.int64)
     for code in range(3):
-        mine = by_rank == code
-        number[mine] = np.cumsum(mine, axis=1)[mine] - 1
+        of_kind = by_rank == code
+        number[of_kind] = np.cumsum(of_kind, axis=1)[of_kind] - 1
     return Order(
         microbatches=like.microbatches,
         rank_offset=like.rank_offset,

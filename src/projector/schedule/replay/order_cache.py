@@ -47,17 +47,17 @@ def kept_by_operations(
                 if key in results:
                     results.move_to_end(key)
                     return results[key][0]
-            found = function(*args, **kwargs)
-            size = operations(found, *args, **kwargs)
+            result = function(*args, **kwargs)
+            size = operations(result, *args, **kwargs)
             with lock:
                 if key in results:
                     return results[key][0]
-                results[key] = (found, size)
+                results[key] = (result, size)
                 total += size
                 while total > most and len(results) > 1:
                     _, (_, old) = results.popitem(last=False)
                     total -= old
-            return found
+            return result
 
         return keeping
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_jump, pipeline_lanes
@@ -37,9 +38,9 @@ LANES_PS, JUMP_PS = 300, 2000
 class Peaks(NamedTuple):
     """States that can be a peak; see :func:`projector.kernels.pipeline.compile_peaks`."""
 
-    offset: NDArray[np.int64]
+    offset: Ints
     """``int64[pp + 1]``"""
-    state: NDArray[np.int64]
+    state: Ints
     """``int64[states, 2 * vpp]``"""
     key: tuple[bytes, bytes]
     """The same for orders with the same peaks."""
@@ -48,15 +49,15 @@ class Peaks(NamedTuple):
 class Timeline(NamedTuple):
     """Every operation of one configuration, in the rows of its order."""
 
-    start_ps: NDArray[np.int64]
+    start_ps: Ints
     """``int64[ops]``"""
-    end_ps: NDArray[np.int64]
+    end_ps: Ints
     """``int64[ops]``"""
     summary: Replays
     """The batch of one it comes from."""
 
 
-def to_ps(seconds: ArrayLike) -> NDArray[np.int64]:
+def to_ps(seconds: ArrayLike) -> Ints:
     """Round seconds to integer picoseconds, once, at the edge."""
     with np.errstate(over="ignore"):  # infinity is refused below
         picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
@@ -132,7 +133,7 @@ def replay_batch(
 
 
 def fastest_method(order: Order, n: int) -> str:
-    """Return what ``auto`` stands for with n configurations."""
+    """Return the way that ``auto`` selects for n configurations."""
     if n < MIN_BATCH:
         return "direct"
     # Lanes beyond the last configuration cost as much as the others.
@@ -160,10 +161,10 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     """
     times = _times(order, np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis])
     summary = empty_replays(order, 1)
-    status, ends = _direct(order, times, summary)
+    status, ends_ps = _direct(order, times, summary)
     _check(status)
     line = compile_line(order)
-    end_ps = ends[line.slot]
+    end_ps = ends_ps[line.slot]
     index = line.line[line.slot - 1, kernels.DURATION]
     return Timeline(end_ps - times.duration_ps[0, index], end_ps, summary)
 
@@ -197,7 +198,7 @@ def _times(
     return OperationTimes(durations, latencies, rows)
 
 
-def _direct(order: Order, times: OperationTimes, outputs: Replays) -> tuple[int, NDArray[np.int64]]:
+def _direct(order: Order, times: OperationTimes, outputs: Replays) -> tuple[int, Ints]:
     """Return the status, and the end of each slot of the line in the last configuration."""
     end_ps = np.empty(len(order.kind) + 1, np.int64)
     return kernels.replay_batch(compile_line(order), times, end_ps, outputs), end_ps
@@ -220,7 +221,7 @@ def _check(status: int) -> None:
 
 def peak_bytes(
     order: Order, activation_bytes: ArrayLike, w_share: ArrayLike = 0.0
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Floats, Ints]:
     """Return the largest memory of activations that each rank holds at one time.
 
     Parameters
@@ -256,14 +257,14 @@ def peak_bytes(
     return peak, in_flight[:, :, 0]
 
 
-def peak_in_flight(order: Order) -> NDArray[np.int64]:
+def peak_in_flight(order: Order) -> Ints:
     """Return the largest number of microbatch-chunks that each rank holds, ``int64[pp]``.
 
     One is held from its F to its B, or to its W where the order has W.
     """
     ones = np.ones((1, order.pp, order.vpp))
     peak, _ = peak_bytes(order, ones, w_share=1.0 if order.splits_backward else 0.0)
-    count: NDArray[np.int64] = peak[0].astype(np.int64)
+    count: Ints = peak[0].astype(np.int64)
     return count
 
 

@@ -1,10 +1,11 @@
 """Orders compiled for replay. None of this depends on time, and all of it is kept."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Ints, Ints32
 from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
@@ -14,9 +15,6 @@ from projector.kernels.pipeline_lanes import LaneProgram
 from projector.schedule.legality import check_complete
 from projector.schedule.order import FORWARD, Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
-
-Ints = NDArray[np.int64]
-Program = NDArray[np.int32]
 
 MIN_PERIODS = 10
 """Fewer repetitions than this are not worth the search for a steady state."""
@@ -39,9 +37,9 @@ class Operations(NamedTuple):
     latency: Ints
     """Index of the latency; 0 where an operation waits for its own rank alone."""
     waits_for: Ints
-    """Row of the operation on another rank that it waits for; its own row where there is none.
+    """Row of the operation on another rank that it waits for; its own row if it waits for none.
 
-    What stands earlier on the same rank has ended by the end of the previous operation.
+    What precedes it on the same rank has ended by the end of the previous operation.
     """
 
 
@@ -110,9 +108,9 @@ def compile_lanes(order: Order) -> LaneProgram:
     line = compile_line(order)
     num_ops = len(line.line)
     program = np.empty((num_ops, 5), np.int32)
-    place = np.empty(num_ops + 1, np.int64)
-    kept = np.concatenate([line.first_slot, line.last_slot, line.last_backward_slot.ravel()])
-    num_places = pipeline_lanes.compile_lanes(line.line, kept, program, place)
+    lane_of_slot = np.empty(num_ops + 1, np.int64)
+    kept_slots = np.concatenate([line.first_slot, line.last_slot, line.last_backward_slot.ravel()])
+    num_places = pipeline_lanes.compile_lanes(line.line, kept_slots, program, lane_of_slot)
     # Of all durations only those that some operation has are brought into lanes.
     program[:, kernels.DURATION] = np.searchsorted(line.used, program[:, kernels.DURATION])
     first_duration = line.line[line.first_slot - 1, kernels.DURATION]
@@ -122,10 +120,10 @@ def compile_lanes(order: Order) -> LaneProgram:
         used=line.used,
         uses=line.uses,
         latency_uses=line.latency_uses,
-        first=place[line.first_slot],
+        first=lane_of_slot[line.first_slot],
         first_duration=np.searchsorted(line.used, first_duration),
-        last=place[line.last_slot],
-        last_backward=place[line.last_backward_slot],
+        last=lane_of_slot[line.last_slot],
+        last_backward=lane_of_slot[line.last_backward_slot],
     )
     freeze(compiled)
     return compiled
@@ -181,7 +179,7 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
 
 
 def _repeats_at(columns: Ints, middle: Ints, length: int) -> bool:
-    """Whether what stands before the middle of each rank stands there once more behind it."""
+    """Whether the operations before the middle of each rank are repeated behind it."""
     return all(
         np.array_equal(columns[:, row - length : row], columns[:, row : row + length])
         for row in middle
@@ -195,8 +193,8 @@ def _prove_period(
     size = int(order.rank_offset[1])
     low, high = np.empty(order.pp, np.int64), np.empty(order.pp, np.int64)
     for rank, begin in enumerate(order.rank_offset[:-1]):
-        mine = columns[:, begin : begin + size]
-        (broken,) = np.nonzero(np.any(mine[:, length:] != mine[:, :-length], axis=0))
+        of_rank = columns[:, begin : begin + size]
+        (broken,) = np.nonzero(np.any(of_rank[:, length:] != of_rank[:, :-length], axis=0))
         edges = np.concatenate([[-1], broken, [size - length]])
         after = np.searchsorted(edges, size // 2 - length)
         low[rank], high[rank] = edges[after - 1] + 1, edges[after] + length
@@ -227,9 +225,9 @@ def _cut(order: Order, line: Line, least: Ints) -> Ints:
     end = np.empty(len(line.slot) + 1, np.int64)
     # What follows from the ends alone is not looked at.
     kernels.replay_batch(line, times, end, empty_replays(order, 1))
-    ends = end[line.slot].reshape(order.pp, -1)
-    latest = ends[np.arange(order.pp), least - 1].max()
-    cut: Ints = np.count_nonzero(ends <= latest, axis=1)
+    end_of_rank = end[line.slot].reshape(order.pp, -1)
+    latest = end_of_rank[np.arange(order.pp), least - 1].max()
+    cut: Ints = np.count_nonzero(end_of_rank <= latest, axis=1)
     return cut
 
 
@@ -259,7 +257,7 @@ def _reach(order: Order, operations: Operations, period: Period) -> int:
 def _split(order: Order, line: Line, operations: Operations, period: Period) -> JumpProgram:
     """Lay out the ends of a periodic order, and write its three programs.
 
-    The ends are: the start of the step; what stands before the periods that are read; those
+    The ends are: the start of the step; what precedes the periods that are read; those
     periods, ``history`` of them; room for further ones; the epilogue.
     """
     number = _period_of(order, period)
@@ -274,7 +272,7 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
     base = first_row + history * width
     epilogue_at = first_row + capacity * width
 
-    # Where an operation stands within its period: the same in each, in the order of the line.
+    # The position of an operation in its period: the same in each, in the order of the line.
     repeated = np.flatnonzero(number == 0)
     within = np.empty((order.pp, period.length), np.int64)
     by_line = repeated[np.argsort(line.slot[repeated])]
@@ -283,30 +281,18 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
     within[order.rank[by_line], step[by_line]] = np.arange(width)
     in_period = within[order.rank, step]
 
-    def place(frame: int) -> Ints:
-        """Place of each operation when the period ``frame`` is the next one at ``base``."""
-        places: Ints = base + (number - frame) * width + in_period
-        places[before] = 1 + np.arange(len(before))
-        places[after] = epilogue_at + np.arange(len(after))
-        return places
+    def slots_at(frame: int) -> Ints:
+        """Slot of each operation when the period ``frame`` is the next one at ``base``."""
+        slots: Ints = base + (number - frame) * width + in_period
+        slots[before] = 1 + np.arange(len(before))
+        slots[after] = epilogue_at + np.arange(len(after))
+        return slots
 
-    def program(rows: Ints, places: Ints) -> Program:
-        rows = rows[np.argsort(line.slot[rows])]
-        first = np.isin(rows, order.rank_offset[:-1])
-        previous = np.where(first, 0, places[rows - 1])
-        waits_for = operations.waits_for[rows]
-        columns = np.empty((len(rows), 5), np.int32)
-        columns[:, kernels.PREVIOUS] = previous
-        columns[:, kernels.DEPENDENCY] = np.where(waits_for == rows, previous, places[waits_for])
-        columns[:, kernels.LATENCY] = operations.latency[rows]
-        columns[:, kernels.DURATION] = operations.duration[rows]
-        columns[:, kernels.OUTPUT] = places[rows]
-        return columns
-
-    at_start, at_end = place(0), place(repeats)
-    places_of_line = np.empty(len(number) + 1, np.int64)
-    places_of_line[line.slot] = at_end
+    at_start, at_end = slots_at(0), slots_at(repeats)
+    slot_of_line = np.empty(len(number) + 1, np.int64)
+    slot_of_line[line.slot] = at_end
     first = order.rank_offset[:-1]
+    program = partial(_program, order, line, operations)
     return JumpProgram(
         prologue=program(np.flatnonzero(number < 0), at_start),
         period=program(repeated, at_start - base),
@@ -320,9 +306,24 @@ def _split(order: Order, line: Line, operations: Operations, period: Period) -> 
         latency_uses=line.latency_uses,
         first=at_start[first],
         first_duration=operations.duration[first],
-        last=places_of_line[line.last_slot],
-        last_backward=places_of_line[line.last_backward_slot],
+        last=slot_of_line[line.last_slot],
+        last_backward=slot_of_line[line.last_backward_slot],
     )
+
+
+def _program(order: Order, line: Line, operations: Operations, rows: Ints, slots: Ints) -> Ints32:
+    """Compile some operations, given the slot of every operation."""
+    rows = rows[np.argsort(line.slot[rows])]
+    first = np.isin(rows, order.rank_offset[:-1])
+    previous = np.where(first, 0, slots[rows - 1])
+    waits_for = operations.waits_for[rows]
+    columns = np.empty((len(rows), 5), np.int32)
+    columns[:, kernels.PREVIOUS] = previous
+    columns[:, kernels.DEPENDENCY] = np.where(waits_for == rows, previous, slots[waits_for])
+    columns[:, kernels.LATENCY] = operations.latency[rows]
+    columns[:, kernels.DURATION] = operations.duration[rows]
+    columns[:, kernels.OUTPUT] = slots[rows]
+    return columns
 
 
 def empty_replays(order: Order, n: int) -> Replays:

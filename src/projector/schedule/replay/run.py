@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from projector.arrays import Floats, Ints
 from projector.schedule.order import BACKWARD, FORWARD, Order
 from projector.schedule.replay.order_times import (
     PS_PER_S,
@@ -18,9 +18,6 @@ from projector.schedule.replay.order_times import (
 
 if TYPE_CHECKING:
     from projector.schedule.planning.optimise import Optimised
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 SEARCHED = ("seaailab-ilp",)
@@ -123,14 +120,14 @@ class PipelineRun:
         """Return what a rank holds over time, from the replay.
 
         F allocates when it starts; B frees when it ends what W does not need, W frees the rest.
-        The first entry stands at time 0, with what is always there.
+        The first entry is at time 0, with the static memory.
         """
         order, timeline = self.order, self.timeline
-        mine = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
-        kind = order.kind[mine]
-        held = self.activation_bytes[rank, order.chunk[mine]]
+        on_rank = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
+        kind = order.kind[on_rank]
+        held = self.activation_bytes[rank, order.chunk[on_rank]]
         # An operation starts no earlier than the one before it ends, so that times only grow.
-        time_ps = np.where(kind == FORWARD, timeline.start_ps[mine], timeline.end_ps[mine])
+        time_ps = np.where(kind == FORWARD, timeline.start_ps[on_rank], timeline.end_ps[on_rank])
         later = self.w_share if order.splits_backward else 0.0
         change = np.where(
             kind == FORWARD, held, np.where(kind == BACKWARD, held * (later - 1.0), -held * later)

@@ -13,7 +13,7 @@ MAX_HEADS: Final = 10_000
 """Query heads of one layer; `ModelConfig` lists the divisors when key/value heads do not fit."""
 
 MAX_EXTENT: Final = 10**12
-"""Above this a number is no dimension of a model."""
+"""Largest number that a dimension of a model may have."""
 
 REQUIRED: Final[Any] = object()
 """Default of a key that has to be there."""
@@ -31,7 +31,7 @@ class ConfigFile:
 
     @classmethod
     def of(cls, data: Any, path: str, warnings: list[str] | None = None) -> "ConfigFile":
-        """Return the access to ``data``, or raise `ConfigError` if it is no mapping."""
+        """Return the access to ``data``, or raise `ConfigError` if it is not a mapping."""
         if not isinstance(data, Mapping):
             msg = f"{path}: a Hugging Face config is a mapping, not {type(data).__name__}"
             raise ConfigError(msg, key=path, value=data, allowed="the contents of a config.json")
@@ -117,7 +117,7 @@ class ConfigFile:
 
 
 Reader = Callable[[ConfigFile], Any]
-"""Reads one value, which stands under a key of its own."""
+"""Reads one value, which has its own key."""
 
 Fields = dict[str, Any]
 """Native field -> its `Reader`, or the value that the architecture fixes."""
@@ -134,7 +134,7 @@ def optional(name: str, default: Any = None) -> Reader:
 
 
 def switch(name: str, *, default: bool, on: Any = True, off: Any = False) -> Reader:
-    """Read a flag that stands for one of two values."""
+    """Read a flag that selects one of two values."""
     return lambda config: on if config.flag(name, default) else off
 
 

@@ -20,13 +20,13 @@ class Family(NamedTuple):
     """How the configurations of one ``model_type`` are read."""
 
     fields: Fields
-    """What stands under a key of its own, and what the architecture fixes."""
+    """Fields with their own key, and fields that the architecture fixes."""
     parts: tuple[parts.Part, ...]
     """What several keys decide together."""
 
 
-def _family(fields: Fields, *further: parts.Part, **own: Any) -> Family:
-    return Family(fields | own, further)
+def _family(fields: Fields, *further: parts.Part, **renamed: Any) -> Family:
+    return Family(fields | renamed, further)
 
 
 _GATED: Final = dict.fromkeys(("silu", "swish"), "swiglu") | dict.fromkeys(

@@ -40,10 +40,10 @@ def one_full_layer_in(period: int, width: int) -> Part:
     """Every ``period``-th layer sees all keys, the others ``width``, unless listed."""
 
     def part(config: ConfigFile) -> dict[str, Any]:
-        every = config.integer("sliding_window_pattern", period)
+        stride = config.integer("sliding_window_pattern", period)
         layers = num_layers(config)
         kinds = config.sequence("layer_types", str)
-        windowed = kinds.count("sliding_attention") if kinds else layers - layers // every
+        windowed = kinds.count("sliding_attention") if kinds else layers - layers // stride
         return _windows(config.optional_integer("sliding_window", width), windowed)
 
     return part

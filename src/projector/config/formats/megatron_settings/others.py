@@ -1,4 +1,4 @@
-"""Megatron-LM settings that are not taken over: what is said about each, or nothing."""
+"""Megatron-LM settings that are not taken over: the warning about each, if any."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ _UNSUPPORTED = {
     "retrieval models are not supported": "retro_add_retriever",
 }
 UNSUPPORTED = {name: why for why, names in _UNSUPPORTED.items() for name in names.split()}
-"""Settings without which the model would be another one, and what is said of them."""
+"""Settings without which the model would be another one, and the warning about each."""
 
 _IGNORED_TEXT = """
 align_grad_reduce align_param_gather allow_padding_num_layers apply_layernorm_1p

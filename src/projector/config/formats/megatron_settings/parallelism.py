@@ -24,7 +24,7 @@ def virtual_stages(settings: Settings) -> None:
         settings.put(f"parallelism.{name}", layout, name)
         stages = layout_stages(layout)
         if stages % max(pp, 1):
-            text = f" has {stages} stages, which is no multiple of PP {pp}"
+            text = f" has {stages} stages, not a multiple of PP {pp}"
             settings.fail(name, text, value=layout)
         settings.put("parallelism.vpp", stages // max(pp, 1), name)
         return

@@ -42,7 +42,7 @@ class Settings:
     Attributes
     ----------
     stated : dict
-        What the user's file states; None stands for Megatron's own None.
+        What the user's file states; None means Megatron's own None.
     base : mapping or None
         A native architecture that the settings override; without it they describe all of it.
     job : dict
@@ -150,7 +150,7 @@ class Settings:
         return self.base is None or any(self.has(name) for name in names)
 
     def base_section(self, name: str) -> Any:
-        """Return a mapping of the base architecture, None where there is no such thing."""
+        """Return a mapping of the base architecture, None if it has none."""
         return (self.base or {}).get(name)
 
     def native(self, section: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def translate(
     Parameters
     ----------
     stated : mapping
-        Settings by Megatron's name in code; None stands for Megatron's own None.
+        Settings by Megatron's name in code; None means Megatron's own None.
     dialect : Dialect
         Defaults and spelling of the tool the settings come from.
     base : mapping, optional
