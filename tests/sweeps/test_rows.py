@@ -103,7 +103,7 @@ def test_an_axis_without_values_is_null():
     assert axis_kinds(space) == {"parallelism.etp": "text"}
     assert cell("x", "text", None) is None
     assert cell("x", "float", 1) == 1.0
-    with pytest.raises(ConfigError, match="of another kind"):
+    with pytest.raises(ConfigError, match="differs in kind"):
         cell("x", "int", 0.5)
 
 
