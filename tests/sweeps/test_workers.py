@@ -172,8 +172,31 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
     assert len(started) == 2
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="other signals")
+def test_an_interrupt_waits_while_a_worker_starts():
+    done = []
+
+    def start():
+        with workers._interrupts_blocked(), workers._interrupts_blocked():
+            # Whichever thread takes it: some are older than the block.
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            done.append("started")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == ["started"]
+
+
 SCRIPT = """
-import sys, time
+import signal, sys, time
+# Tests that run in the background of a shell hand on that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from projector.sweeps import engine, store, workers
 from sweeps.grid import grid

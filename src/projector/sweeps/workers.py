@@ -25,6 +25,7 @@ from importlib.machinery import ModuleSpec
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from projector.errors import ProjectorError
@@ -144,15 +145,28 @@ def unwrap(answer: "Part | ProjectorError | str", chunk: int) -> "Part":
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block interrupts, also for good in processes that are started meanwhile."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Let interrupts wait; processes that are started meanwhile never see one.
+
+    Blocking them in this thread is what those inherit. Another thread may still take one, and
+    Python then calls the handler in the main thread: so that waits, too.
+    """
+    waiting: list[tuple[int, FrameType | None]] = []
+    handler = None
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        signal.signal(signal.SIGINT, lambda *received: waiting.append(received))
+    blocks = sys.platform != "win32"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if blocks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if callable(handler):
+            signal.signal(signal.SIGINT, handler)
+            if waiting:
+                handler(*waiting[0])
 
 
 class _Worker(SpawnProcess):
