@@ -8,8 +8,8 @@ from projector.kernels.collectives import (
     LIBRARY_ALGORITHMS,
     collective_time_columns,
     collective_times,
-    moe_exchange_times,
 )
+from projector.kernels.moe_exchange import moe_exchange_times
 
 FIRST_CALL = """
 import numpy as np

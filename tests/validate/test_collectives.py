@@ -3,7 +3,8 @@ import pytest
 
 from projector.config.cluster import ClusterConfig
 from projector.kernels.collective_algorithms import ALL_TO_ALL
-from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
+from projector.kernels.collectives import collective_time_columns
+from projector.kernels.moe_exchange import moe_exchange_time_column
 from projector.lower.hardware import fabric_record
 from projector.single.times import collective_time
 from projector.validate.collectives import KIND

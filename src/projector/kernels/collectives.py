@@ -10,12 +10,11 @@ The terms of the algorithms are in :mod:`.collective_algorithms`.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Array, Floats, Ints, Records
+from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, kernel
 from .collective_algorithms import (
@@ -32,8 +31,8 @@ from .collective_algorithms import (
     TREE,
     Group,
     algorithm_seconds,
-    ceil_log2,
 )
+from .columns import broadcast_columns, raise_first_invalid
 
 ANY_ALGORITHM = 0
 """Value of ``algorithms`` that restricts nothing."""
@@ -252,93 +251,6 @@ def collective_times(
     return status
 
 
-@kernel
-def moe_exchange_times(
-    local_bytes_G: Floats,
-    remote_bytes_G: Floats,
-    ranks_G: Ints,
-    local_G: Ints,
-    fabric_G: Ints,
-    fabrics: Records,
-    time_s_G: Floats,
-) -> int:
-    """Time of each dispatch or combine of a mixture of experts by a fused exchange kernel.
-
-    Parameters
-    ----------
-    local_bytes_G : float64[G]
-        What one rank sends to other members of its domain, forwarded tokens included.
-    remote_bytes_G : float64[G]
-        What one rank sends through its adapter, after any de-duplication per node.
-    ranks_G, local_G, fabric_G, fabrics
-        As for ``collective_times``.
-    time_s_G : float64[G]
-        Output, overwritten; NaN in an invalid row, 0 where n is 1 or there are no bytes.
-
-    Returns
-    -------
-    int
-        0, or 1 if some row is invalid, which includes local bytes without local peers and
-        remote bytes without another domain.
-
-    Notes
-    -----
-    ``t = start + max(local / group rate, remote / nic) + hop + ceil(log2(domains)) * nic hop``.
-    """
-    status = 0
-    for g in range(local_bytes_G.shape[0]):
-        near, far = float(local_bytes_G[g]), float(remote_bytes_G[g])
-        ranks, local, fabric = int(ranks_G[g]), int(local_G[g]), int(fabric_G[g])
-        time_s_G[g] = math.nan
-        if (
-            not 0.0 <= near < math.inf
-            or not 0.0 <= far < math.inf
-            or not _is_valid_group(ranks, local, fabric, fabrics)
-            or (near > 0.0 and local == 1)
-            or (far > 0.0 and local == ranks)
-        ):
-            status = 1
-            continue
-        if near == 0.0 and far == 0.0:
-            time_s_G[g] = 0.0
-            continue
-        group = _group(fabrics, fabric, ranks, local)
-        if not _has_rates(group):
-            status = 1
-            continue
-        time_s = 0.0
-        latency_s = _start_s(fabrics, fabric, group.domains)
-        latency_s += float(fabrics[fabric]["simple_start_s"])
-        if local > 1:
-            time_s = near / group.group_bytes_per_s
-            latency_s += group.hop_s
-        if group.domains > 1:
-            time_s = max(time_s, far / group.nic_bytes_per_s)
-            latency_s += ceil_log2(group.domains) * group.nic_hop_s
-        time_s += latency_s
-        if not 0.0 <= time_s < math.inf:
-            status = 1
-            continue
-        time_s_G[g] = time_s
-    return status
-
-
-def _columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -> tuple[Array, ...]:
-    """Broadcast to one dimension; writable, since numba compiles anew for read-only arrays."""
-    shape = np.broadcast_shapes((1,), *map(np.shape, values))
-    return tuple(
-        np.require(np.broadcast_to(value, shape), dtype, ["C", "W"])
-        for value, dtype in zip(values, dtypes, strict=True)
-    )
-
-
-def _raise_first_invalid(what: str, time_s_G: Floats, **columns: Any) -> None:
-    row = int(np.flatnonzero(np.isnan(time_s_G))[0])
-    values = ", ".join(f"{name} {column[row]}" for name, column in columns.items())
-    msg = f"{what} {row} has no valid time: {values}"
-    raise ValueError(msg)
-
-
 def collective_time_columns(
     op: ArrayLike,
     buffer_bytes: ArrayLike,
@@ -354,7 +266,7 @@ def collective_time_columns(
     ValueError
         Where a row has no valid time, with the values of the first such row.
     """
-    op_G, bytes_G, ranks_G, local_G, fabric_G = _columns(
+    op_G, bytes_G, ranks_G, local_G, fabric_G = broadcast_columns(
         (op, buffer_bytes, ranks, local, fabric_index),
         (np.int64, np.float64, np.int64, np.int64, np.int64),
     )
@@ -362,7 +274,7 @@ def collective_time_columns(
     time_s_G = np.empty(op_G.shape[0])
     algorithm_G = np.empty(op_G.shape[0], np.int64)
     if collective_times(op_G, bytes_G, ranks_G, local_G, fabric_G, fabrics, time_s_G, algorithm_G):
-        _raise_first_invalid(
+        raise_first_invalid(
             "collective",
             time_s_G,
             op=op_G,
@@ -372,37 +284,3 @@ def collective_time_columns(
             fabric=fabric_G,
         )
     return time_s_G, algorithm_G
-
-
-def moe_exchange_time_column(
-    local_bytes: ArrayLike,
-    remote_bytes: ArrayLike,
-    ranks: ArrayLike,
-    local: ArrayLike,
-    fabric_index: ArrayLike,
-    fabrics: Records,
-) -> Floats:
-    """Return the column ``time_s`` of ``moe_exchange_times``; scalars broadcast.
-
-    Raises
-    ------
-    ValueError
-        Where a row has no valid time, with the values of the first such row.
-    """
-    near_G, far_G, ranks_G, local_G, fabric_G = _columns(
-        (local_bytes, remote_bytes, ranks, local, fabric_index),
-        (np.float64, np.float64, np.int64, np.int64, np.int64),
-    )
-    fabrics = np.require(fabrics, FABRIC, ["C", "W"])
-    time_s_G = np.empty(near_G.shape[0])
-    if moe_exchange_times(near_G, far_G, ranks_G, local_G, fabric_G, fabrics, time_s_G):
-        _raise_first_invalid(
-            "exchange",
-            time_s_G,
-            local_bytes=near_G,
-            remote_bytes=far_G,
-            ranks=ranks_G,
-            local=local_G,
-            fabric=fabric_G,
-        )
-    return time_s_G

@@ -9,9 +9,10 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
-from projector.kernels.collectives import collective_time_columns, moe_exchange_time_column
+from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
+from projector.kernels.moe_exchange import moe_exchange_time_column
 from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Machines, Workloads
