@@ -354,6 +354,36 @@ class Network(Sourced):
     collective_start_us: NotNegative = 20.0
     """Fixed cost that any collective between nodes adds."""
 
+    nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the adapter rate that messages between two ranks and exchanges reach; none given
+    means nic_efficiency."""
+
+    exchange_peer_us: NotNegative = 0.0
+    """What an all-to-all adds for each member beyond the sender's domain."""
+
+    rail_optimised: bool = True
+    """Whether adapter i of every node of a pod hangs on one leaf switch (rail i). Otherwise all
+    adapters of a node hang on one leaf, and other nodes are beyond a spine switch."""
+
+    pod_nodes: CountOrNone = 0
+    """Nodes of one pod, whose adapters reach each other at the full rate; 0 means all nodes."""
+
+    pod_oversubscription: float = Field(default=1.0, ge=1)
+    """Rate of the adapters of a pod over that of the links that leave it."""
+
+    spine_latency_us: NotNegative = 0.0
+    """What a hop between pods takes on top of nic_latency_us, and between nodes of a pod that is
+    not rail_optimised."""
+
+    core_pods: CountOrNone = 0
+    """Pods of one zone, below one group of core switches; 0 means all pods."""
+
+    core_oversubscription: float = Field(default=1.0, ge=1)
+    """Rate of the adapters of a zone over that of the links that leave it."""
+
+    core_latency_us: NotNegative = 0.0
+    """What a hop between zones takes on top of one between pods."""
+
 
 def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.device") -> Device:
     """Return a device by shipped name, by path of a YAML file, or from a mapping.

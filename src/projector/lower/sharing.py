@@ -26,6 +26,7 @@ _SENDS = "ranks of a pipeline meet in the replay, which follows the costs of its
 _ORDER = "decides the order, which is found for each job"
 _USABLE = "usable memory is a column of its own, compared where an order is planned for it"
 _SHOWN = "shown in reports alone"
+_TIERS = "no collective looks at it yet"
 
 
 class Sharing(NamedTuple):
@@ -102,6 +103,15 @@ CLUSTER = Sharing(
         "software.step_overhead_ms": "added to the step of each job",
         "network.name": _SHOWN,
         "network.sources": _SHOWN,
+        "network.nic_p2p_efficiency": _TIERS,
+        "network.exchange_peer_us": _TIERS,
+        "network.rail_optimised": _TIERS,
+        "network.pod_nodes": _TIERS,
+        "network.pod_oversubscription": _TIERS,
+        "network.spine_latency_us": _TIERS,
+        "network.core_pods": _TIERS,
+        "network.core_oversubscription": _TIERS,
+        "network.core_latency_us": _TIERS,
     },
     as_object=("device",),
 )
