@@ -13,14 +13,15 @@ from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    ALL_TO_ALL_V,
     BROADCAST,
     DIRECT,
     HALVING_DOUBLING,
-    HIERARCHICAL,
     IN_NETWORK,
     NO_ALGORITHM,
     OPERATIONS,
     PAIRWISE,
+    REDUCE,
     REDUCE_SCATTER,
     RING,
     SEND_RECV,
@@ -31,6 +32,7 @@ from projector.kernels.collectives import (
     ANY_ALGORITHM,
     FABRIC,
     LIBRARY_ALGORITHMS,
+    MAX_LISTED_LOCAL,
     algorithm_mask,
     collective_time_columns,
     collective_times,
@@ -52,6 +54,8 @@ SWITCH = {
     "domain_gpus": 8,
     "self_copy_share": 0.0,
     "algorithms": ANY_ALGORITHM,
+    "local_ring_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
+    "local_pair_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
 }
 MESH = SWITCH | {"scale_up_bytes_per_s": 448e9, "peer_bytes_per_s": 64e9}
 BANDWIDTHS = (
@@ -66,6 +70,10 @@ LATENCIES = ("scale_up_latency_s", "start_s", "simple_start_s", "nic_latency_s",
 rates = st.floats(1e9, 2e12)
 latencies = st.floats(0.0, 1e-4)
 sizes = st.one_of(st.just(0.0), st.floats(1.0, 1e12))
+listed_rates = st.one_of(
+    st.just((0.0,) * (MAX_LISTED_LOCAL + 1)),
+    st.tuples(*[st.one_of(st.just(0.0), rates)] * (MAX_LISTED_LOCAL + 1)),
+)
 fabric_dicts = st.fixed_dictionaries(
     {
         "scale_up_bytes_per_s": rates,
@@ -82,6 +90,8 @@ fabric_dicts = st.fixed_dictionaries(
         "domain_gpus": st.just(72),
         "self_copy_share": st.sampled_from([0.0, 0.4]),
         "algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
+        "local_ring_bytes_per_s": listed_rates,
+        "local_pair_bytes_per_s": listed_rates,
     }
 )
 
@@ -318,6 +328,40 @@ def test_broadcast_of_a_large_message_takes_the_link_rate():
     assert time_s == pytest.approx(5e-6 + 7 * 0.8e-6 + 1e9 / (450e9 * 0.81), rel=1e-12)
 
 
+@pytest.mark.parametrize(("n", "local"), [(8, 8), (32, 8), (12, 8), (4, 1)])
+@pytest.mark.parametrize("name", [*ALGORITHMS, None])
+def test_a_reduce_is_a_broadcast_in_reverse(n, local, name):
+    mask = algorithm_mask(name) if name else ANY_ALGORITHM
+    fabric = SWITCH | {"algorithms": mask}
+    assert time_of(REDUCE, 1e7, n, local, fabric) == time_of(BROADCAST, 1e7, n, local, fabric)
+
+
+def test_unequal_blocks_are_not_forwarded_in_log_many_steps():
+    fabric = SWITCH | {"algorithms": algorithm_mask("bruck")}
+    even = time_of(ALL_TO_ALL, 1e3, 8, 8, fabric)
+    fullest = time_of(ALL_TO_ALL_V, 1e3, 8, 8, fabric)
+    assert fullest == time_of(ALL_TO_ALL_V, 1e3, 8, 8, SWITCH) != even
+    pairs = SWITCH | {"algorithms": algorithm_mask("pairwise")}
+    assert time_of(ALL_TO_ALL_V, 1e9, 32, 8, pairs) == time_of(ALL_TO_ALL, 1e9, 32, 8, pairs)
+
+
+def test_hierarchical_exchange_sends_few_messages():
+    within = 7 / 8 * 1e6 / (450e9 * 0.81) + 7 * 0.8e-6
+    across = 3 / 4 * 1e6 / 47e9 + 3 * 0.8e-6 + 5e-6
+    time_s = time_of(ALL_TO_ALL, 1e6, 32, 8, SWITCH, "hierarchical")
+    assert time_s == pytest.approx(25e-6 + within + across, rel=1e-12)
+
+
+def test_listed_rates_of_an_irregular_node():
+    listed = [0.0] * (MAX_LISTED_LOCAL + 1)
+    listed[4] = 100e9
+    fabric = SWITCH | {"local_ring_bytes_per_s": listed, "local_pair_bytes_per_s": listed}
+    for op, name in ((ALL_GATHER, "ring"), (ALL_REDUCE, "halving_doubling")):
+        fast, slow = (time_of(op, 1e12, 4, 4, changed, name) for changed in (SWITCH, fabric))
+        assert slow / fast == pytest.approx(4.5, rel=1e-3)
+        assert time_of(op, 1e9, 8, 8, fabric, name) == time_of(op, 1e9, 8, 8, SWITCH, name)
+
+
 def test_in_network_needs_enough_members_in_one_domain():
     fabric = SWITCH | {"in_network_bytes_per_s": 273e9, "in_network_min_gpus": 5}
     _, algorithm = collective_time_columns(
@@ -339,9 +383,9 @@ def test_operation_that_no_allowed_algorithm_serves_takes_any():
     _, algorithm = collective_time_columns(
         [ALL_TO_ALL, SEND_RECV, ALL_REDUCE],
         1e9, [16, 2, 16], [8, 2, 8], 0,
-        record(SWITCH | {"algorithms": algorithm_mask("hierarchical")}),
+        record(SWITCH | {"algorithms": algorithm_mask("tree")}),
     )  # fmt: skip
-    assert algorithm.tolist() == [PAIRWISE, DIRECT, HIERARCHICAL]
+    assert algorithm.tolist() == [PAIRWISE, DIRECT, TREE]
 
 
 def bus_bandwidth(n, fabric):

@@ -9,13 +9,28 @@ import math
 REDUCING = ("all_reduce", "all_gather", "reduce_scatter")
 
 
+ROOTED = ("broadcast", "reduce")
+EXCHANGES = ("all_to_all", "all_to_all_v")
+
+
+def listed(fabric, name, local):
+    """Rate of an irregular node, or 0."""
+    rates = fabric[name]
+    return rates[local] * fabric["scale_up_efficiency"] if local < len(rates) else 0.0
+
+
 def group_rate(fabric, local):
+    if listed(fabric, "local_ring_bytes_per_s", local) > 0:
+        return listed(fabric, "local_ring_bytes_per_s", local)
     links = (local - 1) * fabric["peer_bytes_per_s"]
     return min(fabric["scale_up_bytes_per_s"], links) * fabric["scale_up_efficiency"]
 
 
-def pair_rate(fabric):
-    return group_rate(fabric, 2)
+def pair_rate(fabric, local):
+    if listed(fabric, "local_pair_bytes_per_s", local) > 0:
+        return listed(fabric, "local_pair_bytes_per_s", local)
+    one_link = min(fabric["scale_up_bytes_per_s"], fabric["peer_bytes_per_s"])
+    return one_link * fabric["scale_up_efficiency"]
 
 
 def domain_of(n, local):
@@ -37,9 +52,9 @@ def trips(op):
 
 
 def ring(op, size, n, local, fabric):
-    if op not in (*REDUCING, "broadcast"):
+    if op not in (*REDUCING, *ROOTED):
         return None
-    chunks = [size] if op == "broadcast" else [size / n] * (trips(op) * (n - 1))
+    chunks = [size] if op in ROOTED else [size / n] * (trips(op) * (n - 1))
     sent = sum(chunks)
     hops = trips(op) * chain_hops(n, local, fabric)
     if local == n:
@@ -54,7 +69,7 @@ def ring(op, size, n, local, fabric):
 
 def tree(op, size, n, local, fabric):
     domains = len(set(domain_of(n, local)))
-    if domains == 1 or op not in ("all_reduce", "broadcast"):
+    if domains == 1 or op not in ("all_reduce", *ROOTED):
         return None
     # Two trees carry half of the buffer each. A domain is an inner vertex of at most one.
     half = size / 2
@@ -86,11 +101,11 @@ def halving_doubling(op, size, n, local, fabric):
         total, block, partners = 0.0, size, core
         while partners > 1:
             block /= 2
-            total += block / pair_rate(fabric) + hop
+            total += block / pair_rate(fabric, local) + hop
             partners //= 2
         total *= trips(op)
         if not whole:
-            total += 2 * (size / pair_rate(fabric) + hop)
+            total += 2 * (size / pair_rate(fabric, local) + hop)
         return total
     if not whole or local != 2 ** int(math.log2(local)):
         return None
@@ -98,7 +113,7 @@ def halving_doubling(op, size, n, local, fabric):
     while distance < n:
         block /= 2
         if distance < local:
-            total += block / pair_rate(fabric) + hop
+            total += block / pair_rate(fabric, local) + hop
         else:
             total += block / fabric["nic_bytes_per_s"] + nic_hop
         distance *= 2
@@ -108,7 +123,7 @@ def halving_doubling(op, size, n, local, fabric):
 def bruck(op, size, n, local, fabric):
     if op not in ("all_gather", "all_to_all"):
         return None
-    rate, hop = pair_rate(fabric), fabric["scale_up_latency_s"]
+    rate, hop = pair_rate(fabric, local), fabric["scale_up_latency_s"]
     if local < n:
         rate = fabric["nic_bytes_per_s"] if local == 1 else min(rate, fabric["nic_bytes_per_s"])
         hop = fabric["nic_latency_s"]
@@ -127,20 +142,32 @@ def direct(op, size, n, local, fabric):
     hop = fabric["scale_up_latency_s"]
     if op == "send_recv":
         if local == 2:
-            return size / pair_rate(fabric) + hop
+            return size / pair_rate(fabric, local) + hop
         return size / fabric["nic_bytes_per_s"] + fabric["nic_latency_s"]
     if local < n:
         return None
     shares = (n - 1) * (size / n) / group_rate(fabric, n)
-    if op in ("all_reduce", "broadcast"):
+    if op in ("all_reduce", *ROOTED):
         return min((n - 1) * size / group_rate(fabric, n) + hop, 2 * (shares + hop))
     return shares + hop
 
 
 def hierarchical(op, size, n, local, fabric):
-    if op not in REDUCING or local in (1, n):
+    if op == "send_recv" or local in (1, n):
         return None
     domains = len(set(domain_of(n, local)))
+    hop, nic_hop = fabric["scale_up_latency_s"], fabric["nic_latency_s"]
+    nic = fabric["nic_bytes_per_s"]
+    if op in EXCHANGES:
+        # One message to each local peer, with its share of all blocks, and one to the peer of
+        # the same index in each other domain, with all blocks for that domain.
+        within = sum(size / local / group_rate(fabric, local) + hop for _ in range(local - 1))
+        across = sum(size / domains / nic + hop for _ in range(domains - 1))
+        return within + across + nic_hop
+    if op in ROOTED:
+        spread = (local - 1) * size / local / group_rate(fabric, local) + hop
+        chain = size / local / nic + (domains - 1) * nic_hop
+        return spread + chain + ring("all_gather", size, local, local, fabric)
     within = ring("all_gather", size, local, local, fabric)
     across = ring(op, size / local, domains, 1, fabric)
     # All-reduce scatters, reduces across and gathers; the others do one of the two.
@@ -156,7 +183,7 @@ def in_network(op, size, n, local, fabric):
 
 
 def pairwise(op, size, n, local, fabric):
-    if op != "all_to_all":
+    if op not in EXCHANGES:
         return None
     block = size / n
     near = (local - 1) * block / group_rate(fabric, local) if local > 1 else 0.0
@@ -184,7 +211,7 @@ def start(n, local, fabric):
 
 
 def self_copy(op, size, n, fabric):
-    if op not in (*REDUCING, "all_to_all"):
+    if op not in (*REDUCING, *EXCHANGES):
         return 0.0
     rate = fabric["scale_up_bytes_per_s"] * fabric["scale_up_efficiency"]
     return fabric["self_copy_share"] * size / n / rate

@@ -20,10 +20,13 @@ OPERATIONS = (
     "all_to_all",
     "broadcast",
     "send_recv",
+    "reduce",
+    "all_to_all_v",
 )
 """Names by operation code."""
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
+REDUCE, ALL_TO_ALL_V = 6, 7
 
 ALGORITHMS = (
     "ring",
@@ -77,6 +80,23 @@ def _is_power_of_two(count: int) -> bool:
 
 
 @helper
+def copies_own_block(op: int) -> bool:
+    """Whether each rank has a block that an out-of-place call copies and does not send."""
+    return op < BROADCAST or op == ALL_TO_ALL_V
+
+
+@helper
+def _is_rooted(op: int) -> bool:
+    """Whether one rank has, or gets, the whole buffer; a reduce is a broadcast in reverse."""
+    return op in (BROADCAST, REDUCE)
+
+
+@helper
+def _is_exchange(op: int) -> bool:
+    return op in (ALL_TO_ALL, ALL_TO_ALL_V)
+
+
+@helper
 def _passes(op: int) -> int:
     """Trips of the buffer round the group: an all-reduce reduces, then gathers."""
     return 2 if op == ALL_REDUCE else 1
@@ -85,11 +105,11 @@ def _passes(op: int) -> int:
 @helper
 def _ring(op: int, size: float, group: Group) -> float:
     """One ring through each member's links, in a chain of chunks; all rings run side by side."""
-    if op in (ALL_TO_ALL, SEND_RECV):
+    if _is_exchange(op) or op == SEND_RECV:
         return math.inf
     ranks, local, domains = group.ranks, group.local, group.domains
     passes = _passes(op)
-    share = 1.0 if op == BROADCAST else (ranks - 1) / ranks
+    share = 1.0 if _is_rooted(op) else (ranks - 1) / ranks
     traffic = passes * share * size
     if domains == 1:
         return traffic / group.group_bytes_per_s + passes * (ranks - 1) * group.hop_s
@@ -104,7 +124,7 @@ def _ring(op: int, size: float, group: Group) -> float:
 @helper
 def _tree(op: int, size: float, group: Group) -> float:
     """Chains within the domains, a double binary tree across them, chunk by chunk."""
-    if group.domains == 1 or op not in (ALL_REDUCE, BROADCAST):
+    if group.domains == 1 or not (op == ALL_REDUCE or _is_rooted(op)):
         return math.inf
     local, domains = group.local, group.domains
     passes = _passes(op)
@@ -182,7 +202,7 @@ def _direct(op: int, size: float, group: Group) -> float:
         return math.inf
     ranks = group.ranks
     share_s = ((ranks - 1) / ranks) * size / group.group_bytes_per_s
-    if op in (ALL_REDUCE, BROADCAST):
+    if op == ALL_REDUCE or _is_rooted(op):
         whole_s = (ranks - 1) * size / group.group_bytes_per_s
         return min(whole_s + group.hop_s, 2.0 * share_s + 2.0 * group.hop_s)
     return share_s + group.hop_s
@@ -192,9 +212,18 @@ def _direct(op: int, size: float, group: Group) -> float:
 def _hierarchical(op: int, size: float, group: Group) -> float:
     """Rings within the domains, then one ring per local rank across them; not pipelined."""
     local, domains = group.local, group.domains
-    if domains == 1 or local == 1 or op not in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER):
+    if domains == 1 or local == 1 or op == SEND_RECV:
         return math.inf
     near_s = ((local - 1) / local) * size / group.group_bytes_per_s
+    if _is_exchange(op):
+        # Members first collect, for each local peer, all that goes to peers of its index.
+        far_s = ((domains - 1) / domains) * size / group.nic_bytes_per_s
+        issue_s = (local - 1 + domains - 1) * group.hop_s
+        return near_s + far_s + issue_s + group.nic_hop_s
+    if _is_rooted(op):
+        # A scatter in the root's domain, one chain per local rank, and a gather in every domain.
+        hops_s = group.hop_s + (local - 1) * group.hop_s + (domains - 1) * group.nic_hop_s
+        return 2.0 * near_s + size / local / group.nic_bytes_per_s + hops_s
     far_s = ((domains - 1) / domains) * size / local / group.nic_bytes_per_s
     hops_s = (local - 1) * group.hop_s + (domains - 1) * group.nic_hop_s
     return _passes(op) * (near_s + far_s + hops_s)
@@ -203,7 +232,7 @@ def _hierarchical(op: int, size: float, group: Group) -> float:
 @helper
 def _pairwise(op: int, size: float, group: Group) -> float:
     """Each pair exchanges its block; links of the domain and adapters work side by side."""
-    if op != ALL_TO_ALL:
+    if not _is_exchange(op):
         return math.inf
     ranks, local = group.ranks, group.local
     time_s = 0.0

@@ -20,7 +20,6 @@ from ._jit import helper, kernel
 from .collective_algorithms import (
     ALGORITHMS,
     ALL_REDUCE,
-    BROADCAST,
     IN_NETWORK,
     NO_ALGORITHM,
     NUM_ALGORITHMS,
@@ -31,6 +30,7 @@ from .collective_algorithms import (
     TREE,
     Group,
     algorithm_seconds,
+    copies_own_block,
 )
 from .columns import broadcast_columns, raise_first_invalid
 
@@ -39,6 +39,9 @@ ANY_ALGORITHM = 0
 
 LIBRARY_ALGORITHMS = 1 << RING | 1 << TREE | 1 << IN_NETWORK | 1 << PAIRWISE
 """What NCCL and RCCL choose among by default."""
+
+MAX_LISTED_LOCAL = 16
+"""Most members of a domain for which a record lists rates of an irregular node."""
 
 FABRIC = np.dtype(
     [
@@ -68,6 +71,10 @@ FABRIC = np.dtype(
         ("self_copy_share", np.float64),
         # Bit a set: algorithm a may be chosen. Where none of them serves an operation, any may.
         ("algorithms", np.int64),
+        # Of an irregular node, by the number of local members: what a member sends to all its
+        # peers, and to one peer; link rates, before efficiency. 0 takes the closed form.
+        ("local_ring_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
+        ("local_pair_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
     ]
 )
 """One (device, network) pair."""
@@ -89,17 +96,29 @@ def algorithm_mask(*names: str) -> int:
 
 
 @helper
+def local_rates(record: Records, local: int) -> tuple[float, float]:
+    """Return what a member sends to all peers of its domain together, and to one of them."""
+    scale_up, peer = float(record["scale_up_bytes_per_s"]), float(record["peer_bytes_per_s"])
+    efficiency = float(record["scale_up_efficiency"])
+    group, pair = min(scale_up, (local - 1) * peer), min(scale_up, peer)
+    if local <= MAX_LISTED_LOCAL:
+        listed_group = float(record["local_ring_bytes_per_s"][local])
+        listed_pair = float(record["local_pair_bytes_per_s"][local])
+        group = listed_group if listed_group > 0.0 else group
+        pair = listed_pair if listed_pair > 0.0 else pair
+    return group * efficiency, pair * efficiency
+
+
+@helper
 def _group(fabrics: Records, fabric: int, ranks: int, local: int) -> Group:
     record = fabrics[fabric]
-    scale_up = float(record["scale_up_bytes_per_s"])
-    peer = float(record["peer_bytes_per_s"])
-    efficiency = float(record["scale_up_efficiency"])
+    group_bytes_per_s, pair_bytes_per_s = local_rates(record, local)
     return Group(
         ranks,
         local,
         -(-ranks // local),
-        min(scale_up, (local - 1) * peer) * efficiency,
-        min(scale_up, peer) * efficiency,
+        group_bytes_per_s,
+        pair_bytes_per_s,
         float(record["nic_bytes_per_s"]),
         float(record["scale_up_latency_s"]),
         float(record["nic_latency_s"]),
@@ -134,7 +153,7 @@ def _best(op: int, size: float, group: Group, fabrics: Records, fabric: int) -> 
     """Return the least time of the allowed algorithms, without the start, and the algorithm."""
     record = fabrics[fabric]
     copy_s = 0.0
-    if op < BROADCAST and record["self_copy_share"] > 0.0:
+    if copies_own_block(op) and record["self_copy_share"] > 0.0:
         rate = float(record["scale_up_bytes_per_s"]) * float(record["scale_up_efficiency"])
         copy_s = float(record["self_copy_share"]) * size / group.ranks / rate
     simple_s = float(record["simple_start_s"])
@@ -193,7 +212,8 @@ def collective_times(
     bytes_G : float64[G]
         The whole buffer. All-reduce: the tensor that every rank holds. All-gather: the gathered
         output. Reduce-scatter: the input of one rank. All-to-all: what one rank holds in total,
-        of which it keeps 1/n. Broadcast and send/recv: the message.
+        of which it keeps 1/n. Broadcast, reduce and send/recv: the message. All-to-all of
+        unequal blocks: the most that one rank holds or gets in total, 1/n of it being its own.
     ranks_G : int64[G]
         Members n of the group.
     local_G : int64[G]

@@ -16,7 +16,7 @@ from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, kernel
 from .collective_algorithms import ceil_log2
-from .collectives import FABRIC
+from .collectives import FABRIC, local_rates
 from .columns import broadcast_columns, raise_first_invalid
 
 
@@ -24,15 +24,14 @@ from .columns import broadcast_columns, raise_first_invalid
 def _exchange_s(near: float, far: float, ranks: int, local: int, record: Records) -> float:
     """Return the time of one exchange that moves something; NaN without a rate it needs."""
     domains = -(-ranks // local)
-    scale_up, peer = float(record["scale_up_bytes_per_s"]), float(record["peer_bytes_per_s"])
-    efficiency, nic = float(record["scale_up_efficiency"]), float(record["nic_bytes_per_s"])
-    pair = min(scale_up, peer) * efficiency
+    group, pair = local_rates(record, local)
+    nic = float(record["nic_bytes_per_s"])
     if not pair > 0.0 or (domains > 1 and not nic > 0.0):
         return math.nan
     wire_s = 0.0
     latency_s = float(record["start_s"]) + float(record["simple_start_s"])
     if local > 1:
-        wire_s = near / (min(scale_up, (local - 1) * peer) * efficiency)
+        wire_s = near / group
         latency_s += float(record["scale_up_latency_s"])
     if domains > 1:
         wire_s = max(wire_s, far / nic)

@@ -276,8 +276,8 @@ def collective_time(
     Parameters
     ----------
     operation : str
-        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or
-        ``send_recv``.
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
+        ``send_recv``, ``reduce`` or ``all_to_all_v`` (blocks of unequal size).
     num_bytes : float or float array
         The whole buffer: what every rank holds (all-reduce), the gathered output, the input of
         one rank (reduce-scatter, all-to-all), the message.
