@@ -22,6 +22,7 @@ ROW = {
     "metric": "busbw",
     "notes": "",
 }
+RING = {"extends": "h100", "collective_algorithms": ["ring"]}
 MOE = {
     **ROW,
     "n_gpus": "",
@@ -110,7 +111,7 @@ def test_a_rack_is_one_domain():
     assert project(gpu="GB200", n_nodes="20", n_gpus="80").predicted > one.predicted
 
 
-@pytest.mark.parametrize("adapters", ["8x200Gb", "8x25GB/s"])
+@pytest.mark.parametrize("adapters", ["8x200Gb", "8x25GB/s", "4x2x200G"])
 def test_the_adapters_of_a_system_are_its_own(adapters):
     fields = {"collective": "all_to_all", "n_nodes": "2", "n_gpus": "16"}
     outcome = project(**fields, system=f"cloud ({adapters} a node)")
@@ -171,6 +172,20 @@ def test_bandwidths_of_an_exchange_count_the_own_node(metric, places):
                       value="50", unit="GB/s")  # fmt: skip
     expected_s = 8192 * places * 7168 * (1 + 4 / 128) / 50e9
     assert outcome.measured == pytest.approx(expected_s * 1e6)
+
+
+def test_a_forced_algorithm_is_the_only_one():
+    free, ring = project(), project(notes="NCCL_ALGO=Ring")
+    expected_us = collective_time("all_reduce", 1e9, 8, device=RING) * 1e6
+    assert ring.predicted == pytest.approx(expected_us)
+    assert free.predicted < ring.predicted
+
+
+def test_the_loop_of_a_benchmark_belongs_to_its_rows():
+    alone, looped = project(), project(library="torch all_reduce_bench")
+    assert looped.predicted == pytest.approx(alone.predicted + 21.0)
+    assert looped.mark == FROM_RULE
+    assert "PyTorch" in looped.note
 
 
 def test_a_bad_row_fails_alone():

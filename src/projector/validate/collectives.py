@@ -8,15 +8,17 @@ scale-up domains of the device's usual network. Times are in microseconds.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats
+from projector.arrays import Floats, Records
 from projector.config.cluster import ClusterConfig
 from projector.kernels.collective_algorithms import OPERATIONS
-from projector.kernels.collectives import collective_time_columns
+from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.hardware import domain_gpus, fabric_record
 from projector.units import MICROSECOND
+from projector.validate.benchmarks import Loop, forced_algorithm, loop_of, with_loop_s
 from projector.validate.exchanges import (
     Routing,
     exchange_times_s,
@@ -48,8 +50,16 @@ _OPERATIONS = {
     "sendrecv": "send_recv",
 }
 _METRICS = ("busbw", "algbw", "time", "latency")
-_Links = tuple[str, tuple[int, float] | None]
-"""Device, and the adapters of a node and their rate [Gbit/s] where the row names them."""
+
+
+class _Links(NamedTuple):
+    """What decides the record of a row's links."""
+
+    device: str
+    adapters: tuple[int, float] | None
+    """Adapters of a node and their rate [Gbit/s] where the row names them."""
+    algorithm: str
+    """The only one that the run was allowed; empty where the library chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class _Case:
     local: int
     work: tuple[str, float] | Routing
     """Operation and bytes of the whole buffer, or an exchange."""
+    loop: Loop | None
+    """Of the benchmark."""
     measured: float
     """In us."""
     note: str
@@ -80,7 +92,7 @@ def read(rows: Sequence[Row]) -> Readings:
 
     def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> Floats:
         changed = {
-            links: cluster.model_copy(update={"device": device_for(links[0])})
+            links: cluster.model_copy(update={"device": device_for(links.device)})
             for links, cluster in clusters.items()
         }
         return _times_s(cases, changed)
@@ -89,7 +101,7 @@ def read(rows: Sequence[Row]) -> Readings:
 
 
 def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Floats:
-    fabrics = np.concatenate([fabric_record(cluster) for cluster in clusters.values()])
+    fabrics = np.concatenate([_fabric(*item) for item in clusters.items()])
     position = {links: row for row, links in enumerate(clusters)}
     fabric = np.array([position[case.links] for case in cases])
     ranks = np.array([case.ranks for case in cases])
@@ -112,13 +124,24 @@ def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> F
         time_s[exchanges] = exchange_times_s(
             routings, ranks[exchanges], local[exchanges], fabric[exchanges], fabrics
         )
-    return time_s
+    shown_s = (
+        with_loop_s(float(alone_s), case.loop, clusters[case.links].device.vendor, case.ranks)
+        for case, alone_s in zip(cases, time_s, strict=True)
+    )
+    return np.fromiter(shown_s, np.float64, len(cases))
+
+
+def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
+    record = fabric_record(cluster)
+    if links.algorithm:
+        record["algorithms"] = algorithm_mask(links.algorithm)
+    return record
 
 
 def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
-    links = (device_of(row.get("gpu") or ""), _adapters(row))
+    links = _Links(device_of(row.get("gpu") or ""), _adapters(row), forced_algorithm(row))
     if links not in clusters:
-        clusters[links] = _cluster(*links)
+        clusters[links] = _cluster(links)
     cluster = clusters[links]
     nodes = _count(row, "n_nodes", 1)
     rules = []
@@ -136,27 +159,31 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
         if operation == "send_recv":
             # Each rank sends to the next; the pair that lies furthest apart sets the time.
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
+        loop = loop_of(row)
+        rules += [loop.name] if loop else []
         return _Case(
-            links, ranks, local, (operation, size), measured_s / MICROSECOND, "; ".join(rules)
+            links, ranks, local, (operation, size), loop, measured_s / MICROSECOND, "; ".join(rules)
         )
     routing, measured_s, rule = read_exchange(row, ranks, local)
     if rule:
         rules.append(rule)
-    return _Case(links, ranks, local, routing, measured_s / MICROSECOND, "; ".join(rules))
+    return _Case(links, ranks, local, routing, None, measured_s / MICROSECOND, "; ".join(rules))
 
 
 def _adapters(row: Row) -> tuple[int, float] | None:
     """Return number and rate [Gbit/s] of a system's adapters: ``8x200Gb`` or ``8x50GB/s``."""
-    match = re.search(r"\b(\d+)x(\d+) ?(Gb|GB/s)\b", row.get("system") or "")
+    match = re.search(r"\b(\d+)x(?:(\d+)x)?(\d+) ?(Gb|G|GB/s)\b", row.get("system") or "")
     if match is None:
         return None
-    return int(match[1]), float(match[2]) * (8.0 if match[3] == "GB/s" else 1.0)
+    nics = int(match[1]) * int(match[2] or 1)
+    return nics, float(match[3]) * (8.0 if match[4] == "GB/s" else 1.0)
 
 
-def _cluster(device: str, adapters: tuple[int, float] | None) -> ClusterConfig:
-    data: dict[str, object] = {"device": device}
-    if adapters:
-        data["network"] = {"nics_per_node": adapters[0], "nic_gbit_per_s": adapters[1]}
+def _cluster(links: _Links) -> ClusterConfig:
+    data: dict[str, object] = {"device": links.device}
+    if links.adapters:
+        nics, gbit_per_s = links.adapters
+        data["network"] = {"nics_per_node": nics, "nic_gbit_per_s": gbit_per_s}
     return ClusterConfig.parse(data, path="cluster")
 
 
