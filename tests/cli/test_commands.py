@@ -117,6 +117,9 @@ SURFACE = {
         "--plot",
     }
     | OUTPUT_OPTIONS,
+    "collective": {"operation", "--bytes", "--gpus", "--device", "--network", "--stride"}
+    | {"--algorithm", "--sweep", "--plot"}
+    | OUTPUT_OPTIONS,
     "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,

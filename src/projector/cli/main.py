@@ -40,6 +40,9 @@ COMMANDS = {
     "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": _Entry("projector.cli.gemm", "Time matrix multiplications, term by term."),
     "attention": _Entry("projector.cli.attention", "Project attention kernels of given shapes."),
+    "collective": _Entry(
+        "projector.cli.collective", "Time a collective with every algorithm that can serve it."
+    ),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),

@@ -1,12 +1,16 @@
 """Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
+import math
+import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from projector.arrays import Floats, Ints
 from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
 from projector.errors import ConfigError, shown
@@ -90,3 +94,112 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
 def is_integer(value: object) -> bool:
     """Whether it is an integer of Python or NumPy; True and a span of time are none."""
     return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a name was given as one; an unhashable value is refused before it is looked up."""
+    return isinstance(value, str)
+
+
+def check_range(columns: dict[str, Floats], name: str, most: float) -> None:
+    """Refuse numbers of a column outside 0 to ``most``.
+
+    Raises
+    ------
+    ConfigError
+        With the first such number.
+    """
+    # NaN compares false, so it is refused as well.
+    wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
+    if wrong.size:
+        msg = f"{name} must be from 0 to {most:g}, got {wrong[0]:g}"
+        raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
+
+
+def _number_array(name: str, value: ArrayLike) -> Floats:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{name} must be a number or an array of numbers: {error}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
+    if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
+        # Integers of more than 64 bits; a float gives their size.
+        return np.array([_float(number) for number in array.flat]).reshape(array.shape)
+    if array.dtype.kind not in "iuf":
+        msg = f"{name} must be a number or an array of numbers, got {shown(value)}"
+        raise ConfigError(msg, key=name, value=value, allowed="numbers")
+    return array.astype(np.float64)
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
+    """Return columns of numbers, broadcast and flat, and the shape they were broadcast to.
+
+    Raises
+    ------
+    ConfigError
+        For what is no number, and for shapes that do not broadcast.
+    """
+    given = [_number_array(name, value) for name, value in values.items()]
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in given))
+    except ValueError as error:
+        msg = f"{', '.join(values)} do not broadcast to one shape of numbers: {error}"
+        raise ConfigError(msg, key=next(iter(values))) from None
+    flat = (np.array(np.broadcast_to(array, shape)).reshape(-1) for array in given)
+    return dict(zip(values, flat, strict=True)), shape
+
+
+def extents_of(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
+    """Return named columns side by side as integers.
+
+    Raises
+    ------
+    ConfigError
+        For a value that is not an integer from 0 to 2**40.
+    """
+    stacked = np.stack([columns[name] for name in names], axis=1)
+    legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
+    if not np.all(legal):
+        row, column = np.argwhere(~legal)[0]
+        name, value = names[column], stacked[row, column]
+        msg = f"{name} must be an integer from 0 to 2**40, got {value:g}"
+        raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
+    return stacked.astype(np.int64)
+
+
+def shaped(seconds: Floats, shape: tuple[int, ...]) -> float | Floats:
+    """Return a column in the shape of the inputs; a number where all inputs are numbers."""
+    return float(seconds[0]) if shape == () else seconds.reshape(shape)
+
+
+_SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
+_POWERS = "kmgtp"
+
+
+def byte_count(key: str, text: str) -> float:
+    """Return bytes from a number with or without a unit: ``65536``, ``64MiB``, ``1.5 GB``.
+
+    Units with an i are powers of 1,024, those without are powers of 1,000.
+
+    Raises
+    ------
+    ConfigError
+        For anything else.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        msg = f"{key} must be bytes, such as 65536, 64MiB or 1GB, got {text!r}"
+        raise ConfigError(
+            msg, key=key, value=text, allowed="a number, with KiB, MiB, GB ... or not"
+        )
+    number, unit = found.groups()
+    base = 1024.0 if unit and unit[1:] else 1000.0
+    power = _POWERS.index(unit[0].lower()) + 1 if unit else 0
+    return float(re.sub("[_,]", "", number)) * base**power

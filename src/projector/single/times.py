@@ -1,6 +1,5 @@
 """Times of single kernels and collectives from Python: scalars or arrays, like numpy."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,31 +7,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints, Records
-from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.errors import ConfigError, shown
+from projector.errors import ConfigError
 from projector.kernels.attention import attention_time_columns
-from projector.kernels.collective_algorithms import OPERATIONS
-from projector.kernels.collectives import collective_time_columns
-from projector.lower.hardware import device_record, domain_gpus, fabric_record
-from projector.lower.jobs import local_members
+from projector.lower.hardware import device_record
+from projector.single.collective import collective_case
 from projector.single.gemm import gemm_case
 from projector.single.inputs import (
-    MAX_EXTENT,
     DeviceLike,
+    broadcast,
+    check_range,
     clock_within,
     device_from,
-    is_integer,
+    extents_of,
+    is_text,
     run_named,
+    shaped,
     type_code,
-    whole_number,
 )
 
 MAX_OUT_BYTES = 1024.0
 """Widest element of an output; real ones have 1 to 16 bytes."""
-
-MAX_BYTES = 1e24
-"""Largest buffer of a collective, far beyond any memory."""
 
 
 def gemm_time(
@@ -88,9 +83,9 @@ def gemm_time(
         For an unknown device, type, model, library or run, an invalid extent, or a clock above the
         peak.
     """
-    columns, shape = _broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
-    extents = _extents(columns, ("m", "n", "k", "batch"))
-    _within(columns, "out_bytes", MAX_OUT_BYTES)
+    columns, shape = broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
+    extents = extents_of(columns, ("m", "n", "k", "batch"))
+    check_range(columns, "out_bytes", MAX_OUT_BYTES)
     case = gemm_case(
         device,
         dtype,
@@ -101,7 +96,7 @@ def gemm_time(
         tile=tile,
         l2_hit_rate=l2_hit_rate,
     )
-    return _shaped(case.times_s(extents, columns["out_bytes"]), shape)
+    return shaped(case.times_s(extents, columns["out_bytes"]), shape)
 
 
 def attention_time(
@@ -177,7 +172,7 @@ def attention_time(
     )
     record = device_record(profile, clock, impl, run=run_named(run))
     columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
-    return _shaped(attention_time_columns(*columns)[0], shape)
+    return shaped(attention_time_columns(*columns)[0], shape)
 
 
 def attention_columns(
@@ -205,7 +200,7 @@ def attention_columns(
             msg = f"{key} must be True or False, got {switch!r}"
             raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "v_head_dim")
-    columns, shape = _broadcast(
+    columns, shape = broadcast(
         batch=batch,
         heads=heads,
         kv_heads=heads if kv_heads is None else kv_heads,
@@ -215,9 +210,9 @@ def attention_columns(
         v_head_dim=head_dim if v_head_dim is None else v_head_dim,
         window=window,
     )
-    extents = _extents(columns, names)
+    extents = extents_of(columns, names)
     _check_groups(extents[:, 1], extents[:, 2])
-    return extents, _extents(columns, ("window",))[:, 0], shape
+    return extents, extents_of(columns, ("window",))[:, 0], shape
 
 
 def kernel_columns(
@@ -245,7 +240,7 @@ def check_impl(device: Device, impl: str, dtype: str) -> None:
         With the names that it has, or with the types and the other implementations.
     """
     legal = ["default", *device.attention_kernels]
-    if not _is_text(impl) or impl not in legal:
+    if not is_text(impl) or impl not in legal:
         msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
     types = device.attention_kernels.get(impl, device.attention).dtypes
@@ -270,8 +265,9 @@ def collective_time(
     device: DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
+    algorithm: str | None = None,
 ) -> float | Floats:
-    """Return the seconds of a collective, with the best algorithm.
+    """Return the seconds of a collective, with the best algorithm or with a named one.
 
     Parameters
     ----------
@@ -289,6 +285,9 @@ def collective_time(
         Cluster network; the device's usual one when left out.
     stride : int
         Distance between neighbouring ranks of the group, in devices.
+    algorithm : str, optional
+        The only algorithm, whether or not the device's library has it; else the fastest that the
+        library has.
 
     Returns
     -------
@@ -298,33 +297,10 @@ def collective_time(
     Raises
     ------
     ConfigError
-        For an unknown name or an invalid size.
+        For an unknown name, an invalid size, or an algorithm that cannot serve a group.
     """
-    if not _is_text(operation) or operation not in OPERATIONS:
-        msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
-        raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
-    stride = whole_number("stride", stride, least=1)
-    profile = device_from(device)
-    cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
-    columns, shape = _broadcast(num_bytes=num_bytes, ranks=ranks)
-    sizes, groups = columns["num_bytes"], _extents(columns, ("ranks",))[:, 0]
-    _within(columns, "num_bytes", MAX_BYTES)
-    if np.any(groups < 1):
-        msg = f"ranks must be at least 1, got {groups.min()}"
-        raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
-    if operation == "send_recv" and np.any(groups > 2):
-        msg = f"send_recv joins two ranks, got {groups.max()}"
-        raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
-    domain = domain_gpus(cluster)
-    local = np.array([local_members(int(size), stride, domain) for size in groups], np.int64)
-    seconds, _ = collective_time_columns(
-        OPERATIONS.index(operation), sizes, groups, local, 0, fabric_record(cluster)
-    )
-    return _shaped(seconds, shape)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    given = collective_case(operation, device=device, network=network, stride=stride)
+    return given.times_s(num_bytes, ranks, algorithm)
 
 
 def _check_groups(heads: Ints, kv_heads: Ints) -> None:
@@ -334,59 +310,3 @@ def _check_groups(heads: Ints, kv_heads: Ints) -> None:
         msg = f"kv_heads ({kv_heads[row]}) does not divide heads ({heads[row]})"
         allowed = f"a divisor of {heads[row]}"
         raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)
-
-
-def _within(columns: dict[str, Floats], name: str, most: float) -> None:
-    # NaN compares false, so it is refused as well.
-    wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
-    if wrong.size:
-        msg = f"{name} must be from 0 to {most:g}, got {wrong[0]:g}"
-        raise ConfigError(msg, key=name, value=float(wrong[0]), allowed=f"0 to {most:g}")
-
-
-def _number_array(name: str, value: ArrayLike) -> Floats:
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{name} must be a number or an array of numbers: {error}"
-        raise ConfigError(msg, key=name, value=value, allowed="numbers") from None
-    if array.dtype.kind == "O" and all(map(is_integer, array.flat)):
-        # Integers of more than 64 bits; a float gives their size.
-        return np.array([_float(number) for number in array.flat]).reshape(array.shape)
-    if array.dtype.kind not in "iuf":
-        msg = f"{name} must be a number or an array of numbers, got {shown(value)}"
-        raise ConfigError(msg, key=name, value=value, allowed="numbers")
-    return array.astype(np.float64)
-
-
-def _float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
-    given = [_number_array(name, value) for name, value in values.items()]
-    try:
-        shape = np.broadcast_shapes(*(array.shape for array in given))
-    except ValueError as error:
-        msg = f"{', '.join(values)} do not broadcast to one shape of numbers: {error}"
-        raise ConfigError(msg, key=next(iter(values))) from None
-    flat = (np.array(np.broadcast_to(array, shape)).reshape(-1) for array in given)
-    return dict(zip(values, flat, strict=True)), shape
-
-
-def _extents(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
-    stacked = np.stack([columns[name] for name in names], axis=1)
-    legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
-    if not np.all(legal):
-        row, column = np.argwhere(~legal)[0]
-        name, value = names[column], stacked[row, column]
-        msg = f"{name} must be an integer from 0 to 2**40, got {value:g}"
-        raise ConfigError(msg, key=name, value=float(value), allowed="0 <= integer <= 2**40")
-    return stacked.astype(np.int64)
-
-
-def _shaped(seconds: Floats, shape: tuple[int, ...]) -> float | Floats:
-    return float(seconds[0]) if shape == () else seconds.reshape(shape)

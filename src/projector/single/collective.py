@@ -1,0 +1,412 @@
+"""Collectives by themselves: every algorithm that can serve one, over size, and who wins where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from projector.arrays import Floats, Ints, Records
+from projector.config.cluster import ClusterConfig
+from projector.errors import ConfigError
+from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
+from projector.kernels.collectives import algorithm_mask, collective_time_columns
+from projector.lower.hardware import domain_gpus, fabric_record
+from projector.lower.jobs import local_members
+from projector.single.inputs import (
+    DeviceLike,
+    broadcast,
+    check_range,
+    device_from,
+    extents_of,
+    is_text,
+    shaped,
+    whole_number,
+)
+from projector.units import GB, MICROSECOND
+
+MAX_BYTES = 1e24
+"""Largest buffer of a collective, far beyond any memory."""
+
+ALIASES = {"hypercube": "halving_doubling", "single_shot": "direct"}
+"""Names that Primus has for two of the algorithms."""
+
+SWEEP_BYTES = 2.0 ** np.arange(10, 35)
+"""Sizes of a sweep: powers of two from 1 KiB to 16 GiB."""
+
+FINE_BYTES = 2.0 ** np.arange(10.0, 34.001, 1.0 / 16.0)
+"""Sizes between which crossovers are looked for; lines of a figure are drawn through them."""
+
+_EXCHANGED = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v")
+
+
+def bus_share(operation: str, ranks: int) -> float:
+    """Return the bytes that cross each link, over the bytes of the buffer.
+
+    The bus bandwidth is the buffer over the time, times this share. The convention is that of
+    nccl-tests (``doc/PERFORMANCE.md``): 2(n-1)/n for an all-reduce, (n-1)/n where every rank ends
+    or begins with a block of the buffer, 1 where a message goes to or from a root.
+    """
+    if operation == "all_reduce":
+        return 2.0 * (ranks - 1) / ranks
+    if operation in _EXCHANGED:
+        return (ranks - 1) / ranks
+    return 1.0 if ranks > 1 else 0.0
+
+
+class Crossover(NamedTuple):
+    """The size at which the fastest algorithm changes."""
+
+    num_bytes: float
+    """Up to here ``before`` is the fastest."""
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmTimes:
+    """Times of every algorithm that can serve a collective, at the same sizes."""
+
+    num_bytes: Floats
+    """Sizes, float64[S]."""
+    best_s: Floats
+    """Seconds of the chosen algorithm at each size, float64[S]."""
+    best: tuple[str | None, ...]
+    """Chosen algorithm at each size; None where nothing moves."""
+    each_s: dict[str, Floats]
+    """Seconds of each algorithm, float64[S]; infinite where it cannot serve."""
+
+    def crossovers(self, names: Sequence[str]) -> tuple[Crossover, ...]:
+        """Return where the fastest of some algorithms changes, by size.
+
+        Between two sizes the ratio of both times is taken to be a power of the size.
+        """
+        present = [name for name in self.each_s if name in names]
+        if not present:
+            return ()
+        stacked = np.stack([self.each_s[name] for name in present])
+        winner = np.argmin(stacked, axis=0)
+        found = []
+        for column in np.flatnonzero(winner[1:] != winner[:-1]):
+            pair = winner[column], winner[column + 1]
+            lead, behind = (
+                float(np.log(stacked[pair[1], at] / stacked[pair[0], at]))
+                for at in (column, column + 1)
+            )
+            low, high = np.log(self.num_bytes[column]), np.log(self.num_bytes[column + 1])
+            # An algorithm that begins or ceases to serve has no time on one side.
+            step = lead / (lead - behind) if np.isfinite([lead, behind]).all() else 0.0
+            size = float(np.exp(low + (high - low) * min(max(step, 0.0), 1.0)))
+            found.append(Crossover(size, present[pair[0]], present[pair[1]]))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCase:
+    """One operation on one cluster."""
+
+    operation: str
+    cluster: ClusterConfig
+    stride: int
+    """Devices between neighbouring ranks of the group."""
+    fabric: Records
+    """FABRIC[1]."""
+
+    @property
+    def library(self) -> tuple[str, ...]:
+        """Algorithms that the device's library chooses among."""
+        return self.cluster.device.collective_algorithms
+
+    def local(self, ranks: Ints) -> Ints:
+        """Return the members of each group that share a scale-up domain."""
+        members: Ints = local_members(ranks, self.stride, domain_gpus(self.cluster))
+        return members
+
+    def times_s(
+        self, num_bytes: ArrayLike, ranks: ArrayLike, algorithm: str | None = None
+    ) -> float | Floats:
+        """Return the seconds of collectives, broadcast like numpy.
+
+        Raises
+        ------
+        ConfigError
+            For an invalid size or group, or one that the algorithm cannot serve.
+        """
+        sizes, groups, shape = self._columns(num_bytes, ranks)
+        return shaped(self._chosen(sizes, groups, algorithm)[0], shape)
+
+    def project(
+        self, num_bytes: float, ranks: int, *, algorithm: str | None = None, sweep: bool = False
+    ) -> "CollectiveProjection":
+        """Return one collective with every algorithm, and with ``sweep`` also at other sizes.
+
+        Raises
+        ------
+        ConfigError
+            As `times_s`.
+        """
+        sizes, groups, _ = self._columns(num_bytes, ranks)
+        if sizes.size != 1:
+            msg = f"a projection is of one size and one group, got {sizes.size}"
+            raise ConfigError(msg, key="num_bytes", value=sizes.size, allowed="one number")
+        listed = np.union1d(sizes, SWEEP_BYTES) if sweep else sizes
+        every = np.concatenate([listed, FINE_BYTES])
+        times = self._all_algorithms(every, int(groups[0]), algorithm)
+        cut = len(listed)
+        return CollectiveProjection(
+            self,
+            float(sizes[0]),
+            int(groups[0]),
+            None if algorithm is None else algorithm_named(algorithm),
+            sweep,
+            _part(times, slice(None, cut)),
+            _part(times, slice(cut, None)),
+        )
+
+    def _columns(
+        self, num_bytes: ArrayLike, ranks: ArrayLike
+    ) -> tuple[Floats, Ints, tuple[int, ...]]:
+        columns, shape = broadcast(num_bytes=num_bytes, ranks=ranks)
+        sizes, groups = columns["num_bytes"], extents_of(columns, ("ranks",))[:, 0]
+        check_range(columns, "num_bytes", MAX_BYTES)
+        if np.any(groups < 1):
+            msg = f"ranks must be at least 1, got {groups.min()}"
+            raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
+        if self.operation == "send_recv" and np.any(groups > 2):
+            msg = f"send_recv joins two ranks, got {groups.max()}"
+            raise ConfigError(msg, key="ranks", value=int(groups.max()), allowed=[1, 2])
+        return sizes, groups, shape
+
+    def _chosen(self, sizes: Floats, groups: Ints, algorithm: str | None) -> tuple[Floats, Ints]:
+        """Return seconds and algorithm codes of rows, with the best algorithm or a named one."""
+        code = OPERATIONS.index(self.operation)
+        fabric, wanted = self.fabric, NO_ALGORITHM
+        if algorithm is not None:
+            wanted = ALGORITHMS.index(algorithm_named(algorithm))
+            fabric = self._restricted(ALGORITHMS[wanted])
+        local = self.local(groups)
+        seconds, codes = collective_time_columns(code, sizes, groups, local, 0, fabric)
+        # The kernel takes any algorithm where the allowed ones cannot serve, so another code than
+        # the wanted one says that it cannot.
+        wrong = np.flatnonzero((codes != wanted) & (codes != NO_ALGORITHM))
+        if wanted != NO_ALGORITHM and wrong.size:
+            self._refuse(ALGORITHMS[wanted], float(sizes[wrong[0]]), int(groups[wrong[0]]))
+        return seconds, codes
+
+    def _restricted(self, *names: str) -> Records:
+        fabric = self.fabric.copy()
+        fabric["algorithms"] = algorithm_mask(*names)
+        return fabric
+
+    def _all_algorithms(self, sizes: Floats, ranks: int, algorithm: str | None) -> AlgorithmTimes:
+        """Return the times of every algorithm in one call of the kernel."""
+        fabrics = np.concatenate([self.fabric, *(self._restricted(name) for name in ALGORITHMS)])
+        rows, columns = len(fabrics), len(sizes)
+        groups = np.full(rows * columns, ranks)
+        seconds, codes = collective_time_columns(
+            OPERATIONS.index(self.operation),
+            np.tile(sizes, rows),
+            groups,
+            self.local(groups),
+            np.repeat(np.arange(rows), columns),
+            fabrics,
+        )
+        seconds, codes = seconds.reshape(rows, columns), codes.reshape(rows, columns)
+        each = {}
+        for code, name in enumerate(ALGORITHMS):
+            serves = codes[1 + code] == code
+            if serves.any():
+                each[name] = np.where(serves, seconds[1 + code], np.inf)
+        if algorithm is not None:
+            wanted = algorithm_named(algorithm)
+            best_s, best = self._chosen(sizes, np.full(columns, ranks), wanted)
+        else:
+            best_s, best = seconds[0], codes[0]
+        names = tuple(None if code == NO_ALGORITHM else ALGORITHMS[code] for code in best)
+        return AlgorithmTimes(sizes, best_s, names, each)
+
+    def _refuse(self, algorithm: str, size: float, ranks: int) -> None:
+        legal = [
+            name for name, _ in self._all_algorithms(np.array([size]), ranks, None).each_s.items()
+        ]
+        local = int(self.local(np.array([ranks]))[0])
+        where = "of one scale-up domain" if local == ranks else f"with {local} in a scale-up domain"
+        msg = (
+            f"algorithm {algorithm!r} cannot serve {self.operation} of {size:g} bytes over {ranks} "
+            f"GPUs {where} of {self.cluster.device.name}; {', '.join(legal)} can"
+        )
+        raise ConfigError(msg, key="algorithm", value=algorithm, allowed=legal)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveProjection:
+    """One collective of one group, with every algorithm that can serve it."""
+
+    case: CollectiveCase
+    num_bytes: float
+    ranks: int
+    asked: str | None
+    """Algorithm that was asked for; None where the library chooses."""
+    is_sweep: bool
+    times: AlgorithmTimes
+    """At the asked size, and in a sweep at the other sizes too."""
+    fine: AlgorithmTimes
+    """At `FINE_BYTES`."""
+
+    @property
+    def local(self) -> int:
+        """Members that share a scale-up domain."""
+        return int(self.case.local(np.array([self.ranks]))[0])
+
+    @property
+    def row(self) -> int:
+        """Position of the asked size among the sizes."""
+        return int(np.flatnonzero(self.times.num_bytes == self.num_bytes)[0])
+
+    @property
+    def time_s(self) -> float:
+        """Seconds at the asked size."""
+        return float(self.times.best_s[self.row])
+
+    @property
+    def algorithm(self) -> str | None:
+        """Algorithm at the asked size; None where nothing moves."""
+        return self.times.best[self.row]
+
+    @property
+    def crossovers(self) -> tuple[Crossover, ...]:
+        """Where the library changes its algorithm."""
+        return self.fine.crossovers(self.served_by_library)
+
+    @property
+    def crossovers_of_all(self) -> tuple[Crossover, ...]:
+        """Where the fastest of all algorithms changes, those included that the library lacks."""
+        return self.fine.crossovers(tuple(self.fine.each_s))
+
+    @property
+    def served_by_library(self) -> tuple[str, ...]:
+        """Algorithms that the library chooses among; all where it has none that serves."""
+        have = tuple(name for name in self.fine.each_s if name in self.case.library)
+        return have or tuple(self.fine.each_s)
+
+    def bus_bytes_per_s(self, num_bytes: ArrayLike, seconds: ArrayLike) -> Floats:
+        """Return bus bandwidths (`bus_share`); 0 where nothing moves."""
+        moved = np.asarray(num_bytes, float) * bus_share(self.case.operation, self.ranks)
+        time_s = np.asarray(seconds, float)
+        rates: Floats = np.divide(moved, time_s, out=np.zeros(np.shape(time_s)), where=time_s > 0.0)
+        return rates
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        head = {
+            "operation": self.case.operation,
+            "device": self.case.cluster.device.name,
+            "network": self.case.cluster.network.name,
+            "gpus": self.ranks,
+            "gpus_in_domain": self.local,
+            "stride": self.case.stride,
+            **self._size(self.row),
+            "library": list(self.served_by_library),
+            "crossovers": [_crossover(point) for point in self.crossovers],
+            "crossovers_of_all": [_crossover(point) for point in self.crossovers_of_all],
+        }
+        if not self.is_sweep:
+            return head
+        return {**head, "sizes": [self._size(row) for row in range(len(self.times.num_bytes))]}
+
+    def _size(self, row: int) -> dict[str, Any]:
+        size = float(self.times.num_bytes[row])
+        return {
+            "bytes": int(size),
+            **self._timed(size, float(self.times.best_s[row])),
+            "algorithm": self.times.best[row],
+            "algorithms": {
+                name: self._timed(size, float(column[row]))
+                for name, column in self.times.each_s.items()
+                if np.isfinite(column[row])
+            },
+        }
+
+    def _timed(self, size: float, seconds: float) -> dict[str, float]:
+        return {
+            "time_us": seconds / MICROSECOND,
+            "bus_gb_per_s": float(self.bus_bytes_per_s(size, seconds)) / GB,
+        }
+
+
+def collective_case(
+    operation: str,
+    *,
+    device: DeviceLike,
+    network: str | Mapping[str, Any] | None = None,
+    stride: int = 1,
+) -> CollectiveCase:
+    """Return an operation on a cluster; the arguments are those of `projector.collective_time`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown operation, device or network, or an invalid stride.
+    """
+    if not is_text(operation) or operation not in OPERATIONS:
+        msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
+        raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
+    stride = whole_number("stride", stride, least=1)
+    profile = device_from(device)
+    cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
+    return CollectiveCase(operation, cluster, stride, fabric_record(cluster))
+
+
+def project_collective(
+    operation: str,
+    num_bytes: float,
+    ranks: int,
+    *,
+    device: DeviceLike,
+    network: str | Mapping[str, Any] | None = None,
+    stride: int = 1,
+    algorithm: str | None = None,
+    sweep: bool = False,
+) -> CollectiveProjection:
+    """Return one collective with the time of every algorithm that can serve it.
+
+    Parameters
+    ----------
+    operation, num_bytes, ranks, device, network, stride, algorithm
+        As in `projector.collective_time`, of one size and one group.
+    sweep : bool
+        Whether to project the sizes `SWEEP_BYTES` too.
+
+    Raises
+    ------
+    ConfigError
+        As `projector.collective_time`.
+    """
+    given = collective_case(operation, device=device, network=network, stride=stride)
+    return given.project(num_bytes, ranks, algorithm=algorithm, sweep=sweep)
+
+
+def algorithm_named(name: str) -> str:
+    """Return an algorithm by its name or by another name of it.
+
+    Raises
+    ------
+    ConfigError
+        With the legal names.
+    """
+    known = ALIASES.get(name, name) if is_text(name) else name
+    if not is_text(known) or known not in ALGORITHMS:
+        legal = [*ALGORITHMS, *ALIASES]
+        msg = f"unknown algorithm {name!r}; known: {', '.join(legal)}"
+        raise ConfigError(msg, key="algorithm", value=name, allowed=legal)
+    return known
+
+
+def _part(times: AlgorithmTimes, rows: slice) -> AlgorithmTimes:
+    each = {name: column[rows] for name, column in times.each_s.items()}
+    return AlgorithmTimes(times.num_bytes[rows], times.best_s[rows], times.best[rows], each)
+
+
+def _crossover(point: Crossover) -> dict[str, Any]:
+    return {"bytes": round(point.num_bytes), "from": point.before, "to": point.after}
