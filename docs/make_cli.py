@@ -22,6 +22,12 @@ def reference() -> str:
             command, parent=root, info_name=name, max_content_width=96, terminal_width=96
         )
         parts += [f"## projector {name}", "", "```", command.get_help(context), "```", ""]
+        for inner, subcommand in getattr(command, "commands", {}).items():
+            below = click.Context(
+                subcommand, parent=context, info_name=inner, max_content_width=96, terminal_width=96
+            )
+            title = f"### projector {name} {inner}"
+            parts += [title, "", "```", subcommand.get_help(below), "```", ""]
     return "\n".join(parts)
 
 

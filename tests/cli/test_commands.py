@@ -120,6 +120,7 @@ SURFACE = {
     "collective": {"operation", "--bytes", "--gpus", "--device", "--network", "--stride"}
     | {"--algorithm", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
+    "topology": set(),
     "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,
@@ -180,11 +181,14 @@ def test_every_command_explains_itself(projector_run):
         ["performance", "--help"],
         ["schedule", "--help"],
         ["init", "--help"],
+        ["topology", "--help"],
+        ["topology", "matrix", "--help"],
     ],
 )
 def test_help_loads_nothing_heavy(arguments):
     heavy = (
-        "{'numba', 'numpy', 'pydantic', 'rich', 'yaml', 'torch', 'scipy', 'projector.projection'}"
+        "{'numba', 'numpy', 'pydantic', 'rich', 'yaml', 'torch', 'scipy', 'networkx', "
+        "'projector.projection'}"
     )
     code = (
         "import sys; from projector.cli.main import run; "

@@ -43,6 +43,9 @@ COMMANDS = {
     "collective": _Entry(
         "projector.cli.collective", "Time a collective with every algorithm that can serve it."
     ),
+    "topology": _Entry(
+        "projector.cli.topology", "Show a node as a graph: routes, matrices, drawing."
+    ),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),

@@ -92,4 +92,4 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 
 _NOT_ENTRIES = {"aliases", "attention", "software", "uncertainty", "networks"}
-_SINGULAR = {"hardware": "GPU", "models": "model"}
+_SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

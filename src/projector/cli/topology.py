@@ -1,0 +1,105 @@
+"""``projector topology``."""
+
+import click
+
+from projector.cli.job_options import output_options
+from projector.cli.output import plain_envelope, print_json, print_report
+
+_NODE = click.argument("node", metavar="NODE")
+_ROUTE = click.option(
+    "--route",
+    default="widest",
+    show_default=True,
+    metavar="widest|shortest",
+    help="Route whose rate and latency are shown.",
+)
+
+
+@click.group("topology")
+def command() -> None:
+    """Show a node as a graph: parts, routes, matrices, drawing.
+
+    NODE is a shipped name (mi250x, h100, gb200_nvl72, ...) or a file; docs/topology.md says how to
+    write one. Rates are those of links, per direction, before any efficiency.
+    """
+
+
+@command.command("show")
+@_NODE
+@output_options
+def show(node: str, *, as_json: bool, quiet: bool) -> None:
+    """Show the parts of a node and its tiers of links."""
+    del quiet
+    from projector.topology.build import load_topology
+    from projector.topology.shown import show_node
+
+    shown = show_node(load_topology(node))
+    if as_json:
+        print_json({**plain_envelope(), **shown})
+        return
+    from projector.report.terminal.topology import node_report
+
+    print_report(node_report(shown))
+
+
+@command.command("matrix")
+@_NODE
+@_ROUTE
+@output_options
+def matrix(node: str, route: str, *, as_json: bool, quiet: bool) -> None:
+    """Show hops, bandwidth and latency between every two devices.
+
+    Hops are those of the shortest route. Bandwidth and latency are those of the widest one, or of
+    the shortest with --route shortest.
+    """
+    del quiet
+    from projector.topology.build import load_topology
+    from projector.topology.shown import show_matrix
+
+    shown = show_matrix(load_topology(node), route)
+    if as_json:
+        print_json({**plain_envelope(), **shown})
+        return
+    from projector.report.terminal.topology import matrix_report
+
+    print_report(matrix_report(shown))
+
+
+@command.command("routes")
+@_NODE
+@click.argument("ends", nargs=-1, metavar="[A B]")
+@click.option(
+    "--flow",
+    "flows",
+    multiple=True,
+    metavar="A-B",
+    help="Show the rate of this flow beside the others that are given; may be repeated.",
+)
+@_ROUTE
+@output_options
+def routes(
+    node: str,
+    ends: tuple[str, ...],
+    flows: tuple[str, ...],
+    route: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show the shortest and the widest route between A and B, or between all devices.
+
+    A and B are numbers of devices, or names such as numa0 and nic3. Flows that share a link share
+    its rate in the max-min fair way; they take the route of --route.
+    """
+    del quiet
+    from projector.topology.build import load_topology
+    from projector.topology.shown import show_flows, show_routes
+
+    topology = load_topology(node)
+    shown = show_flows(topology, flows, route) if flows else show_routes(topology, ends)
+    if as_json:
+        print_json({**plain_envelope(), **shown})
+        return
+    from projector.report.terminal.topology import flow_report, route_report
+
+    print_report(flow_report(shown) if flows else route_report(shown))

@@ -1,0 +1,1 @@
+"""Nodes and clusters as graphs of links: routes, rates, contention."""

@@ -1,0 +1,170 @@
+"""One node as its file describes it: devices, packages, NUMA domains, adapters, switches, links.
+
+A file names a device and a network; their rates are taken from there and stated nowhere twice.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from projector.config import resources
+from projector.config._base import Config, Count, NotNegative, Positive
+from projector.config.device import Sourced
+from projector.config.yaml_file import FILE_SUFFIXES, beside, read_yaml
+from projector.errors import ConfigError
+
+KIND = "hardware/nodes"
+"""Folder of the shipped node files."""
+
+MOST_DEVICES = 1024
+"""Devices of one node file; a cluster has nodes, which are counted instead."""
+
+End = int | str
+"""A vertex: a device by its number, the others by their name (``numa0``, ``nic3``)."""
+
+Members = int | tuple[tuple[int, ...], ...]
+"""Devices of each group: how many, in order of their numbers, or which."""
+
+
+class Tier(Config):
+    """Links of one kind. Rates hold for one direction; links carry both at once."""
+
+    links: Count = 1
+    """Physical links side by side between two ends."""
+
+    gb_per_s: Positive | None = None
+    """Rate of one of them."""
+
+    rate_of: Literal["peer", "scale_up", "nic"] | None = None
+    """Where the rate stands instead: ``peer`` is ``scale_up_peer_gb_per_s`` of the device, for each
+    link; ``scale_up`` is its ``scale_up_gb_per_s``, for all links side by side; ``nic`` is
+    ``nic_gbit_per_s`` of the network, for each link."""
+
+    latency_us: NotNegative | None = None
+    """What one of these links adds to the latency of a message."""
+
+    latency_of: Literal["scale_up"] | None = None
+    """Where the latency stands instead: ``scale_up_latency_us`` of the device. A message through
+    a switch takes two links, so that each counts half."""
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> Self:
+        if (self.gb_per_s is None) == (self.rate_of is None):
+            what = "has no bandwidth" if self.gb_per_s is None else "has two bandwidths"
+            msg = f"{what}: give either gb_per_s or rate_of"
+            raise ConfigError(msg, key="gb_per_s", value=self.gb_per_s, allowed="> 0")
+        if (self.latency_us is None) == (self.latency_of is None):
+            what = "has no latency" if self.latency_us is None else "has two latencies"
+            msg = f"{what}: give either latency_us or latency_of"
+            raise ConfigError(msg, key="latency_us", value=self.latency_us, allowed=">= 0")
+        return self
+
+
+class Switch(Config):
+    """A switch that every device of the node is linked to."""
+
+    name: str = "switch"
+    """Name of the vertex."""
+
+    chips: Count = 1
+    """Chips that form it. Traffic is spread over all of them evenly, so that they are one
+    vertex without a limit of its own."""
+
+    tier: str
+    """Tier of each device's links to it."""
+
+
+class Host(Config):
+    """Host memory and the links to it."""
+
+    numa: Members
+    """Devices of each NUMA domain."""
+
+    tier: str
+    """Tier of each device's link."""
+
+    port: str | None = None
+    """Tier of the port of a domain that its devices share; none means a port for each."""
+
+    between: str | None = None
+    """Tier of the links that join the domains of one host."""
+
+
+class Adapters(Config):
+    """Network adapters."""
+
+    devices: Members
+    """Devices next to each adapter."""
+
+    tier: str
+    """Tier of the link between a device and its adapter."""
+
+
+class Node(Sourced):
+    """A node file."""
+
+    name: str
+    """Name shown in reports."""
+
+    device: str
+    """Device: a shipped name or a file."""
+
+    network: str | None = None
+    """Network of ``hardware/networks.yaml``; left out, the device's usual one."""
+
+    devices: Count | None = Field(default=None, le=MOST_DEVICES)
+    """Devices; left out, those of the network's scale-up domain."""
+
+    unit: str = "GPU"
+    """What a device is called in reports."""
+
+    package: str = "package"
+    """What a group of ``packages`` is called."""
+
+    packages: Members = 1
+    """Devices of each package."""
+
+    start_us: NotNegative = 0.0
+    """Latency of a message beside that of its links: what the engine takes that sends it."""
+
+    tiers: dict[str, Tier] = Field(min_length=1)
+    """Kinds of links by name."""
+
+    links: dict[str, Literal["all"] | tuple[tuple[End, End], ...]] = Field(default_factory=dict)
+    """Links between devices by tier: pairs of numbers, or ``all`` pairs."""
+
+    matrix: tuple[tuple[str, ...], ...] | None = None
+    """The same as a square table: the tier of each pair of devices, ``.`` where there is none."""
+
+    switch: Switch | None = None
+    """A switch between all devices."""
+
+    host: Host | None = None
+    """Host memory; left out, the graph has none."""
+
+    adapters: Adapters | None = None
+    """Network adapters; left out, the graph has none."""
+
+
+def is_file(name: str | Path) -> bool:
+    """Whether a name is that of a file."""
+    return isinstance(name, Path) or name.endswith(FILE_SUFFIXES)
+
+
+@lru_cache(maxsize=64)
+def _shipped(name: str, key: str) -> Node:
+    return Node.parse(read_yaml(resources.find(KIND, name, key=key), key=key), path=key)
+
+
+def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
+    """Return a node by shipped name, by path of a YAML file, or from a mapping."""
+    if isinstance(name, Mapping):
+        return Node.parse(name, path=key)
+    if not is_file(name):
+        return _shipped(str(name), key)
+    data = read_yaml(name, key=key)
+    data["device"] = beside(data.get("device"), Path(name).parent)
+    return Node.parse(data, path=key)

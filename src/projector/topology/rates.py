@@ -1,0 +1,229 @@
+"""What collectives among the first devices of an irregular node can move.
+
+Nodes whose devices are all joined alike need none of this: a ring through a full mesh or a switch
+uses all links of every device.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations, islice, pairwise, permutations, product
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats
+from projector.topology.build import Link, Topology, Vertex
+from projector.topology.graph import Directed, Net, net_of
+from projector.topology.node import End
+from projector.topology.routes import find_routes
+
+MOST_MEMBERS = 16
+"""Longest group for which rates are listed."""
+
+MOST_PERMUTED = 8
+"""Members up to which every order of a ring is looked at; beyond it, `MOST_RINGS` are."""
+
+MOST_RINGS = 2000
+"""Rings from which the best mix is made."""
+
+MOST_WAYS = 4
+"""Equal ways of a forwarded step that are tried."""
+
+Ring = tuple[tuple[End, ...], ...]
+"""The way of each step of a ring."""
+
+
+class LocalRates(NamedTuple):
+    """GB/s of one member and direction, by the number of members; 0 where nothing is listed."""
+
+    ring_gb_per_s: Floats
+    """float64[MOST_MEMBERS + 1]: all rings together, through the members in their best orders."""
+    pair_gb_per_s: Floats
+    """float64[MOST_MEMBERS + 1]: the slowest pair of members, alone on its widest route."""
+    exchange_gb_per_s: Floats
+    """float64[MOST_MEMBERS + 1]: what a member sends to all others while all of them do."""
+
+
+def local_rates(topology: Topology) -> LocalRates:
+    """Return what rings, pairs and exchanges of the first devices of a node reach.
+
+    A ring goes through every member once. Steps between neighbours use their link; others are
+    forwarded over the fewest links. The library runs several rings side by side, each on its share
+    of the links. The best shares are those of a linear programme over all rings with the fewest
+    forwarded steps: the largest sum of shares for which no link carries more than it can. RCCL
+    searches for the same, and ships the two rings that result for MI250X (``rome_model_73``).
+
+    Returns
+    -------
+    LocalRates
+        Zeros for a regular node, for which the closed form of a mesh or switch holds.
+    """
+    if is_regular(topology):
+        nothing = np.zeros(MOST_MEMBERS + 1)
+        return LocalRates(nothing, nothing, nothing)
+    links = topology.device_links()
+    # Shares do not depend on the unit, so that a sweep over rates searches once.
+    unit = max(link.gb_per_s for link in links)
+    edges = tuple((link.a, link.b, link.gb_per_s / unit) for link in links)
+    return LocalRates(*(unit * rates for rates in _shares(topology.num_devices, edges)))
+
+
+def is_regular(topology: Topology) -> bool:
+    """Whether every device has the same links to every other: one switch, or a full equal mesh."""
+    links = topology.device_links()
+    if len({(link.gb_per_s, link.latency_us) for link in links}) > 1:
+        return False
+    count = topology.num_devices
+    mesh = count * (count - 1) // 2
+    return len(links) == (mesh if topology.node.switch is None else count)
+
+
+@lru_cache(maxsize=64)
+def _shares(count: int, edges: tuple[tuple[End, End, float], ...]) -> LocalRates:
+    """Return the rates in units of the widest link."""
+    ends = dict.fromkeys([*range(count), *(end for a, b, _ in edges for end in (a, b))])
+    vertices = [Vertex(end, "device" if isinstance(end, int) else "switch", 0) for end in ends]
+    net = net_of(vertices, [Link(a, b, "", 1, rate, 0.0) for a, b, rate in edges])
+    capacities = net.capacities()
+    most = min(count, MOST_MEMBERS)
+    wide = [find_routes(net, member) for member in range(most)]
+    near = {a: {b for b in range(most) if b in net.near[a]} for a in range(most)}
+    ring, pair, exchange = (np.zeros(MOST_MEMBERS + 1) for _ in range(3))
+    for n in range(2, most + 1):
+        members = range(n)
+        pair[n] = min(wide[a][b].gb_per_s for a, b in combinations(members, 2))
+        loads: dict[Directed, int] = {}
+        for a, b in permutations(members, 2):
+            for link in pairwise(wide[a][b].path):
+                loads[link] = loads.get(link, 0) + 1
+        exchange[n] = (n - 1) * min(capacities[link] / load for link, load in loads.items())
+        ring[n] = _ring_share(n, near, _ways(net, n), capacities)
+    return LocalRates(ring, pair, exchange)
+
+
+def _ways(net: Net, n: int) -> dict[tuple[int, int], list[tuple[End, ...]]]:
+    """Return the ways from each member to each other over the fewest links, in order."""
+    ways: dict[tuple[int, int], list[tuple[End, ...]]] = {}
+    for a in range(n):
+        paths: dict[End, list[tuple[End, ...]]] = {a: [(a,)]}
+        edge: list[End] = [a]
+        while edge:
+            further: dict[End, list[tuple[End, ...]]] = {}
+            for end in edge:
+                for neighbour in net.near[end]:
+                    if neighbour not in paths:
+                        known = further.setdefault(neighbour, [])
+                        known += [(*path, neighbour) for path in paths[end]][:MOST_WAYS]
+            paths |= further
+            edge = list(further)
+        ways |= {(a, b): paths[b][:MOST_WAYS] for b in range(n) if b != a}
+    return ways
+
+
+def _ring_share(
+    n: int,
+    near: dict[int, set[int]],
+    ways: dict[tuple[int, int], list[tuple[End, ...]]],
+    capacities: dict[Directed, float],
+) -> float:
+    """Return the largest sum of shares of rings through the first ``n`` devices."""
+    rings = _rings(n, near, ways)
+    links = sorted(capacities, key=str)
+    rows = {link: row for row, link in enumerate(links)}
+    loads = np.zeros((len(links), len(rings)))
+    for column, ring in enumerate(rings):
+        for path in ring:
+            for link in pairwise(path):
+                loads[rows[link], column] += 1.0
+    limits = np.array([capacities[link] for link in links])
+    return largest_sum(loads, limits)
+
+
+def largest_sum(loads: Floats, limits: Floats) -> float:
+    """Return the largest sum of non-negative shares x for which ``loads @ x <= limits``.
+
+    The simplex method with Bland's rule, which ends and gives the same result everywhere. Importing
+    a library for it would take longer than the job.
+
+    Parameters
+    ----------
+    loads : float64[links, rings]
+        How often a ring crosses a link; every ring crosses some.
+    limits : float64[links]
+        What a link can carry, at least 0.
+    """
+    rows, columns = loads.shape
+    basis = list(range(columns, columns + rows))
+    table = np.hstack([loads, np.eye(rows), limits[:, None]])
+    gains = np.concatenate([np.ones(columns), np.zeros(rows + 1)])
+    tiny = 1e-12
+    while True:
+        entering = int(np.argmax(gains[:-1] > tiny))
+        if gains[entering] <= tiny:
+            return float(-gains[-1])
+        column = table[:, entering]
+        bounding = column > tiny
+        ratios = np.where(bounding, table[:, -1] / np.where(bounding, column, 1.0), np.inf)
+        nearest = np.flatnonzero(ratios <= ratios.min() + tiny)
+        leaving = int(min(nearest, key=lambda row: basis[row]))
+        basis[leaving] = entering
+        table[leaving] /= table[leaving, entering]
+        for row in range(rows):
+            if row != leaving:
+                table[row] -= table[row, entering] * table[leaving]
+        gains -= gains[entering] * table[leaving]
+
+
+def _rings(
+    n: int, near: dict[int, set[int]], ways: dict[tuple[int, int], list[tuple[End, ...]]]
+) -> list[Ring]:
+    """Return directed rings through the first ``n`` devices with the fewest forwarded steps."""
+    orders = list(_orders(n, near))
+    forwarded = [sum(b not in near[a] for a, b in _steps(order)) for order in orders]
+    fewest = min(forwarded)
+    rings: list[Ring] = []
+    for order, steps in zip(orders, forwarded, strict=True):
+        if steps == fewest:
+            mixes = product(*(ways[step] for step in _steps(order)))
+            rings += islice(mixes, MOST_RINGS)
+        if len(rings) > MOST_RINGS:
+            break
+    return rings[:MOST_RINGS]
+
+
+def _steps(order: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(order, (*order[1:], order[0]), strict=True)
+
+
+def _orders(n: int, near: dict[int, set[int]]) -> Iterator[tuple[int, ...]]:
+    """Yield orders of a ring: all of few members, those of neighbours alone among many."""
+    if n <= MOST_PERMUTED:
+        for rest in permutations(range(1, n)):
+            yield (0, *rest)
+        return
+    found = 0
+    for order in _neighbouring(n, near, [0], MOST_RINGS * 100):
+        found += 1
+        yield order
+        if found == MOST_RINGS:
+            return
+    if not found:
+        yield tuple(range(n))
+
+
+def _neighbouring(
+    n: int, near: dict[int, set[int]], order: list[int], budget: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield the rings of neighbours that a bounded search finds."""
+    stack = [iter(sorted(near[0]))]
+    while stack and budget > 0:
+        budget -= 1
+        following = next(stack[-1], None)
+        if following is None:
+            stack.pop()
+            order.pop()
+        elif following < n and following not in order:
+            order.append(following)
+            if len(order) == n and 0 in near[following]:
+                yield tuple(order)
+            stack.append(iter(sorted(near[following])))
