@@ -133,6 +133,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "cluster.device.power": lambda _: [None],
     "cluster.device.collective_algorithms": lambda _: [("ring",), ("tree", "direct")],
     "cluster.device.attention.dtypes": lambda _: [("bf16",), ("fp16", "bf16", "fp8")],
+    "cluster.network.node": lambda _: ["mi250x"],
     "cluster.device.gpc_units": lambda job: [(job.cluster.device.compute_units,)],
 }
 """Dotted field -> values that its type does not tell."""

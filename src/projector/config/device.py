@@ -333,6 +333,10 @@ class Network(Sourced):
     name: str
     """Name shown in reports."""
 
+    node: str | None = None
+    """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
+    joined alike; rings are then searched in its graph. None: a switch or a full mesh."""
+
     gpus_per_node: Count = 8
     """Devices of one host."""
 

@@ -16,6 +16,8 @@ from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
+from projector.topology.build import load_topology
+from projector.topology.rates import local_rates
 from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
 
 Run = Literal["training", "loaded", "short"]
@@ -361,4 +363,17 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     row["domain_gpus"] = domain_gpus(cluster)
     row["self_copy_share"] = device.collective_self_copy_share
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)
+    _add_local_rates(row, cluster)
     return record
+
+
+def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
+    """List what rings and pairs reach in a node whose devices are not all joined alike."""
+    name, device = cluster.network.node, cluster.device
+    if name is None:
+        return
+    rates = local_rates(load_topology(name, device=device, key="cluster.network.node"))
+    # A device sends no more than it gets into its fabric, whatever its links could carry.
+    most = device.scale_up_gb_per_s
+    row["local_ring_bytes_per_s"] = np.minimum(rates.ring_gb_per_s, most) * GB
+    row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB

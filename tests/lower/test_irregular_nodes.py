@@ -1,0 +1,52 @@
+"""Rings of nodes whose devices are not all joined alike."""
+
+import numpy as np
+import pytest
+
+from projector import collective_time
+from projector.config.cluster import ClusterConfig
+from projector.errors import ConfigError
+from projector.lower.hardware import fabric_record
+from projector.units import GB
+
+
+def record(**network):
+    given = {"device": "mi250x", "nodes": 1}
+    return fabric_record(
+        ClusterConfig.parse({**given, **({"network": network} if network else {})})
+    )
+
+
+def test_a_node_file_lists_its_rings():
+    row = record()[0]
+    assert row["local_ring_bytes_per_s"][8] == 200.0 * GB
+    assert row["local_pair_bytes_per_s"][8] == 50.0 * GB
+    assert row["local_pair_bytes_per_s"][2] == 200.0 * GB
+    without = record(node=None)[0]
+    assert not np.any(without["local_ring_bytes_per_s"])
+    assert not np.any(
+        fabric_record(ClusterConfig.parse({"device": "h100"}))[0]["local_ring_bytes_per_s"]
+    )
+
+
+def test_eight_dies_are_faster_than_seven():
+    """What the study of this node finds; its eighth die closes a second ring."""
+    seven, eight = (
+        collective_time("all_reduce", 1 << 28, gpus, device="mi250x") for gpus in (7, 8)
+    )
+    assert eight < 0.7 * seven
+
+
+def test_both_fields_of_the_device_bound_it():
+    def ring(**fields):
+        device = {"extends": "mi250x", **fields}
+        row = fabric_record(ClusterConfig.parse({"device": device}))[0]
+        return row["local_ring_bytes_per_s"][8] / GB
+
+    assert ring(scale_up_peer_gb_per_s=40.0) == pytest.approx(160.0)
+    assert ring(scale_up_gb_per_s=150.0) == 150.0
+
+
+def test_an_unknown_node_is_refused():
+    with pytest.raises(ConfigError, match=r"cluster.network.node: unknown node 'mi251x'"):
+        record(node="mi251x")
