@@ -1,5 +1,7 @@
 """``projector topology``."""
 
+from typing import Any
+
 import click
 
 from projector.cli.job_options import output_options
@@ -103,3 +105,66 @@ def routes(
     from projector.report.terminal.topology import flow_report, route_report
 
     print_report(flow_report(shown) if flows else route_report(shown))
+
+
+@command.command("transfer")
+@_NODE
+@click.option("--from", "source", required=True, metavar="A", help="Device, host or numa0.")
+@click.option(
+    "--to",
+    "targets",
+    required=True,
+    multiple=True,
+    metavar="B",
+    help="The same; several B receive at the same time.",
+)
+@click.option("--engine", metavar="E", help="Engine of the node file; every one by default.")
+@click.option(
+    "--bytes", "size", default="1GiB", show_default=True, metavar="N", help="Message, e.g. 64MiB."
+)
+@click.option("--both", "both_directions", is_flag=True, help="As much moves the other way.")
+@click.option(
+    "--accesses", default=1, show_default=True, metavar="N", help="How often a kernel reads it."
+)
+@click.option("--sweep", is_flag=True, help="Also show sizes from 256 bytes to 8 GiB.")
+@_ROUTE
+@output_options
+def transfer(
+    node: str,
+    source: str,
+    targets: tuple[str, ...],
+    engine: str | None,
+    size: str,
+    route: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Time a transfer from A to B with the engines that can make it.
+
+    A and B are numbers of devices, host (memory next to the other end) or a NUMA domain such as
+    numa0. The same device twice is a copy within its memory. With several B the rates of large
+    messages at the same time are shown, which share links fairly.
+    """
+    del quiet
+    from projector.report.terminal.transfer import sharing_report, transfer_report
+    from projector.single.inputs import byte_count
+    from projector.topology.build import load_topology
+    from projector.topology.shown import check_choice
+    from projector.topology.transfers_shown import show_sharing, show_transfer
+
+    topology, choice = load_topology(node), check_choice(route)
+    if len(targets) > 1:
+        flows = [(source, target) for target in targets]
+        both = bool(options["both_directions"])
+        shown = show_sharing(topology, flows, engine=engine, both_directions=both)
+    else:
+        length = byte_count("bytes", size)
+        shown = show_transfer(
+            topology, source, targets[0], length, engine=engine, choice=choice, **options
+        )
+    if as_json:
+        print_json({**plain_envelope(), **shown})
+        return
+    print_report(sharing_report(shown) if len(targets) > 1 else transfer_report(shown))

@@ -15,6 +15,7 @@ from projector.config._base import Config, Count, NotNegative, Positive
 from projector.config.device import Sourced
 from projector.config.yaml_file import FILE_SUFFIXES, beside, read_yaml
 from projector.errors import ConfigError
+from projector.topology.engines import Transfers
 
 KIND = "hardware/nodes"
 """Folder of the shipped node files."""
@@ -147,6 +148,9 @@ class Node(Sourced):
 
     adapters: Adapters | None = None
     """Network adapters; left out, the graph has none."""
+
+    transfers: Transfers | None = None
+    """What moves data; left out, nothing is known of it."""
 
 
 def is_file(name: str | Path) -> bool:

@@ -1,0 +1,344 @@
+"""Time and bandwidth of moving data between devices of a node, and to and from host memory.
+
+A message takes the start of its engine, the latency of the links on its way, and its bytes over a
+rate. The rate is a share of the narrowest link, and at most what the engine itself moves. The
+engines and their numbers stand under ``transfers`` in the file of a node.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from projector.arrays import Floats
+from projector.errors import ConfigError, shown
+from projector.topology.build import Topology, load_topology
+from projector.topology.contention import fair_rates
+from projector.topology.engines import Engine, Place, Transfers
+from projector.topology.graph import node_net
+from projector.topology.node import End
+from projector.topology.routes import FORWARDING, Choice, Route, find_route, find_routes
+from projector.units import GB, KIB, MIB, MICROSECOND, TB
+
+HOST = "host"
+"""Host memory next to the device at the other end."""
+
+HOST_FABRIC = frozenset({"port", "numa"})
+"""Kinds of vertices that pass on traffic to host memory."""
+
+SWEEP_BYTES = 2.0 ** np.arange(8, 34)
+"""Sizes of a sweep: powers of two from 256 bytes to 8 GiB."""
+
+NodeLike = str | Path | Mapping[str, Any] | Topology
+
+
+class Way(NamedTuple):
+    """A route and the engine that uses it."""
+
+    engine: str
+    numbers: Engine
+    place: Place
+    route: Route
+    gb_per_s: float
+    """Of a large message, per direction."""
+    cached_gb_per_s: float
+    """Of the part that caches of the host serve."""
+    latency_us: float
+    """Of a message without bytes: start and links."""
+    l2_bytes: float
+    """Cache of the device that reads."""
+
+    def seconds(self, num_bytes: ArrayLike, *, accesses: int = 1) -> Floats:
+        """Return the seconds of messages; nothing takes no time."""
+        asked = np.asarray(num_bytes, np.float64)
+        moved = self.moved_bytes(asked, accesses=accesses)
+        fast = np.minimum(moved, self.numbers.cached_mib * MIB)
+        wire_s = fast / (self.cached_gb_per_s * GB) + (moved - fast) / (self.gb_per_s * GB)
+        return np.where(asked > 0.0, self.latency_us * MICROSECOND + wire_s, 0.0)
+
+    def moved_bytes(self, num_bytes: Floats, *, accesses: int = 1) -> Floats:
+        """Return what crosses the links: whole pages, and again with each access or not."""
+        moved = num_bytes
+        page = self.numbers.page_kib * KIB
+        if page > 0.0:
+            moved = np.ceil(moved / page) * page
+        if self.numbers.repeats == "always":
+            return moved * accesses
+        if self.numbers.repeats == "cached":
+            return np.where(moved <= self.l2_bytes, moved, moved * accesses)
+        return moved
+
+    @property
+    def low_gb_per_s(self) -> float:
+        """The least rate to expect where it varies."""
+        return self.gb_per_s * (self.numbers.low_share or self.numbers.share) / self.numbers.share
+
+    @property
+    def high_gb_per_s(self) -> float:
+        """The largest rate to expect where it varies."""
+        return self.gb_per_s * (self.numbers.high_share or self.numbers.share) / self.numbers.share
+
+
+def topology_of(node: NodeLike) -> Topology:
+    """Return a node as it was given, or by name, file or mapping."""
+    return node if isinstance(node, Topology) else load_topology(node)
+
+
+def transfers_of(topology: Topology) -> Transfers:
+    """Return the engines of a node.
+
+    Raises
+    ------
+    ConfigError
+        If its file describes none.
+    """
+    transfers = topology.node.transfers
+    if transfers is None:
+        msg = f"{topology.node.name}: its file has no transfers section"
+        raise ConfigError(msg, key="node.transfers", value=None, allowed="a mapping with engines")
+    return transfers
+
+
+def find_way(
+    node: NodeLike,
+    source: End,
+    target: End,
+    engine: str,
+    *,
+    both_directions: bool = False,
+    choice: Choice = "widest",
+) -> Way:
+    """Return how an engine moves data from one place to another.
+
+    Parameters
+    ----------
+    node : str, Path, mapping or Topology
+        Which node.
+    source, target : int or str
+        A device by its number, host memory as ``host`` (next to the other end) or ``numa0``. The
+        same device twice is a copy within its memory.
+    engine : str
+        Name in the file of the node.
+    both_directions : bool
+        Whether as much moves the other way at the same time.
+    choice : str
+        ``widest`` or ``shortest`` route. hipMemcpyPeer takes the widest for small messages too.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown end or engine, or an engine that does not work there.
+    """
+    topology = topology_of(node)
+    numbers = transfers_of(topology).resolved(engine)
+    source, target = _ends(topology, source, target)
+    place = _place(topology, source, target)
+    if place not in numbers.between:
+        legal = serving_engines(topology, source, target)
+        where = {"devices": "between devices", "host": "to host memory", "local": "in one device"}
+        msg = f"engine {engine!r} does not work {where[place]}; {', '.join(legal)} do"
+        raise ConfigError(msg, key="engine", value=engine, allowed=legal)
+    through = HOST_FABRIC if place == "host" else FORWARDING
+    route = find_route(node_net(topology), source, target, choice, through)
+    share, most = _share(numbers, both_directions=both_directions), numbers.most_gb_per_s
+    if place == "local":
+        # A copy reads and writes the same memory. What a kernel reaches there is the device's.
+        device = topology.device
+        rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB / GB / 2.0
+    else:
+        rate = min(share * route.gb_per_s, most or np.inf)
+    cached = route.gb_per_s * numbers.cached_share if numbers.cached_share else rate
+    start_us = topology.node.start_us if numbers.start_us is None else numbers.start_us
+    return Way(
+        engine,
+        numbers,
+        place,
+        route,
+        rate,
+        min(cached, most or np.inf),
+        start_us + route.latency_us,
+        topology.device.l2_mib * MIB,
+    )
+
+
+def serving_engines(node: NodeLike, source: End, target: End) -> list[str]:
+    """Return the names of the engines that work between two places."""
+    topology = topology_of(node)
+    transfers = transfers_of(topology)
+    place = _place(topology, *_ends(topology, source, target))
+    return [name for name in transfers.engines if place in transfers.resolved(name).between]
+
+
+def transfer_time(
+    node: NodeLike,
+    source: ArrayLike,
+    target: ArrayLike,
+    num_bytes: ArrayLike,
+    *,
+    engine: str,
+    both_directions: bool = False,
+    accesses: int = 1,
+    choice: Choice = "widest",
+) -> float | Floats:
+    """Return the seconds of messages, each alone on its links.
+
+    Parameters
+    ----------
+    node, engine, both_directions, choice
+        As for `find_way`.
+    source, target : int, str or array of them
+        Ends, broadcast like numpy.
+    num_bytes : float or float array
+        Messages, broadcast like numpy.
+    accesses : int
+        How often a kernel reads the data.
+
+    Raises
+    ------
+    ConfigError
+        As `find_way`, and for a size that is no number of bytes.
+    """
+    topology = topology_of(node)
+    sizes = _sizes(num_bytes)
+    check_accesses(accesses)
+    try:
+        ends = np.broadcast(
+            np.asarray(source, dtype=object), np.asarray(target, dtype=object), sizes
+        )
+    except ValueError as error:
+        msg = f"source, target and num_bytes do not broadcast to one shape: {error}"
+        raise ConfigError(msg, key="num_bytes") from None
+    rows = [(first, last) for first, last, _ in ends]
+    flat = np.broadcast_to(sizes, ends.shape).reshape(-1)
+    seconds = np.empty(len(rows))
+    for pair in dict.fromkeys(rows):
+        way = find_way(topology, *pair, engine, both_directions=both_directions, choice=choice)
+        same = np.array([row == pair for row in rows])
+        seconds[same] = way.seconds(flat[same], accesses=accesses)
+    return float(seconds[0]) if ends.shape == () else seconds.reshape(ends.shape)
+
+
+def shared_rates(
+    node: NodeLike,
+    flows: Sequence[tuple[End, End]],
+    *,
+    engine: str,
+    both_directions: bool = False,
+) -> list[float]:
+    """Return the GB/s per direction of large messages that move at the same time.
+
+    Flows that cross a link share it fairly. Two dies of a package read host memory through one
+    port, so that both together read no faster than one.
+
+    Raises
+    ------
+    ConfigError
+        As `find_way`.
+    """
+    topology = topology_of(node)
+    ways = [find_way(topology, *flow, engine, both_directions=both_directions) for flow in flows]
+    if not ways:
+        return []
+    share = _share(ways[0].numbers, both_directions=both_directions)
+    capacities = {link: share * rate for link, rate in node_net(topology).capacities().items()}
+    routes = [way.route for way in ways]
+    most = [way.numbers.most_gb_per_s or np.inf for way in ways]
+    for row, way in enumerate(ways):
+        if way.place == "local":
+            most[row] = way.gb_per_s
+    if both_directions:
+        back = [route._replace(path=route.path[::-1]) for route in routes]
+        return fair_rates(routes + back, capacities, most * 2)[: len(routes)]
+    return fair_rates(routes, capacities, most)
+
+
+def overlapped_seconds(
+    node: NodeLike, engine: str, transfer_s: ArrayLike, compute_s: ArrayLike
+) -> Floats:
+    """Return the seconds of a transfer and a kernel that run at the same time.
+
+    A copy engine leaves the kernel its compute units. A copy by a kernel takes some of them while
+    it runs.
+
+    Parameters
+    ----------
+    node, engine
+        As for `find_way`.
+    transfer_s, compute_s : float or float array
+        Seconds of each alone.
+    """
+    topology = topology_of(node)
+    units = transfers_of(topology).resolved(engine).compute_units
+    kept = 1.0 - min(units / topology.device.compute_units, 1.0)
+    copy_s, alone_s = np.asarray(transfer_s, np.float64), np.asarray(compute_s, np.float64)
+    # While the copy runs the kernel does `kept` of the work that it would do alone.
+    return copy_s + np.maximum(alone_s - kept * copy_s, 0.0)
+
+
+def check_accesses(accesses: Any) -> None:
+    """Refuse a number of accesses that is no integer of at least 1.
+
+    Raises
+    ------
+    ConfigError
+        With the value.
+    """
+    if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
+        msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
+        raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
+
+
+def _share(numbers: Engine, *, both_directions: bool) -> float:
+    if both_directions and numbers.share_both is not None:
+        return numbers.share_both
+    return numbers.share
+
+
+def _ends(topology: Topology, source: End, target: End) -> tuple[End, End]:
+    """Return both ends with host memory by the name of its domain."""
+    if source == HOST and target == HOST:
+        msg = "a transfer from host to host has no device"
+        raise ConfigError(msg, key="source", value=source, allowed="a device at one end")
+    if source == HOST:
+        return _domain(topology, target), target
+    if target == HOST:
+        return source, _domain(topology, source)
+    return source, target
+
+
+def _domain(topology: Topology, device: End) -> End:
+    """Return the NUMA domain next to a device."""
+    if topology.node.host is None:
+        msg = f"{topology.node.name} describes no host memory"
+        raise ConfigError(msg, key="host", value=None, allowed="a host section")
+    net = node_net(topology)
+    domains = [vertex.end for vertex in topology.vertices if vertex.kind == "numa"]
+    routes = find_routes(net, device, "shortest", HOST_FABRIC)
+    return min(domains, key=lambda end: (len(routes[end].path), domains.index(end)))
+
+
+def _place(topology: Topology, source: End, target: End) -> Place:
+    kinds = {vertex.end: vertex.kind for vertex in topology.vertices}
+    for key, end in (("source", source), ("target", target)):
+        if kinds.get(end) not in {"device", "numa"}:
+            known = [str(name) for name, kind in kinds.items() if kind in {"device", "numa"}]
+            msg = f"{key} must be a device or a NUMA domain, got {end!r}; known: {', '.join(known)}"
+            raise ConfigError(msg, key=key, value=end, allowed=known)
+    if source == target:
+        return "local"
+    return "devices" if kinds[source] == kinds[target] == "device" else "host"
+
+
+def _sizes(num_bytes: ArrayLike) -> Floats:
+    try:
+        sizes = np.asarray(num_bytes, np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"num_bytes must be a number or an array of numbers: {error}"
+        raise ConfigError(msg, key="num_bytes", value=num_bytes, allowed="numbers") from None
+    wrong = sizes[~((sizes >= 0.0) & np.isfinite(sizes))]
+    if wrong.size:
+        msg = f"num_bytes must not be negative, got {wrong.flat[0]:g}"
+        raise ConfigError(msg, key="num_bytes", value=float(wrong.flat[0]), allowed=">= 0")
+    return sizes
