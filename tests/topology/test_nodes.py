@@ -151,3 +151,33 @@ def test_an_unknown_name_brings_the_nearest():
         load_topology("h101")
     with pytest.raises(ConfigError, match="does not exist"):
         load_topology("nowhere.yaml")
+
+
+@pytest.mark.parametrize("name", resources.shipped(KIND))
+def test_every_number_has_a_source(name):
+    node = load_topology(name).node
+    stated = {"packages": node.packages, "start_us": node.start_us}
+    for tier_name, tier in node.tiers.items():
+        stated |= {f"tiers.{tier_name}.{field}": getattr(tier, field)
+                   for field in tier.model_fields_set - {"rate_of", "latency_of"}}  # fmt: skip
+    stated |= {"host.numa": node.host.numa, "adapters.devices": node.adapters.devices}
+    if node.switch is not None:
+        stated["switch.chips"] = node.switch.chips
+    for field, value in stated.items():
+        if field.partition(".")[0] in node.model_fields_set:
+            known = field in node.sources or field.partition(".")[0] in node.sources
+            assert known, f"{field}: {value}"
+            assert node.sources.get(field, "a source") not in {"", "unsourced"}
+
+
+def test_a_node_may_extend_another(tmp_path):
+    path = tmp_path / "half.yaml"
+    path.write_text("extends: mi250x\nname: slow\ndevice: slow.yaml\n", encoding="utf-8")
+    slow = "extends: mi250x\nscale_up_peer_gb_per_s: 25\n"
+    (tmp_path / "slow.yaml").write_text(slow, encoding="utf-8")
+    topology = load_topology(path)
+    assert topology.links[0].gb_per_s == 100.0
+    assert topology.node.start_us == load_topology("mi250x").node.start_us
+    path.write_text("extends: half.yaml\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="goes in a circle"):
+        load_topology(path)

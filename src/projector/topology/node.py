@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, NotNegative, Positive
-from projector.config.device import Sourced
-from projector.config.yaml_file import FILE_SUFFIXES, beside, read_yaml
+from projector.config.device import Sourced, merge
+from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, read_yaml
 from projector.errors import ConfigError
 from projector.topology.engines import Transfers
 
@@ -22,6 +22,9 @@ KIND = "hardware/nodes"
 
 MOST_DEVICES = 1024
 """Devices of one node file; a cluster has nodes, which are counted instead."""
+
+MOST_EXTENDED = 8
+"""Files that may extend one another."""
 
 End = int | str
 """A vertex: a device by its number, the others by their name (``numa0``, ``nic3``)."""
@@ -158,17 +161,35 @@ def is_file(name: str | Path) -> bool:
     return isinstance(name, Path) or name.endswith(FILE_SUFFIXES)
 
 
+def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
+    """Return a node by shipped name, by path of a YAML file, or from a mapping.
+
+    With ``extends: NAME`` it starts from that node and overrides it field by field, as a device
+    does. Files that a file names are found from its folder.
+    """
+    if isinstance(name, str) and not is_file(name):
+        return _shipped(name, key)
+    return Node.parse(_node_data(name, key, depth=0), path=key)
+
+
 @lru_cache(maxsize=64)
 def _shipped(name: str, key: str) -> Node:
-    return Node.parse(read_yaml(resources.find(KIND, name, key=key), key=key), path=key)
+    return Node.parse(_node_data(name, key, depth=0), path=key)
 
 
-def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
-    """Return a node by shipped name, by path of a YAML file, or from a mapping."""
+def _node_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
+    if depth > MOST_EXTENDED:
+        msg = f"{key}: 'extends' goes in a circle"
+        raise ConfigError(msg, key=f"{key}.extends", value=name)
     if isinstance(name, Mapping):
-        return Node.parse(name, path=key)
-    if not is_file(name):
-        return _shipped(str(name), key)
-    data = read_yaml(name, key=key)
-    data["device"] = beside(data.get("device"), Path(name).parent)
-    return Node.parse(data, path=key)
+        data = dict(name)
+        base = data.pop("extends", None)
+    elif is_file(name):
+        data = read_yaml(name, key=key)
+        base = base_of(data, name)
+        if "device" in data:
+            data["device"] = beside(data["device"], Path(name).parent)
+    else:
+        data = read_yaml(resources.find(KIND, str(name), key=key), key=key)
+        base = data.pop("extends", None)
+    return data if base is None else merge(_node_data(base, key, depth + 1), data)
