@@ -7,7 +7,7 @@ import pytest
 
 import projector
 from projector.config import resources
-from projector.config.device import Device, load_device, load_network
+from projector.config.device import Device, load_device, load_network, load_transport
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
 
@@ -15,6 +15,7 @@ HARDWARE = resources.data_dir("hardware")
 DEVICES = resources.shipped("hardware")
 ALIASES = read_yaml(HARDWARE / "aliases.yaml")
 NETWORKS = read_yaml(HARDWARE / "networks.yaml")
+TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
 
@@ -156,8 +157,19 @@ def test_families_are_used():
 def test_network_loads_and_is_used(name):
     network = load_network(name)
     assert network.sources["nic_gbit_per_s"]
-    assert name in {load_device(stem).network for stem in DEVICES}
+    # A network is the usual one of a device, or is chosen by name.
+    assert network.transport or name in {load_device(stem).network for stem in DEVICES}
     data = dict(NETWORKS[name])
+    table = data.pop("sources")
+    assert not list(numbers(data))
+    assert set(sourced_keys(data)) == table.keys()
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_transport_loads_and_every_number_has_a_source(name):
+    transport = load_transport(name)
+    assert transport.sources.keys() == type(transport).model_fields.keys() - {"name", "sources"}
+    data = dict(TRANSPORTS[name])
     table = data.pop("sources")
     assert not list(numbers(data))
     assert set(sourced_keys(data)) == table.keys()

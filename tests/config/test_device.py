@@ -2,7 +2,8 @@
 
 import pytest
 
-from projector.config.device import Device, load_device, load_network, merge
+from projector.config.cluster import ClusterConfig
+from projector.config.device import Device, load_device, load_network, load_transport, merge
 from projector.errors import ConfigError
 
 
@@ -192,6 +193,30 @@ def test_network_by_name_and_by_mapping():
     own = load_network({"name": "own", "nic_gbit_per_s": 100})
     assert own.gpus_per_node == 8
     assert not own.sources
+
+
+def test_a_network_takes_from_its_transport_what_it_does_not_state():
+    transport = load_transport("efa_v2")
+    network = load_network("p5_efa")
+    assert (network.nics_per_node, network.nic_gbit_per_s) == (32, 100)
+    assert network.nic_latency_us == transport.nic_latency_us
+    assert "transport efa_v2" in network.sources["nic_latency_us"]
+    own = {"name": "own", "nic_gbit_per_s": 100, "transport": "efa_v2", "nic_latency_us": 3}
+    assert load_network(own).nic_latency_us == 3
+    assert load_network(own).nic_efficiency == transport.nic_efficiency
+    with pytest.raises(ConfigError, match="unknown transport 'efa'; known: efa_v1") as error:
+        load_network(own | {"transport": "efa"})
+    assert error.value.key == "cluster.network.transport"
+
+
+def test_another_transport_brings_its_own_numbers():
+    usual = ClusterConfig.parse({"device": "h100"}).network
+    transport = load_transport("tcpxo")
+    for network in ({"transport": "tcpxo"}, {"extends": "p5_efa", "transport": "tcpxo"}):
+        found = ClusterConfig.parse({"device": "h100", "network": network}).network
+        assert found.nic_latency_us == transport.nic_latency_us != usual.nic_latency_us
+    assert found.nics_per_node == 32
+    assert "tcpxo" in found.name
 
 
 def test_unknown_network_lists_the_known():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from projector.config.device import load_transport
 from projector.config.load import Variants, load_job, parse_override
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
@@ -49,6 +50,21 @@ def test_megatron_names_are_aliases():
     assert job.parallelism.tp == 2
     error = fails({**BASE, "parallelism": {"tensor_model_parallel_size": 2, "tp": 2}})
     assert "set twice" in error.message
+
+
+def test_a_transport_comes_before_the_fields_that_override_it():
+    overrides = {"cluster.network.nic_latency_us": 3.0, "cluster.network.transport": "efa_v2"}
+    transport = load_transport("efa_v2")
+    base = load_job(BASE)
+    for job in (
+        load_job(BASE, overrides),
+        load_job(base, overrides),
+        Variants(base).job(overrides),
+    ):
+        network = job.cluster.network
+        assert (network.transport, network.nic_latency_us) == ("efa_v2", 3.0)
+        assert network.nic_efficiency == transport.nic_efficiency
+        assert network.nics_per_node == base.cluster.network.nics_per_node
 
 
 def test_overrides_meet_aliases_in_either_spelling():

@@ -13,7 +13,13 @@ from pydantic import (
 )
 
 from projector.config._base import Config, Count, CountOrNone
-from projector.config.device import Device, Network, load_device, load_network
+from projector.config.device import (
+    Device,
+    Network,
+    load_device,
+    load_network,
+    without_transport,
+)
 from projector.errors import ConfigError
 
 
@@ -151,6 +157,10 @@ class ClusterConfig(Config):
                 exclude={"sources"}
             )
             stated = {key: value for key, value in network.items() if key != "extends"}
+            if stated.get("transport", base["transport"]) != base["transport"]:
+                # Another transport brings its own numbers along.
+                base = without_transport(base)
+                base["name"] = f"{base['name']}; {stated['transport']}"
             network = load_network({**base, **stated}, key="network")
         elif not isinstance(network, Network):
             network = load_network(network or usual, key="network")

@@ -327,6 +327,22 @@ class Device(Sourced):
         return computed if abs(stated / computed - 1.0) > STALE_PEAK else max(stated, computed)
 
 
+class Transport(Sourced):
+    """How a kind of adapter, with the plug-in that drives it, carries collectives."""
+
+    name: str
+    """Name shown in reports."""
+
+    nic_efficiency: float = Field(gt=0, le=1)
+    """Share of the adapter rate that large messages reach."""
+
+    nic_latency_us: NotNegative
+    """One hop of a collective between nodes."""
+
+    collective_start_us: NotNegative
+    """Fixed cost that any collective between nodes adds."""
+
+
 class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
 
@@ -336,6 +352,10 @@ class Network(Sourced):
     node: str | None = None
     """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
     joined alike; rings are then searched in its graph. None: a switch or a full mesh."""
+
+    transport: str = ""
+    """Transport (``hardware/transports.yaml``) that gives each of its fields which the network does
+    not state; empty where the network states its own."""
 
     gpus_per_node: Count = 8
     """Devices of one host."""
@@ -458,18 +478,63 @@ def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
-    """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping."""
+    """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
+
+    A network with a transport takes from it what it does not state.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name of a network or transport, or an invalid field.
+    """
     if isinstance(name, Mapping):
-        return Network.parse(name, path=key)
-    table = _table(resources.data_dir("hardware") / "networks.yaml")
-    named: Any = name
-    if not isinstance(named, str) or named not in table:
-        msg = f"{key}: unknown network {name!r}; known: {', '.join(sorted(table))}"
-        raise ConfigError(msg, key=key, value=name, allowed=sorted(table))
-    return Network.parse({"name": name, **table[name]}, path=key)
+        return Network.parse(_with_transport(name, key), path=key)
+    data = {"name": name, **_named("networks", "network", name, key)}
+    return Network.parse(_with_transport(data, key), path=key)
 
 
-@lru_cache(maxsize=2)
+def load_transport(name: str, *, key: str = "cluster.network.transport") -> Transport:
+    """Return a transport by the name it has in ``hardware/transports.yaml``.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name.
+    """
+    return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
+
+
+def without_transport(network: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a network that no transport gives."""
+    given = Transport.model_fields.keys() - {"name", "sources"}
+    return {field: value for field, value in network.items() if field not in given}
+
+
+def _with_transport(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a network's data over the fields of its transport, with their sources."""
+    name = data.get("transport") or ""
+    if name == "":
+        return dict(data)
+    transport = load_transport(name, key=f"{key}.transport")
+    fields = transport.model_dump(exclude={"name", "sources"})
+    given = {
+        field: {"value": value, "source": f"transport {name}: {transport.sources[field]}"}
+        for field, value in fields.items()
+    }
+    return {**given, **data}
+
+
+def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:
+    """Return an entry of a table of ``hardware/``."""
+    entries = _table(resources.data_dir("hardware") / f"{table}.yaml")
+    if not isinstance(name, str) or name not in entries:
+        msg = f"{key}: unknown {what} {name!r}; known: {', '.join(sorted(entries))}"
+        raise ConfigError(msg, key=key, value=name, allowed=sorted(entries))
+    entry: Mapping[str, Any] = entries[name]
+    return entry
+
+
+@lru_cache(maxsize=4)
 def _table(path: Path) -> Mapping[str, Any]:
     """Read a table once: every variant of a job that changes its network asks for it."""
     return read_yaml(path, key=path.name)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_network
+from projector.config.device import load_network, without_transport
 from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.model_file import load_model, model_data, read_json
@@ -50,7 +50,7 @@ def load_job(
         data, notes, origins = dict(source), (), {}
     else:
         data, notes, origins = _read_file(Path(source))
-    for key, value in overrides.items():
+    for key, value in _in_turn(overrides):
         _override(data, str(key), value)
         origins.pop(str(key), None)
     return Job.parse({**data, "notes": notes, "origins": origins})
@@ -110,7 +110,7 @@ class Variants:
         data: dict[str, Any] = {name: copy.copy(self._data.get(name))}
         if name == "cluster":
             data[name] = _cluster_data(self._base, data[name], overrides)
-        for dotted, value in overrides.items():
+        for dotted, value in _in_turn(overrides):
             _override(data, dotted, value)
         if name == "model":
             return load_model(data[name], key=name)
@@ -209,6 +209,22 @@ def _cluster_data(job: Job, stated: dict[str, Any], overrides: Mapping[str, Any]
     return data
 
 
+def _in_turn(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return overrides so that fields of a network follow what gives it all of them."""
+
+    def place(item: tuple[str, Any]) -> int:
+        parts = _native_names(str(item[0]))
+        if parts[:2] != _NETWORK or len(parts) == 2:
+            return 0
+        return 1 if parts == _TRANSPORT else 2
+
+    return sorted(overrides.items(), key=place)
+
+
+_NETWORK = ("cluster", "network")
+_TRANSPORT = (*_NETWORK, "transport")
+
+
 def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one dotted field, expanding what is given by name."""
     parts = _native_names(dotted)
@@ -221,6 +237,9 @@ def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(msg, key=dotted, value=value)
         aliases = _ALIASES.get(path, {})
         node[part] = {aliases.get(str(name), name): field for name, field in child.items()}
+        if tuple(parts) == _TRANSPORT and path == "cluster.network":
+            # It brings its own numbers along.
+            node[part] = without_transport(node[part])
         node = node[part]
     node[parts[-1]] = value
 

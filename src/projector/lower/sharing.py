@@ -103,6 +103,7 @@ CLUSTER = Sharing(
         "software.step_overhead_ms": "added to the step of each job",
         "network.name": _SHOWN,
         "network.sources": _SHOWN,
+        "network.transport": _SHOWN,
         "network.nic_p2p_efficiency": _TIERS,
         "network.exchange_peer_us": _TIERS,
         "network.rail_optimised": _TIERS,

@@ -1,8 +1,8 @@
 """Rows that time a collective operation, or dispatch and combine of a mixture of experts.
 
 Bandwidths are turned into times by the conventions of nccl-tests: the bus bandwidth is the bytes
-of the whole buffer over the time, times the share that must cross a link. Ranks of a row fill the
-scale-up domains of the device's usual network. Times are in microseconds.
+of the whole buffer over the time, times the share that must cross a link. Ranks of a row lie evenly
+in as few scale-up domains as hold them. Times are in microseconds.
 """
 
 import re
@@ -14,6 +14,7 @@ import numpy as np
 
 from projector.arrays import Floats, Records
 from projector.config.cluster import ClusterConfig
+from projector.config.device import load_device, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.hardware import domain_gpus, fabric_record
@@ -39,8 +40,12 @@ from projector.validate.kind import (
 )
 from projector.validate.measured import BYTES_PER_S, SECONDS, plausible, positive, unit_of
 from projector.validate.names import device_of
+from projector.validate.networks import stated_network
 
 MAX_RANKS = 1 << 20
+MAX_NODE_GPUS = 16
+"""Devices of the largest node."""
+
 _OPERATIONS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -60,6 +65,11 @@ class _Links(NamedTuple):
     """Adapters of a node and their rate [Gbit/s] where the row names them."""
     algorithm: str
     """The only one that the run was allowed; empty where the library chose."""
+    network: tuple[str, str]
+    """What names the network in a cluster (``extends`` or ``transport``), and its name; empty for
+    the usual one of the device."""
+    node_gpus: int
+    """Devices of a node that holds more than the usual one; 0 where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +149,12 @@ def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
 
 
 def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
-    links = _Links(device_of(row.get("gpu") or ""), _adapters(row), forced_algorithm(row))
+    links = _links(row)
     if links not in clusters:
         clusters[links] = _cluster(links)
     cluster = clusters[links]
     nodes = _count(row, "n_nodes", 1)
-    rules = []
+    rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
     per_node = cluster.network.gpus_per_node
     ranks = _count(row, "n_gpus", nodes * per_node)
     if not (row.get("n_gpus") or "").strip():
@@ -152,7 +162,7 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     domain = domain_gpus(cluster)
     # A domain larger than a node holds all its ranks; else each node is a domain.
     held = ranks if domain > per_node else -(-ranks // nodes)
-    local = max(1, min(held, domain, ranks))
+    local = -(-held // -(-held // domain))
     if not is_exchange(row):
         operation, size = _operation(row), positive(row, "message_bytes")
         measured_s = plausible(_collective_s(row, operation, size, ranks))
@@ -170,6 +180,16 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     return _Case(links, ranks, local, routing, None, measured_s / MICROSECOND, "; ".join(rules))
 
 
+def _links(row: Row) -> _Links:
+    device, adapters = device_of(row.get("gpu") or ""), _adapters(row)
+    usual = load_network(load_device(device).network)
+    network = stated_network(row, adapters[1] if adapters else usual.nic_gbit_per_s)
+    ranks = integer(row, "n_gpus") or 0
+    one_node = (integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
+    held = min(ranks, MAX_NODE_GPUS) if one_node else 0
+    return _Links(device, adapters, forced_algorithm(row), network, held)
+
+
 def _adapters(row: Row) -> tuple[int, float] | None:
     """Return number and rate [Gbit/s] of a system's adapters: ``8x200Gb`` or ``8x50GB/s``."""
     match = re.search(r"\b(\d+)x(?:(\d+)x)?(\d+) ?(Gb|G|GB/s)\b", row.get("system") or "")
@@ -180,11 +200,14 @@ def _adapters(row: Row) -> tuple[int, float] | None:
 
 
 def _cluster(links: _Links) -> ClusterConfig:
-    data: dict[str, object] = {"device": links.device}
+    network: dict[str, object] = {}
+    if links.network[1]:
+        network[links.network[0]] = links.network[1]
     if links.adapters:
-        nics, gbit_per_s = links.adapters
-        data["network"] = {"nics_per_node": nics, "nic_gbit_per_s": gbit_per_s}
-    return ClusterConfig.parse(data, path="cluster")
+        network["nics_per_node"], network["nic_gbit_per_s"] = links.adapters
+    if links.node_gpus:
+        network["gpus_per_node"] = network["scale_up_gpus"] = links.node_gpus
+    return ClusterConfig.parse({"device": links.device, "network": network or None}, path="cluster")
 
 
 def _operation(row: Row) -> str:
