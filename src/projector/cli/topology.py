@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import plain_envelope, print_json, print_report
+from projector.cli.output import plain_envelope, print_json, print_report, say
 
 _NODE = click.argument("node", metavar="NODE")
 _ROUTE = click.option(
@@ -168,3 +168,30 @@ def transfer(
         print_json({**plain_envelope(), **shown})
         return
     print_report(sharing_report(shown) if len(targets) > 1 else transfer_report(shown))
+
+
+@command.command("plot")
+@_NODE
+@click.option(
+    "--out",
+    metavar="FIGURE.png|.svg|.pdf",
+    help="Figure to write; NODE.png in the working folder when left out.",
+)
+@output_options
+def plot(node: str, out: str | None, *, as_json: bool, quiet: bool) -> None:
+    """Draw a node: devices by package, links by tier, host memory, adapters."""
+    from pathlib import Path
+
+    from projector.report.figures.figure import check_figure
+    from projector.topology.build import load_topology
+
+    target = out or f"{Path(node).stem}.png"
+    check_figure(target)
+    topology = load_topology(node)
+    from projector.report.figures.topology import write_node_figure
+
+    write_node_figure(topology, target)
+    if as_json:
+        print_json({**plain_envelope(), "node": topology.node.name, "figure": target})
+    elif not quiet:
+        say(f"wrote {target}")
