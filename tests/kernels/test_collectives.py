@@ -54,6 +54,14 @@ SWITCH = {
     "domain_gpus": 8,
     "self_copy_share": 0.0,
     "algorithms": ANY_ALGORITHM,
+    "nic_p2p_bytes_per_s": 0.0,
+    "exchange_peer_s": 0.0,
+    "pod_oversubscription": 1.0,
+    "zone_oversubscription": 1.0,
+    "spine_latency_s": 0.0,
+    "core_latency_s": 0.0,
+    "plain_tree": 0,
+    "forwards": 1,
     "local_ring_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
     "local_pair_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
 }
@@ -65,7 +73,16 @@ BANDWIDTHS = (
     "in_network_bytes_per_s",
     "nic_bytes_per_s",
 )
-LATENCIES = ("scale_up_latency_s", "start_s", "simple_start_s", "nic_latency_s", "network_start_s")
+LATENCIES = (
+    "scale_up_latency_s",
+    "start_s",
+    "simple_start_s",
+    "nic_latency_s",
+    "network_start_s",
+    "exchange_peer_s",
+    "spine_latency_s",
+    "core_latency_s",
+)
 
 rates = st.floats(1e9, 2e12)
 latencies = st.floats(0.0, 1e-4)
@@ -87,6 +104,14 @@ fabric_dicts = st.fixed_dictionaries(
         "nic_bytes_per_s": rates,
         "nic_latency_s": latencies,
         "network_start_s": latencies,
+        "nic_p2p_bytes_per_s": st.one_of(st.just(0.0), rates),
+        "exchange_peer_s": latencies,
+        "pod_oversubscription": st.sampled_from([0.0, 1.0, 1.5, 7.0]),
+        "zone_oversubscription": st.sampled_from([0.0, 1.0, 4.0]),
+        "spine_latency_s": latencies,
+        "core_latency_s": latencies,
+        "plain_tree": st.integers(0, 1),
+        "forwards": st.integers(0, 1),
         "domain_gpus": st.just(72),
         "self_copy_share": st.sampled_from([0.0, 0.4]),
         "algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
@@ -129,6 +154,7 @@ def run(rows, fabrics):
         np.array(size, np.float64),
         np.array(n),
         np.array(local),
+        np.zeros(len(rows), np.int64),
         np.array(fabric),
         fabrics,
         time_s,
@@ -312,7 +338,7 @@ def test_all_to_all_across_nodes_is_bound_by_the_adapter():
     fabric = SWITCH | dict.fromkeys(LATENCIES, 0.0)
     time_s = time_of(ALL_TO_ALL, 1e9, 64, 8, fabric)
     assert time_s == pytest.approx(1e9 * 56 / 64 / 47e9, rel=1e-12)
-    fast = fabric | {"nic_bytes_per_s": 47e13}
+    fast = fabric | {"nic_bytes_per_s": 47e13, "forwards": 0}
     time_s = time_of(ALL_TO_ALL, 1e9, 64, 8, fast, "pairwise")
     assert time_s == pytest.approx(1e9 * 7 / 64 / (450e9 * 0.81), rel=1e-12)
 
@@ -497,7 +523,8 @@ def test_codes_follow_names():
 @pytest.mark.parametrize("op", range(len(OPERATIONS)))
 @pytest.mark.parametrize("code", [-1, IN_NETWORK, len(ALGORITHMS), 99])
 def test_an_algorithm_without_a_term_takes_for_ever(op, code):
-    group = collective_algorithms.Group(8, 4, 2, 1e11, 1e11, 1e10, 1e-6, 1e-5)
+    far = (1e-5, 1e-5, 1e10, 1e10, 1e-10, 0.0, 0.0)
+    group = collective_algorithms.Group(8, 4, 2, 1e11, 1e11, 1e10, 1e-6, 1e-5, 4, *far)
     for seconds in (algorithm_seconds, getattr(algorithm_seconds, "py_func", algorithm_seconds)):
         assert seconds(code, op, 1e6, group) == math.inf
 
@@ -529,7 +556,8 @@ def test_kernels_and_python_agree_without_jit():
         ),
     )
     python = getattr(collective_times, "py_func", collective_times)
-    assert collective_times(op, size, n, local, fabric, fabrics, *compiled) == 0
-    assert python(op, size, n, local, fabric, fabrics, *interpreted) == 0
+    span = np.zeros(200, np.int64)
+    assert collective_times(op, size, n, local, span, fabric, fabrics, *compiled) == 0
+    assert python(op, size, n, local, span, fabric, fabrics, *interpreted) == 0
     for a, b in zip(compiled, interpreted, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -35,6 +35,18 @@ from projector.schedule.registry import SCHEDULES
 _STEP = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 2048}
 _NODES = {"device": "h100", "nodes": 4}
 
+_TIERS = {
+    "scale_up_gpus": 2,
+    "forwards_in_node": False,
+    "pod_nodes": 1,
+    "pod_oversubscription": 6.0,
+    "spine_latency_us": 2.0,
+    "core_pods": 2,
+    "core_oversubscription": 12.0,
+    "core_latency_us": 3.0,
+}
+"""Pairs of devices share a fast link, and each node and each two nodes a switch."""
+
 BASES: dict[str, dict[str, Any]] = {
     "dense": {
         "model": "llama3.2_1b",
@@ -55,7 +67,7 @@ BASES: dict[str, dict[str, Any]] = {
             "recompute": {"granularity": "full", "num_layers": 2},
             "cross_entropy_fusion": False,
         },
-        "cluster": {**_NODES, "device": "mi300x"},
+        "cluster": {**_NODES, "device": "mi300x", "network": {"scale_up_gpus": 24}},
     },
     "experts": {
         "model": {"extends": "gpt_oss_20b", "num_layers": 16, "tied_embeddings": True},
@@ -75,9 +87,9 @@ BASES: dict[str, dict[str, Any]] = {
     },
     "fsdp": {
         "model": "llama3.2_3b",
-        "parallelism": {"fsdp": 2},
+        "parallelism": {"fsdp": 2, "cp": 4, "cp_comm_type": "a2a"},
         "training": {**_STEP, "recompute": "full", "global_batch_size": 128},
-        "cluster": {**_NODES, "software": {"launch_us": 40.0}},
+        "cluster": {**_NODES, "software": {"launch_us": 40.0}, "network": _TIERS},
     },
     "planned": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},
@@ -126,6 +138,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "parallelism.pipeline_model_parallel_layout": _layouts,
     "parallelism.decoder_first_pipeline_num_layers": _end_layers,
     "parallelism.decoder_last_pipeline_num_layers": _end_layers,
+    "parallelism.rank_order": lambda _: ["tp-cp-ep-pp-dp", "pp-dp-cp-ep-tp"],
     "training.recompute.modules": lambda _: [(name,) for name in RECOMPUTE_MODULES],
     "training.recompute.layers": lambda _: [(0,), (0, 1)],
     "training.schedule": lambda _: [name for name, e in SCHEDULES.items() if not e.on_request],

@@ -363,6 +363,10 @@ class Network(Sourced):
     scale_up_gpus: Count = 8
     """Devices of one scale-up domain (8 in an HGX node, 72 in an NVL72 rack)."""
 
+    scale_up_segment_gpus: CountOrNone = 0
+    """Devices of a scale-up domain that a job takes if one domain is too small for it; 0 means as
+    many nodes as are a power of two (64 devices of an NVL72 rack), all where a domain is a node."""
+
     nics_per_node: Count = 8
     """Network adapters of one host."""
 
@@ -389,6 +393,10 @@ class Network(Sourced):
     """Whether adapter i of every node of a pod hangs on one leaf switch (rail i). Otherwise all
     adapters of a node hang on one leaf, and other nodes are beyond a spine switch."""
 
+    forwards_in_node: bool = True
+    """Whether an exchange first moves what goes to another rail to that rail within the node
+    (PXN of NCCL), instead of over a spine switch."""
+
     pod_nodes: CountOrNone = 0
     """Nodes of one pod, whose adapters reach each other at the full rate; 0 means all nodes."""
 
@@ -407,6 +415,20 @@ class Network(Sourced):
 
     core_latency_us: NotNegative = 0.0
     """What a hop between zones takes on top of one between pods."""
+
+    @model_validator(mode="after")
+    def _zones_have_pods(self) -> Self:
+        if self.core_pods and not self.pod_nodes:
+            msg = f"core_pods ({self.core_pods}) counts pods, but pod_nodes is 0: one pod is all"
+            raise ConfigError(msg, key="pod_nodes", value=0, allowed="the nodes of a pod")
+        if self.scale_up_segment_gpus > self.scale_up_gpus:
+            msg = (
+                f"scale_up_segment_gpus ({self.scale_up_segment_gpus}) exceeds scale_up_gpus "
+                f"({self.scale_up_gpus})"
+            )
+            key, value = "scale_up_segment_gpus", self.scale_up_segment_gpus
+            raise ConfigError(msg, key=key, value=value, allowed=f"<= {self.scale_up_gpus}")
+        return self
 
 
 def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.device") -> Device:

@@ -9,6 +9,9 @@ from projector.errors import ConfigError
 
 MAX_DEGREE = 1 << 20
 
+RANK_ORDER = "tp-cp-ep-dp-pp"
+"""Megatron's order of ranks, the fastest degree first."""
+
 
 class ParallelismConfig(Config):
     """Degrees of every parallel axis, what is sharded over them, and what overlaps."""
@@ -45,6 +48,17 @@ class ParallelismConfig(Config):
 
     fsdp_reshard_after_forward: bool = True
     """Whether FSDP frees gathered weights after the forward and gathers them again."""
+
+    rank_order: str = RANK_ORDER
+    """How ranks are numbered, the fastest degree first: decides which ranks share a node.
+    Megatron's ``use_tp_pp_dp_mapping`` is ``tp-cp-ep-pp-dp``."""
+
+    num_distributed_optimizer_instances: PositiveInt = Field(default=1, le=1 << 24)
+    """Copies of what ZeRO or FSDP shard (hybrid sharding): DP times CP ranks divided by it share
+    one, and its gradients are summed over the copies."""
+
+    sharding_group_size: PositiveInt | None = Field(default=None, le=1 << 24)
+    """The same by the ranks of a copy, out of DP times CP; none given means by their number."""
 
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = "p2p"
     """How context parallelism moves keys and values: a ring, one gather, or head exchange."""
@@ -101,6 +115,8 @@ class ParallelismConfig(Config):
         "expert_tensor_parallel_size": "etp",
         "data_parallel_size": "dp",
         "layout": "pipeline_model_parallel_layout",
+        "data_parallel_replicate_degree": "num_distributed_optimizer_instances",
+        "data_parallel_shard_degree": "sharding_group_size",
     }
 
     @field_validator("fsdp", mode="before")
@@ -116,6 +132,29 @@ class ParallelismConfig(Config):
             if value in ("1", "2")
             else value
         )
+
+    @field_validator("rank_order", mode="after")
+    @classmethod
+    def _order_is_whole(cls, value: str) -> str:
+        if sorted(value.split("-")) != sorted(RANK_ORDER.split("-")):
+            msg = f"rank_order {value!r} should hold each degree of {RANK_ORDER} once"
+            raise ConfigError(msg, value=value, allowed=f"an order of {RANK_ORDER}")
+        return value
+
+    @model_validator(mode="after")
+    def _copies_are_legal(self) -> Self:
+        copies, ranks = self.num_distributed_optimizer_instances, self.sharding_group_size
+        name = "sharding_group_size" if ranks else "num_distributed_optimizer_instances"
+        if ranks and copies > 1:
+            msg = (
+                f"sharding_group_size ({ranks}) and num_distributed_optimizer_instances "
+                f"({copies}) say the same: state one of them"
+            )
+            raise ConfigError(msg, key=name, value=ranks)
+        if (ranks or copies > 1) and self.sharding_stage == 0:
+            msg = f"{name} ({ranks or copies}) divides what ZeRO shards, but zero_stage is 0"
+            raise ConfigError(msg, key="zero_stage", value=0, allowed=[1, 2, 3])
+        return self
 
     @model_validator(mode="after")
     def _combination_is_legal(self) -> Self:

@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 from ._jit import helper
+from .spans import ceil_log2
 
 OPERATIONS = (
     "all_reduce",
@@ -61,17 +62,27 @@ class Group(NamedTuple):
     pair_bytes_per_s: float
     """What a member can send to one peer in the domain."""
     nic_bytes_per_s: float
+    """What a member sends through its adapter where a group passes each pod's border once, as
+    chains and trees do."""
     hop_s: float
     nic_hop_s: float
-
-
-@helper
-def ceil_log2(count: int) -> int:
-    """Return how often one doubles until there are ``count``."""
-    steps = 0
-    while (1 << steps) < count:
-        steps += 1
-    return steps
+    """The longest hop between domains."""
+    least: int
+    """Members in the emptiest domain."""
+    chain_far_s: float
+    """Hops between domains of a chain through all of them."""
+    tree_far_s: float
+    """The same from the root to a leaf of a tree."""
+    crossing_bytes_per_s: float
+    """What a member sends through its adapter where all of it leaves the pod."""
+    p2p_bytes_per_s: float
+    """The same from one rank to another."""
+    far_exchange_s: float
+    """Seconds for each byte of the buffer that an exchange spends between domains."""
+    forwarded_share: float
+    """Share of the buffer that an exchange first moves within the domain, to the right rail."""
+    peers_s: float
+    """What an exchange spends on its peers in other domains besides."""
 
 
 @helper
@@ -113,11 +124,11 @@ def _ring(op: int, size: float, group: Group) -> float:
     traffic = passes * share * size
     if domains == 1:
         return traffic / group.group_bytes_per_s + passes * (ranks - 1) * group.hop_s
-    # Each of the `local` rings leaves the domain through another member's adapter.
-    wire_s = traffic / local / group.nic_bytes_per_s
+    # Each ring leaves the domain through another member's adapter; the emptiest has fewest.
+    wire_s = traffic / group.least / group.nic_bytes_per_s
     if local > 1:
         wire_s = max(wire_s, traffic * ((local - 1) / local) / group.group_bytes_per_s)
-    hops_s = (ranks - domains) * group.hop_s + (domains - 1) * group.nic_hop_s
+    hops_s = (ranks - domains) * group.hop_s + group.chain_far_s
     return wire_s + passes * hops_s
 
 
@@ -131,11 +142,11 @@ def _tree(op: int, size: float, group: Group) -> float:
     # With two domains each is the root of one tree and the leaf of the other, so that it sends
     # the buffer once; an inner domain of a larger tree sends half up and half to two children.
     sent = size if domains == 2 else passes * size
-    wire_s = sent / local / group.nic_bytes_per_s
+    wire_s = sent / group.least / group.nic_bytes_per_s
     if local > 1:
         chain = passes * size * ((local - 1) / local)
         wire_s = max(wire_s, chain / group.group_bytes_per_s)
-    hops_s = (local - 1) * group.hop_s + ceil_log2(domains) * group.nic_hop_s
+    hops_s = (local - 1) * group.hop_s + group.tree_far_s
     return wire_s + passes * hops_s
 
 
@@ -157,11 +168,11 @@ def _halving_doubling(op: int, size: float, group: Group) -> float:
         if whole:
             return traffic / group.pair_bytes_per_s + passes * steps * group.hop_s
         return (traffic + 2.0 * size) / group.pair_bytes_per_s + (2 * steps + 2) * group.hop_s
-    if not whole or not _is_power_of_two(local):
+    if not whole or not _is_power_of_two(local) or group.least < local:
         return math.inf
     # The large exchanges stay in the domain.
     time_s = ((domains - 1) / domains) * size / local / group.nic_bytes_per_s
-    time_s += ceil_log2(domains) * group.nic_hop_s
+    time_s += group.tree_far_s
     if local > 1:
         time_s += ((local - 1) / local) * size / group.pair_bytes_per_s
         time_s += ceil_log2(local) * group.hop_s
@@ -185,7 +196,7 @@ def _bruck(op: int, size: float, group: Group) -> float:
     traffic = blocks / ranks * size
     if group.domains == 1:
         return traffic / group.pair_bytes_per_s + steps * group.hop_s
-    rate = group.nic_bytes_per_s
+    rate = group.crossing_bytes_per_s
     if group.local > 1:
         rate = min(rate, group.pair_bytes_per_s)
     return traffic / rate + steps * group.nic_hop_s
@@ -197,7 +208,7 @@ def _direct(op: int, size: float, group: Group) -> float:
     if op == SEND_RECV:
         if group.domains == 1:
             return size / group.pair_bytes_per_s + group.hop_s
-        return size / group.nic_bytes_per_s + group.nic_hop_s
+        return size / group.p2p_bytes_per_s + group.nic_hop_s
     if group.domains > 1:
         return math.inf
     ranks = group.ranks
@@ -217,15 +228,15 @@ def _hierarchical(op: int, size: float, group: Group) -> float:
     near_s = ((local - 1) / local) * size / group.group_bytes_per_s
     if _is_exchange(op):
         # Members first collect, for each local peer, all that goes to peers of its index.
-        far_s = ((domains - 1) / domains) * size / group.nic_bytes_per_s
+        far_s = group.far_exchange_s * size
         issue_s = (local - 1 + domains - 1) * group.hop_s
         return near_s + far_s + issue_s + group.nic_hop_s
     if _is_rooted(op):
         # A scatter in the root's domain, one chain per local rank, and a gather in every domain.
-        hops_s = group.hop_s + (local - 1) * group.hop_s + (domains - 1) * group.nic_hop_s
-        return 2.0 * near_s + size / local / group.nic_bytes_per_s + hops_s
-    far_s = ((domains - 1) / domains) * size / local / group.nic_bytes_per_s
-    hops_s = (local - 1) * group.hop_s + (domains - 1) * group.nic_hop_s
+        hops_s = group.hop_s + (local - 1) * group.hop_s + group.chain_far_s
+        return 2.0 * near_s + size / group.least / group.nic_bytes_per_s + hops_s
+    far_s = ((domains - 1) / domains) * size / group.least / group.nic_bytes_per_s
+    hops_s = (local - 1) * group.hop_s + group.chain_far_s
     return _passes(op) * (near_s + far_s + hops_s)
 
 
@@ -237,12 +248,13 @@ def _pairwise(op: int, size: float, group: Group) -> float:
     ranks, local = group.ranks, group.local
     time_s = 0.0
     if local > 1:
-        time_s = ((local - 1) / ranks) * size / group.group_bytes_per_s
+        near = ((local - 1) / ranks + group.forwarded_share) * size
+        time_s = near / group.group_bytes_per_s
     # Messages are issued one after the other and fly together.
     latency_s = (ranks - 1) * group.hop_s
     if group.domains > 1:
-        time_s = max(time_s, ((ranks - local) / ranks) * size / group.nic_bytes_per_s)
-        latency_s += group.nic_hop_s
+        time_s = max(time_s, group.far_exchange_s * size)
+        latency_s += group.nic_hop_s + group.peers_s
     return time_s + latency_s
 
 

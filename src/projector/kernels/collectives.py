@@ -33,6 +33,7 @@ from .collective_algorithms import (
     copies_own_block,
 )
 from .columns import broadcast_columns, raise_first_invalid
+from .spans import far_links, is_span, span_of
 
 ANY_ALGORITHM = 0
 """Value of ``algorithms`` that restricts nothing."""
@@ -63,6 +64,21 @@ FABRIC = np.dtype(
         # Share of a device of its node's adapters, already times their efficiency.
         ("nic_bytes_per_s", np.float64),
         ("nic_latency_s", np.float64),
+        # The same for messages between two ranks and for exchanges; 0 is as for the others.
+        ("nic_p2p_bytes_per_s", np.float64),
+        # What an exchange adds for each peer beyond the domain.
+        ("exchange_peer_s", np.float64),
+        # Rate of the adapters of a pod, or of a zone, over that of the links that leave it; up
+        # to 1, or 0, they are bound by nothing but the adapters.
+        ("pod_oversubscription", np.float64),
+        ("zone_oversubscription", np.float64),
+        # What a hop takes besides where it passes a spine switch, and a core switch.
+        ("spine_latency_s", np.float64),
+        ("core_latency_s", np.float64),
+        # 1: all nodes are beyond a spine switch. 0: adapters of one rail share a leaf switch.
+        ("plain_tree", np.int64),
+        # 1: an exchange moves what goes to another rail to that rail within the domain.
+        ("forwards", np.int64),
         # What a collective that leaves the domain adds to start_s.
         ("network_start_s", np.float64),
         # Devices of a scale-up domain.
@@ -110,18 +126,41 @@ def local_rates(record: Records, local: int) -> tuple[float, float]:
 
 
 @helper
-def _group(fabrics: Records, fabric: int, ranks: int, local: int) -> Group:
+def _group(fabrics: Records, fabric: int, ranks: int, local: int, code: int) -> Group:
     record = fabrics[fabric]
     group_bytes_per_s, pair_bytes_per_s = local_rates(record, local)
+    hop_s = float(record["scale_up_latency_s"])
+    if code == 0 and local == ranks:
+        return Group(
+            ranks, local, 1, group_bytes_per_s, pair_bytes_per_s,
+            0.0, hop_s, 0.0, local, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        )  # fmt: skip
+    span = span_of(code, ranks, local)
+    far = far_links(record, span, ranks, local)
+    far_peers = ranks - span.least
+    peers_s = far_peers * float(record["exchange_peer_s"])
+    on_rails = record["plain_tree"] == 0
+    forwards = on_rails and record["forwards"] == 1
+    if on_rails and not forwards and not span.strays and span.pod_domains == 0:
+        # What goes to another rail passes the spine, unlike a chain.
+        peers_s += float(record["spine_latency_s"])
     return Group(
         ranks,
         local,
-        -(-ranks // local),
+        span.domains,
         group_bytes_per_s,
         pair_bytes_per_s,
-        float(record["nic_bytes_per_s"]),
-        float(record["scale_up_latency_s"]),
-        float(record["nic_latency_s"]),
+        far.chain_bytes_per_s,
+        hop_s,
+        far.longest_hop_s,
+        span.least,
+        far.chain_s,
+        far.tree_s,
+        far.crossing_bytes_per_s,
+        far.p2p_bytes_per_s,
+        far.exchange_s,
+        far_peers / ranks * ((local - 1) / local) if forwards else 0.0,
+        peers_s,
     )
 
 
@@ -198,6 +237,7 @@ def collective_times(
     bytes_G: Floats,
     ranks_G: Ints,
     local_G: Ints,
+    span_G: Ints,
     fabric_G: Ints,
     fabrics: Records,
     time_s_G: Floats,
@@ -217,8 +257,10 @@ def collective_times(
     ranks_G : int64[G]
         Members n of the group.
     local_G : int64[G]
-        Most members that share a scale-up domain, 1 to n; the group spans ``ceil(n / local)``
-        domains.
+        Most members that share a scale-up domain, 1 to n.
+    span_G : int64[G]
+        How the group lies beyond that domain, from ``span_codes``; 0 is ``ceil(n / local)`` domains
+        of one pod, full but for the last.
     fabric_G : int64[G]
         Rows of ``fabrics``.
     fabrics : FABRIC[F]
@@ -237,19 +279,22 @@ def collective_times(
 
     Notes
     -----
-    No contention between collectives that run at once, and unequal domains are all taken to be
-    as full as the fullest, which is optimistic.
+    Groups of one kind run at once and share what leaves a pod; nothing else is shared. Within the
+    domains unequal ones are taken to be as full as the fullest, between them as empty as the
+    emptiest.
     """
     status = 0
     for g in range(op_G.shape[0]):
         op, size = int(op_G[g]), float(bytes_G[g])
         ranks, local, fabric = int(ranks_G[g]), int(local_G[g]), int(fabric_G[g])
+        span = int(span_G[g])
         time_s_G[g] = math.nan
         algorithm_G[g] = NO_ALGORITHM
         if (
             not 0 <= op < NUM_OPERATIONS
             or not 0.0 <= size < math.inf
             or not _is_valid_group(ranks, local, fabric, fabrics)
+            or not is_span(span, ranks, local)
             or (op == SEND_RECV and ranks > 2)
         ):
             status = 1
@@ -257,7 +302,7 @@ def collective_times(
         if ranks == 1 or size == 0.0:
             time_s_G[g] = 0.0
             continue
-        group = _group(fabrics, fabric, ranks, local)
+        group = _group(fabrics, fabric, ranks, local, span)
         if not _has_rates(group):
             status = 1
             continue
@@ -278,6 +323,7 @@ def collective_time_columns(
     local: ArrayLike,
     fabric_index: ArrayLike,
     fabrics: Records,
+    span: ArrayLike = 0,
 ) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, algorithm)`` of ``collective_times``; scalars broadcast.
 
@@ -286,14 +332,16 @@ def collective_time_columns(
     ValueError
         Where a row has no valid time, with the values of the first such row.
     """
-    op_G, bytes_G, ranks_G, local_G, fabric_G = broadcast_columns(
-        (op, buffer_bytes, ranks, local, fabric_index),
-        (np.int64, np.float64, np.int64, np.int64, np.int64),
+    op_G, bytes_G, ranks_G, local_G, span_G, fabric_G = broadcast_columns(
+        (op, buffer_bytes, ranks, local, span, fabric_index),
+        (np.int64, np.float64, np.int64, np.int64, np.int64, np.int64),
     )
     fabrics = np.require(fabrics, FABRIC, ["C", "W"])
     time_s_G = np.empty(op_G.shape[0])
     algorithm_G = np.empty(op_G.shape[0], np.int64)
-    if collective_times(op_G, bytes_G, ranks_G, local_G, fabric_G, fabrics, time_s_G, algorithm_G):
+    if collective_times(
+        op_G, bytes_G, ranks_G, local_G, span_G, fabric_G, fabrics, time_s_G, algorithm_G
+    ):
         raise_first_invalid(
             "collective",
             time_s_G,
@@ -301,6 +349,7 @@ def collective_time_columns(
             bytes=bytes_G,
             ranks=ranks_G,
             local=local_G,
+            span=span_G,
             fabric=fabric_G,
         )
     return time_s_G, algorithm_G

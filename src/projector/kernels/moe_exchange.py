@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from projector.arrays import Floats, Ints, Records
 
 from ._jit import helper, kernel
-from .collective_algorithms import ceil_log2
 from .collectives import FABRIC, local_rates
 from .columns import broadcast_columns, raise_first_invalid
+from .spans import ceil_log2
 
 
 @helper

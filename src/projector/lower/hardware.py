@@ -333,6 +333,29 @@ def domain_gpus(cluster: ClusterConfig) -> int:
     return network.scale_up_gpus
 
 
+def job_domain_gpus(cluster: ClusterConfig, gpus: int) -> int:
+    """Devices of one domain that a job on ``gpus`` devices takes.
+
+    A job that needs several domains takes equal parts of them, or its groups would straddle them:
+    SLURM's block topology gives segments of 16 nodes of the 18 of an NVL72 rack.
+    """
+    domain, network = domain_gpus(cluster), cluster.network
+    nodes = domain // cluster.gpus_per_node
+    if gpus <= domain or nodes <= 1:
+        return domain
+    if network.scale_up_segment_gpus:
+        return min(domain, network.scale_up_segment_gpus)
+    return cluster.gpus_per_node << (nodes.bit_length() - 1)
+
+
+def tier_gpus(cluster: ClusterConfig, gpus: int) -> tuple[int, int]:
+    """Devices of one pod and of one zone that a job takes, whole domains; 0 means all."""
+    network = cluster.network
+    pod_domains = network.pod_nodes * cluster.gpus_per_node // domain_gpus(cluster)
+    pod = max(1, pod_domains) * job_domain_gpus(cluster, gpus) if network.pod_nodes else 0
+    return pod, pod * network.core_pods
+
+
 def fabric_record(cluster: ClusterConfig) -> Records:
     """Convert the links of one cluster.
 
@@ -358,6 +381,16 @@ def fabric_record(cluster: ClusterConfig) -> Records:
         * network.nics_per_node
         / network.gpus_per_node
     )
+    if network.nic_p2p_efficiency is not None:
+        share = network.nic_p2p_efficiency / network.nic_efficiency
+        row["nic_p2p_bytes_per_s"] = row["nic_bytes_per_s"] * share
+    row["exchange_peer_s"] = network.exchange_peer_us * MICROSECOND
+    row["pod_oversubscription"] = network.pod_oversubscription
+    row["zone_oversubscription"] = network.core_oversubscription
+    row["spine_latency_s"] = network.spine_latency_us * MICROSECOND
+    row["core_latency_s"] = network.core_latency_us * MICROSECOND
+    row["plain_tree"] = not network.rail_optimised
+    row["forwards"] = network.forwards_in_node
     row["nic_latency_s"] = network.nic_latency_us * MICROSECOND
     row["network_start_s"] = network.collective_start_us * MICROSECOND
     row["domain_gpus"] = domain_gpus(cluster)

@@ -12,6 +12,7 @@ from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.placement import Blocks, Place, one_run, parts, place, strides, two_runs
 from projector.lower.sections import CP_TYPES
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
@@ -22,8 +23,8 @@ WIDE = {"fp32", "tf32", "fp16", "bf16"}
 class JobColumns:
     """Degrees and batch of each job, int64[jobs] each.
 
-    ``*_local`` counts the members of a group that share one scale-up domain, with Megatron's
-    rank order tp-cp-dp-pp for dense and etp-ep-edp-pp for expert parameters.
+    ``*_local`` counts the members of a group that share one scale-up domain, ``*_span`` says how
+    the group lies beyond it (see ``lower/placement.py``).
     """
 
     tp: Ints
@@ -38,18 +39,38 @@ class JobColumns:
     gpus: Ints
     domain: Ints
     """Devices of one scale-up domain."""
+    pod: Ints
+    """Devices of one pod; 0 is all."""
+    zone: Ints
+    """Devices of one zone; 0 is all."""
     micro_batch: Ints
     global_batch: Ints
     microbatches: Ints
     """Microbatches of one data-parallel rank in one step."""
     seq: Ints
     tp_local: Ints
+    tp_span: Ints
     cp_local: Ints
+    cp_span: Ints
     ep_local: Ints
+    ep_span: Ints
     etp_local: Ints
+    etp_span: Ints
+    copies: Ints
+    """Copies of what is sharded over data parallelism."""
     shard_local: Ints
-    """Local members of the group that shares dense gradients: dp * cp."""
+    """Of the group that shares one of them: dp * cp / copies."""
+    shard_span: Ints
     edp_local: Ints
+    edp_span: Ints
+    """The same of experts: edp / copies."""
+    copies_local: Ints
+    """Of one rank of every copy."""
+    copies_span: Ints
+    expert_copies_local: Ints
+    expert_copies_span: Ints
+    stage_stride: Ints
+    """Ranks from one pipeline stage to the next."""
     zero_stage: Ints
 
     def take(self, rows: Ints) -> "JobColumns":
@@ -62,10 +83,11 @@ def job_columns(batch: JobBatch) -> JobColumns:
     split, training, cluster = batch.parallelism, batch.training, batch.cluster
     tp, pp, cp, ep = split.tp, split.pp, split.cp, split.ep
     etp = np.where(batch.model.is_moe == 1, split.expert_tp, 1)
-    gpus, domain = cluster.gpus, cluster.domain
+    gpus = cluster.gpus
     dp = np.maximum(1, gpus // (tp * pp * cp))
     edp = np.maximum(1, gpus // (etp * ep * pp))
     micro_batch, global_batch = training.micro_batch, training.global_batch
+    places = _places(batch, dp, edp, etp)
     return JobColumns(
         tp=tp,
         pp=pp,
@@ -76,18 +98,74 @@ def job_columns(batch: JobBatch) -> JobColumns:
         dp=dp,
         edp=edp,
         gpus=gpus,
-        domain=domain,
+        domain=cluster.domain,
+        pod=cluster.pod,
+        zone=cluster.zone,
         micro_batch=micro_batch,
         global_batch=global_batch,
         microbatches=global_batch // (micro_batch * dp),
         seq=training.seq,
-        tp_local=local_members(tp, 1, domain),
-        cp_local=local_members(cp, tp, domain),
-        ep_local=local_members(ep, etp, domain),
-        etp_local=local_members(etp, 1, domain),
-        shard_local=local_members(dp * cp, tp, domain),
-        edp_local=local_members(edp, etp * ep, domain),
+        tp_local=places.tp.local,
+        tp_span=places.tp.span,
+        cp_local=places.cp.local,
+        cp_span=places.cp.span,
+        ep_local=places.ep.local,
+        ep_span=places.ep.span,
+        etp_local=places.etp.local,
+        etp_span=places.etp.span,
+        copies=places.copies,
+        shard_local=places.shard.local,
+        shard_span=places.shard.span,
+        edp_local=places.edp.local,
+        edp_span=places.edp.span,
+        copies_local=places.across.local,
+        copies_span=places.across.span,
+        expert_copies_local=places.expert_across.local,
+        expert_copies_span=places.expert_across.span,
+        stage_stride=places.stage_stride,
         zero_stage=split.zero_stage,
+    )
+
+
+class _Places(NamedTuple):
+    """Where the groups of jobs lie."""
+
+    tp: Place
+    cp: Place
+    ep: Place
+    etp: Place
+    shard: Place
+    edp: Place
+    across: Place
+    expert_across: Place
+    copies: Ints
+    stage_stride: Ints
+
+
+def _places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
+    split, cluster = batch.parallelism, batch.cluster
+    blocks = Blocks(cluster.domain, cluster.pod, cluster.zone, cluster.gpus)
+    one = np.ones_like(dp)
+    dense = {"tp": split.tp, "cp": split.cp, "ep": one, "dp": dp, "pp": split.pp}
+    expert = {"tp": etp, "cp": one, "ep": split.ep, "dp": edp, "pp": split.pp}
+    of_dense, of_expert = strides(split.order, dense), strides(split.order, expert)
+    ranks = dp * split.cp
+    stated = np.maximum(1, ranks // np.maximum(1, split.sharding_ranks))
+    copies = np.where(split.sharding_ranks > 0, stated, split.optimizer_copies)
+    shared = two_runs((dp, of_dense["dp"]), (split.cp, of_dense["cp"]))
+    shard, across = parts(shared, np.maximum(1, ranks // copies))
+    edp_shard, expert_across = parts(one_run(edp, of_expert["dp"]), np.maximum(1, edp // copies))
+    return _Places(
+        tp=place(one_run(split.tp, of_dense["tp"]), blocks),
+        cp=place(one_run(split.cp, of_dense["cp"]), blocks),
+        ep=place(one_run(split.ep, of_expert["ep"]), blocks),
+        etp=place(one_run(etp, of_expert["tp"]), blocks),
+        shard=place(shard, blocks),
+        edp=place(edp_shard, blocks),
+        across=place(across, blocks),
+        expert_across=place(expert_across, blocks),
+        copies=copies,
+        stage_stride=of_dense["pp"],
     )
 
 
@@ -333,6 +411,52 @@ def _positions_error(job: Job) -> ConfigError:
     return _error("training.seq_length", seq, text, f"at most {most}, or a larger table")
 
 
+def _stated_copies(batch: JobBatch, columns: JobColumns) -> Flags:
+    ranks, stated = columns.dp * columns.cp, batch.parallelism.sharding_ranks
+    uneven = (stated > 0) & (ranks % np.maximum(1, stated) != 0)
+    return np.asarray(uneven | (ranks % columns.copies != 0))
+
+
+def _stated_copies_error(job: Job) -> ConfigError:
+    split = job.parallelism
+    ranks = data_parallel(job) * split.cp
+    if split.sharding_group_size:
+        key, value = "sharding_group_size", split.sharding_group_size
+    else:
+        key = "num_distributed_optimizer_instances"
+        value = split.num_distributed_optimizer_instances
+    text = f"{value} does not divide the {ranks} ranks of dp * cp"
+    return _error(f"parallelism.{key}", value, text, divisors(ranks))
+
+
+def _expert_copies(batch: JobBatch, columns: JobColumns) -> Flags:
+    return np.asarray((batch.model.is_moe == 1) & (columns.edp % columns.copies != 0))
+
+
+def _expert_copies_error(job: Job) -> ConfigError:
+    split, gpus = job.parallelism, job.cluster.gpus
+    edp = gpus // (split.expert_tp * split.ep * split.pp)
+    copies = split.num_distributed_optimizer_instances
+    if split.sharding_group_size:
+        copies = data_parallel(job) * split.cp // split.sharding_group_size
+    text = f"{copies} copies of sharded states do not divide the {edp} copies of each expert"
+    return _error("parallelism.num_distributed_optimizer_instances", copies, text, divisors(edp))
+
+
+def _expert_order(batch: JobBatch, columns: JobColumns) -> Flags:
+    inner = (batch.parallelism.pp_is_last == 0) & (columns.pp > 1)
+    return np.asarray((batch.model.is_moe == 1) & inner & (columns.dp != columns.edp))
+
+
+def _expert_order_error(job: Job) -> ConfigError:
+    order = job.parallelism.rank_order
+    text = (
+        f"{order} does not end with pp, so that experts need as many copies (etp * ep) as dense "
+        "layers (tp * cp), as in Megatron"
+    )
+    return _error("parallelism.rank_order", order, text, "an order that ends with pp")
+
+
 def _batch(batch: JobBatch, columns: JobColumns) -> Flags:
     del batch
     return np.asarray(columns.global_batch % (columns.micro_batch * columns.dp) != 0)
@@ -418,6 +542,9 @@ RULES: tuple[Rule, ...] = (
     Rule(_split_sequence, _split_sequence_error),
     Rule(_exchanged_heads, _exchanged_heads_error),
     Rule(_positions, _positions_error),
+    Rule(_stated_copies, _stated_copies_error),
+    Rule(_expert_copies, _expert_copies_error),
+    Rule(_expert_order, _expert_order_error),
     Rule(_batch, _batch_error),
     Rule(_precision, _precision_error),
     Rule(_attention, _attention_error),

@@ -7,7 +7,8 @@ from projector.config.training import RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower import sharing
 from projector.lower.columns import Declare, SectionColumns
-from projector.lower.hardware import domain_gpus, native_type
+from projector.lower.hardware import job_domain_gpus, native_type, tier_gpus
+from projector.lower.placement import ORDERS
 from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
 from projector.units import GB, GIB, MICROSECOND, MILLISECOND
 
@@ -198,6 +199,14 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     ep_overlap = _split.ints(
         lambda p: p.overlap_moe_expert_parallel_comm, "flag", "Expert exchanges hide."
     )
+    order = _split.ints(lambda p: ORDERS.index(p.rank_order), "code", "Of `ORDERS`.")
+    pp_is_last = _split.ints(lambda p: p.rank_order.endswith("pp"), "flag", "Pipelines are apart.")
+    optimizer_copies = _split.ints(
+        lambda p: p.num_distributed_optimizer_instances, "copies", "Of what is sharded."
+    )
+    sharding_ranks = _split.ints(
+        lambda p: p.sharding_group_size or 0, "ranks", "That share a copy; 0 is not stated."
+    )
     zero_stage = _split.ints(lambda p: p.sharding_stage, "stage", "ZeRO; FSDP is 3.")
     regathers = _split.ints(
         lambda p: not p.fsdp or p.fsdp_reshard_after_forward, "flag", "Gathers in the backward."
@@ -319,7 +328,15 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
 
     gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
     nodes = _cluster.ints(lambda c: c.nodes, "hosts", "Of the whole cluster.")
-    domain = _cluster.ints(domain_gpus, "devices", "Of one scale-up domain.")
+    domain = _cluster.ints(
+        lambda c: job_domain_gpus(c, c.gpus), "devices", "Of one scale-up domain that a job takes."
+    )
+    pod = _cluster.ints(
+        lambda c: tier_gpus(c, c.gpus)[0], "devices", "Of one pod that a job takes; 0 is all."
+    )
+    zone = _cluster.ints(
+        lambda c: tier_gpus(c, c.gpus)[1], "devices", "Of one zone that a job takes; 0 is all."
+    )
     native_mask = _cluster.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
     native_bf16 = _cluster.ints(lambda c: _native_code(c, "bf16"), "code", "What runs for BF16.")
     native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")

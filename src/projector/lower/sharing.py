@@ -26,7 +26,7 @@ _SENDS = "ranks of a pipeline meet in the replay, which follows the costs of its
 _ORDER = "decides the order, which is found for each job"
 _USABLE = "usable memory is a column of its own, compared where an order is planned for it"
 _SHOWN = "shown in reports alone"
-_TIERS = "no collective looks at it yet"
+_PLACES = "where groups of a layer lie is compared beside it"
 
 
 class Sharing(NamedTuple):
@@ -67,6 +67,9 @@ PARALLELISM = Sharing(
         "overlap_grad_reduce": _REDUCES,
         "ddp_bucket_size": _REDUCES,
         "overlap_p2p_comm": _SENDS,
+        "rank_order": _PLACES,
+        "num_distributed_optimizer_instances": _GATHERS,
+        "sharding_group_size": _GATHERS,
     },
     job={
         "dp": "checked against the cluster, which decides it",
@@ -104,15 +107,6 @@ CLUSTER = Sharing(
         "network.name": _SHOWN,
         "network.sources": _SHOWN,
         "network.transport": _SHOWN,
-        "network.nic_p2p_efficiency": _TIERS,
-        "network.exchange_peer_us": _TIERS,
-        "network.rail_optimised": _TIERS,
-        "network.pod_nodes": _TIERS,
-        "network.pod_oversubscription": _TIERS,
-        "network.spine_latency_us": _TIERS,
-        "network.core_pods": _TIERS,
-        "network.core_oversubscription": _TIERS,
-        "network.core_latency_us": _TIERS,
     },
     as_object=("device",),
 )

@@ -15,7 +15,7 @@ from projector.arrays import Array, Flags, Ints, Records
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import JobColumns, local_members
+from projector.lower.jobs import JobColumns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
     LOAD_ONE,
@@ -216,13 +216,12 @@ class WorkloadColumns:
     etp = _experts(lambda p: p.jobs.etp, "ranks", "Tensor parallelism of experts.")
     tp_local = _shared(lambda p: p.jobs.tp_local, "ranks", "Of TP in one scale-up domain.")
     cp_local = _shared(lambda p: p.jobs.cp_local, "ranks", "Of CP in one.")
-    ep_local = _experts(
-        lambda p: local_members(p.jobs.ep, p.jobs.etp, p.jobs.domain), "ranks", "Of EP in one."
-    )
-    etp_local = _experts(
-        lambda p: local_members(p.jobs.etp, 1, p.jobs.domain), "ranks", "Of the experts' TP in one."
-    )
-    domain = _shared(lambda p: p.jobs.domain, "devices", "Of one scale-up domain.")
+    ep_local = _experts(lambda p: p.jobs.ep_local, "ranks", "Of EP in one.")
+    etp_local = _experts(lambda p: p.jobs.etp_local, "ranks", "Of the experts' TP in one.")
+    tp_span = _shared(lambda p: p.jobs.tp_span, "code", "How TP lies beyond it.")
+    cp_span = _shared(lambda p: p.jobs.cp_span, "code", "The same of CP.")
+    ep_span = _experts(lambda p: p.jobs.ep_span, "code", "The same of EP.")
+    etp_span = _experts(lambda p: p.jobs.etp_span, "code", "The same of the experts' TP.")
     sequence_parallel = _shared(
         lambda p: p.split.splits_sequence, "flag", "Norms and residuals are divided over TP."
     )

@@ -214,6 +214,12 @@ def build_workloads(
         batch.parallelism.pipeline_key,
         batch.training.pipeline_key,
         batch.cluster.pipeline_key,
+        # They depend on the number of devices, which is none of the keys.
+        *(
+            getattr(columns, f"{group}_{name}")
+            for group in ("tp", "cp", "ep", "etp")
+            for name in ("local", "span")
+        ),
     )
     device, fabric = _machines_of(batch.take(first), machines)
     layout = layouts.of_job[first]

@@ -11,6 +11,7 @@ from projector.kernels.collective_algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
+from projector.kernels.spans import pair_codes
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -386,6 +387,7 @@ def _emit_context_traffic(
         operation=SEND_RECV,
         ranks=2,
         local=np.where(shapes.cp_local == shapes.cp, 2, 1),
+        span=pair_codes(shapes.cp_span),
         repeats=shapes.cp - 1.0,
         exposed_share=0.0,
         partner_share=1.0 - 1.0 / shapes.cp,
@@ -396,7 +398,12 @@ def _emit_context_traffic(
     ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=shard_bytes)
     ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * shard_bytes)
     group = partial(
-        emit_collective, table, category=CP_COMM, ranks=shapes.cp, local=shapes.cp_local
+        emit_collective,
+        table,
+        category=CP_COMM,
+        ranks=shapes.cp,
+        local=shapes.cp_local,
+        span=shapes.cp_span,
     )
     gather = split[shapes.cp_type[split] == GATHER]
     gathers = partial(group, gather, num_bytes=shard_bytes * shapes.cp)

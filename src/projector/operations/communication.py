@@ -35,6 +35,7 @@ class Shares(TypedDict):
 class CollectiveRow(TypedDict, total=False):
     """What a collective may state besides its size and its group."""
 
+    span: IntValues
     segment: IntValues
     recompute_bit: IntValues
     repeats: FloatValues
@@ -152,6 +153,7 @@ def _emit_region(
                 num_bytes=num_bytes,
                 ranks=shapes.tp,
                 local=shapes.tp_local,
+                span=shapes.tp_span,
                 segment=segment,
                 **shares,
             )

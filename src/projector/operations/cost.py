@@ -112,7 +112,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
         rows = np.flatnonzero(table.kind == COLLECTIVE)
         time_s[rows], detail[rows] = collective_time_columns(
             table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
-            fabric[rows], workloads.fabrics,
+            fabric[rows], workloads.fabrics, table.span[rows],
         )  # fmt: skip
         rows = np.flatnonzero(table.kind == EXCHANGE)
         time_s[rows] = moe_exchange_time_column(

@@ -64,7 +64,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_collective(
         table, np.intersect1d(where, shapes.where(shapes.tp > 1)), "head.tp.all_reduce",
         phase=FORWARD, category=TP_COMM, operation=ALL_REDUCE, num_bytes=4.0 * shapes.tokens,
-        ranks=shapes.tp, local=shapes.tp_local, repeats=3.0,
+        ranks=shapes.tp, local=shapes.tp_local, span=shapes.tp_span, repeats=3.0,
     )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ def emit_sampling_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None
     emit_collective(
         table, where[shapes.tp[where] > 1], "head.tp.all_gather", phase=FORWARD, category=TP_COMM,
         operation=ALL_GATHER, num_bytes=2.0 * logits, ranks=shapes.tp, local=shapes.tp_local,
+        span=shapes.tp_span,
     )  # fmt: skip
     # Scale, softmax and pick, in FP32.
     emit_memory(

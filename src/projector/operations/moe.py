@@ -231,7 +231,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
             local_bytes=near_tokens * hidden * element * load,
             remote_bytes=far_tokens * hidden * element * load,
             bytes=(near_tokens + far_tokens) * hidden * element * load,
-            ranks=ep, local=local, segment=WHOLE_LAYER,
+            ranks=ep, local=local, span=shapes.ep_span, segment=WHOLE_LAYER,
             exposed_share=np.where(hides, 0.0, 1.0), partner_share=np.where(hides, 0.5, 0.0),
             recompute_bit=MOE_BIT if phase == FORWARD else 0,
         )  # fmt: skip
@@ -244,7 +244,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
             emit_collective(
                 table, gathered, label, phase=phase, category=EP_COMM, operation=operation,
-                num_bytes=everything, ranks=ep, local=local,
+                num_bytes=everything, ranks=ep, local=local, span=shapes.ep_span,
                 recompute_bit=MOE_BIT if phase == FORWARD else 0,
             )  # fmt: skip
 
@@ -261,6 +261,6 @@ def _emit_expert_tp(table: TableBuilder, shapes: Shapes, where: Ints, arriving: 
             emit_collective(
                 table, split, label, phase=phase, category=TP_COMM, operation=operation,
                 num_bytes=num_bytes, ranks=np.maximum(1, shapes.etp),
-                local=np.maximum(1, shapes.etp_local),
+                local=np.maximum(1, shapes.etp_local), span=shapes.etp_span,
                 recompute_bit=MOE_BIT if phase == FORWARD else 0,
             )  # fmt: skip

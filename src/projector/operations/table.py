@@ -80,6 +80,8 @@ class OperationTable:
     """Members of the group of a collective."""
     local: Ints = field(metadata=_default(1))
     """Those of them in one scale-up domain."""
+    span: Ints = field(metadata=_default(0))
+    """How the rest lies beyond it, a code of ``kernels.spans``."""
     segment: Ints = field(metadata=_default(0))
     """A collective may hide behind the compute of its segment; 0 is none."""
     recompute_bit: Ints = field(metadata=_default(0))
@@ -140,6 +142,7 @@ class OperationRow(TypedDict, total=False):
     operation: IntValues
     ranks: IntValues
     local: IntValues
+    span: IntValues
     segment: IntValues
     recompute_bit: IntValues
     expert: IntValues

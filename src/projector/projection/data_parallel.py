@@ -1,6 +1,7 @@
 """What data parallelism shards, sends and overlaps, for every run of layers of a replica."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,7 +61,8 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
 
     Dense parameters are reduced over DP * CP ranks, routed experts over the replicas of an
     expert, both over all directions of the pipeline. Layers share buckets: a layer's time is its
-    share of a bucket's.
+    share of a bucket's. Where what is sharded has several copies, a rank's shard of the gradients
+    is summed over them after the reduce-scatter (hybrid sharding).
     """
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
     # Layers of one kind are alike in all stages of a replica.
@@ -73,30 +75,35 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     names = ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")
     sums = {name: np.zeros(len(first)) for name in names}
     algorithms: dict[str, Ints] = {}
-    copies = replicas.directions
-    groups = (
-        (costs.dense_parameters[workload], columns.dp * columns.cp * copies, columns.shard_local),
-        (costs.expert_parameters[workload], columns.edp * copies, columns.edp_local),
-    )
-    for position, (parameters, ranks_of_replica, local_of_replica) in enumerate(groups):
+    groups = _groups(replicas)
+    for position, parameters in enumerate(
+        (costs.dense_parameters[workload], costs.expert_parameters[workload])
+    ):
         if position and not parameters.any():
             continue
-        ranks, local = ranks_of_replica[owner], local_of_replica[owner]
+        shard, across = (each.take(owner) for each in groups[position])
+        ranks = shard.ranks
         bucket = bucket_parameters(replicas.jobs.parallelism.bucket[owner], ranks)
         size = np.maximum(parameters, bucket)
         share = parameters / size
         gathers = (stage >= 1) & (ranks > 1)
         operation = np.where(stage >= 1, REDUCE_SCATTER, ALL_REDUCE)
         gather_s, gather_algorithm = collective_time_columns(
-            ALL_GATHER, size * weight_bytes * gathers, ranks, local, fabric, workloads.fabrics
-        )
+            ALL_GATHER, size * weight_bytes * gathers, ranks, shard.local, fabric,
+            workloads.fabrics, shard.span,
+        )  # fmt: skip
         reduce_s, reduce_algorithm = collective_time_columns(
-            operation, size * grad_bytes, ranks, local, fabric, workloads.fabrics
+            operation, size * grad_bytes, ranks, shard.local, fabric, workloads.fabrics, shard.span
         )
+        summed_s, _ = collective_time_columns(
+            ALL_REDUCE, size / ranks * grad_bytes, across.ranks, across.local, fabric,
+            workloads.fabrics, across.span,
+        )  # fmt: skip
+        reduce_s += summed_s
         sums["gather_s"] += gather_s * share
         sums["reduce_s"] += reduce_s * share
         sums["gather_bytes"] += parameters * weight_bytes * gathers
-        sums["reduce_bytes"] += parameters * grad_bytes * (ranks > 1)
+        sums["reduce_bytes"] += parameters * grad_bytes * (ranks * across.ranks > 1)
         if position == 0:
             algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
     return DataParallelCosts(
@@ -106,6 +113,38 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         reduce_bytes=sums["reduce_bytes"][of_run],
         gather_algorithm=algorithms["gather"][of_run],
         reduce_algorithm=algorithms["reduce"][of_run],
+    )
+
+
+class _Group(NamedTuple):
+    """Groups of data parallelism, int64[replicas] each."""
+
+    ranks: Ints
+    local: Ints
+    span: Ints
+
+    def take(self, rows: Ints) -> "_Group":
+        """Return some of the groups."""
+        return _Group(*(column[rows] for column in self))
+
+
+def _groups(replicas: Replicas) -> tuple[tuple[_Group, _Group], tuple[_Group, _Group]]:
+    """Return who shards, and who holds the same shard, of dense parameters and of experts.
+
+    Copies of the model that run in several directions share what their ranks shard.
+    """
+    columns, directions = replicas.columns, replicas.directions
+    ranks = columns.dp * columns.cp // columns.copies
+    expert_ranks = columns.edp // columns.copies
+    return (
+        (
+            _Group(ranks * directions, columns.shard_local, columns.shard_span),
+            _Group(columns.copies, columns.copies_local, columns.copies_span),
+        ),
+        (
+            _Group(expert_ranks * directions, columns.edp_local, columns.edp_span),
+            _Group(columns.copies, columns.expert_copies_local, columns.expert_copies_span),
+        ),
     )
 
 

@@ -56,8 +56,8 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     )
     dense -= replicas.joins_ends * copy[rank]
     # The copies of a model that runs in several directions share their gradients and shards.
-    dense_ranks = (columns.dp * columns.cp * replicas.directions)[rank]
-    expert_ranks = (columns.edp * replicas.directions)[rank]
+    dense_ranks = (columns.dp * columns.cp // columns.copies * replicas.directions)[rank]
+    expert_ranks = (columns.edp // columns.copies * replicas.directions)[rank]
     owned = dense / dense_ranks + experts / expert_ranks
     everything = dense + experts
     weight, gradient = training.weight_bytes[rank], training.gradient_bytes[rank]

@@ -14,6 +14,7 @@ from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
+from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
 from projector.projection.schedules import NAMES, Placements, Setting, place_replicas
@@ -172,25 +173,34 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     num_bytes = np.asarray(
         2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1), np.float64
     )
-    fabric = replicas.workloads.fabric[replicas.pipeline]
-    # From node to node and within one; a second copy of the model has stages of its own.
-    seconds = np.stack(
-        [
-            collective_time_columns(
-                SEND_RECV, num_bytes, 2, local, fabric, replicas.workloads.fabrics
-            )[0]
-            for local in (1, np.minimum(2, columns.domain))
-        ]
-    )
     placements = replicas.placements
     replica = np.repeat(np.arange(len(replicas)), np.diff(replicas.chunk_first))
+    # A second copy of the model has stages of its own.
     rank = placements.of_replicas(lambda placement: placement.rank_of)[:, None]
     other = placements.of_replicas(lambda placement: placement.neighbour)
-    width = (columns.gpus // columns.pp)[replica][:, None]
-    domain = columns.domain[replica][:, None]
-    near = rank * width // domain == other * width // domain
-    latency_s = np.where(near, seconds[1, replica][:, None], seconds[0, replica][:, None])
-    return PointToPoint(num_bytes, np.where(rank == other, 0.0, latency_s))
+    owner, rank = (np.broadcast_to(each, other.shape).ravel() for each in (replica[:, None], rank))
+    local, span = _pair_places(columns.take(owner), rank, other.ravel())
+    # Most messages of a pipeline are alike.
+    first, of_message = group_rows(owner, local, span)
+    fabric = replicas.workloads.fabric[replicas.pipeline]
+    seconds, _ = collective_time_columns(
+        SEND_RECV, num_bytes[owner[first]], 2, local[first], fabric[owner[first]],
+        replicas.workloads.fabrics, span[first],
+    )  # fmt: skip
+    latency_s = np.where(rank == other.ravel(), 0.0, seconds[of_message])
+    return PointToPoint(num_bytes, latency_s.reshape(other.shape))
+
+
+def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Return local members (1 or 2) and span codes of pairs of pipeline ranks."""
+    place = place_pairs(
+        rank,
+        other,
+        columns.stage_stride,
+        columns.pp,
+        Blocks(columns.domain, columns.pod, columns.zone, columns.gpus),
+    )
+    return place.local, place.span
 
 
 def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
@@ -228,10 +238,9 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
     tied = (jobs.model.tied == 1) & ~together
     rows = -(-padded_vocab(jobs, columns) // columns.tp)
     size = rows * jobs.model.hidden * jobs.training.reduce_bytes
-    last = (columns.pp - 1) * (columns.gpus // columns.pp)
-    local = np.where(tied & (last // columns.domain == 0), 2, 1)
+    local, span = _pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
     fabric = replicas.workloads.fabric[replicas.pipeline]
     seconds, _ = collective_time_columns(
-        ALL_REDUCE, size * tied, 2, local, fabric, replicas.workloads.fabrics
+        ALL_REDUCE, size * tied, 2, local, fabric, replicas.workloads.fabrics, span
     )
     return seconds
