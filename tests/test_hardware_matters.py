@@ -1,0 +1,333 @@
+"""Every bandwidth and latency of a hardware file matters where it is used, and only there.
+
+Fields are found by the ends of their names. A new one fails until `CASES` says what it changes and
+what it does not.
+"""
+
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import projector as pj
+from projector.config import resources
+from projector.config.cluster import ClusterConfig
+from projector.config.device import load_device, load_network, merge
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
+from projector.kernels.collectives import algorithm_mask, collective_time_columns
+from projector.lower.hardware import fabric_record
+from projector.serving.deployment import Deployment
+from projector.serving.step import decode_time_s
+from projector.single.collective import collective_case
+from projector.topology.build import load_topology
+from projector.topology.graph import node_net
+from projector.topology.node import KIND
+from projector.topology.routes import EVERYTHING, find_routes
+from projector.topology.transfers import find_way, serving_engines
+
+RATES = ("_gb_per_s", "_gbit_per_s", "_tb_per_s")
+TIMES = ("_us",)
+
+KERNELS = {"attention", "attention_kernels", "expert_layer", "gemm_libraries", "quantising",
+           "power", "ws_persistent"}  # fmt: skip
+"""Sections about single kernels on one device, which tests of those kernels vary."""
+
+SIZES = 2.0 ** np.arange(3, 34, 3)
+
+
+def is_measured(name):
+    return name.endswith((*RATES, *TIMES))
+
+
+def leaves(values, prefix=""):
+    """Yield (dotted field, value) of every bandwidth and latency below."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        elif is_measured(name):
+            yield f"{prefix}{name}", value
+
+
+def nested(field, value):
+    """Return a mapping that has a value at a dotted field."""
+    for name in reversed(field.split(".")):
+        value = {name: value}
+    return value
+
+
+def varied(field, value):
+    """Return other values; a rate or time of nothing becomes one."""
+    if value is None or value == 0.0:
+        return (100.0,) if field.endswith(RATES) else (7.0,)
+    return (value * 0.7, value * 1.4)
+
+
+# What is projected: a step, single kernels, single collectives. Each returns numbers to compare.
+
+TRAINING = {"micro_batch_size": 1, "seq_length": 2048}
+
+
+def step_s(device, network, *, gpus=1, nodes=1, model="llama3.2_1b", training=None, **parallelism):
+    job = {
+        "model": model,
+        "parallelism": parallelism,
+        "training": {**TRAINING, "global_batch_size": 1, **(training or {})},
+        "cluster": {"device": device, "network": network, "nodes": nodes, "gpus_per_node": gpus},
+    }
+    return pj.project_performance(job).iteration_time_s
+
+
+def local(network):
+    """Devices of a group that stays in a scale-up domain."""
+    return min(8, network.scale_up_gpus)
+
+
+def alone(device, network):
+    return step_s(device, network)
+
+
+def alone_in_graphs(device, network):
+    return step_s(device, network, training={"cuda_graphs": True})
+
+
+def offloaded(device, network):
+    return step_s(device, network, training={"optimizer": {"offload_fraction": 0.5}})
+
+
+def tensor_parallel(device, network):
+    tp = local(network)
+    gpus = min(tp, network.gpus_per_node)
+    return [
+        step_s(device, network, gpus=gpus, nodes=tp // gpus, tp=tp, sequence_parallel=split)
+        for split in (False, True)
+    ]
+
+
+def data_parallel(device, network):
+    gpus, nodes = spanning(network)
+    return step_s(
+        device, network, gpus=gpus, nodes=nodes, training={"global_batch_size": gpus * nodes}
+    )
+
+
+def spanning(network):
+    """Devices of a node, and nodes that two domains have."""
+    gpus = network.gpus_per_node
+    return gpus, 2 * max(1, network.scale_up_gpus // gpus)
+
+
+def every_algorithm(device, network, ranks, local_ranks):
+    """Return the times of every operation with every algorithm, in one call of the kernel."""
+    cluster = ClusterConfig.parse({"device": device, "network": network}, path="cluster")
+    fabrics = np.concatenate([fabric_record(cluster)] * (1 + len(ALGORITHMS)))
+    for row, name in enumerate(ALGORITHMS):
+        fabrics[1 + row]["algorithms"] = algorithm_mask(name)
+    legal = [code for code, name in enumerate(OPERATIONS) if name != "send_recv" or ranks == 2]
+    grid = np.meshgrid(legal, SIZES, np.arange(len(fabrics)), indexing="ij")
+    codes, sizes, rows = (axis.reshape(-1) for axis in grid)
+    return collective_time_columns(codes, sizes, ranks, local_ranks, rows, fabrics)[0]
+
+
+def near_collectives(device, network):
+    groups = sorted({2, local(network)})
+    return np.concatenate([every_algorithm(device, network, ranks, ranks) for ranks in groups])
+
+
+def across_nodes(device, network):
+    step = data_parallel(device, network)
+    return np.concatenate([[step], far_collectives(device, network)])
+
+
+def far_collectives(device, network):
+    """Groups over two domains, of which the network decides how they lie."""
+    ranks = 2 * network.scale_up_gpus
+    cases = [
+        collective_case(operation, device=device, network=network)
+        for operation in OPERATIONS
+        if operation != "send_recv"
+    ]
+    return np.concatenate([case.times_s(SIZES, ranks) for case in cases])
+
+
+def decoding(device, network):
+    deployment = {"model": "llama3.2_1b", "cluster": {"device": device, "network": network}}
+    return decode_time_s(Deployment.parse(deployment, path="deployment"), 1, 128)
+
+
+def gemms(device, network):
+    del network
+    # Large, small, deep (split K), and one whose operands stay in the L2 or the cache behind it.
+    shapes = np.array([(8192, 8192, 8192), (64, 64, 64), (128, 128, 65536), (2048, 2048, 256),
+                       (4096, 512, 4096), (16384, 1024, 128)])  # fmt: skip
+    return pj.gemm_time(*shapes.T, device=device)
+
+
+CASES = {
+    # field: (what it changes, what it does not)
+    "hbm_peak_tb_per_s": (alone, near_collectives),
+    "hbm_latency_us": (decoding, near_collectives),
+    "l2_tb_per_s": (gemms, near_collectives),
+    "mall_tb_per_s": (gemms, near_collectives),
+    "kernel_start_us": (alone, near_collectives),
+    "kernel_start_graph_us": (alone_in_graphs, alone),
+    "gemm_overhead_us": (gemms, near_collectives),
+    "gemm_split_k_us": (gemms, near_collectives),
+    "host_link_gb_per_s": (offloaded, tensor_parallel),
+    "scale_up_gb_per_s": (tensor_parallel, alone),
+    "scale_up_peer_gb_per_s": (near_collectives, alone),
+    "scale_up_latency_us": (tensor_parallel, alone),
+    "collective_start_us": (tensor_parallel, alone),
+    "collective_simple_start_us": (tensor_parallel, alone),
+    "in_network_all_reduce_gb_per_s": (near_collectives, alone),
+    "network.nic_gbit_per_s": (across_nodes, tensor_parallel),
+    "network.nic_latency_us": (across_nodes, tensor_parallel),
+    "network.collective_start_us": (across_nodes, tensor_parallel),
+    "network.exchange_peer_us": (across_nodes, tensor_parallel),
+    "network.spine_latency_us": (across_nodes, tensor_parallel),
+    "network.core_latency_us": (across_nodes, tensor_parallel),
+}
+
+ABSENT = {"mall_tb_per_s": "mall_mib"}
+"""Rates of parts that a device may lack, and the field that is then 0."""
+
+UNUSED = {"network.exchange_peer_us", "network.spine_latency_us", "network.core_latency_us"}
+"""Fields that nothing looks at yet."""
+
+DEVICES = resources.shipped("hardware")
+TABLES = {
+    name: sorted(read_yaml(resources.data_dir("hardware") / f"{name}.yaml", key=name))
+    for name in ("networks", "transports")
+}
+
+
+@cache
+def network_named(name):
+    """Return a network, or 400 Gbit/s over a transport."""
+    if name in TABLES["networks"]:
+        return load_network(name)
+    return load_network({"name": name, "transport": name, "nic_gbit_per_s": 400})
+
+
+@cache
+def device_of(network):
+    """Return the device that usually comes with a network, else one that any network takes."""
+    return next((name for name in DEVICES if load_device(name).network == network), "h100")
+
+
+@cache
+def before(device, network, probe):
+    return np.asarray(probe(load_device(device), network_named(network)))
+
+
+def compare(device, network, field, changed):
+    """Return what is wrong with a field, for (device, network) with other values of it."""
+    if field not in CASES:
+        return [f"{field}: no case says what it changes"]
+    if not changed:
+        return [f"{field}: no other value is legal"]
+    changes, keeps = CASES[field]
+    differs = {
+        probe: any(
+            not np.array_equal(before(device, network, probe), probe(*each)) for each in changed
+        )
+        for probe in (changes, keeps)
+    }
+    wrong = [f"{field}: {keeps.__name__} responds"] * differs[keeps]
+    if not differs[changes] and field not in UNUSED:
+        wrong.append(f"{field}: {changes.__name__} does not respond")
+    return wrong
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_numbers_of_a_device(name):
+    device = load_device(name)
+    network = network_named(device.network)
+    wrong = []
+    for field, value in leaves(device.model_dump(exclude={*KERNELS, "sources"})):
+        if field in ABSENT and not getattr(device, ABSENT[field]):
+            continue
+        changed = []
+        for other in varied(field, value):
+            with suppress(ConfigError):
+                other_device = load_device({"extends": name, **nested(field, other)})
+                changed.append((other_device, network))
+        wrong += compare(name, device.network, field, changed)
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", [*TABLES["networks"], *TABLES["transports"]])
+def test_numbers_of_a_network(name):
+    device = device_of(name)
+    wrong = []
+    data = network_named(name).model_dump(exclude={"sources"})
+    for field, value in leaves(data):
+        changed = [
+            (load_device(device), load_network(merge(data, nested(field, other))))
+            for other in varied(field, value)
+        ]
+        wrong += compare(device, name, f"network.{field}", changed)
+    assert not wrong
+
+
+def test_every_case_is_of_a_field():
+    fields = {field for name in DEVICES for field, _ in leaves(load_device(name).model_dump())}
+    fields |= {
+        f"network.{field}"
+        for name in TABLES["networks"]
+        for field, _ in leaves(network_named(name).model_dump())
+    }
+    assert CASES.keys() <= fields
+
+
+def node_values(topology):
+    """Return rates and latencies by what they are of, each with the parts that it passes."""
+    net, last = node_net(topology), topology.num_devices - 1
+    ends = [0, last, *(end for end in ("numa0", "nic0") if end in net.kinds)]
+    found = {}
+    for source in ends:
+        for target, route in find_routes(net, source, "widest", EVERYTHING).items():
+            tiers = {net.near[a][b].tier for a, b in pairwise(route.path)}
+            found["route", source, target] = (route.gb_per_s, route.latency_us), tiers
+    if topology.node.transfers is None:
+        return found
+    pairs = [(0, target) for target in range(topology.num_devices)] + [("numa0", 0)]
+    for source, target in pairs:
+        for name in serving_engines(topology, source, target):
+            way = find_way(topology, source, target, name)
+            stated = topology.node.transfers.engines[name]
+            parts = {net.near[a][b].tier for a, b in pairwise(way.route.path)}
+            parts |= {f"engine {name}", f"engine {stated.base}"}
+            parts |= {"start"} if way.numbers.start_us is None else set()
+            times = tuple(way.seconds([1.0, 1e9]))
+            found[name, source, target] = (*times, way.gb_per_s, way.latency_us), parts
+    return found
+
+
+def part_of(field):
+    """Return the part of a node that a field speaks of."""
+    names = field.split(".")
+    if names[0] == "tiers":
+        return names[1]
+    return f"engine {names[2]}" if names[0] == "transfers" else "start"
+
+
+@pytest.mark.parametrize("name", resources.shipped(KIND))
+def test_numbers_of_a_node(name):
+    before = node_values(load_topology(name))
+    data = load_topology(name).node.model_dump(exclude={"sources"})
+    for field, value in leaves(data):
+        if value is None or (field == "start_us" and data["transfers"] is None):
+            continue
+        changes = set()
+        for other in varied(field, value):
+            after = node_values(load_topology(merge(data, nested(field, other))))
+            for key, (numbers, parts) in after.items():
+                if numbers != before[key][0]:
+                    changes.add(key)
+                    # A route may change, so that it passes the part before or after.
+                    assert part_of(field) in parts | before[key][1], (field, key)
+        assert changes, field
