@@ -127,3 +127,25 @@ def test_a_drawing_is_written(topology, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     assert (tmp_path / "mi250x.png").stat().st_size > 10_000
     assert (tmp_path / "node.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_cluster_is_shown_and_drawn(topology, tmp_path):
+    taper = ["network.pod_nodes=32", "network.pod_oversubscription=2"]
+    code, out, _ = topology("show", "h100", "--nodes", 16384, *taper, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["hosts"], found["pods"], found["devices"]) == (16384, 512, 131072)
+    assert [row["shared_gb_per_s"] for row in found["reach"]] == [400.0, 200.0]
+    assert len(found["vertices"]) < 100
+    code, out, _ = topology("show", "h100", "--nodes", 16384, *taper)
+    assert "other pods" in out
+    for network in ("rail_optimised=false", "core_pods=4"):
+        figure = tmp_path / f"{network}.svg"
+        code, _, err = topology(
+            "plot", "h100", "--nodes", 512, *taper, f"network.{network}", "--out", figure
+        )
+        assert (code, err) == (0, f"wrote {figure}\n")
+        assert figure.stat().st_size > 10_000
+    code, _, err = topology("show", "h100", "pods=3")
+    assert code == 2
+    assert "neither device.KEY nor network.KEY" in err

@@ -110,7 +110,7 @@ def test_a_matrix_says_the_same_as_lists():
         ({"packages": [[0, 1], [2]]}, "node.packages", "device 3 is missing"),
         ({"packages": [[0, 1], [2, 7]]}, "node.packages.1", "there is no device 7"),
         ({"host": {"numa": 2, "tier": "pcie"}}, "node.host.tier", "unknown tier 'pcie'"),
-        ({"adapters": {"devices": 2, "tier": "thin"}}, "node.adapters.devices",
+        ({"adapters": {"devices": [[0], [2]], "tier": "thin"}}, "node.adapters.devices",
          "2 adapters, but the network has 4"),
         ({"switch": {"name": "hub", "tier": "fast"}}, "node.switch.tier", "unknown tier 'fast'"),
     ],
@@ -181,3 +181,13 @@ def test_a_node_may_extend_another(tmp_path):
     path.write_text("extends: half.yaml\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="goes in a circle"):
         load_topology(path)
+
+
+@pytest.mark.parametrize(("nics", "beside"), [(8, [0, 1, 2]), (32, [0, 0, 0]), (2, [0, 4])])
+def test_adapters_are_as_many_as_the_network_has(nics, beside):
+    own = load_topology("h100").network.model_copy(update={"nics_per_node": nics})
+    topology = load_topology("h100", network=own)
+    links = [link for link in topology.links if link.tier == "nic"]
+    first = [min(link.a for link in links if link.b == f"nic{i}") for i in range(len(beside))]
+    assert first == beside
+    assert len({link.b for link in links}) == nics

@@ -8,6 +8,11 @@ from projector.cli.job_options import output_options
 from projector.cli.output import plain_envelope, print_json, print_report, say
 
 _NODE = click.argument("node", metavar="NODE")
+_ASSIGNMENTS = click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]...")
+_NODES = click.option(
+    "--nodes", type=int, metavar="N", help="A cluster of N nodes (hosts) instead of one."
+)
+_NETWORK = click.option("--network", metavar="NAME", help="Network instead of the node's own.")
 _ROUTE = click.option(
     "--route",
     default="widest",
@@ -28,20 +33,39 @@ def command() -> None:
 
 @command.command("show")
 @_NODE
+@_ASSIGNMENTS
+@_NODES
+@_NETWORK
 @output_options
-def show(node: str, *, as_json: bool, quiet: bool) -> None:
-    """Show the parts of a node and its tiers of links."""
-    del quiet
-    from projector.topology.build import load_topology
-    from projector.topology.shown import show_node
+def show(
+    node: str,
+    assignments: tuple[str, ...],
+    nodes: int | None,
+    network: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show the parts of a node and its tiers of links, or with --nodes a cluster of it.
 
-    shown = show_node(load_topology(node))
+    KEY=VALUE changes a number of the device or network: device.scale_up_peer_gb_per_s=40,
+    network.pod_nodes=32, network.pod_oversubscription=2.
+    """
+    del quiet
+    from projector.topology.cluster import build_cluster, load_node
+    from projector.topology.shown import show_cluster, show_node
+
+    topology = load_node(node, assignments, network)
+    if nodes is not None:
+        shown = show_cluster(build_cluster(topology, nodes))
+    else:
+        shown = show_node(topology)
     if as_json:
         print_json({**plain_envelope(), **shown})
         return
-    from projector.report.terminal.topology import node_report
+    from projector.report.terminal.topology import cluster_report, node_report
 
-    print_report(node_report(shown))
+    print_report(node_report(shown) if nodes is None else cluster_report(shown))
 
 
 @command.command("matrix")
@@ -172,25 +196,47 @@ def transfer(
 
 @command.command("plot")
 @_NODE
+@_ASSIGNMENTS
+@_NODES
+@_NETWORK
 @click.option(
     "--out",
     metavar="FIGURE.png|.svg|.pdf",
     help="Figure to write; NODE.png in the working folder when left out.",
 )
 @output_options
-def plot(node: str, out: str | None, *, as_json: bool, quiet: bool) -> None:
-    """Draw a node: devices by package, links by tier, host memory, adapters."""
+def plot(
+    node: str,
+    assignments: tuple[str, ...],
+    nodes: int | None,
+    network: str | None,
+    out: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Draw a node: devices by package, links by tier, host memory, adapters.
+
+    With --nodes draw a cluster: hosts, rails, leaf, spine and core switches. KEY=VALUE is as in
+    show.
+    """
     from pathlib import Path
 
     from projector.report.figures.figure import check_figure
-    from projector.topology.build import load_topology
+    from projector.topology.cluster import build_cluster, load_node
 
     target = out or f"{Path(node).stem}.png"
     check_figure(target)
-    topology = load_topology(node)
-    from projector.report.figures.topology import write_node_figure
+    topology = load_node(node, assignments, network)
+    if nodes is None:
+        from projector.report.figures.topology import write_node_figure
 
-    write_node_figure(topology, target)
+        write_node_figure(topology, target)
+    else:
+        cluster = build_cluster(topology, nodes)
+        from projector.report.figures.cluster import write_cluster_figure
+
+        write_cluster_figure(cluster, target)
     if as_json:
         print_json({**plain_envelope(), "node": topology.node.name, "figure": target})
     elif not quiet:

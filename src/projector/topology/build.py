@@ -16,7 +16,7 @@ from projector.units import GB, GBIT
 NO_LINK = "."
 """Entry of a matrix where two devices have no link."""
 
-Kind = Literal["device", "switch", "port", "numa", "nic"]
+Kind = Literal["device", "switch", "port", "numa", "nic", "host"]
 """What a vertex of the graph is."""
 
 
@@ -41,7 +41,7 @@ class Vertex(NamedTuple):
     group: int
     """Package of a device, host of another vertex."""
     parts: int = 1
-    """Physical parts that it stands for (chips of a switch)."""
+    """What it stands for: chips of a switch, hosts of a folded cluster."""
 
 
 class Topology(NamedTuple):
@@ -162,13 +162,22 @@ class _Resolver:
         return self._members(self.node.host.numa, "host.numa")
 
     def adapters(self) -> tuple[tuple[int, ...], ...]:
-        """Return the devices next to each adapter, as many adapters as the network says."""
+        """Return the devices next to each adapter, as many adapters as the network says.
+
+        A list must have as many. A number is that of the node as it is sold; with more or fewer
+        adapters the devices share them evenly.
+        """
         if self.node.adapters is None:
             return ()
         given = self.node.adapters.devices
         members = self._members(given, "adapters.devices", partial=True)
         hosts = -(-self.count // self.network.gpus_per_node)
         nics = hosts * self.network.nics_per_node
+        if isinstance(given, int):
+            if nics % len(members) == 0:
+                return tuple(group for group in members for _ in range(nics // len(members)))
+            if self.count % nics == 0:
+                return self._members(self.count // nics, "adapters.devices")
         if len(members) != nics:
             msg = f"adapters.devices: {len(members)} adapters, but the network has {nics}"
             raise self._error(msg, "adapters.devices", len(members), nics)

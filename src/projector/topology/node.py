@@ -101,7 +101,7 @@ class Adapters(Config):
     """Network adapters."""
 
     devices: Members
-    """Devices next to each adapter."""
+    """Devices next to each adapter; a number gives way to the adapters that the network has."""
 
     tier: str
     """Tier of the link between a device and its adapter."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from projector.errors import ConfigError
 from projector.topology.build import Topology
+from projector.topology.cluster import Cluster, find_reaches
 from projector.topology.contention import fair_rates
 from projector.topology.graph import node_net
 from projector.topology.node import End
@@ -176,3 +177,30 @@ def _route(route: Route, start_us: float) -> dict[str, Any]:
         "gb_per_s": route.gb_per_s,
         "latency_us": start_us + route.latency_us,
     }
+
+
+def show_cluster(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster: its parts, what a host finds on its way to others, and its graph."""
+    network = cluster.network
+    return {
+        "node": cluster.topology.node.name,
+        "network": network.name,
+        "hosts": cluster.hosts,
+        "devices": cluster.hosts * network.gpus_per_node,
+        "pods": cluster.pods,
+        "zones": cluster.zones,
+        "rail_optimised": network.rail_optimised,
+        "adapters": network.nics_per_node,
+        "adapter_gb_per_s": cluster.adapter_gb_per_s,
+        "folded": cluster.folded,
+        "reach": [reach._asdict() for reach in find_reaches(cluster)],
+        "vertices": [
+            {"name": vertex.end, "kind": vertex.kind, "group": vertex.group, "parts": vertex.parts}
+            for vertex in cluster.vertices
+        ],
+        "links": [
+            {"a": link.a, "b": link.b, "tier": link.tier, "links": link.width,
+             "gb_per_s": link.gb_per_s, "latency_us": link.latency_us}
+            for link in cluster.links
+        ],
+    }  # fmt: skip

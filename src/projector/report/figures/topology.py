@@ -333,7 +333,7 @@ def _draw_circle_adapters(
         for member in members:
             _line(axes, (ring.at(member), at), style, 0.6)
         radius = min(0.085, 0.55 * ring.radius)
-        _draw_adapter(axes, at, f"NIC {str(end)[3:]}", radius, min(7.5, 88.0 * radius))
+        _draw_adapter(axes, at, f"NIC {end}", radius, min(7.5, 88.0 * radius))
 
 
 def _draw_adapter(axes: "Axes", at: Point, text: str, radius: float, points: float) -> None:
@@ -359,9 +359,15 @@ def domains(topology: Topology) -> dict[End, tuple[int, ...]]:
     return _hanging(topology, "numa")
 
 
-def adapters(topology: Topology) -> dict[End, tuple[int, ...]]:
-    """Return the devices next to each adapter."""
-    return _hanging(topology, "nic")
+def adapters(topology: Topology) -> dict[str, tuple[int, ...]]:
+    """Return the devices next to adapters, those of the same devices together: ``0``, ``4-7``."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    for end, members in _hanging(topology, "nic").items():
+        together.setdefault(members, []).append(str(end)[3:])
+    return {
+        names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}": members
+        for members, names in together.items()
+    }
 
 
 def _hanging(topology: Topology, kind: str) -> dict[End, tuple[int, ...]]:
@@ -570,5 +576,5 @@ def _draw_row_adapters(
             _line(
                 axes, ((rows.places[number][0] + 0.17, side * 1.45), (x, side * 2.28)), style, 1.2
             )
-        text = str(end)[3:] if unit < 0.6 else f"NIC {str(end)[3:]}"
+        text = end if unit < 0.6 else f"NIC {end}"
         _draw_adapter(axes, (x, side * 2.28), text, 0.15, min(8.0, 14.0 * unit))

@@ -42,6 +42,35 @@ def node_report(shown: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
+def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return what a host of a cluster finds on its way to others."""
+    table = grid("=to hosts in", "hosts", "switches", "latency us", "alone", "all at once")
+    for row in shown["reach"]:
+        add_row(
+            table,
+            row["where"],
+            f"{row['hosts']:,}",
+            str(row["switches"]),
+            f"{row['latency_us']:,.3g}",
+            f"{row['alone_gb_per_s']:,.4g}",
+            f"{row['shared_gb_per_s']:,.4g}",
+        )
+    kind = "rail-optimised" if shown["rail_optimised"] else "plain"
+    sizes = ", ".join(
+        f"{shown[name]:,} {name if shown[name] > 1 else name[:-1]}"
+        for name in ("hosts", "pods", "zones")
+    )
+    parts = section(f"Cluster: {sizes}", f"{shown['network']}, {kind}; GB/s of one host", table)
+    tiers = grid("=tier", "bundles", "adapters below", "GB/s in all")
+    for name in dict.fromkeys(link["tier"] for link in shown["links"]):
+        links = [link for link in shown["links"] if link["tier"] == name]
+        total = sum(link["gb_per_s"] for link in links)
+        width = sum(link["links"] for link in links)
+        add_row(tiers, name, str(len(links)), f"{width:,}", f"{total:,.5g}")
+    note = "a vertex stands for all hosts that look alike" if shown["folded"] else ""
+    return [*parts, *section("Graph", note, tiers)]
+
+
 def matrix_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the three matrices of a node."""
     route = f"along the {shown['route']} route"
