@@ -237,6 +237,12 @@ def test_megatron_defaults_are_named():
             3,
         ),
         ("--cp-comm-type allgather", "parallelism.cp_comm_type", "all_gather"),
+        ("--use-tp-pp-dp-mapping", "parallelism.rank_order", "tp-cp-ep-pp-dp"),
+        (
+            "--num-distributed-optimizer-instances 2",
+            "parallelism.num_distributed_optimizer_instances",
+            2,
+        ),
         ("--no-torch-fsdp2-reshard-after-forward", "parallelism.fsdp_reshard_after_forward", False),
         ("--fp8-format hybrid --fp8-recipe mxfp8", "training.precision", "mxfp8"),
         ("--fp4-format e2m1 --fp4-recipe nvfp4", "training.precision", "nvfp4"),

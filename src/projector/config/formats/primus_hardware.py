@@ -21,6 +21,7 @@ _SCALED = {
         ("cluster.network.nic_efficiency", 1.0),
     ),
     "hbm_latency": (("cluster.device.hbm_latency_us", 1.0),),
+    "p2p_bw_eff": (("cluster.network.nic_p2p_efficiency", 1.0),),
 }
 """Primus key -> our fields and the factor to their unit."""
 
@@ -32,22 +33,30 @@ _COUNTS = {
     ),
     "nics_per_node": ("cluster.network.nics_per_node",),
 }
-_SPECIAL = ("node_bw", "node_topology", "kernel_launch_latency", "rccl_overhead_us")
-_POSITIVE = {"node_bw", "pod_bw", "vector_flops", "bw_eff"}
+_SPECIAL = (
+    "node_bw",
+    "node_topology",
+    "kernel_launch_latency",
+    "rccl_overhead_us",
+    "cluster_bw",
+    "cluster_lat",
+    "pod_size",
+    "switch_topology",
+    "a2a_peer_lat",
+)
+_POSITIVE = {"node_bw", "pod_bw", "cluster_bw", "vector_flops", "bw_eff", "p2p_bw_eff"}
+_SHARES = {"bw_eff", "p2p_bw_eff"}
+
+_DEFAULTS = {"node_size": 8, "pod_bw": 50.0, "pod_lat": 2.0}
+"""What Primus takes for a key that is left out (``CollectiveArgs``), where another needs it."""
 
 _UNMODELLED = {
-    "cluster_bw": "the network has one tier",
-    "cluster_lat": "the network has one tier",
-    "pod_size": "the network has one tier; the cluster's size is nodes x GPUs per node",
-    "switch_topology": "every GPU uses its share of the node's adapters",
-    "p2p_bw_eff": "transfers reach the same share of the rate as collectives",
     "write_latency": "it is part of the latency of one hop",
     "write_resp": "it is part of the latency of one hop",
     "ar_overlap_factor": "",
     "ar_warmup_chunk_bytes": "",
     "nic_rdma_setup_us": "",
     "nic_warmup_bytes": "",
-    "a2a_peer_lat": "",
     "a2a_intra_sync_overhead": "",
     "a2a_intra_node_peer_lat": "",
     "a2a_mesh_contention": "",
@@ -121,6 +130,8 @@ def _primus(body: Mapping[str, Any], warnings: list[str]) -> tuple[dict[str, Any
             hint = f"; did you mean {close[0]!r}?" if close else ""
             warnings.append(f"unknown hardware key {key!r} was ignored{hint}")
     _scale_up(body, overrides, warnings)
+    _pods(body, overrides, warnings)
+    _exchanges(body, overrides, warnings)
     starts = [
         key for key in ("kernel_launch_latency", "rccl_overhead_us") if body.get(key) is not None
     ]
@@ -148,6 +159,59 @@ def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list
         warnings.append("node_topology is missing; a switch was assumed, as Primus does")
     overrides["cluster.device.scale_up_gb_per_s"] = bandwidth
     overrides["cluster.device.scale_up_peer_gb_per_s"] = bandwidth / peers
+
+
+def _stated(body: Mapping[str, Any], key: str) -> float:
+    """Return a number that another key is measured by; Primus' default where it is left out."""
+    value = body.get(key)
+    return _number(key, _DEFAULTS[key] if value is None else value)
+
+
+def _pods(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
+    """Set what lies beyond a pod, where Primus takes the cluster's links for a whole group."""
+    network = "cluster.network"
+    if body.get("pod_size") is None:
+        ignored = [key for key in ("cluster_bw", "cluster_lat") if body.get(key) is not None]
+        warnings.extend(f"{key} was ignored: without pod_size one pod is all" for key in ignored)
+        return
+    gpus, node = _count("pod_size", body["pod_size"]), int(_stated(body, "node_size"))
+    if gpus % node:
+        whole = max(1, gpus // node) * node
+        warnings.append(f"pod_size {gpus} is no multiple of {node} GPUs: {whole} were assumed")
+    overrides[f"{network}.pod_nodes"] = max(1, gpus // node)
+    if body.get("cluster_bw") is not None:
+        taper = _stated(body, "pod_bw") / _number("cluster_bw", body["cluster_bw"])
+        if taper < 1.0:
+            warnings.append("cluster_bw exceeds pod_bw, the rate of an adapter, which binds")
+        overrides[f"{network}.pod_oversubscription"] = max(1.0, taper)
+    if body.get("cluster_lat") is not None:
+        hop = _number("cluster_lat", body["cluster_lat"]) - _stated(body, "pod_lat")
+        if hop < 0.0:
+            warnings.append("cluster_lat is below pod_lat, which every hop takes")
+        overrides[f"{network}.spine_latency_us"] = max(0.0, hop)
+
+
+def _exchanges(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
+    """Set what an exchange pays for each remote peer, and who uses the adapters of a node.
+
+    Behind a switch all GPUs of a node share its adapters. Otherwise each has the rate of one
+    adapter, and an exchange pays ``pod_lat`` for one remote node after the other.
+    """
+    shared = body.get("switch_topology")
+    if not isinstance(shared, bool | None):
+        msg = f"switch_topology should be true or false (got {shared!r})"
+        raise ConfigError(msg, key="switch_topology", value=shared, allowed=[True, False])
+    peer, node = body.get("a2a_peer_lat"), int(_stated(body, "node_size"))
+    if peer is not None or shared is False:
+        latency_us = 0.0 if peer is None else _number("a2a_peer_lat", peer)
+        latency_us += 0.0 if shared is not False else _stated(body, "pod_lat") / node
+        overrides["cluster.network.exchange_peer_us"] = latency_us
+    if shared is False and body.get("nics_per_node") not in (None, node):
+        warnings.append(
+            f"switch_topology false gives each of {node} GPUs an adapter: nics_per_node "
+            f"{body['nics_per_node']} was ignored"
+        )
+        overrides["cluster.network.nics_per_node"] = node
 
 
 def _partial(value: Any, section: str, owner: type[Config]) -> dict[str, Any]:
@@ -189,7 +253,7 @@ def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _number(key: str, value: Any) -> float:
     strict = key in _POSITIVE
     allowed = (
-        "a number between 0 and 1" if key == "bw_eff" else f"a number {'>' if strict else '>='} 0"
+        "a number between 0 and 1" if key in _SHARES else f"a number {'>' if strict else '>='} 0"
     )
     try:
         # YAML 1.1 reads 163e12 as text.
@@ -197,7 +261,7 @@ def _number(key: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     legal = math.isfinite(number) and (number > 0 if strict else number >= 0)
-    if not legal or (key == "bw_eff" and number > 1):
+    if not legal or (key in _SHARES and number > 1):
         msg = f"{key} should be {allowed} (got {value!r})"
         raise ConfigError(msg, key=key, value=value, allowed=allowed)
     return number

@@ -61,6 +61,7 @@ FIELDS = (
     Field("account_for_embedding_in_pipeline_split", "parallelism", flag),
     Field("account_for_loss_in_pipeline_split", "parallelism", flag),
     Field("ddp_bucket_size", "parallelism", integer),
+    Field("num_distributed_optimizer_instances", "parallelism", integer),
     Field("microbatch_group_size_per_vp_stage", "parallelism", integer),
     Field("overlap_grad_reduce", "parallelism", flag, default=False),
     Field("overlap_param_gather", "parallelism", flag, default=False),
@@ -168,6 +169,7 @@ no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_i
 cuda_graph_scope use_flash_attn transformer_impl patch_zero_bubble
 enable_zero_bubble zero_bubble_v_schedule enable_optimizer_post_validation
 zero_bubble_max_pending_backward overlap_p2p_comm patch_primus_pipeline spec
+use_tp_pp_dp_mapping
 """
 
 _PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)

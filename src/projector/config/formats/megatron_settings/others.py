@@ -58,7 +58,6 @@ _WHERE_OFF = {
 """What is done where a switch is off."""
 
 _WHERE_SEVERAL = {
-    "num_distributed_optimizer_instances": "the optimizer is sharded over all of data parallelism",
     "num_seq_splits": "a sequence is not divided within the pipeline",
 }
 """What is done where a number is not 1."""
@@ -148,7 +147,7 @@ use_fused_weighted_squared_relu use_legacy_models use_mcore_models
 use_mp_args_from_checkpoint_args use_persistent_ckpt_worker use_pytorch_profiler
 use_ring_exchange_p2p use_rocm_mem_info use_rocm_mem_info_iters use_rope_scaling
 use_te_activation_func use_tokenizer_model_from_checkpoint_args
-use_torch_optimizer_for_cpu_offload use_tp_pp_dp_mapping use_turbo_attention
+use_torch_optimizer_for_cpu_offload use_turbo_attention
 use_turbo_autotune use_turbo_fused_act_with_probs use_turbo_gemm use_turbo_grouped_gemm
 use_turbo_parallel_linear vocab_extra_ids vocab_file weight_decay
 weight_decay_incr_style xavier_uniform

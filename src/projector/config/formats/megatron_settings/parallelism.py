@@ -53,6 +53,13 @@ def context(settings: Settings) -> None:
             settings.warn(name, " a2a+p2p is projected as a2a")
 
 
+def placement(settings: Settings) -> None:
+    """Set the order of ranks."""
+    name = "use_tp_pp_dp_mapping"
+    if settings.on(name):
+        settings.put("parallelism.rank_order", "tp-cp-ep-pp-dp", name)
+
+
 def sharding(settings: Settings) -> None:
     """Set what data parallelism divides."""
     strategy, fsdp = "data_parallel_sharding_strategy", "use_megatron_fsdp"

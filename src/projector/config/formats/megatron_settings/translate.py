@@ -94,6 +94,7 @@ _RULES: tuple[Callable[[Settings], None], ...] = (
     *model.RULES,
     parallelism.virtual_stages,
     parallelism.context,
+    parallelism.placement,
     parallelism.sharding,
     training.precision,
     training.optimizer,
