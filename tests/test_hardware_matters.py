@@ -194,8 +194,8 @@ CASES = {
 ABSENT = {"mall_tb_per_s": "mall_mib"}
 """Rates of parts that a device may lack, and the field that is then 0."""
 
-UNUSED = {"network.exchange_peer_us", "network.spine_latency_us", "network.core_latency_us"}
-"""Fields that nothing looks at yet."""
+BETWEEN_PODS = {"network.spine_latency_us": 0, "network.core_latency_us": 1}
+"""Fields of a network with pods of one domain each, and the pods of its zones."""
 
 DEVICES = resources.shipped("hardware")
 TABLES = {
@@ -205,11 +205,15 @@ TABLES = {
 
 
 @cache
-def network_named(name):
-    """Return a network, or 400 Gbit/s over a transport."""
-    if name in TABLES["networks"]:
-        return load_network(name)
-    return load_network({"name": name, "transport": name, "nic_gbit_per_s": 400})
+def network_named(name, field=""):
+    """Return a network, or 400 Gbit/s over a transport, so that a field may matter."""
+    stated = {"name": name, "transport": name, "nic_gbit_per_s": 400}
+    network = load_network(name if name in TABLES["networks"] else stated)
+    if field not in BETWEEN_PODS:
+        return network
+    nodes = max(1, network.scale_up_gpus // network.gpus_per_node)
+    pods = {"pod_nodes": nodes, "core_pods": BETWEEN_PODS[field]}
+    return load_network({**network.model_dump(exclude={"sources"}), **pods})
 
 
 @cache
@@ -219,8 +223,8 @@ def device_of(network):
 
 
 @cache
-def before(device, network, probe):
-    return np.asarray(probe(load_device(device), network_named(network)))
+def before(device, network, field, probe):
+    return np.asarray(probe(load_device(device), network_named(network, field)))
 
 
 def compare(device, network, field, changed):
@@ -230,14 +234,16 @@ def compare(device, network, field, changed):
     if not changed:
         return [f"{field}: no other value is legal"]
     changes, keeps = CASES[field]
+    base = field if field in BETWEEN_PODS else ""
     differs = {
         probe: any(
-            not np.array_equal(before(device, network, probe), probe(*each)) for each in changed
+            not np.array_equal(before(device, network, base, probe), probe(*each))
+            for each in changed
         )
         for probe in (changes, keeps)
     }
     wrong = [f"{field}: {keeps.__name__} responds"] * differs[keeps]
-    if not differs[changes] and field not in UNUSED:
+    if not differs[changes]:
         wrong.append(f"{field}: {changes.__name__} does not respond")
     return wrong
 
@@ -263,13 +269,14 @@ def test_numbers_of_a_device(name):
 def test_numbers_of_a_network(name):
     device = device_of(name)
     wrong = []
-    data = network_named(name).model_dump(exclude={"sources"})
-    for field, value in leaves(data):
+    for field, value in leaves(network_named(name).model_dump(exclude={"sources"})):
+        key = f"network.{field}"
+        data = network_named(name, key).model_dump(exclude={"sources"})
         changed = [
             (load_device(device), load_network(merge(data, nested(field, other))))
             for other in varied(field, value)
         ]
-        wrong += compare(device, name, f"network.{field}", changed)
+        wrong += compare(device, name, key, changed)
     assert not wrong
 
 
