@@ -1,5 +1,8 @@
 """Node files: what they hold, and what is refused."""
 
+import re
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -7,6 +10,7 @@ from projector.config import resources
 from projector.errors import ConfigError
 from projector.topology.build import load_topology
 from projector.topology.node import KIND
+from projector.topology.rates import local_rates
 
 SQUARE = {
     "name": "four in a square",
@@ -191,3 +195,20 @@ def test_adapters_are_as_many_as_the_network_has(nics, beside):
     first = [min(link.a for link in links if link.b == f"nic{i}") for i in range(len(beside))]
     assert first == beside
     assert len({link.b for link in links}) == nics
+
+
+def test_the_node_of_the_page_has_twenty_lines_and_loads():
+    page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert len(example.splitlines()) <= 20
+    topology = load_topology(yaml.safe_load(example))
+    assert topology.num_devices == 4
+
+
+def test_rates_of_the_page_are_current():
+    page = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="utf-8")
+    rates = local_rates(load_topology("mi250x"))
+    for name, found in (("rings", rates.ring_gb_per_s), ("exchange", rates.exchange_gb_per_s),
+                        ("slowest pair", rates.pair_gb_per_s)):  # fmt: skip
+        (row,) = re.findall(rf"^\| {name}, GB/s \|(.*)\|$", page, flags=re.MULTILINE)
+        assert [float(cell) for cell in row.split("|")] == pytest.approx(list(found[2:9]), abs=0.05)

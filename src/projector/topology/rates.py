@@ -6,7 +6,7 @@ uses all links of every device.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations, islice, pairwise, permutations, product
+from itertools import islice, pairwise, permutations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ MOST_RINGS = 2000
 """Rings from which the best mix is made."""
 
 MOST_WAYS = 4
-"""Equal ways of a forwarded step that are tried."""
+"""Equal ways between two members that are looked at."""
 
 Ring = tuple[tuple[End, ...], ...]
 """The way of each step of a ring."""
@@ -88,17 +88,47 @@ def _shares(count: int, edges: tuple[tuple[End, End, float], ...]) -> LocalRates
     most = min(count, MOST_MEMBERS)
     wide = [find_routes(net, member) for member in range(most)]
     near = {a: {b for b in range(most) if b in net.near[a]} for a in range(most)}
+    widths = {(a, b): wide[a][b].gb_per_s for a, b in permutations(range(most), 2)}
+    widest = _widest_ways(net, most, widths)
+    ways = _ways(net, most)
     ring, pair, exchange = (np.zeros(MOST_MEMBERS + 1) for _ in range(3))
     for n in range(2, most + 1):
-        members = range(n)
-        pair[n] = min(wide[a][b].gb_per_s for a, b in combinations(members, 2))
-        loads: dict[Directed, int] = {}
-        for a, b in permutations(members, 2):
-            for link in pairwise(wide[a][b].path):
-                loads[link] = loads.get(link, 0) + 1
+        pair[n] = min(widths[step] for step in permutations(range(n), 2))
+        loads = _exchange_loads(widest, n)
         exchange[n] = (n - 1) * min(capacities[link] / load for link, load in loads.items())
-        ring[n] = _ring_share(n, near, _ways(net, n), capacities)
+        ring[n] = _ring_share(n, near, ways, capacities)
     return LocalRates(ring, pair, exchange)
+
+
+def _widest_ways(
+    net: Net, most: int, widths: dict[tuple[int, int], float]
+) -> dict[tuple[int, int], list[tuple[End, ...]]]:
+    """Return, for each pair, its widest ways over the fewest links."""
+    found: dict[tuple[int, int], list[tuple[End, ...]]] = {}
+    for width in set(widths.values()):
+        near = {
+            end: {b: link for b, link in links.items() if link.gb_per_s >= width}
+            for end, links in net.near.items()
+        }
+        ways = _ways(Net(net.kinds, near), most)
+        found |= {step: ways[step] for step, own in widths.items() if own == width}
+    return found
+
+
+def _exchange_loads(
+    ways: dict[tuple[int, int], list[tuple[End, ...]]], n: int
+) -> dict[Directed, float]:
+    """Return how many flows of an exchange of all with all cross each link.
+
+    Flows with several equal ways are spread over them evenly: which one the driver takes is not
+    published.
+    """
+    loads: dict[Directed, float] = {}
+    for step in permutations(range(n), 2):
+        for path in ways[step]:
+            for link in pairwise(path):
+                loads[link] = loads.get(link, 0.0) + 1.0 / len(ways[step])
+    return loads
 
 
 def _ways(net: Net, n: int) -> dict[tuple[int, int], list[tuple[End, ...]]]:
@@ -116,7 +146,7 @@ def _ways(net: Net, n: int) -> dict[tuple[int, int], list[tuple[End, ...]]]:
                         known += [(*path, neighbour) for path in paths[end]][:MOST_WAYS]
             paths |= further
             edge = list(further)
-        ways |= {(a, b): paths[b][:MOST_WAYS] for b in range(n) if b != a}
+        ways |= {(a, b): paths[b][:MOST_WAYS] for b in range(n) if b != a and b in paths}
     return ways
 
 
