@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from projector.kernels.pipeline import Replays
 from projector.kernels.step import (
+    BREAKDOWN_TERMS,
     STAGE_TERMS,
     StepJobs,
     StepOutputs,
@@ -22,7 +23,7 @@ runs = st.tuples(st.integers(0, 5), seconds, seconds, seconds)
 stages = st.lists(runs, max_size=4)
 
 
-def run(*stages, backward=False):
+def run(*stages, backward=False, ahead=1):
     """Return durations and tails of stages that list runs (count, compute, gather, reduce)."""
     flat = [row for stage in stages for row in stage]
     columns = np.array(flat, np.float64).reshape(-1, 4).T
@@ -32,18 +33,20 @@ def run(*stages, backward=False):
         columns[0].astype(np.int64),
         *(np.ascontiguousarray(column) for column in columns[1:]),
         backward,
+        np.full(len(stages), ahead),
         duration_s,
         tail_s,
     )
     return duration_s, tail_s
 
 
-@given(stage=stages, backward=st.booleans())
-@example(stage=[(3, 1.0, 1.0, 1.0)], backward=False)  # everything ends at the same moments
-@example(stage=[(2, 0.0, 1.0, 1.0), (2, 1.0, 0.0, 2.0)], backward=True)
-def test_matches_reference(stage, backward):
-    (duration_s,), (tail_s,) = run(stage, backward=backward)
-    finish, channel_end = reference.simulate(reference.layers_of(stage, backward))
+@given(stage=stages, backward=st.booleans(), ahead=st.integers(0, 4))
+@example(stage=[(3, 1.0, 1.0, 1.0)], backward=False, ahead=1)  # all ends at the same moments
+@example(stage=[(2, 0.0, 1.0, 1.0), (2, 1.0, 0.0, 2.0)], backward=True, ahead=1)
+@example(stage=[(4, 1.0, 1.0, 1.0)], backward=False, ahead=9)  # deeper than there are layers
+def test_matches_reference(stage, backward, ahead):
+    (duration_s,), (tail_s,) = run(stage, backward=backward, ahead=ahead)
+    finish, channel_end = reference.simulate(reference.layers_of(stage, backward), ahead)
     assert duration_s == pytest.approx(finish, rel=1e-9, abs=0)
     assert tail_s == pytest.approx(max(0.0, channel_end - finish), rel=1e-9, abs=1e-12)
 
@@ -129,6 +132,26 @@ def test_a_reduction_delays_the_gather_behind_it():
     (duration_s,), _ = run([(3, 1.0, 2.0, 2.0)])
     # Gathers end at 2, 4 and 8: the third one waits for the reduction from 4 to 6.
     assert duration_s == 9.0
+
+
+def test_without_prefetch_every_gather_shows_and_reductions_hide():
+    (duration_s,), (tail_s,) = run([(4, 3.0, 2.0, 1.0)], ahead=0)
+    assert (duration_s, tail_s) == (4 * (2.0 + 3.0), 1.0)
+
+
+def test_deeper_prefetch_evens_out_unequal_layers():
+    # Three short layers before one with a long gather: asked for earlier, it shows less.
+    layers = [(3, 1.0, 0.1, 0.0), (1, 1.0, 3.0, 0.0)]
+    durations = [run(layers, ahead=ahead)[0][0] for ahead in range(4)]
+    assert durations == sorted(durations, reverse=True)
+    assert durations[3] < durations[1]
+
+
+@given(stage=stages, backward=st.booleans())
+def test_one_layer_ahead_is_never_slower_than_none(stage, backward):
+    forward_only = [(count, compute, gather, 0.0) for count, compute, gather, _ in stage]
+    without, one = (run(forward_only, backward=backward, ahead=ahead)[0][0] for ahead in (0, 1))
+    assert one <= without * (1 + 1e-12)
 
 
 def test_an_empty_stage_takes_no_time():
@@ -251,12 +274,13 @@ def ending(draw):
     held = [order[r * num_chunks : (r + 1) * num_chunks] for r in range(num_ranks)]
     optimizer = [draw(seconds) for _ in range(num_ranks)]
     numbers = draw(seconds), draw(seconds), draw(st.integers(1, 9)), draw(st.booleans())
+    numbers += (draw(st.floats(0.0, 0.2)),)
     return ranks, held, stages, optimizer, *numbers
 
 
 def empty_outputs(size):
     return StepOutputs(
-        np.empty((size, 11)),
+        np.empty((size, BREAKDOWN_TERMS)),
         np.empty((size, 4)),
         np.empty((size, 2), np.int64),
         np.empty(size),
@@ -295,6 +319,7 @@ def run_ends(*cases, rows=None, run=None):
             np.array([case[7] for case in cases], np.int64),
             np.array([case[4] for case in cases]),
             np.array([case[5] for case in cases]),
+            np.array([case[8] for case in cases]),
         ),
         np.array(cases[0][1], np.int64),
         Replays(start, end, busy, last),

@@ -112,7 +112,7 @@ def test_memory_terms_are_added_in_order(results, step):
 def test_terms_of_a_step_are_those_of_the_kernel(results):
     assert BREAKDOWN[: kernels.CATEGORY_TERMS] == CATEGORIES
     assert BREAKDOWN[kernels.CATEGORY_TERMS :] == (
-        "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch",
+        "pp_bubble", "pp_comm", "dp_comm", "optimizer", "launch", "stragglers",
     )  # fmt: skip
     assert tuple(LIMITS) == BREAKDOWN
     assert results.steps.breakdown_s.shape == (2, len(BREAKDOWN))

@@ -10,11 +10,12 @@ def layers_of(runs, backward):
     return layers[::-1] if backward else layers
 
 
-def simulate(layers):
+def simulate(layers, ahead=1):
     """Return when the last layer has computed, and when the channel falls silent.
 
-    A layer asks for the gather of the next one when it starts to compute and for its own
-    reduction when it has computed. The channel serves requests as they come, one at a time.
+    A layer asks for the gather of the one ``ahead`` of it when it starts to compute (with 0 for
+    that of the next one when it has computed) and for its own reduction when it has computed. The
+    channel serves requests as they come, one at a time.
     """
     events, waiting = [], deque()
     serial = 0
@@ -46,15 +47,19 @@ def simulate(layers):
         if layer < len(layers) and layer in gathered and len(computed) == layer:
             started.add(layer)
             post(now + layers[layer][0], "computed", layer)
-            ask_for_gather(layer + 1, now)
+            if ahead:
+                ask_for_gather(layer + ahead, now)
 
-    ask_for_gather(0, 0.0)
+    for layer in range(max(1, ahead)):
+        ask_for_gather(layer, 0.0)
     start_what_can(0.0)
     while events:
         now, _, kind, layer = heapq.heappop(events)
         if kind == "computed":
             computed.add(layer)
             finish = now
+            if not ahead:
+                ask_for_gather(layer + 1, now)
             if layers[layer][2] > 0:
                 waiting.append(("reduced", layer, layers[layer][2]))
                 serve(now)
@@ -102,7 +107,7 @@ def first_forwards(stages, ranks, slowdown):
     return durations
 
 
-def end_step(ranks, held, stages, optimizer_s, tied_s, overhead_s, microbatches, apart):
+def end_step(ranks, held, stages, optimizer_s, tied_s, overhead_s, microbatches, apart, late):
     """Return the step, its breakdown and its ranks, from the definition.
 
     ``ranks`` lists (start, end, last backward of each chunk, start, end and busy without
@@ -146,9 +151,10 @@ def end_step(ranks, held, stages, optimizer_s, tied_s, overhead_s, microbatches,
         exposed + finish[ending] - ends[ending] + gathers,
         optimizer_s[updating],
         sum(microbatches * stage["launch"] for stage in mine) + overhead_s,
+        late * sum(breakdown[:3]),
     ]
     times = (
-        finish[ending] + after[updating] + overhead_s,
+        finish[ending] + after[updating] + overhead_s + breakdown[-1],
         max(ends),
         max(busy) * ps,
         own_busy * ps,

@@ -50,7 +50,13 @@ _TIERS = {
 BASES: dict[str, dict[str, Any]] = {
     "dense": {
         "model": "llama3.2_1b",
-        "parallelism": {"tp": 2, "pp": 2, "cp": 2, "overlap_param_gather": False},
+        "parallelism": {
+            "tp": 2,
+            "pp": 2,
+            "cp": 2,
+            "overlap_param_gather": False,
+            "tp_comm_overlap": "async_tp",
+        },
         "training": {
             **_STEP,
             "recompute": {"granularity": "selective", "modules": ["layernorm"]},
@@ -90,6 +96,12 @@ BASES: dict[str, dict[str, Any]] = {
         "parallelism": {"fsdp": 2, "cp": 4, "cp_comm_type": "a2a"},
         "training": {**_STEP, "recompute": "full", "global_batch_size": 128},
         "cluster": {**_NODES, "software": {"launch_us": 40.0}, "network": _TIERS},
+    },
+    "fsdp 1": {
+        "model": "llama3.2_1b",
+        "parallelism": {"fsdp": 1},
+        "training": {**_STEP, "global_batch_size": 128},
+        "cluster": {**_NODES, "device": "mi300x"},
     },
     "planned": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},

@@ -59,6 +59,29 @@ class FusedLossKernels(LossKernels):
     launches: Count = 2
 
 
+class FlatShards(Config):
+    """What sharding copies beside its collectives: bytes read or written for each byte sent.
+
+    The defaults are those of FSDP 1, whose flat parameter is gathered in place, and whose gradients
+    are copied into one buffer. Counted from the code of PyTorch, not measured.
+    """
+
+    gather_passes: NonNegativeFloat = 0.0
+    """Of the gathered weights of a layer."""
+
+    reduce_passes: NonNegativeFloat = 2.0
+    """Of its gradients before they are reduced."""
+
+
+class ParameterShards(FlatShards):
+    """The same for FSDP 2, which copies each parameter out of what was gathered as well.
+
+    Its copies run in the stream of the compute (Chopper sees them there).
+    """
+
+    gather_passes: NonNegativeFloat = 2.0
+
+
 class SoftwareConfig(Config):
     """Costs of the host side of training; these belong to a framework, not to a chip."""
 
@@ -69,11 +92,13 @@ class SoftwareConfig(Config):
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
 
-    gemm_share: float = Field(default=0.855, gt=0, le=1)
+    gemm_share: float = Field(default=0.917, gt=0, le=1)
     """Rate of a GEMM within a training step over that of the same GEMM alone: its operands are
     cold or transposed, it shares compute units with collectives and power with what surrounds
     it. One value for all devices: over published runs on A100, H100, B200 and GB200 GEMMs take
-    1.14, 1.17 to 1.22, 1.14 and 1.18 times as long as alone, by a regression for each group."""
+    1.14, 1.17 to 1.22, 1.14 and 1.18 times as long as alone, by a regression for each group. That
+    holds the wait for the slowest device, 6 % at the sizes of these runs, which is a term of its
+    own (``variation.device_spread``); the rest is fitted over all runs."""
 
     host_sync_us: NonNegativeFloat = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
@@ -88,6 +113,18 @@ class SoftwareConfig(Config):
     moe_layer_parts: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
     """How the host time of a mixture-of-experts layer divides into forward and backward. Assumed
     to be as the work is (the backward has two GEMMs for each one of the forward), not verified."""
+
+    async_tp_exposed: float = Field(default=0.47, ge=0, le=1)
+    """Share of a tensor-parallel collective that ``tp_comm_overlap: async_tp`` leaves exposed, at
+    least 1 / TP. Derived, not measured: PyTorch reports about 8 % end to end for Llama 3 7B and 70B
+    with TP 8 (PyTorch Forums, Introducing Async Tensor Parallelism), where to hide all but the
+    first of eight chunks would gain 14 %."""
+
+    fsdp1_copies: FlatShards = FlatShards()
+    """Copies of FSDP 1."""
+
+    fsdp2_copies: ParameterShards = ParameterShards()
+    """Copies of FSDP 2."""
 
     unfused_loss: LossKernels = LossKernels()
     """The loss without ``training.cross_entropy_fusion``."""
@@ -105,6 +142,18 @@ class SoftwareConfig(Config):
             msg = "forward and backward cannot both be 0 parts"
             raise ValueError(msg)
         return value
+
+
+class VariationConfig(Config):
+    """How far equal devices differ, so that the slowest of many sets the pace."""
+
+    device_spread: float = Field(default=0.024, ge=0, le=0.5)
+    """Standard deviation of the time that equal devices take for equal work, relative to its mean.
+    Sinha et al., Not All GPUs Are Created Equal (arXiv:2208.11035), give a variation of 8 %, on
+    average over applications and five clusters of V100, MI60 and RTX 5000, and of 22 % at most.
+    Taken for the width between the whiskers of a box plot (assumed) these are 5.4 standard
+    deviations of a normal law, so 0.015 and 0.041. With that as a prior it is fitted to the slopes
+    of 26 published weak-scaling series (``validation/weak_scaling.py``)."""
 
 
 class ClusterConfig(Config):
@@ -134,6 +183,9 @@ class ClusterConfig(Config):
 
     software: SoftwareConfig = SoftwareConfig()
     """Host-side costs."""
+
+    variation: VariationConfig = VariationConfig()
+    """How far its devices differ."""
 
     aliases: ClassVar = {"gpu": "device", "nnodes": "nodes", "num_nodes": "nodes"}
 

@@ -265,7 +265,20 @@ class Device(Sourced):
     """What the collective library chooses among; the default is what NCCL and RCCL use."""
 
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
-    """Share by which compute is slowed while a collective runs beside it."""
+    """Share by which compute is slowed while a collective of one scale-up domain runs beside it."""
+
+    comm_compute_slowdown_network: float | None = Field(default=None, ge=0, le=1)
+    """The same of a collective that leaves the domain; none given means as within."""
+
+    compute_comm_slowdown: float = Field(default=0.0, ge=0, le=4)
+    """Share by which a collective takes longer while compute runs beside it."""
+
+    fsdp1_clock_share: float = Field(default=1.0, gt=0, le=1)
+    """Clock that a training step sustains under FSDP 1 over that under anything else. A locked
+    clock (``cluster.gpu_clock_mhz``) is not lowered."""
+
+    fsdp1_memory_clock_share: float = Field(default=1.0, gt=0, le=1)
+    """The same of the memory's clock, and so of its bandwidth."""
 
     host_link_gb_per_s: Positive
     """Host link, per direction."""

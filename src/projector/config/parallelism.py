@@ -60,6 +60,14 @@ class ParallelismConfig(Config):
     sharding_group_size: PositiveInt | None = Field(default=None, le=1 << 24)
     """The same by the ranks of a copy, out of DP times CP; none given means by their number."""
 
+    fsdp_forward_prefetch: int = Field(default=1, ge=0, le=64)
+    """Layers whose weights FSDP and ZeRO 3 gather ahead of the one that computes, forward. 1 is
+    what PyTorch does unasked: its host runs ahead, and its limit of all-gathers holds two."""
+
+    fsdp_backward_prefetch: int = Field(default=1, ge=0, le=64)
+    """The same in the backward: 1 is PyTorch's ``BACKWARD_PRE``. 0 is ``BACKWARD_POST``, which
+    gathers when the layer before has computed, so that only reductions run beside compute."""
+
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = "p2p"
     """How context parallelism moves keys and values: a ring, one gather, or head exchange."""
 
@@ -96,8 +104,10 @@ class ParallelismConfig(Config):
     """Send activations between pipeline ranks beside compute; otherwise a rank waits until what it
     sends has arrived. None given means with virtual stages or a split backward, as in Megatron."""
 
-    tp_comm_overlap: bool = False
-    """Overlap tensor-parallel collectives with the GEMM beside them, in TP chunks."""
+    tp_comm_overlap: Literal[False, True, "user_buffers", "async_tp"] = False
+    """Overlap tensor-parallel collectives with the GEMM beside them, in TP chunks: with the user
+    buffers of Transformer Engine (also ``true``) or with PyTorch's AsyncTP, which hides less
+    (``cluster.software.async_tp_exposed``)."""
 
     overlap_moe_expert_parallel_comm: bool = False
     """Hide the expert all-to-all of one microbatch behind another one's compute."""
@@ -156,6 +166,13 @@ class ParallelismConfig(Config):
             raise ConfigError(msg, key="zero_stage", value=0, allowed=[1, 2, 3])
         return self
 
+    @field_validator("tp_comm_overlap", mode="before")
+    @classmethod
+    def _tp_overlap_named(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"true": True, "false": False, "none": False}.get(value.lower(), value)
+        return bool(value) if value in (0, 1, None) else value
+
     @model_validator(mode="after")
     def _combination_is_legal(self) -> Self:
         if self.vpp > 1 and self.pp == 1:
@@ -184,6 +201,13 @@ class ParallelismConfig(Config):
     def expert_tp(self) -> int:
         """Tensor parallelism of the experts."""
         return self.tp if self.etp is None else self.etp
+
+    @property
+    def tp_overlap(self) -> Literal["none", "user_buffers", "async_tp"]:
+        """What hides tensor-parallel collectives beside their GEMM."""
+        if self.tp_comm_overlap is True:
+            return "user_buffers"
+        return "none" if self.tp_comm_overlap is False else self.tp_comm_overlap
 
     @property
     def splits_sequence(self) -> bool:

@@ -25,8 +25,13 @@ STAGE_LAUNCH, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(CATEGORY_TERMS, CA
 """Further columns of a stage: launches of a microbatch; what data parallelism adds to the last
 backward, and to a forward and a backward between the first and the last."""
 
-BREAKDOWN_TERMS = CATEGORY_TERMS + 5
-BUBBLE, PIPELINE, DATA_PARALLEL, OPTIMIZER, LAUNCH = range(CATEGORY_TERMS, BREAKDOWN_TERMS)
+COMPUTE_TERMS = 3
+"""Categories of compute, the first of them."""
+
+BREAKDOWN_TERMS = CATEGORY_TERMS + 6
+BUBBLE, PIPELINE, DATA_PARALLEL, OPTIMIZER, LAUNCH, STRAGGLERS = range(
+    CATEGORY_TERMS, BREAKDOWN_TERMS
+)
 """Columns of a breakdown behind the categories."""
 
 STEP, LAST_OPERATION, BUSIEST, ENDING = range(4)
@@ -58,6 +63,8 @@ class StepJobs(NamedTuple):
     """``float64[n]``: sum of tied embeddings' gradients at both ends."""
     overhead_s: Floats
     """``float64[n]``: what no rank owns."""
+    straggler_share: Floats
+    """``float64[n]``: by how much of its compute the slowest device ends behind the average one."""
 
 
 class StepStages(NamedTuple):
@@ -89,7 +96,7 @@ class StepOutputs(NamedTuple):
 
     breakdown_s: Floats
     """``float64[all, BREAKDOWN_TERMS]``: categories, bubble, pipeline, data parallelism,
-    optimizer, launch."""
+    optimizer, launch, stragglers."""
     time_s: Floats
     """``float64[all, 4]``: ``STEP`` to ``ENDING``."""
     rank: Ints
@@ -112,6 +119,34 @@ class _Ends(NamedTuple):
     """Update and gathers of that rank."""
 
 
+@helper
+def _gathered_at(
+    gather_s: Floats, run_of_layer: Ints, layer: int, now: float, channel: float, gathered: Floats
+) -> float:
+    """Gather the weights of a layer, asked for at ``now``; return until when the channel is busy.
+
+    ``gathered`` takes the moment at which they are there, 0 where nothing is to be gathered.
+    """
+    seconds = gather_s[run_of_layer[layer]]
+    gathered[layer] = 0.0
+    if seconds > 0.0:
+        channel = max(channel, now) + seconds
+        gathered[layer] = channel
+    return channel
+
+
+@helper
+def _list_layers(begin: int, end: int, run_count: Ints, backward: bool, run_of_layer: Ints) -> int:
+    """Write the run of each layer, in the order in which they compute; return their number."""
+    layers = 0
+    for step in range(end - begin):
+        run = end - 1 - step if backward else begin + step
+        for _ in range(run_count[run]):
+            run_of_layer[layers] = run
+            layers += 1
+    return layers
+
+
 @kernel
 def overlapped_stages(
     run_offset: Ints,
@@ -120,14 +155,16 @@ def overlapped_stages(
     gather_s: Floats,
     reduce_s: Floats,
     backward: bool,
+    ahead: Ints,
     duration_s: Floats,
     tail_s: Floats,
 ) -> None:
     """Run compute and one communication channel through each stage, layer by layer.
 
-    A layer computes once its weights are gathered; the gather of the next layer starts when
-    this one computes, so two layers of gathered weights are held at most. A layer's gradients
-    are reduced once it has computed, after any gather already waiting.
+    A layer computes once its weights are gathered. When it starts to, the gather of the layer
+    ``ahead`` positions on is asked for, so that ``ahead + 1`` layers of gathered weights are held
+    at most; with 0 that of the next layer is asked for when this one has computed. A layer's
+    gradients are reduced once it has computed. The channel serves what is asked for in order.
 
     Parameters
     ----------
@@ -141,33 +178,42 @@ def overlapped_stages(
         Gathering the weights and reducing the gradients of one layer.
     backward : bool
         Walk from the last layer to the first.
+    ahead : int64[S]
+        Layers whose weights are gathered ahead of the one that computes.
     duration_s : float64[S]
         Output: until the last layer has computed.
     tail_s : float64[S]
         Output: how much longer the channel is busy after that.
     """
-    for stage in range(run_offset.shape[0] - 1):
+    num_stages = run_offset.shape[0] - 1
+    most = 0
+    for stage in range(num_stages):
+        most = max(most, run_count[run_offset[stage] : run_offset[stage + 1]].sum())
+    run_of_layer = np.empty(most, np.int64)
+    gathered = np.empty(most)
+    for stage in range(num_stages):
         begin, end = run_offset[stage], run_offset[stage + 1]
+        layers = _list_layers(begin, end, run_count, backward, run_of_layer)
+        depth = ahead[stage]
         computed = 0.0
-        started = 0.0
         channel = 0.0
-        pending = 0.0
-        for step in range(end - begin):
-            run = end - 1 - step if backward else begin + step
-            for _ in range(run_count[run]):
-                ready = computed
-                if gather_s[run] > 0.0:
-                    channel = max(channel, started) + gather_s[run]
-                    ready = max(computed, channel)
-                # The gather was asked for before the layer in front had computed, so its
-                # gradients go out behind it.
-                if pending > 0.0:
-                    channel = max(channel, computed) + pending
-                started = ready
-                computed = started + compute_s[run]
-                pending = reduce_s[run]
-        if pending > 0.0:
-            channel = max(channel, computed) + pending
+        asked = 0
+        for layer in range(layers):
+            # What is asked for before the first layer may start.
+            while asked < min(layers, max(1, depth)):
+                channel = _gathered_at(gather_s, run_of_layer, asked, 0.0, channel, gathered)
+                asked += 1
+            started = max(computed, gathered[layer])
+            if depth > 0 and asked < layers:
+                channel = _gathered_at(gather_s, run_of_layer, asked, started, channel, gathered)
+                asked += 1
+            run = run_of_layer[layer]
+            computed = started + compute_s[run]
+            if depth == 0 and asked < layers:
+                channel = _gathered_at(gather_s, run_of_layer, asked, computed, channel, gathered)
+                asked += 1
+            if reduce_s[run] > 0.0:
+                channel = max(channel, computed) + reduce_s[run]
         duration_s[stage] = computed
         tail_s[stage] = max(0.0, channel - computed)
 
@@ -362,7 +408,7 @@ def end_steps(
     """Let the gradients, the optimizer and the gathers follow the last backwards.
 
     A step ends with the last rank to have sent its gradients, and the longest update after that;
-    the breakdown is that of this rank.
+    the breakdown is that of this rank. All wait for the slowest device, whose compute takes longer.
 
     Shapes
         n       jobs whose stages are placed alike
@@ -394,9 +440,8 @@ def end_steps(
     finish_s = np.empty(num_ranks)
     ends_s = np.empty(num_ranks)
     waiting = np.empty(num_chunks, np.int64)
-    row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s, over_s = (
-        jobs
-    )
+    row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s = jobs[:8]
+    over_s, late = jobs[8:]
     for place in range(row.shape[0]):
         job, replay, own_rank = row[place], replay_of[place], rank_first[place]
         apart, overhead_s = aparts[place], over_s[place]
@@ -424,11 +469,15 @@ def end_steps(
         breakdown_s[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
         breakdown_s[job, OPTIMIZER] = optimizer_s[updating]
         breakdown_s[job, LAUNCH] = launch_s + overhead_s
+        late_s = 0.0
+        for term in range(COMPUTE_TERMS):
+            late_s += late[place] * breakdown_s[job, term]
+        breakdown_s[job, STRAGGLERS] = late_s
 
         last_s = ends_s[0]
         for r in range(num_ranks):
             last_s = max(last_s, ends_s[r])
-        time_s[job, STEP] = finish_s[ending] + ends.after_s + overhead_s
+        time_s[job, STEP] = finish_s[ending] + ends.after_s + overhead_s + late_s
         time_s[job, LAST_OPERATION] = last_s
         time_s[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
         time_s[job, ENDING] = busy_ps[replay, ending] * PS

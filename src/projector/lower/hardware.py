@@ -35,6 +35,32 @@ _STAND_INS = {
 """What runs in place of a matrix type the device lacks."""
 
 
+SLOWDOWNS = ("within", "network", "collective")
+"""What runs beside something: compute beside a collective of one domain, and beside one that
+leaves it; a collective beside compute."""
+
+
+def slowdowns(device: Device) -> tuple[float, float, float]:
+    """Return by which share each of `SLOWDOWNS` takes longer."""
+    within, beyond = device.comm_compute_slowdown, device.comm_compute_slowdown_network
+    return within, _given(beyond, within), device.compute_comm_slowdown
+
+
+def under_fsdp1(device: Device) -> Device:
+    """Return the device at the clocks that it sustains under FSDP 1."""
+    clock, memory = device.fsdp1_clock_share, device.fsdp1_memory_clock_share
+    if clock == memory == 1.0:
+        return device
+    sustained, attention = device.sustained_clock_mhz, device.attention_clock_mhz
+    return device.model_copy(
+        update={
+            "sustained_clock_mhz": {kind: clock * each for kind, each in sustained.items()},
+            "attention_clock_mhz": None if attention is None else clock * attention,
+            "hbm_peak_tb_per_s": memory * device.hbm_peak_tb_per_s,
+        }
+    )
+
+
 def device_records(
     clusters: Sequence[ClusterConfig],
 ) -> tuple[Records, Ints]:

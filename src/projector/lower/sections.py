@@ -7,12 +7,16 @@ from projector.config.training import RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower import sharing
 from projector.lower.columns import Declare, SectionColumns
-from projector.lower.hardware import job_domain_gpus, native_type, tier_gpus
+from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, tier_gpus
 from projector.lower.placement import ORDERS
 from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
+from projector.lower.stragglers import largest_of_normals
 from projector.units import GB, GIB, MICROSECOND, MILLISECOND
 
 FP8_RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
+TP_OVERLAPS = ("none", "user_buffers", "async_tp")
+"""How tensor-parallel collectives hide beside their GEMM."""
+
 CP_TYPES = ("p2p", "all_gather", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 ATTENTION_BIASES = ("none", "qkv", "qkv+out")
@@ -99,6 +103,13 @@ def _peaks(cluster: ClusterConfig) -> list[float]:
     device = cluster.device
     native = device.matrix_flop_per_clk_per_cu
     return [device.peak_tflops(name) if name in native else float("nan") for name in MATRIX_TYPES]
+
+
+def _copy_passes(cluster: ClusterConfig) -> list[float]:
+    """Return passes of gathers and reductions without FSDP, under FSDP 1 and under FSDP 2."""
+    generations = (cluster.software.fsdp1_copies, cluster.software.fsdp2_copies)
+    passes = [(each.gather_passes, each.reduce_passes) for each in generations]
+    return [0.0, 0.0, *(each for pair in passes for each in pair)]
 
 
 LOSS = ("forward_bytes", "backward_bytes", "saved_bytes", "transient_bytes", "launches")
@@ -193,9 +204,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
         lambda p: p.splits_sequence, "flag", "Norms and residuals are divided over TP."
     )
     cp_type = _split.ints(lambda p: CP_TYPES.index(p.cp_comm_type), "code", "Of `CP_TYPES`.")
-    tp_overlap = _split.ints(
-        lambda p: p.tp_comm_overlap, "flag", "TP collectives hide beside their GEMM."
-    )
+    tp_overlap = _split.ints(lambda p: TP_OVERLAPS.index(p.tp_overlap), "code", "Of `TP_OVERLAPS`.")
     ep_overlap = _split.ints(
         lambda p: p.overlap_moe_expert_parallel_comm, "flag", "Expert exchanges hide."
     )
@@ -208,6 +217,13 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
         lambda p: p.sharding_group_size or 0, "ranks", "That share a copy; 0 is not stated."
     )
     zero_stage = _split.ints(lambda p: p.sharding_stage, "stage", "ZeRO; FSDP is 3.")
+    fsdp = _split.ints(lambda p: int(p.fsdp), "generation", "Of FSDP; 0 is none.")
+    forward_ahead = _split.ints(
+        lambda p: p.fsdp_forward_prefetch, "layers", "Gathered ahead of the one that computes."
+    )
+    backward_ahead = _split.ints(
+        lambda p: p.fsdp_backward_prefetch, "layers", "The same in the backward."
+    )
     regathers = _split.ints(
         lambda p: not p.fsdp or p.fsdp_reshard_after_forward, "flag", "Gathers in the backward."
     )
@@ -347,7 +363,15 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
         lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
     )
     slowdown = _cluster.floats(
-        lambda c: c.device.comm_compute_slowdown, "share", "A collective's, of compute beside it."
+        lambda c: slowdowns(c.device), "share", "Of what runs beside, each of `SLOWDOWNS`."
+    )
+    straggler_share = _cluster.floats(
+        lambda c: c.variation.device_spread * largest_of_normals(c.gpus),
+        "share",
+        "Of its compute by which the slowest device is late.",
+    )
+    copy_passes = _cluster.floats(
+        _copy_passes, "bytes", "Moved for each byte gathered and reduced, by generation of FSDP."
     )
     gap_s = _cluster.floats(
         lambda c: c.device.kernel_start_us * MICROSECOND, "s", "Between two kernels."
@@ -372,6 +396,11 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     )
     step_overhead_s = _cluster.floats(
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
+    )
+    async_tp_exposed_2e20 = _cluster.ints(
+        lambda c: round(c.software.async_tp_exposed * LOAD_ONE),
+        "2**-20",
+        "Of a collective that AsyncTP does not hide.",
     )
     gemm_share_2e20 = _cluster.ints(
         lambda c: round(c.software.gemm_share * LOAD_ONE), "2**-20", "Rate of a GEMM in a step."

@@ -61,8 +61,9 @@ PARALLELISM = Sharing(
     ParallelismConfig,
     replica={
         "zero_stage": _GATHERS,
-        "fsdp": _GATHERS,
         "fsdp_reshard_after_forward": _GATHERS,
+        "fsdp_forward_prefetch": _GATHERS,
+        "fsdp_backward_prefetch": _GATHERS,
         "overlap_param_gather": _GATHERS,
         "overlap_grad_reduce": _REDUCES,
         "ddp_bucket_size": _REDUCES,
@@ -104,6 +105,7 @@ CLUSTER = Sharing(
         "memory_reserve_gib": _USABLE,
         "fragmentation": _USABLE,
         "software.step_overhead_ms": "added to the step of each job",
+        "variation.device_spread": "added to the step of each job",
         "network.name": _SHOWN,
         "network.sources": _SHOWN,
         "network.transport": _SHOWN,

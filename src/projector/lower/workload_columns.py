@@ -302,7 +302,10 @@ class WorkloadColumns:
     host_sync = _experts(lambda p: p.training.host_sync, "flag", "The host waits for counts.")
     compiled = _shared(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")
     tp_overlap = _shared(
-        lambda p: p.split.tp_overlap, "flag", "TP collectives hide beside their GEMM."
+        lambda p: p.split.tp_overlap, "code", "Of `TP_OVERLAPS`: what hides TP collectives."
+    )
+    async_tp_exposed_2e20 = _shared(
+        lambda p: p.cluster.async_tp_exposed_2e20, "2**-20", "Of a collective beside AsyncTP."
     )
     ep_overlap = _experts(lambda p: p.split.ep_overlap, "flag", "Expert exchanges hide.")
     load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")

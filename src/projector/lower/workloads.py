@@ -20,7 +20,7 @@ from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
-from projector.lower.hardware import device_record, fabric_record
+from projector.lower.hardware import device_record, fabric_record, slowdowns, under_fsdp1
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.lower.stages import (
@@ -44,16 +44,17 @@ class Machines:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._devices: dict[tuple[bytes, float], int] = {}
+        self._devices: dict[tuple[bytes, tuple[float, float, float]], int] = {}
         self._fabrics: dict[bytes, int] = {}
         self._device_records: list[Records] = []
         self._fabric_records: list[Records] = []
 
-    def device(self, cluster: ClusterConfig, attention_kernel: str) -> int:
+    def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         """Return the number of a cluster's device running an attention kernel."""
-        record = device_record(cluster.device, cluster.gpu_clock_mhz, attention_kernel)
-        # The record leaves out what collectives cost the compute beside them.
-        key = (record.tobytes(), cluster.device.comm_compute_slowdown)
+        device = under_fsdp1(cluster.device) if fsdp1 else cluster.device
+        record = device_record(device, cluster.gpu_clock_mhz, attention_kernel)
+        # The record leaves out what collectives and compute cost each other.
+        key = (record.tobytes(), slowdowns(device))
         if key not in self._devices:
             self._devices[key] = len(self._devices)
             self._device_records.append(record)
@@ -75,7 +76,7 @@ class Machines:
 
     @property
     def slowdown(self) -> Floats:
-        """Share by which a collective slows the compute beside it, float64[devices]."""
+        """Share by which each of `SLOWDOWNS` takes longer, float64[devices, 3]."""
         return np.array([slowdown for _, slowdown in self._devices], np.float64)
 
     @property
@@ -104,7 +105,7 @@ class Workloads:
     devices: Records
     """DEVICE[devices]."""
     slowdown: Floats
-    """float64[devices]: share by which a collective slows the compute beside it."""
+    """float64[devices, 3]: share by which each of `SLOWDOWNS` takes longer."""
     fabrics: Records
     """FABRIC[fabrics]."""
     device: Ints
@@ -303,10 +304,10 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
 
 def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     """Return the device and the fabric of each job."""
-    training, cluster = batch.training, batch.cluster
-    first, group = group_rows(cluster.pipeline_key, training.attention_key)
+    training, cluster, fsdp1 = batch.training, batch.cluster, batch.parallelism.fsdp == 1
+    first, group = group_rows(cluster.pipeline_key, training.attention_key, fsdp1.astype(np.int64))
     device = [
-        machines.device(cluster.of(row), training.of(row).attention_kernel)
+        machines.device(cluster.of(row), training.of(row).attention_kernel, fsdp1=bool(fsdp1[row]))
         for row in first.tolist()
     ]
     fabric = [machines.fabric(cluster.of(row)) for row in first.tolist()]

@@ -12,6 +12,7 @@ from projector.kernels.collective_algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
+from projector.lower.sections import LOAD_ONE, TP_OVERLAPS
 from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import (
     BACKWARD,
@@ -23,6 +24,8 @@ from projector.operations.table import (
     IntValues,
     TableBuilder,
 )
+
+ASYNC_TP = TP_OVERLAPS.index("async_tp")
 
 
 class Shares(TypedDict):
@@ -162,11 +165,12 @@ def _emit_region(
 def _pieces(shapes: Shapes) -> Shares:
     """Return the shares of a collective beside the GEMM of its segment.
 
-    With overlap it is cut into TP pieces: one stays exposed, the rest hide.
+    With overlap it is cut into TP pieces: one stays exposed, the rest hide; of AsyncTP less.
     """
-    pieces = shapes.tp.astype(np.float64)
-    on = shapes.tp_overlap == 1
+    piece = 1.0 / shapes.tp.astype(np.float64)
+    on = shapes.tp_overlap > 0
+    left = np.maximum(piece, shapes.async_tp_exposed_2e20 / LOAD_ONE)
     return {
-        "exposed_share": np.where(on, 1.0 / pieces, 1.0),
-        "partner_share": np.where(on, 1.0 - 1.0 / pieces, 0.0),
+        "exposed_share": np.where(on, np.where(shapes.tp_overlap == ASYNC_TP, left, piece), 1.0),
+        "partner_share": np.where(on, 1.0 - piece, 0.0),
     }

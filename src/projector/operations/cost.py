@@ -173,9 +173,15 @@ def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloa
     """Hide collectives behind the compute of their segment, where their row allows it.
 
     A collective takes t seconds with exposed share e, beside compute of c seconds of which it may
-    use the share p. It lengthens the step by ``e*t + max(0, (1-e)*t - p*c)``. The hidden part
-    slows the compute beside it by the device's ``comm_compute_slowdown``. The shares of one
-    segment add up to at most one, so faster compute never makes a step slower.
+    use the share p. Beside it a collective takes longer by the device's ``compute_comm_slowdown``
+    r, so that it lengthens the step by ``e*t + max(0, (1-e)*t - p*c/(1+r))``. While they run beside
+    each other the compute takes longer by its ``comm_compute_slowdown``, or that of the network.
+    The shares of one segment add up to at most one, so faster compute never makes a step slower.
+
+    Parameters
+    ----------
+    slowdown : float64[rows, 3]
+        Of `SLOWDOWNS`.
     """
     direction = (table.phase != FORWARD).astype(np.int64)
     slot = (table.workload * 2 + direction) * NUM_SEGMENTS
@@ -202,9 +208,12 @@ def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloa
     )
     exposed_s = time_s.copy()
     never = table.exposed_share[rows] * time_s[rows]
-    rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s)
+    longer = 1.0 + slowdown[rows, 2]
+    rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s / longer)
     hidden = time_s[rows] - never - rest
-    exposed_s[rows] = never + rest + slowdown[rows] * np.maximum(hidden, 0.0)
+    leaves = table.local[rows] < table.ranks[rows]
+    slowed = np.where(leaves, slowdown[rows, 1], slowdown[rows, 0])
+    exposed_s[rows] = never + rest + slowed * longer * np.maximum(hidden, 0.0)
     return exposed_s
 
 

@@ -30,6 +30,7 @@ STEP_TERMS = (
     StepTerm("dp_comm", "data-parallel communication"),
     StepTerm("optimizer", "optimizer"),
     StepTerm("launch", "kernel launches and host"),
+    StepTerm("stragglers", "the slowest device"),
 )
 """Terms of a step, which add up to it, in the order in which `kernels.step` writes them."""
 

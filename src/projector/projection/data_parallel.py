@@ -23,6 +23,10 @@ class DataParallelCosts:
     """float64[runs]: all-gather of one layer's weights."""
     reduce_s: Floats
     """float64[runs]: reduction of one layer's gradients."""
+    gather_copy_s: Floats
+    """float64[runs]: copies of gathered weights, in the stream of the compute."""
+    reduce_copy_s: Floats
+    """float64[runs]: copies of gradients before they are reduced."""
     gather_bytes: Floats
     """float64[runs]: what one layer's gather moves into each rank."""
     reduce_bytes: Floats
@@ -60,9 +64,10 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     """Cost the gathers and reductions of every run of layers.
 
     Dense parameters are reduced over DP * CP ranks, routed experts over the replicas of an
-    expert, both over all directions of the pipeline. Layers share buckets: a layer's time is its
-    share of a bucket's. Where what is sharded has several copies, a rank's shard of the gradients
-    is summed over them after the reduce-scatter (hybrid sharding).
+    expert, both over all directions of the pipeline. Below ZeRO 3 layers share buckets: a layer's
+    time is its share of a bucket's. ZeRO 3 and FSDP gather and reduce layer by layer. Where what is
+    sharded has several copies, a rank's shard of the gradients is summed over them after the
+    reduce-scatter (hybrid sharding).
     """
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
     # Layers of one kind are alike in all stages of a replica.
@@ -84,8 +89,8 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         shard, across = (each.take(owner) for each in groups[position])
         ranks = shard.ranks
         bucket = bucket_parameters(replicas.jobs.parallelism.bucket[owner], ranks)
-        size = np.maximum(parameters, bucket)
-        share = parameters / size
+        size = np.where(stage >= 3, parameters, np.maximum(parameters, bucket))
+        share = parameters / np.maximum(size, 1.0)
         gathers = (stage >= 1) & (ranks > 1)
         operation = np.where(stage >= 1, REDUCE_SCATTER, ALL_REDUCE)
         gather_s, gather_algorithm = collective_time_columns(
@@ -106,9 +111,13 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         sums["reduce_bytes"] += parameters * grad_bytes * (ranks * across.ranks > 1)
         if position == 0:
             algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
+    copied = _copy_passes(replicas)[owner]
+    rate = workloads.devices["elementwise_bytes_per_s"][workloads.columns.device[workload]]
     return DataParallelCosts(
         gather_s=sums["gather_s"][of_run],
         reduce_s=sums["reduce_s"][of_run],
+        gather_copy_s=(copied[:, 0] * sums["gather_bytes"] / rate)[of_run],
+        reduce_copy_s=(copied[:, 1] * sums["reduce_bytes"] / rate)[of_run],
         gather_bytes=sums["gather_bytes"][of_run],
         reduce_bytes=sums["reduce_bytes"][of_run],
         gather_algorithm=algorithms["gather"][of_run],
@@ -148,6 +157,12 @@ def _groups(replicas: Replicas) -> tuple[tuple[_Group, _Group], tuple[_Group, _G
     )
 
 
+def _copy_passes(replicas: Replicas) -> Floats:
+    """Return float64[replicas, 2]: bytes moved for each byte that is gathered and reduced."""
+    passes = np.asarray(replicas.jobs.cluster.copy_passes).reshape(len(replicas), -1, 2)
+    return passes[np.arange(len(replicas)), replicas.jobs.parallelism.fsdp]
+
+
 def stage_times(
     replicas: Replicas, costs: PipelineCosts, parallel: DataParallelCosts
 ) -> StageTimes:
@@ -159,7 +174,8 @@ def stage_times(
     reduces in every backward. Below ZeRO 3 only the first forward waits for parameters, which all
     ranks gather from the start of the step on; below ZeRO 2 only the last backward sends
     gradients, whose remainder is the stage's tail. What overlaps slows the compute beside it by
-    the device's ``comm_compute_slowdown``.
+    the device's ``comm_compute_slowdown``, and takes longer itself by ``compute_comm_slowdown``.
+    Copies around the collectives of FSDP take their turn with the compute.
     """
     split, zero = replicas.jobs.parallelism, replicas.columns.zero_stage
     forward_s, backward_s = costs.forward_s[replicas.run], costs.backward_s[replicas.run]
@@ -172,27 +188,34 @@ def stage_times(
     nothing = np.zeros(len(forward_s))
     plain_f, plain_b = pass_of.total(forward_s), pass_of.total(backward_s)
     gather, reduce = parallel.gather_s, parallel.reduce_s
+    ahead_f, ahead_b = split.forward_ahead, split.backward_ahead
+    copies_f = parallel.gather_copy_s
+    copies_b = parallel.reduce_copy_s + np.where(regathers[replicas.of_run], copies_f, 0.0)
 
     def select(flags: Flags, values: Floats) -> Floats:
         return np.where(flags[replicas.of_run], values, 0.0)
 
     ahead = overlaps_gather & ~every_gather
-    every_f, _ = pass_of.run(forward_s, select(every_gather, gather), nothing, backward=False)
+    every_f, _ = pass_of.run(
+        forward_s + copies_f, select(every_gather, gather), nothing, ahead_f, backward=False
+    )
     first_f = np.where(
         ahead[replicas.of_stage],
         pass_of.run_ahead(forward_s, select(ahead, gather)),
         every_f[replicas.stage_kind],
     )
     every_b, every_tail = pass_of.run(
-        backward_s,
+        backward_s + copies_b,
         select(every_gather & regathers, gather),
         select(every_reduce, reduce),
+        ahead_b,
         backward=True,
     )
     last_b, last_tail = pass_of.run(
-        backward_s,
+        backward_s + copies_b,
         select(every_gather & regathers, gather),
         select(overlaps_reduce | every_reduce, reduce),
+        ahead_b,
         backward=True,
     )
     # With a reduction in every backward the next operation waits for it.
@@ -220,7 +243,12 @@ class _Passes:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._count = replicas.workloads.run_count[replicas.run]
-        self._slowdown = np.array(replicas.jobs.cluster.slowdown)
+        slowdown = np.asarray(replicas.jobs.cluster.slowdown)
+        shard, across = _groups(replicas)[0]
+        leaves = (shard.local < shard.ranks) | (across.local < across.ranks)
+        self._slowdown = np.where(leaves, slowdown[:, 1], slowdown[:, 0])
+        # How much longer a collective takes while compute runs beside it.
+        self._longer = 1.0 + slowdown[:, 2]
         # The first copy stands for all: each gathers on ranks of its own.
         self._rank_of_stage: Ints = replicas.placements.of_replicas(
             lambda placement: placement.rank_of[: placement.num_stages]
@@ -231,23 +259,36 @@ class _Passes:
         return segment_sums(self._replicas.run_offset, values * self._count)
 
     def run(
-        self, compute_s: Floats, gather_s: Floats, reduce_s: Floats, *, backward: bool
+        self,
+        compute_s: Floats,
+        gather_s: Floats,
+        reduce_s: Floats,
+        ahead: Ints,
+        *,
+        backward: bool,
     ) -> tuple[Floats, Floats]:
-        """Return durations and tails of each kind of stage."""
+        """Return durations and tails of each kind of stage.
+
+        ``ahead`` are the layers that each replica gathers ahead.
+        """
         plain = self.total(compute_s)
         if not gather_s.any() and not reduce_s.any():
             return plain, np.zeros_like(plain)
         duration, tail = np.empty(len(plain)), np.empty(len(plain))
+        of_kind, of_run = self._replicas.of_kind, self._replicas.of_run
+        longer, longer_run = self._longer[of_kind], self._longer[of_run]
         overlapped_stages(
-            self._replicas.run_offset, self._count, compute_s, gather_s, reduce_s, backward,
-            duration, tail,
+            self._replicas.run_offset, self._count, compute_s, gather_s * longer_run,
+            reduce_s * longer_run, backward, ahead[of_kind], duration, tail,
         )  # fmt: skip
+        # What the compute waits for has nothing beside it.
+        tail /= longer
         sent = self.total(gather_s) + self.total(reduce_s)
         # Rounding may leave the recurrence a hair off the plain sum; where nothing is sent
         # nothing is exposed, also beside other jobs that do send.
-        exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0)
-        hidden = np.maximum(sent - exposed - tail, 0.0)
-        return plain + exposed + self._slowdown[self._replicas.of_kind] * hidden, tail
+        exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0) / longer
+        hidden = np.maximum(sent - exposed - tail, 0.0) * longer
+        return plain + exposed + self._slowdown[of_kind] * hidden, tail
 
     def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
         """Return what the first microbatch takes in each stage, behind gathers that run ahead."""
@@ -255,6 +296,7 @@ class _Passes:
         plain = self.total(compute_s)[replicas.stage_kind]
         if not gather_s.any():
             return plain
+        gather_s = gather_s * self._longer[replicas.of_run]
         duration = np.empty(len(plain))
         ranks = int(self._rank_of_stage.max()) + 1
         gathered_forwards(

@@ -67,8 +67,10 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     weights = np.where(sharded, weight * owned, weight * everything + quantised)
     on_device = (1.0 - training.optimizer_offload)[rank]
     updated = np.where(zero >= 1, owned, everything)
-    # Two gathered layers and the full gradients of one.
-    gathered = largest(costs.layer_parameters) * (2.0 * weight + training.reduce_bytes[rank])
+    # The layer that computes, those gathered ahead of it, and the full gradients of one.
+    split = jobs.parallelism
+    layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
+    gathered = largest(costs.layer_parameters) * (layers * weight + training.reduce_bytes[rank])
     return StateMemory(
         parameters=everything,
         held_parameters=np.where(sharded, owned, everything),

@@ -308,6 +308,7 @@ def _run_placement(
             apart=batch.training.post_validation.take(jobs),
             tied_s=inputs.tied_s.take(replica),
             overhead_s=batch.cluster.step_overhead_s.take(jobs),
+            straggler_share=batch.cluster.straggler_share.take(jobs),
         ),
         np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
         replayed,

@@ -31,6 +31,7 @@ CLASS_OF_TERM = {
     "dp_comm": COMMUNICATION,
     "optimizer": MEMORY,
     "launch": LATENCY,
+    "stragglers": COMPUTE,
 }
 """Class of each term of the breakdown; kernels of GEMMs and attention go by their limiter."""
 

@@ -268,14 +268,33 @@ class JobRow:
             if "hsdp" in text:
                 self.weaken(FROM_RULE, "HSDP taken as FSDP over all ranks")
             keep = "shard_grad_op" in text or "reshard_after_forward=false" in self.other
-            generation = 2 if "fsdp2" in text or "megatron_fsdp" in text else 1
-            return {"fsdp": generation, "fsdp_reshard_after_forward": not keep}
+            return {
+                "fsdp": self._fsdp_generation(text),
+                "fsdp_reshard_after_forward": not keep,
+                **self._fsdp_prefetch(),
+            }
         if text in {"ddp", "none"} or text.startswith("none "):
             return {"zero_stage": 0}
         stage = re.search(r"zero-?(\d)", text)
         if not text and self.dp > 1:
             self.weaken(FROM_RULE, "distributed optimizer (ZeRO-1)")
         return {"zero_stage": int(stage[1]) if stage else 1}
+
+    def _fsdp_generation(self, text: str) -> int:
+        if "fsdp2" in text or "megatron_fsdp" in text:
+            return 2
+        # Both have no other: Primus' recipes set use_torch_fsdp2.
+        if self._is_torchtitan or "primus" in self.source.lower():
+            self.weaken(FROM_RULE, "FSDP 2, the only one of its framework")
+            return 2
+        return 1
+
+    def _fsdp_prefetch(self) -> dict[str, Any]:
+        if not self.source.lower().startswith("mosaicml"):
+            return {}
+        # The default of Composer, which its recipes keep.
+        self.weaken(FROM_RULE, "BACKWARD_POST prefetch")
+        return {"fsdp_backward_prefetch": 0}
 
     def _layout(self) -> dict[str, Any]:
         """Place layers that the stages do not divide."""
@@ -307,7 +326,7 @@ class JobRow:
         self.weaken(FROM_RULE, "full stages first, the last takes the rest")
         return {"pipeline_model_parallel_layout": _layout_text(counts, mtp)}
 
-    def _tp_overlap(self) -> bool:
+    def _tp_overlap(self) -> bool | str:
         text = self.recipe("tp_comm_overlap").lower()
         if text:
             self.weaken(FROM_RECIPE)
@@ -315,7 +334,7 @@ class JobRow:
         if self.says("no comm overlap", "no overlap", "vanilla tp"):
             return False
         if self.says("asynctp", "async tp"):
-            return True
+            return "async_tp"
         overlapped = (
             self._is_nvidia and not self.is_moe and "megatron-lm" not in self.source.lower()
         )
