@@ -132,9 +132,8 @@ def main() -> None:
     for series in found:
         slopes.append([100.0 * series.slope(s) for s in (series.measured_s, series.projected_s)])
         gpus = f"{series.gpus[0]:.0f} to {series.gpus[-1]:.0f}"
-        print(
-            f"| {series.source} | {series.name} | {gpus} | {slopes[-1][0]:.2f} | {slopes[-1][1]:.2f} |"
-        )
+        measured, projected = slopes[-1]
+        print(f"| {series.source} | {series.name} | {gpus} | {measured:.2f} | {projected:.2f} |")
     for name, middle in (("median", np.median), ("mean", np.mean)):
         measured, projected = middle(np.array(slopes), axis=0)
         print(f"| {name} of {len(found)} | | | {measured:.2f} | {projected:.2f} |")
