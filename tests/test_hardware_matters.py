@@ -26,7 +26,7 @@ from projector.single.collective import collective_case
 from projector.topology.build import load_topology
 from projector.topology.graph import node_net
 from projector.topology.node import KIND
-from projector.topology.routes import EVERYTHING, find_routes
+from projector.topology.routes import EVERYTHING, find_matrices, find_routes
 from projector.topology.transfers import find_way, serving_engines
 
 RATES = ("_gb_per_s", "_gbit_per_s", "_tb_per_s")
@@ -35,6 +35,9 @@ TIMES = ("_us",)
 KERNELS = {"attention", "attention_kernels", "expert_layer", "gemm_libraries", "quantising",
            "power", "ws_persistent"}  # fmt: skip
 """Sections about single kernels on one device, which tests of those kernels vary."""
+
+MOST_IN_MATRIX = 16
+"""Devices of a node whose matrices are compared as well."""
 
 SIZES = 2.0 ** np.arange(3, 34, 3)
 
@@ -299,6 +302,8 @@ def node_values(topology):
         for target, route in find_routes(net, source, "widest", EVERYTHING).items():
             tiers = {net.near[a][b].tier for a, b in pairwise(route.path)}
             found["route", source, target] = (route.gb_per_s, route.latency_us), tiers
+    if topology.num_devices <= MOST_IN_MATRIX:
+        found["matrix", 0, 0] = find_matrices(topology).latency_us, {"start", *topology.node.tiers}
     if topology.node.transfers is None:
         return found
     pairs = [(0, target) for target in range(topology.num_devices)] + [("numa0", 0)]
@@ -327,7 +332,7 @@ def test_numbers_of_a_node(name):
     before = node_values(load_topology(name))
     data = load_topology(name).node.model_dump(exclude={"sources"})
     for field, value in leaves(data):
-        if value is None or (field == "start_us" and data["transfers"] is None):
+        if value is None or (field == "start_us" and ("matrix", 0, 0) not in before):
             continue
         changes = set()
         for other in varied(field, value):

@@ -29,11 +29,19 @@ class Engine(Config):
     share: Share = 1.0
     """Share of the narrowest link's rate that large messages reach, in one direction."""
 
+    share_of: Literal["scale_up"] | None = None
+    """Where the share stands instead: ``scale_up`` is ``scale_up_efficiency`` of the device, which
+    collectives reach with copies by kernels."""
+
     share_both: Share | None = None
     """The same while the other direction is in use as well; left out, as in one direction."""
 
     most_gb_per_s: Positive | None = None
     """What the engine itself moves at most; left out, only links limit it."""
+
+    most_of: Literal["host_link"] | None = None
+    """Where that rate stands instead: ``host_link`` is ``host_link_gb_per_s`` of the device, which
+    is measured with pinned memory."""
 
     start_us: NotNegative | None = None
     """What a message takes beside the latency of its links; left out, that of the node."""

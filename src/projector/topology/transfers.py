@@ -132,7 +132,7 @@ def find_way(
         For an unknown end or engine, or an engine that does not work there.
     """
     topology = topology_of(node)
-    numbers = transfers_of(topology).resolved(engine)
+    numbers = _engine(topology, engine)
     source, target = _ends(topology, source, target)
     place = _place(topology, source, target)
     if place not in numbers.between:
@@ -277,6 +277,17 @@ def overlapped_seconds(
     return copy_s + np.maximum(alone_s - kept * copy_s, 0.0)
 
 
+def _engine(topology: Topology, name: str) -> Engine:
+    """Return an engine with what it takes from its base and from the device."""
+    numbers = transfers_of(topology).resolved(name)
+    given: dict[str, float] = {}
+    if numbers.share_of is not None:
+        given["share"] = numbers.share * topology.device.scale_up_efficiency
+    if numbers.most_of is not None:
+        given["most_gb_per_s"] = topology.device.host_link_gb_per_s
+    return numbers.model_copy(update=given) if given else numbers
+
+
 def check_accesses(accesses: Any) -> None:
     """Refuse a number of accesses that is no integer of at least 1.
 
@@ -314,8 +325,8 @@ def _domain(topology: Topology, device: End) -> End:
         msg = f"{topology.node.name} describes no host memory"
         raise ConfigError(msg, key="host", value=None, allowed="a host section")
     net = node_net(topology)
-    domains = [vertex.end for vertex in topology.vertices if vertex.kind == "numa"]
     routes = find_routes(net, device, "shortest", HOST_FABRIC)
+    domains = [end for end, kind in net.kinds.items() if kind == "numa" and end in routes]
     return min(domains, key=lambda end: (len(routes[end].path), domains.index(end)))
 
 
