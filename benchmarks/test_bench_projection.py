@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from projector import load_job, project_memory, project_performance
 
 JOB = Path(__file__).parents[1] / "examples" / "deepseek_v3_h800.yaml"
@@ -20,6 +22,25 @@ def test_project_performance(benchmark):
     """DeepSeek-V3 on 16 stages, the job already read."""
     job = load_job(JOB)
     project_performance(job)  # compile outside the clock
+    assert benchmark(project_performance, job).iteration_time_s > 0
+
+
+@pytest.mark.parametrize("nodes", [8, 16_384])
+def test_project_on_many_nodes(benchmark, nodes):
+    """Llama 3.1 8B with the same work for each of 64 and of 131,072 GPUs."""
+    job = load_job(
+        {
+            "model": "llama3.1_8b",
+            "parallelism": {"tp": 2, "pp": 4},
+            "training": {
+                "micro_batch_size": 1,
+                "global_batch_size": 32 * nodes,
+                "seq_length": 8192,
+            },
+            "cluster": {"device": "h100", "nodes": nodes},
+        }
+    )
+    project_performance(job)
     assert benchmark(project_performance, job).iteration_time_s > 0
 
 

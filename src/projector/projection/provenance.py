@@ -47,7 +47,32 @@ def provenance_of(job: Job) -> Provenance:
 
 
 def _warnings(job: Job) -> list[str]:
-    """List settings projected as given that a real framework would refuse or change."""
+    """List settings that are projected as given, and may not be what was meant."""
+    return [*_uneven_stages(job), *_binding_links(job)]
+
+
+def _binding_links(job: Job) -> list[str]:
+    """Name the field that binds where only one of the two rates of a node's links was changed.
+
+    A switch gives one pair all of a device's rate, a mesh an equal share to each peer.
+    """
+    device, network = job.cluster.device, job.cluster.network
+    whole, peer = device.scale_up_gb_per_s, device.scale_up_peer_gb_per_s
+    peers = network.scale_up_gpus - 1
+    is_switch, is_mesh = (abs(whole / (peer * most) - 1.0) < 0.02 for most in (1, max(1, peers)))
+    if network.node is not None or is_switch or is_mesh:
+        return []
+    fields = f"scale_up_gb_per_s ({whole:g}) and scale_up_peer_gb_per_s ({peer:g})"
+    if whole > peer * peers:
+        text = f"the peer links bind: {peers} peers carry {peer * peers:g} GB/s"
+    else:
+        text = (
+            f"the first binds groups of more than {whole / peer:.3g} peers, the second the others"
+        )
+    return [f"{fields} are those of neither a switch nor a mesh: {text}; change both for one node"]
+
+
+def _uneven_stages(job: Job) -> list[str]:
     split, layers = job.parallelism, job.model.num_layers
     placed = (
         split.pipeline_model_parallel_layout,

@@ -13,7 +13,7 @@ from projector.config.job import Job
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.batch import JobBatch
-from projector.lower.hardware import domain_gpus
+from projector.lower.hardware import job_domain_gpus
 from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
@@ -199,7 +199,7 @@ def _check_top(top: Any) -> None:
 def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
     """Propose configurations whose degrees divide the model and the cluster."""
     model, gpus, seq = job.model, job.cluster.gpus, job.training.seq_length
-    domain = domain_gpus(job.cluster)
+    domain = job_domain_gpus(job.cluster, gpus)
     most_tp = domain if limits.tp_inside_node else gpus
     experts = model.moe.num_experts if model.moe else 1
     for tp in divisors(model.num_attention_heads, most_tp):

@@ -12,8 +12,8 @@ from projector.config.cluster import ClusterConfig
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.hardware import domain_gpus, fabric_record
-from projector.lower.jobs import local_members
+from projector.lower.hardware import fabric_record, job_domain_gpus, tier_gpus
+from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single.inputs import (
     DeviceLike,
     broadcast,
@@ -118,10 +118,22 @@ class CollectiveCase:
         """Algorithms that the device's library chooses among."""
         return self.cluster.device.collective_algorithms
 
+    def place(self, ranks: Ints) -> Place:
+        """Return where groups lie whose ranks are ``stride`` devices apart, beside others."""
+        sizes, of_rank = np.unique(ranks, return_inverse=True)
+        world = np.array([int(size) * self.stride for size in sizes], np.int64)
+        blocks = [
+            (job_domain_gpus(self.cluster, gpus), *tier_gpus(self.cluster, gpus))
+            for gpus in world.tolist()
+        ]
+        domain, pod, zone = np.array(blocks, np.int64).reshape(-1, 3).T
+        runs = one_run(sizes.astype(np.int64), np.full(len(sizes), self.stride))
+        found = place(runs, Blocks(domain, pod, zone, world))
+        return Place(*(column[of_rank] for column in found))
+
     def local(self, ranks: Ints) -> Ints:
         """Return the members of each group that share a scale-up domain."""
-        members: Ints = local_members(ranks, self.stride, domain_gpus(self.cluster))
-        return members
+        return self.place(ranks).local
 
     def times_s(
         self, num_bytes: ArrayLike, ranks: ArrayLike, algorithm: str | None = None
@@ -185,8 +197,10 @@ class CollectiveCase:
         if algorithm is not None:
             wanted = ALGORITHMS.index(algorithm_named(algorithm))
             fabric = self._restricted(ALGORITHMS[wanted])
-        local = self.local(groups)
-        seconds, codes = collective_time_columns(code, sizes, groups, local, 0, fabric)
+        place = self.place(groups)
+        seconds, codes = collective_time_columns(
+            code, sizes, groups, place.local, 0, fabric, place.span
+        )
         # The kernel takes any algorithm where the allowed ones cannot serve, so another code than
         # the wanted one says that it cannot.
         wrong = np.flatnonzero((codes != wanted) & (codes != NO_ALGORITHM))
@@ -204,13 +218,15 @@ class CollectiveCase:
         fabrics = np.concatenate([self.fabric, *(self._restricted(name) for name in ALGORITHMS)])
         rows, columns = len(fabrics), len(sizes)
         groups = np.full(rows * columns, ranks)
+        place = self.place(groups)
         seconds, codes = collective_time_columns(
             OPERATIONS.index(self.operation),
             np.tile(sizes, rows),
             groups,
-            self.local(groups),
+            place.local,
             np.repeat(np.arange(rows), columns),
             fabrics,
+            place.span,
         )
         seconds, codes = seconds.reshape(rows, columns), codes.reshape(rows, columns)
         each = {}
