@@ -169,3 +169,23 @@ def test_what_is_no_size(text):
     with pytest.raises(ConfigError) as caught:
         byte_count("bytes", text)
     assert caught.value.key == "bytes"
+
+
+def test_groups_beyond_a_pod_cross_its_taper():
+    flat = {"name": "flat", "nic_gbit_per_s": 400}
+    tapered = {**flat, "pod_nodes": 4, "pod_oversubscription": 4.0, "spine_latency_us": 2.0}
+    ranks = np.array([8, 32, 64, 1024])
+    before, after = (
+        pj.collective_time("all_to_all", 1e9, ranks, device="h100", network=network)
+        for network in (flat, tapered)
+    )
+    assert np.array_equal(before[:2], after[:2])
+    assert np.all(before[2:] < after[2:])
+
+
+def test_a_long_stride_is_one_device_of_each_node():
+    near, far = (
+        pj.collective_time("all_gather", 1e9, [2, 64, 1 << 40], device="h100", stride=stride)
+        for stride in (8, 1 << 40)
+    )
+    assert np.array_equal(near, far)

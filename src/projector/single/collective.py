@@ -1,5 +1,6 @@
 """Collectives by themselves: every algorithm that can serve one, over size, and who wins where."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from projector.kernels.collectives import algorithm_mask, collective_time_column
 from projector.lower.hardware import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single.inputs import (
+    MAX_EXTENT,
     DeviceLike,
     broadcast,
     check_range,
@@ -120,20 +122,27 @@ class CollectiveCase:
 
     def place(self, ranks: Ints) -> Place:
         """Return where groups lie whose ranks are ``stride`` devices apart, beside others."""
-        sizes, of_rank = np.unique(ranks, return_inverse=True)
-        world = np.array([int(size) * self.stride for size in sizes], np.int64)
+        each, row = np.unique(ranks, return_inverse=True)
+        stride = self._least_stride()
+        worlds = each * stride
         blocks = [
-            (job_domain_gpus(self.cluster, gpus), *tier_gpus(self.cluster, gpus))
-            for gpus in world.tolist()
+            (job_domain_gpus(self.cluster, world), *tier_gpus(self.cluster, world), world)
+            for world in worlds.tolist()
         ]
-        domain, pod, zone = np.array(blocks, np.int64).reshape(-1, 3).T
-        runs = one_run(sizes.astype(np.int64), np.full(len(sizes), self.stride))
-        found = place(runs, Blocks(domain, pod, zone, world))
-        return Place(*(column[of_rank] for column in found))
+        columns = np.array(blocks, np.int64).reshape(-1, len(Blocks._fields)).T
+        places = place(one_run(each, np.full_like(each, stride)), Blocks(*columns))
+        return Place(*(column[row] for column in places))
 
     def local(self, ranks: Ints) -> Ints:
         """Return the members of each group that share a scale-up domain."""
         return self.place(ranks).local
+
+    def _least_stride(self) -> int:
+        """Return a stride that is alike in every block, so that products stay exact."""
+        largest = self.stride * MAX_EXTENT
+        blocks = (job_domain_gpus(self.cluster, largest), *tier_gpus(self.cluster, largest))
+        widest = math.lcm(*(block for block in blocks if block))
+        return min(self.stride, widest + self.stride % widest)
 
     def times_s(
         self, num_bytes: ArrayLike, ranks: ArrayLike, algorithm: str | None = None
@@ -197,9 +206,9 @@ class CollectiveCase:
         if algorithm is not None:
             wanted = ALGORITHMS.index(algorithm_named(algorithm))
             fabric = self._restricted(ALGORITHMS[wanted])
-        place = self.place(groups)
+        where = self.place(groups)
         seconds, codes = collective_time_columns(
-            code, sizes, groups, place.local, 0, fabric, place.span
+            code, sizes, groups, where.local, 0, fabric, where.span
         )
         # The kernel takes any algorithm where the allowed ones cannot serve, so another code than
         # the wanted one says that it cannot.
@@ -218,15 +227,15 @@ class CollectiveCase:
         fabrics = np.concatenate([self.fabric, *(self._restricted(name) for name in ALGORITHMS)])
         rows, columns = len(fabrics), len(sizes)
         groups = np.full(rows * columns, ranks)
-        place = self.place(groups)
+        where = self.place(groups)
         seconds, codes = collective_time_columns(
             OPERATIONS.index(self.operation),
             np.tile(sizes, rows),
             groups,
-            place.local,
+            where.local,
             np.repeat(np.arange(rows), columns),
             fabrics,
-            place.span,
+            where.span,
         )
         seconds, codes = seconds.reshape(rows, columns), codes.reshape(rows, columns)
         each = {}
