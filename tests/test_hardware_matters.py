@@ -182,20 +182,31 @@ CASES = {
     "host_link_gb_per_s": (offloaded, tensor_parallel),
     "scale_up_gb_per_s": (tensor_parallel, alone),
     "scale_up_peer_gb_per_s": (near_collectives, alone),
-    "scale_up_latency_us": (tensor_parallel, alone),
+    "scale_up_latency_us": (near_collectives, alone),
     "collective_start_us": (tensor_parallel, alone),
     "collective_simple_start_us": (tensor_parallel, alone),
+    "collective_chunk_us": (near_collectives, alone),
+    "collective_fill_limit_us": (near_collectives, alone),
+    "collective_exchange_step_us": (near_collectives, alone),
+    "collective_exchange_issue_us": (near_collectives, alone),
+    "collective_exchange_simple_start_us": (near_collectives, alone),
     "in_network_all_reduce_gb_per_s": (near_collectives, alone),
+    "in_network_chunk_us": (near_collectives, alone),
     "network.nic_gbit_per_s": (across_nodes, tensor_parallel),
     "network.nic_latency_us": (across_nodes, tensor_parallel),
     "network.collective_start_us": (across_nodes, tensor_parallel),
+    "network.collective_chunk_us": (across_nodes, tensor_parallel),
+    "network.collective_fill_limit_us": (across_nodes, tensor_parallel),
     "network.exchange_peer_us": (across_nodes, tensor_parallel),
     "network.spine_latency_us": (across_nodes, tensor_parallel),
     "network.core_latency_us": (across_nodes, tensor_parallel),
 }
 
-ABSENT = {"mall_tb_per_s": "mall_mib"}
-"""Rates of parts that a device may lack, and the field that is then 0."""
+ABSENT = {
+    "mall_tb_per_s": "mall_mib",
+    "in_network_chunk_us": "in_network_all_reduce_gb_per_s",
+}
+"""Rates and times of parts that a device may lack, and the field that is then 0."""
 
 BETWEEN_PODS = {"network.spine_latency_us": 0, "network.core_latency_us": 1}
 """Fields of a network with pods of one domain each, and the pods of its zones."""

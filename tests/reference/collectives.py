@@ -2,15 +2,13 @@
 
 A fabric is a dict with the fields of a FABRIC record, and may hold the ``layout`` of the group: the
 sizes of its domains, how many of them lie in a pod and in a zone (0: all), and whether they stray
-over rails. Each function returns the time without the
-start, or None where the algorithm does not serve the operation.
+over rails. Each algorithm returns its latency and its time on the wire, or None where it does not
+serve the operation.
 """
 
 import math
 
 REDUCING = ("all_reduce", "all_gather", "reduce_scatter")
-
-
 ROOTED = ("broadcast", "reduce")
 EXCHANGES = ("all_to_all", "all_to_all_v")
 
@@ -40,6 +38,10 @@ def domain_sizes(n, local, fabric):
     if "layout" in fabric:
         return fabric["layout"]["sizes"]
     return [min(local, n - first) for first in range(0, n, local)]
+
+
+def least(n, local, fabric):
+    return min(domain_sizes(n, local, fabric))
 
 
 def domain_of(n, local, fabric):
@@ -142,6 +144,12 @@ def trips(op):
     return 2 if op == "all_reduce" else 1
 
 
+def exchange_s(messages, fabric):
+    """Latency of one step in which a member sends ``messages`` to partners of any place."""
+    issued = sum(fabric["exchange_issue_s"] for _ in range(messages))
+    return fabric["exchange_step_s"] + issued
+
+
 def ring(op, size, n, local, fabric):
     if op not in (*REDUCING, *ROOTED):
         return None
@@ -149,12 +157,12 @@ def ring(op, size, n, local, fabric):
     sent = sum(chunks)
     hops = trips(op) * chain_hops(n, local, fabric)
     if local == n:
-        return sent / group_rate(fabric, n) + hops
-    # One ring per local member, each with an equal part; in each of them one member of the
-    # domain sends to the next domain and the others send to a neighbour.
-    nic = sent / min(domain_sizes(n, local, fabric)) / chain_rate(fabric)
-    near = (local - 1) * (sent / local) / group_rate(fabric, local) if local > 1 else 0.0
-    return max(nic, near) + hops
+        return hops, sent / group_rate(fabric, n)
+    # One ring for each member of the emptiest domain, each with an equal part; in each of them
+    # one member of a domain sends to the next domain and the others send to a neighbour.
+    nic = sent / least(n, local, fabric) / chain_rate(fabric)
+    near = (local - 1) * sent / local / group_rate(fabric, local) if local > 1 else 0.0
+    return hops, max(nic, near)
 
 
 def tree(op, size, n, local, fabric):
@@ -170,102 +178,113 @@ def tree(op, size, n, local, fabric):
         sent = up_as_leaf + up_as_inner + children * half
     else:
         sent = 2 * half
-    nic = sent / (min(domain_sizes(n, local, fabric)) * chain_rate(fabric))
+    nic = sent / (least(n, local, fabric) * chain_rate(fabric))
     near = 0.0
     if local > 1:
         near = trips(op) * size * (local - 1) / local / group_rate(fabric, local)
     hops = (local - 1) * fabric["scale_up_latency_s"] + tree_hops(n, local, fabric)
-    return max(nic, near) + trips(op) * hops
+    return trips(op) * hops, max(nic, near)
 
 
 def halving_doubling(op, size, n, local, fabric):
     if op not in REDUCING:
         return None
     whole = n == 2 ** int(math.log2(n))
-    hop = fabric["scale_up_latency_s"]
+    step = exchange_s(1, fabric)
     if local == n:
         if not whole and op != "all_reduce":
             return None
         core = 2 ** int(math.log2(n))
-        total, block, partners = 0.0, size, core
+        latency, wire, block, partners = 0.0, 0.0, size, core
         while partners > 1:
             block /= 2
-            total += block / pair_rate(fabric, local) + hop
+            wire += block / pair_rate(fabric, local)
+            latency += step
             partners //= 2
-        total *= trips(op)
+        latency, wire = trips(op) * latency, trips(op) * wire
         if not whole:
-            total += 2 * (size / pair_rate(fabric, local) + hop)
-        return total
-    if not whole or local != 2 ** int(math.log2(local)):
+            latency, wire = latency + 2 * step, wire + 2 * size / pair_rate(fabric, local)
+        return latency, wire
+    if not whole or local != 2 ** int(math.log2(local)) or least(n, local, fabric) < local:
         return None
-    if min(domain_sizes(n, local, fabric)) < local:
-        return None
-    total, block, distance = 0.0, size, 1
+    latency, wire, block, distance = 0.0, 0.0, size, 1
     while distance < n:
         block /= 2
+        latency += step
         if distance < local:
-            total += block / pair_rate(fabric, local) + hop
+            wire += block / pair_rate(fabric, local)
         else:
-            total += block / chain_rate(fabric)
+            wire += block / chain_rate(fabric)
         distance *= 2
-    return trips(op) * (total + tree_hops(n, local, fabric))
+    latency += tree_hops(n, local, fabric)
+    return trips(op) * latency, trips(op) * wire
 
 
 def bruck(op, size, n, local, fabric):
     if op not in ("all_gather", "all_to_all"):
         return None
-    rate, hop = pair_rate(fabric, local), fabric["scale_up_latency_s"]
+    rate, step = pair_rate(fabric, local), exchange_s(1, fabric)
     if local < n:
         rate = crossing_rate(fabric) if local == 1 else min(rate, crossing_rate(fabric))
-        hop = longest_hop(fabric)
-    total, distance = 0.0, 1
+        step += longest_hop(fabric)
+    latency, wire, distance = 0.0, 0.0, 1
     while distance < n:
         if op == "all_gather":  # what is held doubles until all is there
             blocks = min(distance, n - distance)
         else:
             blocks = len([block for block in range(n) if block & distance])
-        total += blocks * size / n / rate + hop
+        latency += step
+        wire += blocks * size / n / rate
         distance *= 2
-    return total
+    return latency, wire
 
 
 def direct(op, size, n, local, fabric):
-    hop = fabric["scale_up_latency_s"]
     if op == "send_recv":
+        latency = exchange_s(1, fabric)
         if local == 2:
-            return size / pair_rate(fabric, local) + hop
+            return latency, size / pair_rate(fabric, local)
         nic = fabric["nic_p2p_bytes_per_s"] or fabric["nic_bytes_per_s"]
         share = uplink_share(lambda senders: 1 / senders, fabric)
-        return size / (nic * share) + longest_hop(fabric)
+        return latency + longest_hop(fabric), size / (nic * share)
     if local < n:
         return None
-    shares = (n - 1) * (size / n) / group_rate(fabric, n)
+    latency, shares = exchange_s(n - 1, fabric), (n - 1) * (size / n) / group_rate(fabric, n)
     if op in ("all_reduce", *ROOTED):
-        return min((n - 1) * size / group_rate(fabric, n) + hop, 2 * (shares + hop))
-    return shares + hop
+        return 2 * latency, 2 * shares
+    return latency, shares
+
+
+def direct_whole(op, size, n, local, fabric):
+    """The other way to go direct: in one step, with whole buffers."""
+    if local < n or op not in ("all_reduce", *ROOTED):
+        return None
+    return exchange_s(n - 1, fabric), (n - 1) * size / group_rate(fabric, n)
 
 
 def hierarchical(op, size, n, local, fabric):
     if op == "send_recv" or local in (1, n):
         return None
     sizes = domain_sizes(n, local, fabric)
-    domains, least, nic = len(sizes), min(sizes), chain_rate(fabric)
-    hop = fabric["scale_up_latency_s"]
+    domains, rails, nic = len(sizes), min(sizes), chain_rate(fabric)
+    hop, call = fabric["scale_up_latency_s"], fabric["start_s"]
     far_hops = chain_hops(n, local, fabric) - (n - domains) * hop
     if op in EXCHANGES:
         # One message to each local peer, with its share of all blocks, and one to the peer of
         # the same index in each other domain, with all blocks for that domain.
-        within = sum(size / local / group_rate(fabric, local) + hop for _ in range(local - 1))
-        across = exchange_far(size, n, local, fabric) + (domains - 1) * hop
-        return within + across + longest_hop(fabric)
+        within = (local - 1) * size / local / group_rate(fabric, local)
+        latency = exchange_s(local - 1, fabric) + call + exchange_s(domains - 1, fabric)
+        return latency + longest_hop(fabric), within + exchange_far(size, n, local, fabric)
+    gather_latency, gather_wire = ring("all_gather", size, local, local, fabric)
     if op in ROOTED:
-        spread = (local - 1) * size / local / group_rate(fabric, local) + hop
-        chain = size / least / nic + far_hops
-        return spread + chain + ring("all_gather", size, local, local, fabric)
-    within = ring("all_gather", size, local, local, fabric)
-    across = trips(op) * ((domains - 1) * (size / least / domains) / nic + far_hops)
+        # A scatter, a chain on each rail and a gather.
+        latency = hop + call + far_hops + call + gather_latency
+        return latency, 2 * gather_wire + size / rails / nic
+    across = (domains - 1) * size / rails / domains / nic
+    calls = 2 if op == "all_reduce" else 1
     # All-reduce scatters, reduces across and gathers; the others do one of the two.
-    return trips(op) * within + across
+    latency = trips(op) * (gather_latency + far_hops) + calls * call
+    return latency, trips(op) * (gather_wire + across)
 
 
 def in_network(op, size, n, local, fabric):
@@ -273,7 +292,7 @@ def in_network(op, size, n, local, fabric):
         return None
     if fabric["in_network_bytes_per_s"] == 0:
         return None
-    return size / fabric["in_network_bytes_per_s"] + 2 * fabric["scale_up_latency_s"]
+    return 2 * fabric["scale_up_latency_s"], size / fabric["in_network_bytes_per_s"]
 
 
 def pairwise(op, size, n, local, fabric):
@@ -281,20 +300,34 @@ def pairwise(op, size, n, local, fabric):
         return None
     block = size / n
     near = (local - 1) * block
-    issue = (n - 1) * fabric["scale_up_latency_s"]
+    latency = exchange_s(n - 1, fabric)
     if local == n:
-        return near / group_rate(fabric, local) + issue
-    far_peers = n - min(domain_sizes(n, local, fabric))
+        return latency, near / group_rate(fabric, local)
+    far_peers = n - least(n, local, fabric)
     layout = fabric.get("layout", {})
     if not (fabric["forwards"] or fabric["plain_tree"] or layout.get("strays")):
         # Other rails are beyond a spine, as other pods are.
-        issue += 0.0 if crosses(fabric, "pod") else fabric["spine_latency_s"]
+        latency += 0.0 if crosses(fabric, "pod") else fabric["spine_latency_s"]
     if fabric["forwards"] and not fabric["plain_tree"]:
         # All but what goes to the own rail is handed to a local peer first.
         near += far_peers * block * (local - 1) / local
     near_s = near / group_rate(fabric, local) if local > 1 else 0.0
-    issue += far_peers * fabric["exchange_peer_s"]
-    return max(near_s, exchange_far(size, n, local, fabric)) + issue + longest_hop(fabric)
+    latency += far_peers * fabric["exchange_peer_s"] + longest_hop(fabric)
+    return latency, max(near_s, exchange_far(size, n, local, fabric))
+
+
+def pat(op, size, n, local, fabric):
+    sizes = domain_sizes(n, local, fabric)
+    if len(sizes) == 1 or op not in ("all_gather", "reduce_scatter"):
+        return None
+    # Between local ranks of one index a step doubles the reach; then a ring in each domain.
+    rate = chain_rate(fabric) * fabric["pat_efficiency"]
+    latency = tree_hops(n, local, fabric)
+    wire = (len(sizes) - 1) / len(sizes) * size / min(sizes) / rate
+    if local > 1:
+        ring_latency, ring_wire = ring("all_gather", size, local, local, fabric)
+        latency, wire = latency + fabric["start_s"] + ring_latency, wire + ring_wire
+    return latency, wire
 
 
 ALGORITHMS = (
@@ -306,6 +339,7 @@ ALGORITHMS = (
     hierarchical,
     in_network,
     pairwise,
+    pat,
 )
 
 
@@ -314,23 +348,53 @@ def start(n, local, fabric):
 
 
 def self_copy(op, size, n, fabric):
-    if op not in (*REDUCING, *EXCHANGES):
+    if op not in (*REDUCING, "all_to_all", "all_to_all_v"):
         return 0.0
     rate = fabric["scale_up_bytes_per_s"] * fabric["scale_up_efficiency"]
     return fabric["self_copy_share"] * size / n / rate
+
+
+def fill(wire, chunk, limit):
+    """The least of k·chunk + wire/k over the chunks k, which need not be whole."""
+    return min(2 * (chunk * wire) ** 0.5, limit)
+
+
+def may_flag(code, op, size, n, fabric):
+    """Whether the algorithm may put flags beside its data."""
+    if op == "send_recv":
+        return size <= fabric["exchange_flag_bytes"]
+    if op in EXCHANGES and (
+        size / n > fabric["exchange_flag_bytes"] or ALGORITHMS[code] is hierarchical
+    ):
+        return False
+    return fabric["flagged_algorithms"] >> code & 1 == 1
+
+
+def with_protocols(code, op, size, n, local, fabric, terms):
+    latency, wire = terms
+    exchanges = op in (*EXCHANGES, "send_recv")
+    simple = fabric["exchange_simple_start_s" if exchanges else "simple_start_s"]
+    chunk, limit = fabric["chunk_s"], fabric["fill_limit_s"]
+    if local < n:
+        chunk, limit = fabric["network_chunk_s"], fabric["network_fill_limit_s"]
+    if ALGORITHMS[code] is in_network:
+        return simple + latency + wire + fill(wire, fabric["in_network_chunk_s"], limit)
+    wire += self_copy(op, size, n, fabric)
+    plain = simple + latency + wire + fill(wire, chunk, limit)
+    if not may_flag(code, op, size, n, fabric):
+        return plain
+    return min(plain, latency + fabric["flag_traffic"] * wire)
 
 
 def algorithm_times(op, size, n, local, fabric):
     """Time of each algorithm that serves the operation, by its code."""
     times = {}
     for code, algorithm in enumerate(ALGORITHMS):
-        time_s = algorithm(op, size, n, local, fabric)
-        if time_s is not None:
-            copy = 0.0 if algorithm is in_network else self_copy(op, size, n, fabric)
-            plain = fabric["simple_start_s"] + time_s + copy
-            flagged = algorithm(op, 2 * size, n, local, fabric) + 2 * copy
-            best = plain if algorithm is in_network else min(plain, flagged)
-            times[code] = start(n, local, fabric) + best
+        ways = [algorithm, direct_whole] if algorithm is direct else [algorithm]
+        terms = [way(op, size, n, local, fabric) for way in ways]
+        alone = [with_protocols(code, op, size, n, local, fabric, each) for each in terms if each]
+        if alone:
+            times[code] = start(n, local, fabric) + min(alone)
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
     return allowed or times
 
@@ -347,7 +411,7 @@ def collective_time(op, size, n, local, fabric):
 def moe_exchange_time(local_bytes, remote_bytes, n, local, fabric):
     if local_bytes == 0 and remote_bytes == 0:
         return 0.0
-    domains = len(set(domain_of(n, local)))
+    domains = len(set(domain_sizes(n, local, fabric)))
     near = local_bytes / group_rate(fabric, local) if local > 1 else 0.0
     far = remote_bytes / fabric["nic_bytes_per_s"] if domains > 1 else 0.0
     hops = fabric["scale_up_latency_s"] if local > 1 else 0.0

@@ -8,7 +8,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,7 @@ CollectiveAlgorithm = Literal[
     "hierarchical",
     "in_network",
     "pairwise",
+    "pat",
 ]
 """What a library may do to serve a collective; ``docs/collectives.md`` has the terms of each."""
 
@@ -237,7 +238,7 @@ class Device(Sourced):
     """Share of the link rate that large ring collectives reach."""
 
     scale_up_latency_us: NotNegative
-    """One hop of a collective within the scale-up domain."""
+    """One hop of a ring or tree within the scale-up domain."""
 
     collective_start_us: NotNegative
     """Fixed cost of any collective."""
@@ -248,21 +249,55 @@ class Device(Sourced):
     in_network_all_reduce_min_gpus: CountOrNone = 0
     """Fewest devices for which the library uses it."""
 
+    in_network_chunk_us: NotNegative = 0.0
+    """As collective_chunk_us, of a switch-reduced all-reduce."""
+
     collective_simple_start_us: NotNegative = 0.0
-    """What a collective without flags beside its data (NCCL's Simple protocol) costs on top; with
-    flags (LL) it moves twice the bytes. 0 where collective_start_us holds it already."""
+    """What a collective without flags beside its data (NCCL's Simple protocol) costs on top of one
+    with flags (LL). 0 where collective_start_us holds it already."""
+
+    collective_flag_traffic: float = Field(default=2.0, ge=1)
+    """Time on the wire of a byte with flags beside it, over that of one without: LL moves four
+    bytes of flags with four of data, and also keeps fewer bytes in flight."""
+
+    collective_flagged_algorithms: tuple[CollectiveAlgorithm, ...] = (
+        "ring",
+        "tree",
+        "hierarchical",
+        "pairwise",
+    )
+    """Algorithms that the library has with flags. Others are made of sends without flags."""
+
+    collective_chunk_us: NotNegative = 0.0
+    """What cutting a message into one more chunk costs. A collective without flags fills and drains
+    its links in 2·sqrt(chunk · time on the wire), with as many chunks as are best."""
+
+    collective_fill_limit_us: NotNegative = 100.0
+    """The most that filling and draining takes: chunks have a largest size as well."""
+
+    collective_exchange_step_us: NotNegative | None = None
+    """An exchange with partners other than the neighbours in a ring or tree, to which a library
+    sends all the time; scale_up_latency_us where none is given."""
+
+    collective_exchange_issue_us: NotNegative | None = None
+    """Each message of such an exchange; scale_up_latency_us where none is given."""
+
+    collective_exchange_simple_start_us: NotNegative | None = None
+    """As collective_simple_start_us, of an all-to-all or message; the same where none is given."""
+
+    collective_exchange_flag_kib: NotNegative = 16.0
+    """Largest message of an all-to-all, or between two ranks, that has flags."""
+
+    collective_pat_efficiency: float = Field(default=0.75, gt=0, le=1)
+    """Rate of an adapter under aggregated trees (PAT) over that under a ring, as NCCL's tuner has
+    it."""
 
     collective_self_copy_share: float = Field(default=0.0, ge=0, le=2)
     """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
     copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""
 
-    collective_algorithms: tuple[CollectiveAlgorithm, ...] = (
-        "ring",
-        "tree",
-        "in_network",
-        "pairwise",
-    )
-    """What the collective library chooses among; the default is what NCCL and RCCL use."""
+    collective_algorithms: tuple[CollectiveAlgorithm, ...] = get_args(CollectiveAlgorithm)
+    """What may serve a collective; the default is whatever can."""
 
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
     """Share by which compute is slowed while a collective of one scale-up domain runs beside it."""
@@ -394,6 +429,14 @@ class Network(Sourced):
 
     collective_start_us: NotNegative = 20.0
     """Fixed cost that any collective between nodes adds."""
+
+    collective_chunk_us: NotNegative | None = None
+    """As collective_chunk_us of a device, of a collective between nodes; that of the device where
+    none is given."""
+
+    collective_fill_limit_us: NotNegative | None = None
+    """As collective_fill_limit_us of a device, of a collective between nodes; that of the device
+    where none is given."""
 
     nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the adapter rate that messages between two ranks and exchanges reach; none given

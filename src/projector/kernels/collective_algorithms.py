@@ -1,14 +1,13 @@
 """Codes of collectives and the terms of every algorithm that can serve them.
 
-An algorithm is a latency term (steps times the latency of a hop) plus the traffic of the busiest
-link over its rate, and infinite where it does not serve. ``docs/collectives.md`` derives the terms
-and names their sources. The reduction in a switch has no term here: it has a measured rate.
+An algorithm takes a latency and, for each byte of the buffer, the time of its busiest link.
+``docs/collectives.md`` derives the terms and names their sources. The reduction in a switch has no
+terms here: it has a measured rate.
 
 Units
-    time s, buffers bytes, rates bytes/s per device and direction.
+    time s, buffers bytes, inverse rates s/byte per device and direction.
 """
 
-import math
 from typing import NamedTuple
 
 from ._jit import helper
@@ -38,10 +37,11 @@ ALGORITHMS = (
     "hierarchical",
     "in_network",
     "pairwise",
+    "pat",
 )
 """Names by algorithm code."""
 
-RING, TREE, HALVING_DOUBLING, BRUCK, DIRECT, HIERARCHICAL, IN_NETWORK, PAIRWISE = range(8)
+RING, TREE, HALVING_DOUBLING, BRUCK, DIRECT, HIERARCHICAL, IN_NETWORK, PAIRWISE, PAT = range(9)
 
 NUM_OPERATIONS = len(OPERATIONS)
 NUM_ALGORITHMS = len(ALGORITHMS)
@@ -49,45 +49,66 @@ NUM_ALGORITHMS = len(ALGORITHMS)
 NO_ALGORITHM = -1
 """Code of a row that moves nothing, or that has no valid time."""
 
+_RINGS = 1 << RING | 1 << DIRECT | 1 << HIERARCHICAL
+_EXCHANGES = 1 << DIRECT | 1 << HIERARCHICAL | 1 << PAIRWISE
+_SERVED_BY = (
+    _RINGS | 1 << TREE | 1 << HALVING_DOUBLING | 1 << IN_NETWORK,
+    _RINGS | 1 << HALVING_DOUBLING | 1 << BRUCK | 1 << PAT,
+    _RINGS | 1 << HALVING_DOUBLING | 1 << PAT,
+    _EXCHANGES | 1 << BRUCK,
+    _RINGS | 1 << TREE,
+    1 << DIRECT,
+    _RINGS | 1 << TREE,
+    _EXCHANGES,
+)
+"""Algorithms that may serve each operation, a bit each."""
+
+_IN_A_DOMAIN = ~(1 << TREE | 1 << HIERARCHICAL | 1 << PAT)
+_ACROSS_DOMAINS = ~(1 << IN_NETWORK | 1 << DIRECT)
+
 
 class Group(NamedTuple):
-    """The members of one collective and the rates of their links."""
+    """The members of one collective and what their links take."""
 
     ranks: int
     local: int
     """Members in the fullest domain."""
-    domains: int
-    group_bytes_per_s: float
-    """What a member can send to all its peers in the domain together."""
-    pair_bytes_per_s: float
-    """What a member can send to one peer in the domain."""
-    nic_bytes_per_s: float
-    """What a member sends through its adapter where a group passes each pod's border once, as
-    chains and trees do."""
-    hop_s: float
-    nic_hop_s: float
-    """The longest hop between domains."""
     least: int
     """Members in the emptiest domain."""
-    chain_far_s: float
-    """Hops between domains of a chain through all of them."""
-    tree_far_s: float
-    """The same from the root to a leaf of a tree."""
-    crossing_bytes_per_s: float
-    """What a member sends through its adapter where all of it leaves the pod."""
-    p2p_bytes_per_s: float
+    domains: int
+    group_s: float
+    """Seconds for a byte that a member sends to all its peers in the domain together."""
+    pair_s: float
+    """The same to one peer in the domain."""
+    nic_s: float
+    """The same through its adapter where a group passes each pod's border once, as chains and
+    trees do."""
+    crossing_s: float
+    """The same where all of it leaves the pod."""
+    p2p_s: float
     """The same from one rank to another."""
     far_exchange_s: float
     """Seconds for each byte of the buffer that an exchange spends between domains."""
     forwarded_share: float
     """Share of the buffer that an exchange first moves within the domain, to the right rail."""
+    hop_s: float
+    """From one member to its neighbour in the domain, along a chain that stands."""
+    step_s: float
+    """An exchange with partners that are not neighbours in a chain."""
+    issue_s: float
+    """Each message of such an exchange."""
+    nic_hop_s: float
+    """The longest hop between domains."""
+    chain_far_s: float
+    """Hops between domains of a chain through all of them."""
+    tree_far_s: float
+    """The same from the root to a leaf of a tree."""
     peers_s: float
     """What an exchange spends on its peers in other domains besides."""
-
-
-@helper
-def _is_power_of_two(count: int) -> bool:
-    return count & (count - 1) == 0
+    start_s: float
+    """Of a collective within the domain."""
+    pat_s: float
+    """Seconds of the adapter for a second of a ring's, where aggregated trees send."""
 
 
 @helper
@@ -97,93 +118,103 @@ def copies_own_block(op: int) -> bool:
 
 
 @helper
+def is_exchange(op: int) -> bool:
+    """Whether every pair has messages of its own."""
+    return op in (ALL_TO_ALL, ALL_TO_ALL_V, SEND_RECV)
+
+
+@helper
 def _is_rooted(op: int) -> bool:
     """Whether one rank has, or gets, the whole buffer; a reduce is a broadcast in reverse."""
     return op in (BROADCAST, REDUCE)
 
 
 @helper
-def _is_exchange(op: int) -> bool:
-    return op in (ALL_TO_ALL, ALL_TO_ALL_V)
+def _is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
 
 
 @helper
-def _passes(op: int) -> int:
+def _passes(op: int) -> float:
     """Trips of the buffer round the group: an all-reduce reduces, then gathers."""
-    return 2 if op == ALL_REDUCE else 1
+    return 2.0 if op == ALL_REDUCE else 1.0
 
 
 @helper
-def _ring(op: int, size: float, group: Group) -> float:
+def algorithms_for(op: int, group: Group) -> int:
+    """Return the algorithms that can serve a group, a bit each; in-network not yet ruled out."""
+    served = _SERVED_BY[op]
+    ranks, local = group.ranks, group.local
+    if group.domains == 1:
+        served &= _IN_A_DOMAIN
+        if op != ALL_REDUCE and not _is_power_of_two(ranks):
+            served &= ~(1 << HALVING_DOUBLING)
+        return served
+    if op != SEND_RECV:
+        served &= _ACROSS_DOMAINS
+    if local == 1:
+        served &= ~(1 << HIERARCHICAL)
+    if group.least < local or not (_is_power_of_two(ranks) and _is_power_of_two(local)):
+        served &= ~(1 << HALVING_DOUBLING)
+    return served
+
+
+@helper
+def ring(op: int, group: Group) -> tuple[float, float]:
     """One ring through each member's links, in a chain of chunks; all rings run side by side."""
-    if _is_exchange(op) or op == SEND_RECV:
-        return math.inf
-    ranks, local, domains = group.ranks, group.local, group.domains
     passes = _passes(op)
-    share = 1.0 if _is_rooted(op) else (ranks - 1) / ranks
-    traffic = passes * share * size
-    if domains == 1:
-        return traffic / group.group_bytes_per_s + passes * (ranks - 1) * group.hop_s
+    traffic = passes if _is_rooted(op) else passes * ((group.ranks - 1) / group.ranks)
+    if group.domains == 1:
+        return passes * (group.ranks - 1) * group.hop_s, traffic * group.group_s
     # Each ring leaves the domain through another member's adapter; the emptiest has fewest.
-    wire_s = traffic / group.least / group.nic_bytes_per_s
-    if local > 1:
-        wire_s = max(wire_s, traffic * ((local - 1) / local) / group.group_bytes_per_s)
-    hops_s = (ranks - domains) * group.hop_s + group.chain_far_s
-    return wire_s + passes * hops_s
+    wire_s = traffic / group.least * group.nic_s
+    if group.local > 1:
+        wire_s = max(wire_s, traffic * ((group.local - 1) / group.local) * group.group_s)
+    hops_s = (group.ranks - group.domains) * group.hop_s + group.chain_far_s
+    return passes * hops_s, wire_s
 
 
 @helper
-def _tree(op: int, size: float, group: Group) -> float:
+def tree(op: int, group: Group) -> tuple[float, float]:
     """Chains within the domains, a double binary tree across them, chunk by chunk."""
-    if group.domains == 1 or not (op == ALL_REDUCE or _is_rooted(op)):
-        return math.inf
-    local, domains = group.local, group.domains
     passes = _passes(op)
     # With two domains each is the root of one tree and the leaf of the other, so that it sends
     # the buffer once; an inner domain of a larger tree sends half up and half to two children.
-    sent = size if domains == 2 else passes * size
-    wire_s = sent / group.least / group.nic_bytes_per_s
-    if local > 1:
-        chain = passes * size * ((local - 1) / local)
-        wire_s = max(wire_s, chain / group.group_bytes_per_s)
-    hops_s = (local - 1) * group.hop_s + group.tree_far_s
-    return wire_s + passes * hops_s
+    sent = 1.0 if group.domains == 2 else passes
+    wire_s = sent / group.least * group.nic_s
+    if group.local > 1:
+        wire_s = max(wire_s, passes * ((group.local - 1) / group.local) * group.group_s)
+    return passes * ((group.local - 1) * group.hop_s + group.tree_far_s), wire_s
 
 
 @helper
-def _halving_doubling(op: int, size: float, group: Group) -> float:
+def halving_doubling(op: int, group: Group) -> tuple[float, float]:
     """Exchange with one partner a step, halves while reducing, doubles while gathering."""
-    if op not in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER):
-        return math.inf
-    ranks, local, domains = group.ranks, group.local, group.domains
     passes = _passes(op)
-    whole = _is_power_of_two(ranks)
-    if domains == 1:
-        if not whole and op != ALL_REDUCE:
-            return math.inf
+    one_s = group.step_s + group.issue_s
+    ranks, local = group.ranks, group.local
+    if group.domains == 1:
         # The members beyond a power of two hand their buffer to a partner and get it back.
+        whole = _is_power_of_two(ranks)
         steps = ceil_log2(ranks) if whole else ceil_log2(ranks) - 1
         core = 1 << steps
-        traffic = passes * ((core - 1) / core) * size
+        latency_s = passes * steps * one_s
+        traffic = passes * ((core - 1) / core)
         if whole:
-            return traffic / group.pair_bytes_per_s + passes * steps * group.hop_s
-        return (traffic + 2.0 * size) / group.pair_bytes_per_s + (2 * steps + 2) * group.hop_s
-    if not whole or not _is_power_of_two(local) or group.least < local:
-        return math.inf
+            return latency_s, traffic * group.pair_s
+        return latency_s + 2.0 * one_s, (traffic + 2.0) * group.pair_s
     # The large exchanges stay in the domain.
-    time_s = ((domains - 1) / domains) * size / local / group.nic_bytes_per_s
-    time_s += group.tree_far_s
+    latency_s = ceil_log2(group.domains) * one_s + group.tree_far_s
+    wire_s = ((group.domains - 1) / group.domains) / local * group.nic_s
     if local > 1:
-        time_s += ((local - 1) / local) * size / group.pair_bytes_per_s
-        time_s += ceil_log2(local) * group.hop_s
-    return passes * time_s
+        latency_s += ceil_log2(local) * one_s
+        wire_s += ((local - 1) / local) * group.pair_s
+    return passes * latency_s, passes * wire_s
 
 
 @helper
-def _bruck(op: int, size: float, group: Group) -> float:
+def bruck(op: int, group: Group) -> tuple[float, float]:
     """Log-many steps of growing distance; across domains some member's every step leaves."""
-    if op not in (ALL_GATHER, ALL_TO_ALL):
-        return math.inf
     ranks = group.ranks
     steps = ceil_log2(ranks)
     blocks = ranks - 1
@@ -192,87 +223,100 @@ def _bruck(op: int, size: float, group: Group) -> float:
         blocks = 0
         for step in range(steps):
             half = 1 << step
-            blocks += ranks // (2 * half) * half + max(0, ranks % (2 * half) - half)
-    traffic = blocks / ranks * size
-    if group.domains == 1:
-        return traffic / group.pair_bytes_per_s + steps * group.hop_s
-    rate = group.crossing_bytes_per_s
-    if group.local > 1:
-        rate = min(rate, group.pair_bytes_per_s)
-    return traffic / rate + steps * group.nic_hop_s
-
-
-@helper
-def _direct(op: int, size: float, group: Group) -> float:
-    """All pairs at once: in one step with whole buffers, or in two with shares of them."""
-    if op == SEND_RECV:
-        if group.domains == 1:
-            return size / group.pair_bytes_per_s + group.hop_s
-        return size / group.p2p_bytes_per_s + group.nic_hop_s
+            beyond = (ranks & (2 * half - 1)) - half
+            blocks += (ranks >> (step + 1) << step) + max(0, beyond)
+    hop_s, wire_s = group.step_s + group.issue_s, group.pair_s
     if group.domains > 1:
-        return math.inf
-    ranks = group.ranks
-    share_s = ((ranks - 1) / ranks) * size / group.group_bytes_per_s
-    if op == ALL_REDUCE or _is_rooted(op):
-        whole_s = (ranks - 1) * size / group.group_bytes_per_s
-        return min(whole_s + group.hop_s, 2.0 * share_s + 2.0 * group.hop_s)
-    return share_s + group.hop_s
+        hop_s += group.nic_hop_s
+        wire_s = max(wire_s, group.crossing_s) if group.local > 1 else group.crossing_s
+    return steps * hop_s, blocks / ranks * wire_s
 
 
 @helper
-def _hierarchical(op: int, size: float, group: Group) -> float:
-    """Rings within the domains, then one ring per local rank across them; not pipelined."""
+def direct(op: int, group: Group) -> tuple[float, float]:
+    """All pairs at once with shares of the buffer; an all-reduce and a rooted one do so twice."""
+    if op == SEND_RECV:
+        latency_s = group.step_s + group.issue_s
+        if group.domains == 1:
+            return latency_s, group.pair_s
+        return latency_s + group.nic_hop_s, group.p2p_s
+    latency_s = group.step_s + (group.ranks - 1) * group.issue_s
+    wire_s = ((group.ranks - 1) / group.ranks) * group.group_s
+    if op == ALL_REDUCE or _is_rooted(op):
+        return 2.0 * latency_s, 2.0 * wire_s
+    return latency_s, wire_s
+
+
+@helper
+def direct_whole(group: Group) -> tuple[float, float]:
+    """All pairs at once with whole buffers, for an all-reduce or a rooted one, in one step."""
+    latency_s = group.step_s + (group.ranks - 1) * group.issue_s
+    return latency_s, (group.ranks - 1) * group.group_s
+
+
+@helper
+def hierarchical(op: int, group: Group) -> tuple[float, float]:
+    """Within the domains, then between local ranks of one index, or the other way round."""
     local, domains = group.local, group.domains
-    if domains == 1 or local == 1 or op == SEND_RECV:
-        return math.inf
-    near_s = ((local - 1) / local) * size / group.group_bytes_per_s
-    if _is_exchange(op):
+    near_s = ((local - 1) / local) * group.group_s
+    if is_exchange(op):
         # Members first collect, for each local peer, all that goes to peers of its index.
-        far_s = group.far_exchange_s * size
-        issue_s = (local - 1 + domains - 1) * group.hop_s
-        return near_s + far_s + issue_s + group.nic_hop_s
+        latency_s = group.start_s + 2.0 * group.step_s + group.nic_hop_s
+        latency_s += (local - 1 + domains - 1) * group.issue_s
+        return latency_s, near_s + group.far_exchange_s
+    hops_s = (local - 1) * group.hop_s + group.chain_far_s
     if _is_rooted(op):
         # A scatter in the root's domain, one chain per local rank, and a gather in every domain.
-        hops_s = group.hop_s + (local - 1) * group.hop_s + group.chain_far_s
-        return 2.0 * near_s + size / group.least / group.nic_bytes_per_s + hops_s
-    far_s = ((domains - 1) / domains) * size / group.least / group.nic_bytes_per_s
-    hops_s = (local - 1) * group.hop_s + group.chain_far_s
-    return _passes(op) * (near_s + far_s + hops_s)
+        latency_s = 2.0 * group.start_s + group.hop_s + hops_s
+        return latency_s, 2.0 * near_s + group.nic_s / group.least
+    far_s = ((domains - 1) / domains) / group.least * group.nic_s
+    passes = _passes(op)
+    # All-reduce: a scatter, an all-reduce and a gather. The others: two calls.
+    return passes * (group.start_s + hops_s), passes * (near_s + far_s)
 
 
 @helper
-def _pairwise(op: int, size: float, group: Group) -> float:
+def pairwise(group: Group) -> tuple[float, float]:
     """Each pair exchanges its block; links of the domain and adapters work side by side."""
-    if not _is_exchange(op):
-        return math.inf
     ranks, local = group.ranks, group.local
-    time_s = 0.0
-    if local > 1:
-        near = ((local - 1) / ranks + group.forwarded_share) * size
-        time_s = near / group.group_bytes_per_s
     # Messages are issued one after the other and fly together.
-    latency_s = (ranks - 1) * group.hop_s
+    latency_s = group.step_s + (ranks - 1) * group.issue_s
+    wire_s = 0.0
+    if local > 1:
+        wire_s = ((local - 1) / ranks + group.forwarded_share) * group.group_s
     if group.domains > 1:
-        time_s = max(time_s, group.far_exchange_s * size)
+        wire_s = max(wire_s, group.far_exchange_s)
         latency_s += group.nic_hop_s + group.peers_s
-    return time_s + latency_s
+    return latency_s, wire_s
 
 
 @helper
-def algorithm_seconds(algorithm: int, op: int, size: float, group: Group) -> float:
-    """Time of one algorithm without the start, infinite where it does not serve or is unknown."""
+def pat(group: Group) -> tuple[float, float]:
+    """Send down aggregated trees between local ranks of one index, and round a ring in a domain."""
+    local, domains = group.local, group.domains
+    latency_s = group.tree_far_s
+    wire_s = ((domains - 1) / domains) / group.least * group.nic_s * group.pat_s
+    if local > 1:
+        latency_s += group.start_s + (local - 1) * group.hop_s
+        wire_s += ((local - 1) / local) * group.group_s
+    return latency_s, wire_s
+
+
+@helper
+def algorithm_terms(algorithm: int, op: int, group: Group) -> tuple[float, float]:
+    """Latency [s] and time of a byte of the buffer [s/byte] of an algorithm that can serve it."""
     if algorithm == RING:
-        return _ring(op, size, group)
+        return ring(op, group)
     if algorithm == TREE:
-        return _tree(op, size, group)
+        return tree(op, group)
     if algorithm == HALVING_DOUBLING:
-        return _halving_doubling(op, size, group)
+        return halving_doubling(op, group)
     if algorithm == BRUCK:
-        return _bruck(op, size, group)
+        return bruck(op, group)
     if algorithm == DIRECT:
-        return _direct(op, size, group)
+        return direct(op, group)
     if algorithm == HIERARCHICAL:
-        return _hierarchical(op, size, group)
+        return hierarchical(op, group)
     if algorithm == PAIRWISE:
-        return _pairwise(op, size, group)
-    return math.inf
+        return pairwise(group)
+    return pat(group)

@@ -10,6 +10,7 @@ The terms of the algorithms are in :mod:`.collective_algorithms`.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,17 +21,24 @@ from ._jit import helper, kernel
 from .collective_algorithms import (
     ALGORITHMS,
     ALL_REDUCE,
+    BROADCAST,
+    DIRECT,
+    HIERARCHICAL,
     IN_NETWORK,
     NO_ALGORITHM,
     NUM_ALGORITHMS,
     NUM_OPERATIONS,
     PAIRWISE,
+    REDUCE,
     RING,
     SEND_RECV,
     TREE,
     Group,
-    algorithm_seconds,
+    algorithm_terms,
+    algorithms_for,
     copies_own_block,
+    direct_whole,
+    is_exchange,
 )
 from .columns import broadcast_columns, raise_first_invalid
 from .spans import far_links, is_span, span_of
@@ -39,7 +47,7 @@ ANY_ALGORITHM = 0
 """Value of ``algorithms`` that restricts nothing."""
 
 LIBRARY_ALGORITHMS = 1 << RING | 1 << TREE | 1 << IN_NETWORK | 1 << PAIRWISE
-"""What NCCL and RCCL choose among by default."""
+"""What NCCL and RCCL chose among before version 2.23."""
 
 MAX_LISTED_LOCAL = 16
 """Most members of a domain for which a record lists rates of an irregular node."""
@@ -52,7 +60,7 @@ FABRIC = np.dtype(
         ("peer_bytes_per_s", np.float64),
         # Share of both link rates that a large collective reaches.
         ("scale_up_efficiency", np.float64),
-        # One hop within the domain; also what it costs to issue one message of an exchange.
+        # One hop of a ring or tree within the domain.
         ("scale_up_latency_s", np.float64),
         # Any collective.
         ("start_s", np.float64),
@@ -85,6 +93,26 @@ FABRIC = np.dtype(
         ("domain_gpus", np.int64),
         # Extra traffic, in units of buffer/ranks, of an out-of-place collective.
         ("self_copy_share", np.float64),
+        # Bit a set: algorithm a may put flags beside its data.
+        ("flagged_algorithms", np.int64),
+        # Bytes on the wire for a byte of data with flags.
+        ("flag_traffic", np.float64),
+        # A byte of data for each time without flags comes in chunks. What one costs, and the most
+        # that a collective spends on filling and draining the links.
+        ("chunk_s", np.float64),
+        ("fill_limit_s", np.float64),
+        # The same of a reduction in the switch, and of a collective that leaves the domain.
+        ("in_network_chunk_s", np.float64),
+        ("network_chunk_s", np.float64),
+        ("network_fill_limit_s", np.float64),
+        # An exchange with partners that are not neighbours in a chain, each message of it, what it
+        # costs more without flags, and the largest message that has them.
+        ("exchange_step_s", np.float64),
+        ("exchange_issue_s", np.float64),
+        ("exchange_simple_start_s", np.float64),
+        ("exchange_flag_bytes", np.float64),
+        # Rate of an adapter under aggregated trees over that under a ring.
+        ("pat_efficiency", np.float64),
         # Bit a set: algorithm a may be chosen. Where none of them serves an operation, any may.
         ("algorithms", np.int64),
         # Of an irregular node, by the number of local members: what a member sends to all its
@@ -126,14 +154,15 @@ def local_rates(record: Records, local: int) -> tuple[float, float]:
 
 
 @helper
-def _group(fabrics: Records, fabric: int, ranks: int, local: int, code: int) -> Group:
-    record = fabrics[fabric]
-    group_bytes_per_s, pair_bytes_per_s = local_rates(record, local)
-    hop_s = float(record["scale_up_latency_s"])
+def _group(
+    record: Records, ranks: int, local: int, code: int, group_rate: float, pair_rate: float
+) -> Group:
+    hop_s, start_s = float(record["scale_up_latency_s"]), float(record["start_s"])
+    step_s, issue_s = float(record["exchange_step_s"]), float(record["exchange_issue_s"])
     if code == 0 and local == ranks:
         return Group(
-            ranks, local, 1, group_bytes_per_s, pair_bytes_per_s,
-            0.0, hop_s, 0.0, local, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+            ranks, local, local, 1, 1.0 / group_rate, 1.0 / pair_rate, 0.0, 0.0, 0.0, 0.0, 0.0,
+            hop_s, step_s, issue_s, 0.0, 0.0, 0.0, 0.0, start_s, 1.0,
         )  # fmt: skip
     span = span_of(code, ranks, local)
     far = far_links(record, span, ranks, local)
@@ -147,87 +176,124 @@ def _group(fabrics: Records, fabric: int, ranks: int, local: int, code: int) -> 
     return Group(
         ranks,
         local,
-        span.domains,
-        group_bytes_per_s,
-        pair_bytes_per_s,
-        far.chain_bytes_per_s,
-        hop_s,
-        far.longest_hop_s,
         span.least,
-        far.chain_s,
-        far.tree_s,
-        far.crossing_bytes_per_s,
-        far.p2p_bytes_per_s,
+        span.domains,
+        1.0 / group_rate if local > 1 else 0.0,
+        1.0 / pair_rate,
+        1.0 / far.chain_bytes_per_s,
+        1.0 / far.crossing_bytes_per_s,
+        1.0 / far.p2p_bytes_per_s,
         far.exchange_s,
         far_peers / ranks * ((local - 1) / local) if forwards else 0.0,
+        hop_s,
+        step_s,
+        issue_s,
+        far.longest_hop_s,
+        far.chain_s,
+        far.tree_s,
         peers_s,
+        start_s,
+        1.0 / float(record["pat_efficiency"]),
+    )
+
+
+class _Protocols(NamedTuple):
+    """What turns the terms of an algorithm into its time."""
+
+    simple_s: float
+    """What a collective without flags takes besides."""
+    chunk_s: float
+    fill_limit_s: float
+    flag_traffic: float
+    flagged: int
+    """Algorithms that may have flags, a bit each."""
+    copy_s: float
+    """Time of a byte of the buffer for the copy of a rank's own block."""
+
+
+@helper
+def _protocols(record: Records, op: int, size: float, group: Group) -> _Protocols:
+    simple_s, flagged = float(record["simple_start_s"]), int(record["flagged_algorithms"])
+    if is_exchange(op):
+        simple_s = float(record["exchange_simple_start_s"])
+        # A message between two local ranks of one index holds the blocks of many.
+        flagged &= ~(1 << HIERARCHICAL)
+        block = size / group.ranks
+        if op == SEND_RECV:
+            flagged, block = 1 << DIRECT, size
+        if block > float(record["exchange_flag_bytes"]):
+            flagged = 0
+    chunk_s, fill_limit_s = float(record["chunk_s"]), float(record["fill_limit_s"])
+    if group.domains > 1:
+        chunk_s = float(record["network_chunk_s"])
+        fill_limit_s = float(record["network_fill_limit_s"])
+    copy_s = 0.0
+    share = float(record["self_copy_share"])
+    if share > 0.0 and copies_own_block(op):
+        rate = float(record["scale_up_bytes_per_s"]) * float(record["scale_up_efficiency"])
+        copy_s = share / (group.ranks * rate)
+    return _Protocols(
+        simple_s, chunk_s, fill_limit_s, float(record["flag_traffic"]), flagged, copy_s
     )
 
 
 @helper
-def _is_valid_group(ranks: int, local: int, fabric: int, fabrics: Records) -> bool:
-    if not 0 <= fabric < fabrics.shape[0]:
-        return False
-    return 1 <= local <= ranks and local <= fabrics[fabric]["domain_gpus"]
+def _fill_s(wire_s: float, chunk_s: float, limit_s: float) -> float:
+    """Return what filling and draining the links takes with the best number of chunks."""
+    return min(2.0 * math.sqrt(chunk_s * wire_s), limit_s)
 
 
 @helper
-def _has_rates(group: Group) -> bool:
-    """Whether the links that the group needs move something."""
-    if not group.pair_bytes_per_s > 0.0:
-        return False
-    return group.domains == 1 or group.nic_bytes_per_s > 0.0
+def _time_s(
+    algorithm: int, terms: tuple[float, float], size: float, protocols: _Protocols
+) -> float:
+    """Return the time of an algorithm without the start, with the better protocol."""
+    latency_s, wire_s = terms
+    wire_s = size * (wire_s + protocols.copy_s)
+    time_s = latency_s + protocols.simple_s + wire_s
+    time_s += _fill_s(wire_s, protocols.chunk_s, protocols.fill_limit_s)
+    if protocols.flagged >> algorithm & 1:
+        time_s = min(time_s, latency_s + protocols.flag_traffic * wire_s)
+    return time_s
 
 
 @helper
-def _start_s(fabrics: Records, fabric: int, domains: int) -> float:
-    start_s = float(fabrics[fabric]["start_s"])
-    if domains > 1:
-        start_s += float(fabrics[fabric]["network_start_s"])
-    return start_s
+def _in_network_s(record: Records, size: float, group: Group) -> float:
+    """Up to the switch and down again; its rate holds the copies already."""
+    wire_s = size / float(record["in_network_bytes_per_s"])
+    fill_s = _fill_s(wire_s, float(record["in_network_chunk_s"]), float(record["fill_limit_s"]))
+    return wire_s + fill_s + 2.0 * group.hop_s + float(record["simple_start_s"])
 
 
 @helper
-def _best(op: int, size: float, group: Group, fabrics: Records, fabric: int) -> tuple[float, int]:
+def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, int]:
     """Return the least time of the allowed algorithms, without the start, and the algorithm."""
-    record = fabrics[fabric]
-    copy_s = 0.0
-    if copies_own_block(op) and record["self_copy_share"] > 0.0:
-        rate = float(record["scale_up_bytes_per_s"]) * float(record["scale_up_efficiency"])
-        copy_s = float(record["self_copy_share"]) * size / group.ranks / rate
-    simple_s = float(record["simple_start_s"])
-    allowed = record["algorithms"]
-    best_s = math.inf
-    best = NO_ALGORITHM
+    allowed = int(record["algorithms"])
+    best_s, best = math.inf, NO_ALGORITHM
     if allowed >> NUM_ALGORITHMS:
         return best_s, best  # It names an algorithm that nobody knows.
-    for trial in range(2 * NUM_ALGORITHMS):
-        algorithm = trial % NUM_ALGORITHMS
-        # The second round, which lifts the restriction, is for operations not served by the first.
-        if trial == NUM_ALGORITHMS and best != NO_ALGORITHM:
-            break
-        if trial < NUM_ALGORITHMS and not (allowed >> algorithm) & 1:
+    serving = algorithms_for(op, group)
+    if serving >> IN_NETWORK & 1 and (
+        not float(record["in_network_bytes_per_s"]) > 0.0
+        or group.ranks < record["in_network_min_gpus"]
+    ):
+        serving &= ~(1 << IN_NETWORK)
+    # The restriction is lifted for operations that none of the allowed algorithms serves.
+    candidates = allowed & serving or serving
+    protocols = _protocols(record, op, size, group)
+    for algorithm in range(NUM_ALGORITHMS):
+        if not candidates >> algorithm & 1:
             continue
         if algorithm == IN_NETWORK:
-            rate = float(record["in_network_bytes_per_s"])
-            if (
-                op != ALL_REDUCE
-                or group.domains > 1
-                or not rate > 0.0
-                or group.ranks < record["in_network_min_gpus"]
-            ):
-                continue
-            # Up to the switch and down again; its rate holds the copies already.
-            time_s = size / rate + 2.0 * group.hop_s + simple_s
+            time_s = _in_network_s(record, size, group)
         else:
-            # Flags beside the data double the traffic and save the simple protocol's start.
-            flagged_s = algorithm_seconds(algorithm, op, 2.0 * size, group) + 2.0 * copy_s
-            time_s = min(
-                flagged_s, algorithm_seconds(algorithm, op, size, group) + copy_s + simple_s
-            )
+            terms = algorithm_terms(algorithm, op, group)
+            time_s = _time_s(algorithm, terms, size, protocols)
+            if algorithm == DIRECT and op in (ALL_REDUCE, BROADCAST, REDUCE):
+                whole_s = _time_s(algorithm, direct_whole(group), size, protocols)
+                time_s = min(time_s, whole_s)
         if time_s < best_s:
-            best_s = time_s
-            best = algorithm
+            best_s, best = time_s, algorithm
     return best_s, best
 
 
@@ -293,21 +359,30 @@ def collective_times(
         if (
             not 0 <= op < NUM_OPERATIONS
             or not 0.0 <= size < math.inf
-            or not _is_valid_group(ranks, local, fabric, fabrics)
+            or not 0 <= fabric < fabrics.shape[0]
+            or not 1 <= local <= ranks
             or not is_span(span, ranks, local)
             or (op == SEND_RECV and ranks > 2)
         ):
             status = 1
             continue
+        record = fabrics[fabric]
+        if local > record["domain_gpus"]:
+            status = 1
+            continue
         if ranks == 1 or size == 0.0:
             time_s_G[g] = 0.0
             continue
-        group = _group(fabrics, fabric, ranks, local, span)
-        if not _has_rates(group):
+        group_rate, pair_rate = local_rates(record, local)
+        crosses = span != 0 or local < ranks
+        if not pair_rate > 0.0 or (crosses and not float(record["nic_bytes_per_s"]) > 0.0):
             status = 1
             continue
-        time_s, algorithm = _best(op, size, group, fabrics, fabric)
-        time_s += _start_s(fabrics, fabric, group.domains)
+        group = _group(record, ranks, local, span, group_rate, pair_rate)
+        time_s, algorithm = _best(op, size, group, record)
+        time_s += group.start_s
+        if group.domains > 1:
+            time_s += float(record["network_start_s"])
         if not 0.0 <= time_s < math.inf:
             status = 1
             continue

@@ -22,10 +22,12 @@ from ._jit import helper
 @helper
 def ceil_log2(count: int) -> int:
     """Return how often one doubles until there are ``count``."""
-    steps = 0
-    while (1 << steps) < count:
-        steps += 1
-    return steps
+    steps, rest = 0, count - 1
+    for width in (32, 16, 8, 4, 2, 1):
+        if rest >> width > 0:
+            steps += width
+            rest >>= width
+    return steps + rest if rest > 0 else steps
 
 
 _LEAST_BITS, _MORE_BITS, _TIER_BITS = 12, 10, 20

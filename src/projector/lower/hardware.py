@@ -18,7 +18,7 @@ from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
 from projector.topology.build import load_topology
 from projector.topology.rates import local_rates
-from projector.units import GB, GBIT, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
+from projector.units import GB, GBIT, KIB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
 
 Run = Literal["training", "loaded", "short"]
 RUNS: tuple[Run, ...] = ("training", "loaded", "short")
@@ -422,6 +422,26 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     row["domain_gpus"] = domain_gpus(cluster)
     row["self_copy_share"] = device.collective_self_copy_share
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)
+    row["flagged_algorithms"] = algorithm_mask(*device.collective_flagged_algorithms)
+    row["flag_traffic"] = device.collective_flag_traffic
+    row["chunk_s"] = device.collective_chunk_us * MICROSECOND
+    row["fill_limit_s"] = device.collective_fill_limit_us * MICROSECOND
+    row["in_network_chunk_s"] = device.in_network_chunk_us * MICROSECOND
+    chunk_us = _given(network.collective_chunk_us, device.collective_chunk_us)
+    row["network_chunk_s"] = chunk_us * MICROSECOND
+    limit_us = _given(network.collective_fill_limit_us, device.collective_fill_limit_us)
+    row["network_fill_limit_s"] = limit_us * MICROSECOND
+    hop_us = device.scale_up_latency_us
+    step_us = _given(device.collective_exchange_step_us, hop_us)
+    issue_us = _given(device.collective_exchange_issue_us, hop_us)
+    simple_us = _given(
+        device.collective_exchange_simple_start_us, device.collective_simple_start_us
+    )
+    row["exchange_step_s"] = step_us * MICROSECOND
+    row["exchange_issue_s"] = issue_us * MICROSECOND
+    row["exchange_simple_start_s"] = simple_us * MICROSECOND
+    row["exchange_flag_bytes"] = device.collective_exchange_flag_kib * KIB
+    row["pat_efficiency"] = device.collective_pat_efficiency
     _add_local_rates(row, cluster)
     return record
 

@@ -200,7 +200,10 @@ def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Ints]:
         if id(cluster) not in index:
             index[id(cluster)] = len(records)
             record = fabric_record(cluster)
-            record["algorithms"] |= _ENGINE_ALGORITHMS
+            record["algorithms"] = _ENGINE_ALGORITHMS
+            # The engine's own kernel has flags, and writes to all peers at once.
+            record["flagged_algorithms"] |= algorithm_mask("direct")
+            record["exchange_issue_s"] = 0.0
             records.append(record)
     fabrics = np.concatenate(records) if records else np.zeros(0, FABRIC)
     return fabrics, np.array([index[id(cluster)] for cluster in clusters], np.int64)
