@@ -10,7 +10,8 @@ from projector.config import resources
 from projector.errors import ConfigError
 from projector.topology.build import load_topology
 from projector.topology.node import KIND
-from projector.topology.rates import local_rates
+from projector.topology.rates import is_regular, local_rates
+from projector.topology.routes import find_matrices
 
 SQUARE = {
     "name": "four in a square",
@@ -99,6 +100,11 @@ def test_a_matrix_says_the_same_as_lists():
         ({"links": {"wide": [[0, 1], [1, 0]]}}, "node.links.wide.1", "given twice"),
         ({"links": {"wide": [[0, 1]], "thin": [[1, 0]]}}, "node.links.thin.0",
          "given in wide and in thin"),
+        ({"links": {"wide": 5}}, "node.links.wide", "must be a list of pairs or all"),
+        ({"links": {"wide": [[0, 1], [2]]}}, "node.links.wide.1", "must be a pair of devices"),
+        ({"links": [[0, 1]]}, "node.links", "valid dictionary"),
+        ({"switch": {"name": "numa0", "tier": "thin"}}, "node.switch.name", "no other part has"),
+        ({"switch": {"name": "a-b", "tier": "thin"}}, "node.switch.name", "no other part has"),
         ({"links": {"broad": [[0, 1]]}}, "node.links.broad.0", "unknown tier 'broad'"),
         ({"tiers": {"wide": {"latency_us": 1.0}}}, "node.tiers.wide.gb_per_s",
          "has no bandwidth"),
@@ -212,3 +218,22 @@ def test_rates_of_the_page_are_current():
                         ("slowest pair", rates.pair_gb_per_s)):  # fmt: skip
         (row,) = re.findall(rf"^\| {name}, GB/s \|(.*)\|$", page, flags=re.MULTILINE)
         assert [float(cell) for cell in row.split("|")] == pytest.approx(list(found[2:9]), abs=0.05)
+
+
+@pytest.mark.parametrize("node", [None, 5, [], {**SQUARE, "extends": 5}])
+def test_what_is_no_node_is_refused(node):
+    with pytest.raises(ConfigError, match="a node is a name, a file or a mapping"):
+        load_topology(node)
+
+
+def test_one_device_is_a_node():
+    topology = load_topology(changed(devices=1, links={}))
+    assert topology.links == ()
+    assert is_regular(topology)
+    assert find_matrices(topology).hops == ((0,),)
+
+
+def test_adapters_of_one_device_may_be_several():
+    adapters = {"devices": [[0], [0], [2], [2]], "tier": "thin"}
+    topology = load_topology(changed(adapters=adapters))
+    assert [link.a for link in topology.links if str(link.b).startswith("nic")] == [0, 0, 2, 2]

@@ -85,6 +85,18 @@ def test_a_ring_of_equal_links_is_irregular():
     assert rates.pair_gb_per_s[count] == 10.0
 
 
+def test_rings_of_a_torus_use_most_links():
+    """Two rings of a 4 x 4 torus cover all its links, so that 400 GB/s is the most."""
+    across = [[4 * row + i, 4 * row + (i + 1) % 4] for row in range(4) for i in range(4)]
+    down = [[4 * i + column, 4 * ((i + 1) % 4) + column] for column in range(4) for i in range(4)]
+    node = {
+        "name": "torus", "device": "mi250x", "devices": 16,
+        "tiers": {"link": {"gb_per_s": 100.0, "latency_us": 1.0}},
+        "links": {"link": across + down},
+    }  # fmt: skip
+    assert 360.0 < local_rates(load_topology(node)).ring_gb_per_s[16] <= 400.0 * (1.0 + 1e-9)
+
+
 def test_a_full_mesh_agrees_with_its_closed_form():
     """The search finds all links of a mesh, of which the closed form knows."""
     count = 5

@@ -189,7 +189,7 @@ class _Resolver:
     def _members(
         self, given: Members, place: str, *, partial: bool = False
     ) -> tuple[tuple[int, ...], ...]:
-        """Return groups of devices, each device in one; with ``partial`` some may be in none."""
+        """Return groups of devices, each device in one; with ``partial`` in none or several."""
         if isinstance(given, int):
             if given < 1 or self.count % given:
                 msg = f"{place}: {self.count} devices cannot be divided by {given}"
@@ -204,7 +204,7 @@ class _Resolver:
                 msg = f"{place}.{i}: has no device"
                 raise self._error(msg, f"{place}.{i}", list(members), "device numbers")
         times = Counter(number for members in given for number in members)
-        twice = [number for number, count in times.items() if count > 1]
+        twice = [] if partial else [number for number, count in times.items() if count > 1]
         missing = [] if partial else [number for number in range(self.count) if number not in times]
         if twice or missing:
             what = f"device {twice[0]} stands twice" if twice else f"device {missing[0]} is missing"

@@ -3,18 +3,19 @@
 A file names a device and a network; their rates are taken from there and stated nowhere twice.
 """
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, NotNegative, Positive
 from projector.config.device import Sourced, merge
 from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, read_yaml
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.topology.engines import Transfers
 
 KIND = "hardware/nodes"
@@ -80,6 +81,14 @@ class Switch(Config):
     tier: str
     """Tier of each device's links to it."""
 
+    @field_validator("name", mode="after")
+    @classmethod
+    def _name_is_free(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z]\w*", value) or re.fullmatch(r"(numa|port|nic)\d+", value):
+            msg = f"a switch has a name of letters and digits that no other part has, not {value!r}"
+            raise ConfigError(msg, key="", value=value, allowed="a name such as nvswitch")
+        return value
+
 
 class Host(Config):
     """Host memory and the links to it."""
@@ -140,6 +149,23 @@ class Node(Sourced):
     links: dict[str, Literal["all"] | tuple[tuple[End, End], ...]] = Field(default_factory=dict)
     """Links between devices by tier: pairs of numbers, or ``all`` pairs."""
 
+    @field_validator("links", mode="before")
+    @classmethod
+    def _links_are_pairs(cls, value: Any) -> Any:
+        """Name the place of what is no pair; a union of types would name neither."""
+        for tier, pairs in value.items() if isinstance(value, Mapping) else ():
+            if pairs == "all":
+                continue
+            if not isinstance(pairs, list | tuple):
+                msg = f"{tier}: must be a list of pairs or all, got {shown(pairs)}"
+                raise ConfigError(msg, key=str(tier), value=pairs, allowed="[[0, 1], ...] or all")
+            for place, pair in enumerate(pairs):
+                if not isinstance(pair, list | tuple) or len(pair) != 2:
+                    key = f"{tier}.{place}"
+                    msg = f"{key}: must be a pair of devices, got {shown(pair)}"
+                    raise ConfigError(msg, key=key, value=pair, allowed="[0, 1]")
+        return value
+
     matrix: tuple[tuple[str, ...], ...] | None = None
     """The same as a square table: the tier of each pair of devices, ``.`` where there is none."""
 
@@ -178,6 +204,9 @@ def _shipped(name: str, key: str) -> Node:
 
 
 def _node_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
+    if not isinstance(name, str | Path | Mapping):
+        msg = f"{key}: a node is a name, a file or a mapping, got {shown(name)}"
+        raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     if depth > MOST_EXTENDED:
         msg = f"{key}: 'extends' goes in a circle"
         raise ConfigError(msg, key=f"{key}.extends", value=name)

@@ -21,13 +21,19 @@ MOST_MEMBERS = 16
 """Longest group for which rates are listed."""
 
 MOST_PERMUTED = 8
-"""Members up to which every order of a ring is looked at; beyond it, `MOST_RINGS` are."""
+"""Members up to which every order of a ring is looked at; beyond it, `MOST_SEARCHES` are made."""
 
-MOST_RINGS = 2000
+MOST_RINGS = 600
 """Rings from which the best mix is made."""
 
 MOST_WAYS = 4
 """Equal ways between two members that are looked at."""
+
+MOST_SEARCHES, MOST_STEPS = 200, 2000
+"""Searches for a ring among many members, and steps of each."""
+
+TINY, MOST_PIVOTS = 1e-9, 5000
+"""What counts as nothing in the simplex method, and its most steps."""
 
 Ring = tuple[tuple[End, ...], ...]
 """The way of each step of a ring."""
@@ -172,8 +178,9 @@ def _ring_share(
 def largest_sum(loads: Floats, limits: Floats) -> float:
     """Return the largest sum of non-negative shares x for which ``loads @ x <= limits``.
 
-    The simplex method with Bland's rule, which ends and gives the same result everywhere. Importing
-    a library for it would take longer than the job.
+    The simplex method. It takes the share with the largest gain, and where a step gains nothing
+    the first one (Bland's rule), so that it does not go in a circle. Importing a library for it
+    would take longer than the job.
 
     Parameters
     ----------
@@ -183,25 +190,27 @@ def largest_sum(loads: Floats, limits: Floats) -> float:
         What a link can carry, at least 0.
     """
     rows, columns = loads.shape
-    basis = list(range(columns, columns + rows))
+    basis = np.arange(columns, columns + rows)
     table = np.hstack([loads, np.eye(rows), limits[:, None]])
     gains = np.concatenate([np.ones(columns), np.zeros(rows + 1)])
-    tiny = 1e-12
-    while True:
-        entering = int(np.argmax(gains[:-1] > tiny))
-        if gains[entering] <= tiny:
-            return float(-gains[-1])
-        column = table[:, entering]
-        bounding = column > tiny
+    stuck = False
+    for _ in range(MOST_PIVOTS):
+        entering = int(np.argmax(gains[:-1] > TINY) if stuck else np.argmax(gains[:-1]))
+        if gains[entering] <= TINY:
+            break
+        column = table[:, entering].copy()
+        bounding = column > TINY
         ratios = np.where(bounding, table[:, -1] / np.where(bounding, column, 1.0), np.inf)
-        nearest = np.flatnonzero(ratios <= ratios.min() + tiny)
-        leaving = int(min(nearest, key=lambda row: basis[row]))
+        nearest = np.flatnonzero(ratios <= ratios.min() + TINY)
+        leaving = int(nearest[np.argmin(basis[nearest])])
+        stuck = ratios[leaving] <= TINY
         basis[leaving] = entering
-        table[leaving] /= table[leaving, entering]
-        for row in range(rows):
-            if row != leaving:
-                table[row] -= table[row, entering] * table[leaving]
+        table[leaving] /= column[leaving]
+        column[leaving] = 0.0
+        table -= np.outer(column, table[leaving])
         gains -= gains[entering] * table[leaving]
+    # Where the steps run out, the shares so far are legal, if not the best.
+    return float(-gains[-1])
 
 
 def _rings(
@@ -226,34 +235,43 @@ def _steps(order: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _orders(n: int, near: dict[int, set[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of a ring: all of few members, those of neighbours alone among many."""
+    """Yield orders of a ring: all of few members, many of neighbours alone among more."""
     if n <= MOST_PERMUTED:
         for rest in permutations(range(1, n)):
             yield (0, *rest)
         return
-    found = 0
-    for order in _neighbouring(n, near, [0], MOST_RINGS * 100):
-        found += 1
-        yield order
-        if found == MOST_RINGS:
-            return
+    found = set()
+    for search in range(MOST_SEARCHES):
+        order = _neighbouring(n, near, search)
+        if order is not None:
+            # Both ways round, so that the links of one ring are used in both directions.
+            found |= {order, (order[0], *reversed(order[1:]))}
+    yield from sorted(found)
     if not found:
         yield tuple(range(n))
 
 
-def _neighbouring(
-    n: int, near: dict[int, set[int]], order: list[int], budget: int
-) -> Iterator[tuple[int, ...]]:
-    """Yield the rings of neighbours that a bounded search finds."""
-    stack = [iter(sorted(near[0]))]
-    while stack and budget > 0:
-        budget -= 1
+def _neighbouring(n: int, near: dict[int, set[int]], search: int) -> tuple[int, ...] | None:
+    """Return a ring of neighbours, or none if a bounded search finds none.
+
+    Each search tries neighbours in another order, so that rings over different links are found.
+    """
+
+    def shuffled(a: int) -> Iterator[int]:
+        inside = (b for b in near[a] if b < n)
+        return iter(sorted(inside, key=lambda b: ((a + 1) * (b + 3) * (search + 7) * 7919) % 1009))
+
+    order, stack = [0], [shuffled(0)]
+    for _ in range(MOST_STEPS):
         following = next(stack[-1], None)
         if following is None:
             stack.pop()
             order.pop()
-        elif following < n and following not in order:
+            if not stack:
+                return None
+        elif following not in order:
             order.append(following)
             if len(order) == n and 0 in near[following]:
-                yield tuple(order)
-            stack.append(iter(sorted(near[following])))
+                return tuple(order)
+            stack.append(shuffled(following))
+    return None

@@ -77,7 +77,7 @@ def find_routes(
         msg = f"there is no {source!r} in the node; there are {', '.join(known[:24])}"
         raise ConfigError(msg, key="source", value=source, allowed=known)
     fewest = {end: len(path) for end, path in _least(net, source, through, 0.0).items()}
-    routes: dict[End, Route] = {}
+    routes = {source: _route(net, (source,))}
     # Wide links alone are tried first: what reaches a vertex at a rate is the widest way there.
     for rate in sorted(set(net.capacities().values()), reverse=True):
         for end, path in _least(net, source, through, rate).items():

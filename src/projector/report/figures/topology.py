@@ -105,7 +105,9 @@ def tier_styles(topology: Topology) -> dict[str, TierStyle]:
     outer = {link.tier: link.gb_per_s for link in topology.links if link.tier not in inner}
     styles = {}
     for tiers, colours, widest in ((inner, BRIGHT, WIDEST), (outer, MUTED, WIDEST_OUTER)):
-        crowd = min(1.0, MANY_LINKS / len(topology.device_links())) if tiers is inner else 1.0
+        crowd = (
+            min(1.0, MANY_LINKS / max(1, len(topology.device_links()))) if tiers is inner else 1.0
+        )
         for place, name in enumerate(sorted(tiers, key=lambda name: -tiers[name])):
             share = math.sqrt(tiers[name] / max(tiers.values()))
             width = max(NARROWEST, widest * share * crowd)
@@ -351,7 +353,8 @@ def _draw_adapter(axes: "Axes", at: Point, text: str, radius: float, points: flo
             zorder=4.0,
         )
     )
-    axes.text(*at, text, ha="center", va="center", fontsize=points, zorder=5.0)
+    fitting = min(1.0, 7.0 / len(text))
+    axes.text(*at, text, ha="center", va="center", fontsize=points * fitting, zorder=5.0)
 
 
 def domains(topology: Topology) -> dict[End, tuple[int, ...]]:
