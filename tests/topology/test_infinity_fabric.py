@@ -19,21 +19,7 @@ PAPER = load()
 FIGURES = list(PAPER.figures())
 
 
-# The constants of this node's collectives come from other measurements, of eight and more dies.
-OPEN = {
-    "all_reduce, least over 2 to 8 dies",
-    "all_gather, least over 2 to 8 dies",
-    "reduce_scatter, least over 2 to 8 dies",
-}
-
-
-def params():
-    for row in FIGURES:
-        marks = [pytest.mark.xfail(reason="not reproduced", strict=False)] * (row.what in OPEN)
-        yield pytest.param(row, marks=marks, id=f"{row.what}, {row.unit}")
-
-
-@pytest.mark.parametrize("row", list(params()))
+@pytest.mark.parametrize("row", FIGURES, ids=[f"{row.what}, {row.unit}" for row in FIGURES])
 def test_figure(row):
     # Findings hold as they stand, printed figures within a tenth.
     assert row.holds, f"paper {PAPER.printed(row.low, row.high)}, model {row.model:.4g} {row.unit}"
