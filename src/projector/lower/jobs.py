@@ -127,7 +127,8 @@ def job_columns(batch: JobBatch) -> JobColumns:
     )
 
 
-class _Places(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Places:
     """Where the groups of jobs lie."""
 
     tp: Place
@@ -141,8 +142,29 @@ class _Places(NamedTuple):
     copies: Ints
     stage_stride: Ints
 
+    def take(self, rows: Ints) -> "_Places":
+        """Return those of some of the jobs, in any order."""
+        return _Places(
+            tp=self.tp.take(rows),
+            cp=self.cp.take(rows),
+            ep=self.ep.take(rows),
+            etp=self.etp.take(rows),
+            shard=self.shard.take(rows),
+            edp=self.edp.take(rows),
+            across=self.across.take(rows),
+            expert_across=self.expert_across.take(rows),
+            copies=self.copies[rows],
+            stage_stride=self.stage_stride[rows],
+        )
+
 
 def _places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
+    """Place the groups of jobs; those of one split, cluster and kind of model once."""
+    first, of_job = group_rows(batch.parallelism.index, batch.cluster.index, batch.model.is_moe)
+    return _distinct_places(batch.take(first), dp[first], edp[first], etp[first]).take(of_job)
+
+
+def _distinct_places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
     split, cluster = batch.parallelism, batch.cluster
     blocks = Blocks(cluster.domain, cluster.pod, cluster.zone, cluster.gpus)
     one = np.ones_like(dp)

@@ -279,6 +279,10 @@ class Place(NamedTuple):
     span: Ints
     """What lies beyond it, a code of ``kernels.spans``."""
 
+    def take(self, rows: Ints) -> "Place":
+        """Return some of the groups, in any order."""
+        return Place(self.ranks[rows], self.local[rows], self.span[rows])
+
 
 def place(runs: Runs, blocks: Blocks) -> Place:
     """Return where groups lie in domains, pods and zones."""

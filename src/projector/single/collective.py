@@ -131,7 +131,7 @@ class CollectiveCase:
         ]
         columns = np.array(blocks, np.int64).reshape(-1, len(Blocks._fields)).T
         places = place(one_run(each, np.full_like(each, stride)), Blocks(*columns))
-        return Place(*(column[row] for column in places))
+        return places.take(row)
 
     def local(self, ranks: Ints) -> Ints:
         """Return the members of each group that share a scale-up domain."""
