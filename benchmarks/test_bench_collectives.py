@@ -6,6 +6,7 @@ from projector.kernels.collectives import (
     ANY_ALGORITHM,
     FABRIC,
     LIBRARY_ALGORITHMS,
+    algorithm_mask,
     collective_time_columns,
     collective_times,
 )
@@ -34,6 +35,16 @@ def fabrics(algorithms):
     table["network_start_s"] = 20e-6
     table["domain_gpus"] = 8
     table["self_copy_share"] = 0.4, 0.0
+    table["simple_start_s"] = 13e-6
+    table["flagged_algorithms"] = algorithm_mask("ring", "tree", "hierarchical", "pairwise")
+    table["flag_traffic"] = 2.5
+    table["chunk_s"], table["fill_limit_s"] = 0.5e-6, 80e-6
+    table["network_chunk_s"], table["network_fill_limit_s"] = 5e-6, 100e-6
+    table["in_network_chunk_s"] = 6e-6
+    table["exchange_step_s"], table["exchange_issue_s"] = 1.7e-6, 0.3e-6
+    table["exchange_simple_start_s"] = 4e-6
+    table["exchange_flag_bytes"] = 16384.0
+    table["pat_efficiency"] = 0.75
     table["algorithms"] = algorithms
     return table
 
@@ -46,6 +57,7 @@ def rows(count):
         "bytes": 2.0 ** rng.uniform(10, 33, count),
         "ranks": local * 2 ** rng.integers(0, 6, count),
         "local": local,
+        "span": np.zeros(count, np.int64),
         "fabric": rng.integers(0, 2, count),
     }
 
