@@ -64,6 +64,8 @@ def test_routes_show_where_the_widest_is_not_the_shortest(topology):
     assert len(rows) == 28
     longer = [row for row in rows if not row["widest_is_shortest"]]
     assert [(row["source"], row["target"]) for row in longer] == [(1, 7), (3, 5)]
+    # Five links leave the package of 1.
+    assert longer[0]["all_routes_gb_per_s"] == 250.0
     _, out, _ = topology("routes", "mi250x", 1, 7)
     assert "1-0-6-7" in out
     assert "1-3-7" in out

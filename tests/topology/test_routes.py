@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from projector.errors import ConfigError
 from projector.topology.build import Link, Vertex, load_topology
 from projector.topology.contention import fair_rates
-from projector.topology.graph import as_graph, net_of, node_net
+from projector.topology.graph import as_graph, cut_rates, net_of, node_net
 from projector.topology.routes import EVERYTHING, find_matrices, find_route, find_routes
 
 MI250X_HOPS = "01122212 10212122 12011222 21102221 22120112 21221021 12221201 22212110"
@@ -135,6 +135,18 @@ def test_shares_are_fair_and_fill_links(drawn, data):
             and max(used[link]) <= rate * (1 + 1e-9)
             for link in pairwise(route.path)
         )
+
+
+@pytest.mark.parametrize("name", ["mi250x", "mi300x", "gb200_nvl72"])
+def test_rates_of_all_routes_are_largest_flows(name):
+    topology = load_topology(name)
+    inner = [vertex for vertex in topology.vertices if vertex.kind in {"device", "switch"}]
+    graph = as_graph(inner, topology.device_links())
+    rates = cut_rates(topology)
+    for a, b in list(combinations(range(topology.num_devices), 2))[:28]:
+        assert rates[a, b] == rates[b, a]
+        assert rates[a, b] == pytest.approx(nx.maximum_flow_value(graph, a, b, capacity="gb_per_s"))
+        assert rates[a, b] >= find_route(node_net(topology), a, b).gb_per_s
 
 
 def test_a_limited_sender_leaves_the_rest_to_others():

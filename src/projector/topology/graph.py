@@ -1,6 +1,7 @@
 """The graph of a node or a cluster: plain for routes, and as networkx holds it."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from projector.topology.build import Kind, Link, Topology, Vertex
@@ -69,3 +70,22 @@ def as_graph(vertices: Iterable[Vertex], links: Iterable[Link]) -> "Graph":
             latency_us=link.latency_us,
         )
     return graph
+
+
+def cut_rates(topology: Topology) -> dict[Directed, float]:
+    """Return the GB/s that every two devices reach over all routes at once.
+
+    That is their smallest cut (Ford and Fulkerson), found for all pairs in a Gomory-Hu tree.
+    """
+    from networkx import gomory_hu_tree, shortest_path
+
+    inner = [vertex for vertex in topology.vertices if vertex.kind in {"device", "switch"}]
+    devices = [vertex.end for vertex in inner if vertex.kind == "device"]
+    tree = gomory_hu_tree(as_graph(inner, topology.device_links()), capacity="gb_per_s")
+    rates = {}
+    for a in devices:
+        paths = shortest_path(tree, a)
+        for b in devices:
+            if a != b:
+                rates[a, b] = min(tree.edges[edge]["weight"] for edge in pairwise(paths[b]))
+    return rates

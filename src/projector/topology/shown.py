@@ -9,7 +9,7 @@ from projector.errors import ConfigError
 from projector.topology.build import Topology
 from projector.topology.cluster import Cluster, find_reaches
 from projector.topology.contention import fair_rates
-from projector.topology.graph import node_net
+from projector.topology.graph import cut_rates, node_net
 from projector.topology.node import End
 from projector.topology.rates import is_regular, local_rates
 from projector.topology.routes import (
@@ -90,6 +90,8 @@ def show_matrix(topology: Topology, choice: str = "widest") -> dict[str, Any]:
 def show_routes(topology: Topology, ends: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the shortest and the widest route of one pair, or of every pair of devices.
 
+    Two devices also have the rate of all their routes at once.
+
     Parameters
     ----------
     topology : Topology
@@ -108,6 +110,7 @@ def show_routes(topology: Topology, ends: tuple[str, ...] = ()) -> dict[str, Any
         pairs = [(a, b) for a, b in pairs if a < b]  # type: ignore[operator]  # numbers
     numbers = all(isinstance(end, int) for pair in pairs for end in pair)
     through = FORWARDING if numbers else EVERYTHING
+    together = cut_rates(topology) if numbers else {}
     found: dict[tuple[End, Choice], dict[End, Route]] = {}
     rows = []
     for source, target in pairs:
@@ -122,6 +125,7 @@ def show_routes(topology: Topology, ends: tuple[str, ...] = ()) -> dict[str, Any
                 "widest_is_shortest": widest.hops == shortest.hops,
                 "shortest": _route(shortest, topology.node.start_us),
                 "widest": _route(widest, topology.node.start_us),
+                "all_routes_gb_per_s": together.get((source, target)),
             }
         )
     return {"node": topology.node.name, "routes": rows}

@@ -102,9 +102,10 @@ def _cell(value: float | None, same: bool, form: str) -> str:
 
 def route_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return routes, one line for each pair where the widest is the shortest, else two."""
-    table = grid("=pair", "=route", "=path", "hops", "GB/s", "us")
+    table = grid("=pair", "=route", "=path", "hops", "GB/s", "us", "all routes")
     for row in shown["routes"][:MANY_ROUTES]:
         pair = f"{row['source']}-{row['target']}"
+        together = row["all_routes_gb_per_s"]
         names = ("widest",) if row["widest_is_shortest"] else ("shortest", "widest")
         for name in names:
             route = row[name]
@@ -117,9 +118,10 @@ def route_report(shown: dict[str, Any]) -> list[RenderableType]:
                 str(route["hops"]),
                 f"{route['gb_per_s']:,.4g}",
                 f"{route['latency_us']:,.3g}",
+                "" if together is None or name == "shortest" else f"{together:,.4g}",
             )
     rest = len(shown["routes"]) - MANY_ROUTES
-    note = "GB/s per direction of the narrowest link"
+    note = "GB/s per direction of the narrowest link, and of all routes at once"
     return section("Routes", f"{note}; {rest} more in --json" if rest > 0 else note, table)
 
 
