@@ -84,7 +84,7 @@ def _draw(axes: "Axes", projection: CollectiveProjection, *, bandwidth: bool) ->
         size = np.array([projection.num_bytes])
         asked = _shown(projection, size, np.array([projection.time_s]), bandwidth=bandwidth)
         axes.scatter(size, asked, color=INK, s=26, zorder=6, label="asked size")
-    _mark_crossovers(axes, projection, named=bandwidth)
+    _mark_crossovers(axes, projection, named=not bandwidth)
     _draw_strip(axes, projection)
 
 
@@ -113,11 +113,13 @@ def _mark_crossovers(axes: "Axes", projection: CollectiveProjection, *, named: b
     for number, point in enumerate(projection.crossovers):
         axes.axvline(point.num_bytes, color=SOFT, lw=0.9, ls=(0, (1, 2)), zorder=3)
         if named:
-            # Neighbours are written at two heights, so that close ones do not overlap.
+            # At the top left nothing is drawn: small messages take little time. Neighbours are
+            # written at two heights, so that close ones do not overlap.
             axes.annotate(
-                size_name(point.num_bytes), (point.num_bytes, 0.05 + 0.06 * (number % 2)),
-                xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
-                fontsize=8.5, color=INK, zorder=7,
+                size_name(point.num_bytes), (point.num_bytes, 0.95 - 0.06 * (number % 2)),
+                xycoords=("data", "axes fraction"), xytext=(-3, 0), textcoords="offset points",
+                fontsize=8.5, color=INK, zorder=7, ha="right",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             )  # fmt: skip
 
 
