@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from projector.config.device import load_device
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import (
     ANY_ALGORITHM,
@@ -11,6 +12,7 @@ from projector.kernels.collectives import (
     collective_times,
 )
 from projector.kernels.moe_exchange import moe_exchange_times
+from projector.lower.hardware import exchange_record
 
 FIRST_CALL = """
 import numpy as np
@@ -86,10 +88,14 @@ def test_collective_time_columns(benchmark, count):
 @pytest.mark.parametrize("count", [1, 100_000])
 def test_moe_exchange_times(benchmark, count):
     columns = rows(count)
-    ranks, local, fabric = columns["ranks"], columns["local"], columns["fabric"]
-    near = np.where(local > 1, columns["bytes"], 0.0)
-    far = np.where(local < ranks, columns["bytes"], 0.0)
-    args = near, far, ranks, local, fabric, fabrics(LIBRARY_ALGORITHMS), np.empty(count)
+    rng = np.random.default_rng(1)
+    exchanges = np.concatenate([exchange_record(load_device(name)) for name in ("h100", "mi300x")])
+    args = (
+        rng.integers(0, 3, count), 2.0 ** rng.uniform(5, 17, count), rng.uniform(2e3, 2e4, count),
+        rng.uniform(1, 8, count), rng.uniform(1, 4, count), columns["ranks"], columns["local"],
+        np.full(count, 10.0), columns["fabric"], fabrics(LIBRARY_ALGORITHMS), exchanges,
+        np.empty(count),
+    )  # fmt: skip
     moe_exchange_times(*args)
 
     benchmark.extra_info["rows"] = count

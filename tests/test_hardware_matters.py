@@ -19,7 +19,8 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.hardware import fabric_record
+from projector.kernels.moe_exchange import LOW_LATENCY, moe_exchange_time_column
+from projector.lower.hardware import exchange_record, fabric_record
 from projector.serving.deployment import Deployment
 from projector.serving.step import decode_time_s
 from projector.single.collective import collective_case
@@ -156,6 +157,25 @@ def far_collectives(device, network):
     return np.concatenate([case.times_s(SIZES, ranks) for case in cases])
 
 
+def exchanges(device, network, ranks, local_ranks):
+    """Return the times of every exchange between experts, of few and of many tokens."""
+    cluster = ClusterConfig.parse({"device": device, "network": network}, path="cluster")
+    grid = np.meshgrid(np.arange(LOW_LATENCY + 1), [16.0, 65536.0], [0.5, 1e6], indexing="ij")
+    codes, tokens, channels = (axis.reshape(-1) for axis in grid)
+    return moe_exchange_time_column(
+        codes, tokens, 14336.0, 5.3, 2.0, ranks, local_ranks, channels, 0, fabric_record(cluster),
+        exchange_record(cluster.device),
+    )  # fmt: skip
+
+
+def near_exchanges(device, network):
+    return exchanges(device, network, local(network), local(network))
+
+
+def far_exchanges(device, network):
+    return exchanges(device, network, 2 * network.scale_up_gpus, network.scale_up_gpus)
+
+
 def decoding(device, network):
     deployment = {"model": "llama3.2_1b", "cluster": {"device": device, "network": network}}
     return decode_time_s(Deployment.parse(deployment, path="deployment"), 1, 128)
@@ -192,6 +212,18 @@ CASES = {
     "collective_exchange_simple_start_us": (near_collectives, alone),
     "in_network_all_reduce_gb_per_s": (near_collectives, alone),
     "in_network_chunk_us": (near_collectives, alone),
+    **{
+        f"expert_exchange.{kernel}.{field}": (near_exchanges, near_collectives)
+        for kernel in ("dispatch", "combine", "bulk_dispatch", "bulk_combine")
+        for field in ("start_us", "copy_gb_per_s", "first_gb_per_s")
+    },
+    **{
+        f"expert_exchange.{kernel}.{field}": (far_exchanges, near_exchanges)
+        for kernel in ("dispatch", "combine", "bulk_dispatch", "bulk_combine")
+        for field in ("network_start_us", "doubling_us")
+    },
+    "expert_exchange.low_latency.start_us": (near_exchanges, near_collectives),
+    "expert_exchange.low_latency.doubling_us": (far_exchanges, near_exchanges),
     "network.nic_gbit_per_s": (across_nodes, tensor_parallel),
     "network.nic_latency_us": (across_nodes, tensor_parallel),
     "network.collective_start_us": (across_nodes, tensor_parallel),

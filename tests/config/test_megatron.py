@@ -333,6 +333,19 @@ def test_layout_stages(layout, stages):
     assert layout_stages(layout) == stages
 
 
+def test_exchanges_between_experts():
+    flex = "--num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type flex "
+    job, warnings, _ = read(flex + "--moe-deepep-num-sms 24 --moe-shared-expert-overlap")
+    assert warnings == ()
+    assert job["training"]["moe"]["dispatcher_sms"] == 24
+    assert job["parallelism"]["moe_shared_expert_overlap"] is True
+    job, _, _ = read(flex + "--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 16")
+    assert job["training"]["moe"]["dispatcher"] == "hybridep"
+    assert job["training"]["moe"]["dispatcher_sms"] == 16
+    job, _, _ = read("--num-experts 8 --moe-grouped-gemm --moe-deepep-num-sms 24")
+    assert "dispatcher_sms" not in job["training"]["moe"], "the all-to-all takes none"
+
+
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
@@ -347,10 +360,6 @@ def test_layout_stages(layout, stages):
         ("--exp-avg-dtype bf16", "--use-precision-aware-optimizer"),
         ("--data-parallel-sharding-strategy optim", "--use-megatron-fsdp"),
         ("--num-experts 8", "--moe-grouped-gemm"),
-        (
-            "--num-experts 8 --moe-grouped-gemm --moe-shared-expert-overlap",
-            "--moe-shared-expert-overlap",
-        ),
     ],
 )
 def test_each_unmodelled_argument_is_named_once(argument, named):

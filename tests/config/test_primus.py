@@ -105,6 +105,12 @@ def test_override_becomes_field(overrides, dotted, value):
         ({"enable_primus_turbo": True, "use_turbo_deepep": True}, "dispatcher", "deepep"),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 1}, "host_sync", False),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 2}, "dispatcher", "deepep"),
+        ({"moe_enable_deepep": True, "moe_deepep_num_sms": 24}, "dispatcher_sms", 24),
+        (
+            {"enable_primus_turbo": True, "use_turbo_deepep": True, "turbo_deepep_num_cu": 64},
+            "dispatcher_sms",
+            64,
+        ),
         ({"moe_permute_fusion": False}, "permute_fusion", False),
         ({"moe_router_force_load_balancing": True}, "load", "balanced"),
     ],

@@ -1,94 +1,242 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.test_collectives import (
-    BANDWIDTHS,
-    LATENCIES,
-    MESH,
-    SWITCH,
-    fabric_dicts,
-    record,
-    sizes,
+from kernels.test_collectives import SWITCH, fabric_dicts, sizes
+from kernels.test_collectives import record as fabric_record
+from projector.config.device import load_device
+from projector.kernels.moe_exchange import (
+    BULK_DISPATCH,
+    COMBINE,
+    DISPATCH,
+    EXCHANGE,
+    LOW_LATENCY,
+    moe_exchange_time_column,
+    moe_exchange_times,
 )
-from projector.kernels.moe_exchange import moe_exchange_time_column, moe_exchange_times
-from reference import collectives as reference
+from projector.kernels.spans import span_codes
+from projector.lower.hardware import exchange_record
+from reference import moe_exchange as reference
+
+COSTS = {
+    "start_s": (25e-6, 26e-6, 25e-6, 26e-6),
+    "scan_s": (190e-9, 760e-9, 0.0, 0.0),
+    "message_s": (26e-9, 5e-9, 0.0, 0.0),
+    "channel_bytes_per_s": (46e9, 580e9, 58e9, 58e9),
+    "link_efficiency": (0.64, 0.67, 0.77, 0.77),
+    "first_bytes_per_s": (6e9, 3e9, 6e9, 3e9),
+    "network_start_s": (13e-6, 14e-6, 13e-6, 14e-6),
+    "doubling_s": (3e-6,) * 4,
+    "forward_slowdown": (1.15, 1.46, 1.0, 1.0),
+    "adapter_share": (1.03,) * 4,
+    "chunk_tokens": (12.0,) * 4,
+    "low_latency_start_s": 28e-6,
+    "low_latency_doubling_s": 3.2e-6,
+    "low_latency_link_efficiency": 0.8,
+}
+TIMES = ("start_s", "scan_s", "message_s", "network_start_s", "doubling_s")
+RATES = ("channel_bytes_per_s", "link_efficiency", "first_bytes_per_s", "adapter_share")
+LINKS = ("scale_up_bytes_per_s", "peer_bytes_per_s", "nic_bytes_per_s")
+ALL_TIMES = (*TIMES, "forward_slowdown", "chunk_tokens", "low_latency_start_s",
+             "low_latency_doubling_s")  # fmt: skip
+ALL_RATES = (*RATES, "low_latency_link_efficiency")
+
+
+def of_each(values):
+    return st.tuples(values, values, values, values)
+
+
+cost_dicts = st.fixed_dictionaries(
+    {
+        **{name: of_each(st.floats(0.0, 1e-4)) for name in TIMES},
+        "channel_bytes_per_s": of_each(st.floats(1e9, 1e12)),
+        "link_efficiency": of_each(st.floats(0.1, 1.0)),
+        "first_bytes_per_s": of_each(st.floats(1e9, 1e12)),
+        "forward_slowdown": of_each(st.floats(1.0, 2.0)),
+        "adapter_share": of_each(st.floats(0.5, 1.5)),
+        "chunk_tokens": of_each(st.floats(0.0, 100.0)),
+        "low_latency_start_s": st.floats(0.0, 1e-4),
+        "low_latency_doubling_s": st.floats(0.0, 1e-4),
+        "low_latency_link_efficiency": st.floats(0.1, 1.0),
+    }
+)
+operations = st.integers(0, LOW_LATENCY)
+shares = st.floats(0.1, 16.0)
+tokens = st.one_of(st.just(0.0), st.floats(0.01, 1e6))
+
+
+def cost_record(*costs):
+    rows = [tuple(cost[name] for name in EXCHANGE.names) for cost in costs]
+    return np.array(rows, EXCHANGE)
+
+
+def time_of(
+    op=DISPATCH, tokens=4096.0, size=7168.0, copies=5.3, reached=1.0, n=8, local=8, channels=10.0,
+    fabric=SWITCH, costs=COSTS, span=0,
+):  # fmt: skip
+    return moe_exchange_time_column(
+        op, tokens, size, copies, reached, n, local, channels, 0, fabric_record(fabric),
+        cost_record(costs), span,
+    )[0]  # fmt: skip
 
 
 @given(
-    near=sizes,
-    far=sizes,
-    n=st.integers(1, 200),
-    local=st.integers(1, 72),
-    fabric=fabric_dicts,
-)
-def test_moe_exchange_matches_reference(near, far, n, local, fabric):
+    op=operations, tokens=tokens, size=sizes, copies=shares, reached=shares,
+    n=st.integers(1, 200), local=st.integers(1, 72), channels=st.floats(0.5, 100.0),
+    fabric=fabric_dicts, costs=cost_dicts,
+)  # fmt: skip
+@example(DISPATCH, 0.5, 7168.0, 6.0, 2.0, 9, 8, 10.0, SWITCH, COSTS)
+def test_matches_reference(op, tokens, size, copies, reached, n, local, channels, fabric, costs):
     local = min(local, n)
-    near = near if local > 1 else 0.0
-    far = far if local < n else 0.0
-    (time_s,) = moe_exchange_time_column(near, far, n, local, 0, record(fabric))
-    expected = reference.moe_exchange_time(near, far, n, local, fabric)
-    assert time_s == pytest.approx(expected, rel=1e-12, abs=0)
+    args = op, tokens, size, copies, reached, n, local, channels, fabric, costs
+    assert time_of(*args) == pytest.approx(reference.moe_exchange_time(*args), rel=1e-11, abs=0)
 
 
 @given(
-    near=sizes,
-    far=sizes,
-    more_near=sizes,
-    more_far=sizes,
-    fabric=fabric_dicts,
-    name=st.sampled_from(BANDWIDTHS),
-    factor=st.floats(1.0, 100.0),
-)
-def test_moe_exchange_is_monotone(near, far, more_near, more_far, fabric, name, factor):
-    fabrics = record(fabric, fabric | {name: fabric[name] * factor})
-    base, more, faster = moe_exchange_time_column(
-        [near, near + more_near, near], [far, far + more_far, far], 32, 8, [0, 0, 1], fabrics
-    )
-    assert faster <= base <= more
+    op=operations, nodes=st.sampled_from([1, 4]), tokens=tokens, size=sizes, more=sizes,
+    fabric=fabric_dicts, costs=cost_dicts, factor=st.floats(1.0, 100.0),
+)  # fmt: skip
+def test_more_is_never_faster(op, nodes, tokens, size, more, fabric, costs, factor):
+    group = {"n": 8 * nodes, "local": 8, "fabric": fabric, "costs": costs}
+    base = time_of(op, tokens, size, **group)
+    slack = 1 + 1e-12
+    assert time_of(op, tokens * factor, size, **group) * slack >= base
+    assert time_of(op, tokens, size + more, **group) * slack >= base
+    assert time_of(op, tokens, size, copies=5.3 * factor, **group) * slack >= base
+    assert time_of(op, tokens, size, reached=factor, **group) * slack >= base
+    assert time_of(op, tokens, size, channels=10.0 * factor, **{**group, "costs": {
+        **costs, "chunk_tokens": (0.0,) * 4}}) <= base * slack  # fmt: skip
 
 
-def test_moe_exchange_is_bound_by_the_slower_path():
-    fabric = SWITCH | dict.fromkeys(LATENCIES, 0.0)
-    near, far = moe_exchange_time_column([1e9, 1e6], [1e6, 1e9], 16, 8, 0, record(fabric))
-    assert near == pytest.approx(1e9 / (450e9 * 0.81))
-    assert far == pytest.approx(1e9 / 47e9)
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("op", range(5))
+@pytest.mark.parametrize("name", [*ALL_TIMES, *ALL_RATES])
+def test_each_constant_has_its_sign(op, nodes, name):
+    value = COSTS[name]
+    doubled = tuple(2 * x for x in value) if isinstance(value, tuple) else 2 * value
+    for tokens in (16.0, 65536.0):
+        base = time_of(op, tokens, n=8 * nodes, reached=nodes)
+        changed = time_of(op, tokens, n=8 * nodes, reached=nodes, costs=COSTS | {name: doubled})
+        assert changed >= base if name in ALL_TIMES else changed <= base
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_faster_link_is_never_slower(name):
+    for op in range(5):
+        for n in (8, 32):
+            base = time_of(op, n=n, reached=3.0)
+            assert time_of(op, n=n, reached=3.0, fabric=SWITCH | {name: 2 * SWITCH[name]}) <= base
+
+
+def test_copies_bind_inside_a_node_and_links_where_channels_suffice():
+    few, many = time_of(channels=4.0), time_of(channels=1e6)
+    copies = 4096 * (190e-9 + 5.3 * (26e-9 + 7168 / 46e9)) / 4
+    first = 5.3 * 7168 / 6e9
+    assert few == pytest.approx(25e-6 + first + copies)
+    assert many == pytest.approx(25e-6 + first + 4096 * 5.3 * 7 / 8 * 7168 / (0.64 * 450e9))
+
+
+def test_half_the_bytes_take_half_the_time_where_links_bind():
+    """FP8 with its scales is 1.03 of 2 bytes; what does not move stays."""
+    narrow, wide = (time_of(size=7168 * x, channels=1e6, tokens=1e6) for x in (1 + 4 / 128, 2.0))
+    assert (narrow - 25e-6) / (wide - 25e-6) == pytest.approx((1 + 4 / 128) / 2)
+
+
+def test_adapters_bind_across_nodes():
+    slow = SWITCH | {"nic_bytes_per_s": 1e9}
+    costs = COSTS | {"chunk_tokens": (0.0,) * 4}
+    args = {"n": 64, "reached": 3.5, "fabric": slow, "costs": costs}
+    sent = 4096 * 3.5 * 7 / 8 * 7168
+    expected = 13e-6 + 3 * 3e-6 + 5.3 * 7168 / 6e9 + sent / (1.03 * 1e9)
+    assert time_of(**args) == pytest.approx(expected)
+
+
+def test_the_fullest_rank_has_more_tokens():
+    assert time_of(tokens=2 * 4096.0) > 1.8 * time_of()
+
+
+def test_a_taper_slows_what_leaves_a_pod():
+    """16 domains of 8 in pods of 4, whose spine has a quarter of the adapters' rate."""
+    code = int(span_codes(128, 8, domains=16, least=8, pod_domains=4))
+    tapered = SWITCH | {"pod_oversubscription": 4.0, "spine_latency_s": 2e-6}
+    for op in range(5):
+        args = {"op": op, "n": 128, "reached": 4.0}
+        plain, slow = time_of(**args), time_of(**args, fabric=tapered, span=code)
+        assert slow > 2 * plain
+        untapered = time_of(**args, fabric=SWITCH | {"spine_latency_s": 2e-6}, span=code)
+        assert untapered == pytest.approx(plain + 2e-6)
+
+
+def test_low_latency_takes_no_channels():
+    assert time_of(LOW_LATENCY, channels=1.0) == time_of(LOW_LATENCY, channels=100.0)
 
 
 @pytest.mark.parametrize(
-    ("near", "far", "n", "local", "fabric"),
+    ("changes", "fabric", "costs"),
     [
-        (-1.0, 0.0, 8, 8, 0),
-        (0.0, np.nan, 16, 8, 0),
-        (1.0, 1.0, 8, 8, 0),  # remote bytes without another domain
-        (1.0, 1.0, 8, 1, 0),  # local bytes without a local peer
-        (1.0, 0.0, 8, 0, 0),
-        (1.0, 0.0, 8, 8, 9),
-        (1e308, 0.0, 8, 8, 1),
-        (1.0, 1.0, 16, 8, 2),
+        ({"op": LOW_LATENCY + 1}, {}, {}),
+        ({"op": -1}, {}, {}),
+        ({"tokens": -1.0}, {}, {}),
+        ({"size": np.nan}, {}, {}),
+        ({"copies": np.inf}, {}, {}),
+        ({"reached": -1.0}, {}, {}),
+        ({"channels": 0.0}, {}, {}),
+        ({"span": -1}, {}, {}),
+        ({"local": 0}, {}, {}),
+        ({"local": 9}, {}, {}),
+        ({"n": 128, "local": 73}, {}, {}),
+        ({"size": 1e308}, {}, {"channel_bytes_per_s": (1e-6,) * 4}),
+        ({}, {"scale_up_bytes_per_s": 0.0}, {}),
+        ({"n": 16}, {"nic_bytes_per_s": 0.0}, {}),
+        ({"n": 16}, {}, {"adapter_share": (0.0, 1.0, 1.0, 1.0)}),
+        ({}, {}, {"link_efficiency": (0.0, 1.0, 1.0, 1.0)}),
+        ({}, {}, {"first_bytes_per_s": (0.0, 1.0, 1.0, 1.0)}),
+        ({"op": LOW_LATENCY}, {}, {"low_latency_link_efficiency": 0.0}),
     ],
 )
-def test_invalid_moe_exchange(near, far, n, local, fabric):
-    fabrics = record(
-        SWITCH,
-        SWITCH | {"scale_up_bytes_per_s": 0.001},
-        SWITCH | {"nic_bytes_per_s": 0.0},
-    )
-    with pytest.raises(ValueError, match="exchange 0 has no valid time: local_bytes"):
-        moe_exchange_time_column(near, far, n, local, fabric, fabrics)
+def test_invalid(changes, fabric, costs):
+    with pytest.raises(ValueError, match="exchange 0 has no valid time: op"):
+        time_of(**changes, fabric=SWITCH | {"domain_gpus": 72} | fabric, costs=COSTS | costs)
 
 
-def test_kernel_and_python_agree_without_jit():
+def test_an_unknown_fabric_is_invalid():
+    with pytest.raises(ValueError, match="fabric 1"):
+        moe_exchange_time_column(
+            0, 1.0, 1.0, 1.0, 1.0, 8, 8, 1.0, 1, fabric_record(SWITCH), cost_record(COSTS)
+        )
+
+
+def test_a_batch_is_its_rows():
     rng = np.random.default_rng(0)
-    size = 2.0 ** rng.uniform(0, 40, 200)
-    local = 2 ** rng.integers(0, 4, 200)
-    n = local * rng.integers(2, 9, 200)
-    fabric = rng.integers(0, 2, 200)
-    near = np.where(local > 1, size, 0.0)
-    compiled, interpreted = np.empty(200), np.empty(200)
+    op, local = rng.integers(0, 5, 300), 2 ** rng.integers(0, 4, 300)
+    n = local * rng.integers(1, 9, 300)
+    columns = (
+        op, 2.0 ** rng.uniform(0, 17, 300), 2.0 ** rng.uniform(8, 15, 300),
+        rng.uniform(1, 8, 300), rng.uniform(1, 4, 300), n, local, rng.uniform(1, 32, 300),
+    )  # fmt: skip
+    fabric = np.zeros(300, np.int64)
+    fabrics, costs = fabric_record(SWITCH), cost_record(COSTS)
+    together = moe_exchange_time_column(*columns, fabric, fabrics, costs)
+    apart = [
+        moe_exchange_time_column(*(column[i] for column in columns), 0, fabrics, costs)[0]
+        for i in range(300)
+    ]
+    np.testing.assert_array_equal(together, apart)
     python = getattr(moe_exchange_times, "py_func", moe_exchange_times)
-    fabrics = record(SWITCH, MESH)
-    assert moe_exchange_times(near, size, n, local, fabric, fabrics, compiled) == 0
-    assert python(near, size, n, local, fabric, fabrics, interpreted) == 0
-    np.testing.assert_array_equal(compiled, interpreted)
+    interpreted = np.empty(300)
+    reached = np.stack(columns[3:5], axis=1)
+    rest = n, local, fabric, columns[7], fabric, fabrics, costs, interpreted
+    assert python(*columns[:3], reached, *rest) == 0
+    np.testing.assert_array_equal(together, interpreted)
+
+
+def test_shipped_constants_reach_the_kernel():
+    device = load_device("h100")
+    costs = exchange_record(device)[0]
+    exchange = device.expert_exchange
+    assert costs["start_s"][COMBINE] == pytest.approx(exchange.combine.start_us * 1e-6)
+    assert costs["channel_bytes_per_s"][DISPATCH] == exchange.dispatch.copy_gb_per_s * 1e9
+    bulk = costs["link_efficiency"][BULK_DISPATCH]
+    assert bulk == exchange.bulk_dispatch.link_efficiency
+    assert costs["low_latency_start_s"] == pytest.approx(exchange.low_latency.start_us * 1e-6)

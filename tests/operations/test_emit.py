@@ -9,13 +9,23 @@ from projector.config import resources
 from projector.config.load import load_job
 from projector.config.model import LayerType
 from projector.config.model_file import load_model
+from projector.kernels.collective_algorithms import ALL_TO_ALL
+from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import job_columns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
 from projector.operations.emit import LAYERS, emit_operations
-from projector.operations.table import COLLECTIVE, EXCHANGE, FORWARD, GEMM, WEIGHT
+from projector.operations.table import (
+    COLLECTIVE,
+    EXCHANGE,
+    FORWARD,
+    GEMM,
+    WEIGHT,
+    WHOLE_LAYER,
+)
+from projector.projection.api import project_performance
 from reference import parameters as reference
 
 GPT = {
@@ -125,14 +135,73 @@ def test_experts_fold_over_tensor_parallel_ranks():
     assert table.n[fc1].tolist() == [2 * 14336]
 
 
-def test_deduplication_sends_no_more_than_the_plain_exchange():
-    def sent(dispatcher):
-        overrides = {"parallelism.ep": 16, "training.moe.dispatcher": dispatcher}
-        _, workloads, table = table_of(overrides, model="deepseek_v3", nodes=4, gpus_per_node=8)
-        rows = of_kind(workloads, table, Kind.MOE) & (table.kind == EXCHANGE)
-        return float(table.remote_bytes[rows].sum())
+def exchanges_of(nodes=8, ep=64, model="deepseek_v3", **overrides):
+    """Rows of dispatch and combine: the table, and which of its rows they are."""
+    dotted = {"parallelism.ep": ep, **{f"training.moe.{k}": v for k, v in overrides.items()}}
+    _, workloads, table = table_of(dotted, model=model, nodes=nodes, gpus_per_node=8)
+    names = np.isin(np.array(table.labels)[table.label], ["moe.dispatch", "moe.combine"])
+    return table, of_kind(workloads, table, Kind.MOE) & names
 
-    assert 0 < sent("deepep") < sent("alltoall")
+
+def test_the_plain_dispatcher_is_an_all_to_all_of_every_copy():
+    table, rows = exchanges_of()
+    assert np.all(table.kind[rows] == COLLECTIVE)
+    assert np.all(table.operation[rows] == ALL_TO_ALL)
+    assert np.all(table.bytes[rows] == 4096 * 8 * 7168 * 2.0)
+    assert table.phase[rows].tolist().count(FORWARD) == 2
+
+
+def test_a_fused_exchange_sends_a_token_once_to_each_node():
+    """DeepSeek-V3 on 8 nodes: top-8 of 256 experts, in 4 of 8 groups."""
+    table, rows = exchanges_of(dispatcher="deepep")
+    assert np.all(table.kind[rows] == EXCHANGE)
+    nodes = 4 * (1 - np.prod([(96 - i) / (128 - i) for i in range(8)]))
+    ranks = 32 * (1 - np.prod([(124 - i) / (128 - i) for i in range(8)]))
+    assert table.domains_reached[rows] == pytest.approx(nodes, rel=1e-5)
+    assert table.ranks_reached[rows] == pytest.approx(ranks, rel=1e-5)
+    sent = 4096 * 7168 * 2.0 * (nodes * 7 / 8 + ranks * 7 / 8)
+    assert table.bytes[rows] == pytest.approx(sent, rel=1e-5)
+    assert table.tokens[rows].tolist() == [4096.0] * len(table.tokens[rows])
+    # What crosses the network, over what the plain exchange sends: 8 copies, 7 of 8 elsewhere.
+    assert nodes * 7 / 8 / (8 * 7 / 8) == pytest.approx(0.4536, abs=1e-4)
+
+
+def test_a_group_sends_what_it_receives():
+    """Every rank sends to each other one what comes back: copies of all tokens, over all ranks."""
+    table, rows = exchanges_of(nodes=2, ep=16, dispatcher="deepep")
+    dispatch, combine = (
+        rows & (np.array(table.labels)[table.label] == f"moe.{name}") & (table.phase == FORWARD)
+        for name in ("dispatch", "combine")
+    )
+    assert table.bytes[dispatch].sum() == table.bytes[combine].sum()
+    assert table.operation[dispatch].tolist() == [DISPATCH] * int(dispatch.sum())
+    assert table.operation[combine].tolist() == [COMBINE] * int(combine.sum())
+
+
+def test_fp8_tokens_have_their_scales():
+    for dispatcher in ("alltoall", "deepep"):
+        wide, rows = exchanges_of(dispatcher=dispatcher)
+        narrow, _ = exchanges_of(dispatcher=dispatcher, dispatch_precision="fp8")
+        ratio = narrow.bytes[rows] / wide.bytes[rows]
+        there = (np.array(wide.labels)[wide.label] == "moe.dispatch") & (wide.phase == FORWARD)
+        assert ratio[there[rows]] == pytest.approx((1 + 4 / 128) / 2)
+        assert np.all(ratio[~there[rows]] == 1.0), "combines and gradients stay in 16 bits"
+
+
+def test_shared_experts_hide_the_exchange():
+    on = {"parallelism.moe_shared_expert_overlap": True, "parallelism.ep": 8}
+    _, _, table = table_of(on, model="deepseek_v3", gpus_per_node=8)
+    label = np.array(table.labels)[table.label]
+    for name, fc in (("dispatch", "fc1"), ("combine", "fc2")):
+        exchange = label == f"moe.{name}"
+        (segment,) = set(table.segment[exchange].tolist())
+        assert set(table.segment[label == f"moe.shared.{fc}"].tolist()) == {segment}
+        assert np.all(table.exposed_share[exchange] == 0.0)
+        assert np.all(table.partner_share[exchange] == 1.0)
+    whole = on | {"parallelism.overlap_moe_expert_parallel_comm": True}
+    _, _, table = table_of(whole, model="deepseek_v3", gpus_per_node=8)
+    exchange = np.isin(np.array(table.labels)[table.label], ["moe.dispatch", "moe.combine"])
+    assert set(table.segment[exchange].tolist()) == {WHOLE_LAYER}
 
 
 def test_a_fused_loss_keeps_half_the_bytes():
@@ -150,3 +219,25 @@ def test_every_kind_of_layer_has_a_row_and_emitters():
     assert set(LAYERS) == layers
     assert is_layer(np.array(list(Kind))).tolist() == [kind in layers for kind in Kind]
     assert [int(kind) for kind in Kind] == list(range(len(Kind)))
+
+
+def test_a_fused_exchange_takes_its_units_from_what_hides_it():
+    def step(units):
+        job = load_job(
+            {
+                "model": "deepseek_v2_lite",
+                "parallelism": {"ep": 8, "overlap_moe_expert_parallel_comm": True},
+                "training": {
+                    "micro_batch_size": 2,
+                    "global_batch_size": 64,
+                    "seq_length": 4096,
+                    "moe": {"dispatcher": "hybridep", "dispatcher_sms": units},
+                },
+                "cluster": {"device": "h100", "nodes": 1},
+            }
+        )
+        return project_performance(job).iteration_time_s
+
+    # Both hide all of it; more units make it shorter, but take more from the compute.
+    assert step(2) > step(16)
+    assert step(132) > step(64)

@@ -72,7 +72,9 @@ def jobs(draw, **fixed):
             "flash_attention": draw(st.booleans()),
             "activation_offload_fraction": draw(st.sampled_from([0.0, 0.5])),
             "moe": {
-                "dispatcher": draw(st.sampled_from(["alltoall", "allgather", "deepep"])),
+                "dispatcher": draw(
+                    st.sampled_from(["alltoall", "allgather", "deepep", "hybridep"])
+                ),
                 "load": draw(st.sampled_from(["balanced", "zipf"])),
             },
         },

@@ -406,14 +406,3 @@ def collective_time(op, size, n, local, fabric):
     if not 0 <= fabric["algorithms"] < 2 ** len(ALGORITHMS):
         return None
     return min(algorithm_times(op, size, n, local, fabric).values())
-
-
-def moe_exchange_time(local_bytes, remote_bytes, n, local, fabric):
-    if local_bytes == 0 and remote_bytes == 0:
-        return 0.0
-    domains = len(set(domain_sizes(n, local, fabric)))
-    near = local_bytes / group_rate(fabric, local) if local > 1 else 0.0
-    far = remote_bytes / fabric["nic_bytes_per_s"] if domains > 1 else 0.0
-    hops = fabric["scale_up_latency_s"] if local > 1 else 0.0
-    hops += math.ceil(math.log2(domains)) * fabric["nic_latency_s"]
-    return start(n, local, fabric) + fabric["simple_start_s"] + hops + max(near, far)

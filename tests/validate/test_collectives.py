@@ -2,10 +2,17 @@ import numpy as np
 import pytest
 
 from projector.config.cluster import ClusterConfig
+from projector.config.device import load_device
 from projector.kernels.collective_algorithms import ALL_TO_ALL
 from projector.kernels.collectives import collective_time_columns
-from projector.kernels.moe_exchange import moe_exchange_time_column
-from projector.lower.hardware import fabric_record
+from projector.kernels.moe_exchange import (
+    COMBINE,
+    DISPATCH,
+    LOW_LATENCY,
+    moe_exchange_time_column,
+)
+from projector.lower.expert_routing import expected_parts
+from projector.lower.hardware import exchange_record, fabric_record
 from projector.single.times import collective_time
 from projector.validate.collectives import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
@@ -33,7 +40,7 @@ MOE = {
     "metric": "time",
     "notes": "4096 tokens a rank; hidden 7168; topk 8; experts 256; 24 SMs",
 }
-LOW_LATENCY = {
+FEW_TOKENS = {
     **MOE,
     "gpu": "H800",
     "n_nodes": "2",
@@ -52,8 +59,14 @@ def fabric(device, **network):
     return fabric_record(ClusterConfig.parse({"device": device, "network": network or None}))
 
 
-def exchange_us(device, near, far, ranks, local):
-    return moe_exchange_time_column(near, far, ranks, local, 0, fabric(device))[0] * 1e6
+def exchange_us(device, op, tokens, size, ranks, local, **routing):
+    """Time of a token that reaches ``copies`` ranks on ``nodes`` nodes."""
+    copies = routing.get("copies") or expected_parts(ranks, 256, 8, *routing.get("groups", ()))
+    nodes = expected_parts(ranks / local, 256, 8, *routing.get("groups", ()))
+    costs = exchange_record(load_device(device))
+    channels = routing.get("channels", 10.0)
+    args = op, tokens, size, copies, nodes, ranks, local, channels, 0
+    return moe_exchange_time_column(*args, fabric(device), costs)[0] * 1e6
 
 
 def test_a_plain_row_is_the_collective_in_microseconds():
@@ -121,30 +134,37 @@ def test_the_adapters_of_a_system_are_its_own(adapters):
     assert outcome.predicted > project(**fields).predicted
 
 
-def test_a_dispatch_on_one_node_sends_each_rank_one_copy():
+def test_a_dispatch_on_one_node_copies_to_distinct_ranks():
     outcome = project(MOE)
-    # Of 8 uniform draws over 8 ranks 5.2511 are distinct, 7/8 of them elsewhere.
-    reached = 8.0 * (1.0 - (7.0 / 8.0) ** 8)
-    assert reached == pytest.approx(5.2511, abs=1e-4)
-    near = 4096 * reached * 7 / 8 * 7168 * (1 + 4 / 128)
-    assert outcome.predicted == pytest.approx(exchange_us("h100", near, 0.0, 8, 8))
+    expected = exchange_us("h100", DISPATCH, 4096, 7168 * (1 + 4 / 128), 8, 8, channels=12.0)
+    assert outcome.predicted == pytest.approx(expected)
     assert outcome.measured == pytest.approx(1000.0)
     assert outcome.mark == FROM_RULE
-    assert "8 ranks a node" in outcome.note
+    assert outcome.note == "8 ranks a node"
 
 
 def test_a_combine_is_in_16_bits():
-    near = 4096 * 8.0 * (1.0 - (7.0 / 8.0) ** 8) * 7 / 8 * 7168 * 2
     outcome = project(MOE, collective="MoE combine (DeepEP normal)")
-    assert outcome.predicted == pytest.approx(exchange_us("h100", near, 0.0, 8, 8))
+    expected = exchange_us("h100", COMBINE, 4096, 7168 * 2, 8, 8, channels=12.0)
+    assert outcome.predicted == pytest.approx(expected)
 
 
-def test_a_token_goes_once_to_each_of_at_most_four_nodes():
+def test_compute_units_and_experts_come_from_the_row():
+    fewer = MOE["notes"].replace("24 SMs", "8 SMs")
+    assert project(MOE, notes=fewer).predicted > project(MOE).predicted
+    unstated = project(MOE, notes=MOE["notes"].replace("; 24 SMs", ""), library="DeepEP 24 SMs")
+    assert unstated.predicted == project(MOE).predicted
+    ruled = project(MOE, notes="4096 tokens; hidden 7168; topk 8")
+    assert "256 experts; 20 SMs" in ruled.note
+    one_each = project(MOE, notes=MOE["notes"].replace("experts 256", "experts 8"))
+    assert one_each.predicted > project(MOE).predicted, "all 8 ranks are reached"
+
+
+def test_a_token_goes_to_at_most_four_nodes():
     outcome = project(MOE, n_nodes="8")
-    reached = 64.0 * (1.0 - (63.0 / 64.0) ** 8)
-    near = 4096 * min(reached * 7 / 8, 8.0) * 7168 * (1 + 4 / 128)
-    far = 4096 * 4.0 * 7 / 8 * 7168 * (1 + 4 / 128)
-    assert outcome.predicted == pytest.approx(exchange_us("h100", near, far, 64, 8))
+    group = {"channels": 12.0, "groups": (8, 4)}
+    expected = exchange_us("h100", DISPATCH, 4096, 7168 * (1 + 4 / 128), 64, 8, **group)
+    assert outcome.predicted == pytest.approx(expected)
     assert "at most 4 nodes" in outcome.note
     stated = project(MOE, n_nodes="8", notes="4096 tokens, hidden 7168, top-2 groups, top-8")
     assert stated.predicted < outcome.predicted
@@ -152,23 +172,38 @@ def test_a_token_goes_once_to_each_of_at_most_four_nodes():
 
 
 def test_low_latency_sends_every_copy():
-    outcome = project(LOW_LATENCY, collective="MoE combine BF16 (low latency)")
-    copies = 128 * 8 * 7168 * 2
-    near, far = copies * 7 / 16, copies * 8 / 16
-    assert outcome.predicted == pytest.approx(exchange_us("h800", near, far, 16, 8))
+    outcome = project(FEW_TOKENS, collective="MoE combine BF16 (low latency)")
+    expected = exchange_us("h800", LOW_LATENCY, 128, 7168 * 2, 16, 8, copies=8.0)
+    assert outcome.predicted == pytest.approx(expected)
+
+
+def test_low_latency_of_mori_copies_to_ranks():
+    row = {**FEW_TOKENS, "gpu": "MI300X", "library": "MORI-EP EP8", "n_nodes": "1", "n_gpus": "8"}
+    size = 7168 * (1 + 4 / 128)
+    expected = exchange_us("mi300x", LOW_LATENCY, 128, size, 8, 8)
+    assert project(row, collective="MoE dispatch FP8 (low latency)").predicted == pytest.approx(
+        expected
+    )
+    across = {**row, "n_nodes": "2", "n_gpus": "16"}
+    expected = exchange_us("mi300x", DISPATCH, 128, size, 16, 8)
+    assert project(across, collective="MoE dispatch FP8 (low latency)").predicted == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize(
     ("metric", "places"),
     [
-        # 8 draws over 2 nodes, and over 16 ranks.
-        ("logical bottleneck bandwidth RDMA", 2 * (1 - 0.5**8)),
-        ("bottleneck bandwidth NVLink", 16 * (1 - (15 / 16) ** 8)),
+        # 8 of 256 experts over 2 nodes, and over 16 ranks.
+        ("logical bottleneck bandwidth RDMA", expected_parts(2.0, 256, 8)),
+        ("RDMA bandwidth (algo)", expected_parts(2.0, 256, 8)),
+        ("bottleneck bandwidth NVLink", expected_parts(16.0, 256, 8)),
+        ("XGMI bandwidth", expected_parts(16.0, 256, 8)),
     ],
 )
 def test_bandwidths_of_an_exchange_count_the_own_node(metric, places):
     notes = "8K tokens, hidden 7168, top-8; includes local-rank traffic"
-    outcome = project(LOW_LATENCY, collective="MoE dispatch FP8", notes=notes, metric=metric,
+    outcome = project(FEW_TOKENS, collective="MoE dispatch FP8", notes=notes, metric=metric,
                       value="50", unit="GB/s")  # fmt: skip
     expected_s = 8192 * places * 7168 * (1 + 4 / 128) / 50e9
     assert outcome.measured == pytest.approx(expected_s * 1e6)
@@ -232,7 +267,7 @@ def test_no_rows_no_outcomes():
         ({**ROW, "collective": "p2p hipMemcpyPeer latency max"}, False),
         ({**ROW, "metric": "fitted asymptotic bandwidth"}, False),
         (MOE, True),
-        (LOW_LATENCY, True),
+        (FEW_TOKENS, True),
         ({**MOE, "notes": "128 tokens/batch"}, False),
         ({**MOE, "notes": "4096 tokens, hidden 7168, top-4 groups"}, False),
     ],

@@ -233,7 +233,7 @@ def test_mixture_of_experts():
     assert job["parallelism"]["etp"] == 1
     assert job["parallelism"]["overlap_moe_expert_parallel_comm"]
     assert job["parallelism"]["overlap_grad_reduce"] is False
-    assert job["training"]["moe"] == {"dispatcher": "deepep", "host_sync": False}
+    assert job["training"]["moe"] == {"dispatcher": "hybridep", "host_sync": False}
     assert job["training"]["cuda_graphs"]
     _, job = read(model="Qwen3-30B-A3B", ep="4", other_flags="tokendrop")
     assert job["training"]["moe"]["capacity_factor"] == 1.0

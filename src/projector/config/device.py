@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
-from projector.config.device_kernels import AttentionKernel, ExpertLayerCosts
+from projector.config.device_kernels import AttentionKernel, ExpertExchange, ExpertLayerCosts
 from projector.config.gemm import (
     MOST_TILES,
     GemmLibrary,
@@ -195,6 +195,9 @@ class Device(Sourced):
 
     expert_layer: ExpertLayerCosts = ExpertLayerCosts()
     """Grouped GEMMs over unequal loads, and the kernels around them (inference)."""
+
+    expert_exchange: ExpertExchange = ExpertExchange()
+    """Dispatch and combine of a mixture of experts by a fused kernel (DeepEP)."""
 
     gemm_tiles: tuple[GemmTile, ...] = Field(min_length=1, max_length=MOST_TILES)
     """Tile menu of the GEMM library that training uses by default."""

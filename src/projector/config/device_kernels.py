@@ -1,4 +1,4 @@
-"""What a device file says about kernels of one implementation: attention and layers of experts."""
+"""What a device file says about kernels: attention, layers of experts and their exchange."""
 
 from pydantic import Field
 
@@ -201,3 +201,83 @@ class ExpertLayerCosts(Config):
     """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
     activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
     library ran. A type without an entry runs as the next wider one that has one."""
+
+
+class ExchangeKernel(Config):
+    """Dispatch or combine of one fused exchange kernel; ``docs/moe.md`` has the formula.
+
+    The defaults are those of Hopper.
+    """
+
+    start_us: NotNegative = 25.0
+    """Fixed time inside a scale-up domain."""
+
+    scan_ns: NotNegative = 194.0
+    """What a channel needs to look at one token, wherever it goes."""
+
+    message_ns: NotNegative = 25.7
+    """What a channel needs for each copy of a token, whatever its size."""
+
+    copy_gb_per_s: Positive = 45.7
+    """Rate at which one channel copies."""
+
+    link_efficiency: float = Field(default=0.64, gt=0, le=1)
+    """Share of the scale-up links' rate that all channels together reach."""
+
+    first_gb_per_s: Positive = 6.1
+    """Rate at which the first token passes through, before the pipeline of copies is full."""
+
+    network_start_us: NotNegative = 13.0
+    """Fixed time where the exchange leaves the scale-up domain, instead of start_us."""
+
+    doubling_us: NotNegative = 3.1
+    """What each doubling of the domains adds."""
+
+    forward_slowdown: float = Field(default=1.15, ge=1, le=16)
+    """How much longer copies take that forward tokens from other domains."""
+
+    adapter_share: float = Field(default=1.03, gt=0, le=2)
+    """Rate through the network adapters over the one that large collectives reach."""
+
+    chunk_tokens: NotNegative = 12.0
+    """Tokens of a channel that are on their way before the first one is forwarded."""
+
+
+class LowLatencyExchange(Config):
+    """Dispatch and combine of the kernel for few tokens, which sends each copy by itself."""
+
+    start_us: NotNegative = 28.0
+    """Fixed time."""
+
+    doubling_us: NotNegative = 3.2
+    """What each doubling of the domains adds."""
+
+    link_efficiency: float = Field(default=0.8, gt=0, le=1)
+    """Share of the scale-up links' rate that it reaches, copies to the own rank counted."""
+
+
+class ExpertExchange(Config):
+    """What a de-duplicating dispatcher (DeepEP) costs on this device."""
+
+    dispatch: ExchangeKernel = ExchangeKernel()
+    """Tokens on their way to the experts."""
+
+    combine: ExchangeKernel = ExchangeKernel(
+        start_us=26.0, scan_ns=760.0, message_ns=4.6, copy_gb_per_s=580.0, link_efficiency=0.67,
+        first_gb_per_s=2.85, network_start_us=14.0, forward_slowdown=1.46,
+    )  # fmt: skip
+    """Tokens on their way back, summed."""
+
+    bulk_dispatch: ExchangeKernel = ExchangeKernel(
+        scan_ns=0.0, message_ns=0.0, copy_gb_per_s=58.0, link_efficiency=0.77, forward_slowdown=1.0
+    )
+    """The same by a kernel whose copies are bulk transfers (DeepEP V2, HybridEP)."""
+
+    bulk_combine: ExchangeKernel = ExchangeKernel(
+        start_us=26.0, scan_ns=0.0, message_ns=0.0, copy_gb_per_s=58.0, link_efficiency=0.77,
+        first_gb_per_s=2.85, network_start_us=14.0, forward_slowdown=1.0,
+    )  # fmt: skip
+    """Tokens on their way back by such a kernel."""
+
+    low_latency: LowLatencyExchange = LowLatencyExchange()
+    """The kernel for few tokens."""

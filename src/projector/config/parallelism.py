@@ -112,6 +112,10 @@ class ParallelismConfig(Config):
     overlap_moe_expert_parallel_comm: bool = False
     """Hide the expert all-to-all of one microbatch behind another one's compute."""
 
+    moe_shared_expert_overlap: bool = False
+    """Run shared experts beside the expert all-to-all, which hides behind them; without effect
+    where overlap_moe_expert_parallel_comm hides it behind the whole layer."""
+
     aliases: ClassVar = {
         "tensor_model_parallel_size": "tp",
         "tensor_parallel_size": "tp",

@@ -32,6 +32,10 @@ RECOMPUTE_MODULES = (
 """Modules that selective recomputation can drop, under Megatron's names."""
 
 
+FUSED_UNITS = {"deepep": 20, "hybridep": 16}
+"""Fused exchanges of experts, and the compute units that Megatron gives them by default."""
+
+
 class RecomputeConfig(Config):
     """Which activations are dropped in the forward and computed again in the backward."""
 
@@ -102,8 +106,13 @@ class OptimizerConfig(Config):
 class MoETrainingConfig(Config):
     """How tokens reach their experts."""
 
-    dispatcher: Literal["alltoall", "allgather", "deepep"] = "alltoall"
-    """Token dispatcher: exchange, gather everything, or node-wise de-duplicated exchange."""
+    dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
+    """Token dispatcher: all-to-all, gather everything, or a fused exchange that sends a token once
+    to each node (``hybridep`` copies by bulk transfers and needs fewer compute units)."""
+
+    dispatcher_sms: PositiveInt | None = Field(default=None, le=1 << 20)
+    """Compute units that a fused exchange takes; what hides it loses them. None given means
+    Megatron's defaults, 20 for ``deepep`` and 16 for ``hybridep``."""
 
     load: Literal["balanced", "zipf"] = "balanced"
     """Distribution of tokens over experts."""
@@ -122,6 +131,13 @@ class MoETrainingConfig(Config):
 
     host_sync: bool = True
     """Whether the host waits for token counts once in each layer (dropless, not sync-free)."""
+
+    @property
+    def dispatcher_units(self) -> int:
+        """Compute units that the dispatcher takes, 0 unless it is a fused exchange."""
+        if self.dispatcher not in FUSED_UNITS:
+            return 0
+        return self.dispatcher_sms or FUSED_UNITS[self.dispatcher]
 
 
 class TrainingConfig(Config):

@@ -16,6 +16,7 @@ from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
+from projector.kernels.moe_exchange import EXCHANGE
 from projector.topology.build import load_topology
 from projector.topology.rates import local_rates
 from projector.units import GB, GBIT, KIB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
@@ -456,3 +457,32 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     most = device.scale_up_gb_per_s
     row["local_ring_bytes_per_s"] = np.minimum(rates.ring_gb_per_s, most) * GB
     row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
+
+
+def exchange_record(device: Device) -> Records:
+    """Convert what exchanges between experts cost on a device.
+
+    Returns
+    -------
+    EXCHANGE[1]
+    """
+    record = np.zeros(1, EXCHANGE)
+    row, costs = record[0], device.expert_exchange
+    for op, kernel in enumerate(
+        (costs.dispatch, costs.combine, costs.bulk_dispatch, costs.bulk_combine)
+    ):
+        row["start_s"][op] = kernel.start_us * MICROSECOND
+        row["scan_s"][op] = kernel.scan_ns * NANOSECOND
+        row["message_s"][op] = kernel.message_ns * NANOSECOND
+        row["channel_bytes_per_s"][op] = kernel.copy_gb_per_s * GB
+        row["link_efficiency"][op] = kernel.link_efficiency
+        row["first_bytes_per_s"][op] = kernel.first_gb_per_s * GB
+        row["network_start_s"][op] = kernel.network_start_us * MICROSECOND
+        row["doubling_s"][op] = kernel.doubling_us * MICROSECOND
+        row["forward_slowdown"][op] = kernel.forward_slowdown
+        row["adapter_share"][op] = kernel.adapter_share
+        row["chunk_tokens"][op] = kernel.chunk_tokens
+    row["low_latency_start_s"] = costs.low_latency.start_us * MICROSECOND
+    row["low_latency_doubling_s"] = costs.low_latency.doubling_us * MICROSECOND
+    row["low_latency_link_efficiency"] = costs.low_latency.link_efficiency
+    return record

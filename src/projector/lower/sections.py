@@ -18,7 +18,7 @@ TP_OVERLAPS = ("none", "user_buffers", "async_tp")
 """How tensor-parallel collectives hide beside their GEMM."""
 
 CP_TYPES = ("p2p", "all_gather", "a2a")
-DISPATCHERS = ("alltoall", "allgather", "deepep")
+DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 ATTENTION_BIASES = ("none", "qkv", "qkv+out")
 QK_NORMS = ("none", "head", "full")
 
@@ -179,6 +179,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     router_bias = _model.ints(
         lambda m: m.moe.router_bias if m.moe else 0, "flag", "Whether the router has a bias."
     )
+    groups = _model.ints(
+        lambda m: m.moe.num_groups if m.moe else 0, "groups", "Of experts; 0 routes freely."
+    )
     group_topk = _model.ints(
         lambda m: m.moe.group_topk if m.moe else 0, "groups", "Of experts that a token visits."
     )
@@ -215,6 +218,9 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     )
     sharding_ranks = _split.ints(
         lambda p: p.sharding_group_size or 0, "ranks", "That share a copy; 0 is not stated."
+    )
+    shared_overlap = _split.ints(
+        lambda p: p.moe_shared_expert_overlap, "flag", "They hide beside shared experts."
     )
     zero_stage = _split.ints(lambda p: p.sharding_stage, "stage", "ZeRO; FSDP is 3.")
     fsdp = _split.ints(lambda p: int(p.fsdp), "generation", "Of FSDP; 0 is none.")
@@ -293,6 +299,9 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     )
     dispatch_bytes = _training.ints(
         lambda t: 1 if t.moe.dispatch_precision == "fp8" else 2, "bytes", "Of a sent element."
+    )
+    dispatcher_units = _training.ints(
+        lambda t: t.moe.dispatcher_units, "units", "That a fused exchange takes."
     )
     permute_fusion = _training.ints(
         lambda t: t.moe.permute_fusion, "flag", "Permutation is one kernel."

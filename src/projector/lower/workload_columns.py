@@ -11,10 +11,11 @@ from typing import Self, overload
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Ints, Records
+from projector.arrays import Array, Flags, Floats, Ints, Records
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.expert_routing import expected_parts
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
@@ -134,6 +135,22 @@ def _loads(pieces: Pieces) -> Ints:
             load = min(load, max(float(capacity[row]), 1.0))
         loads.append(round(load * LOAD_ONE))
     in_parts[rows] = np.array(loads, np.int64)[group]
+    return in_parts
+
+
+def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -> Ints:
+    """Return how many parts of the ranks a token's experts lie on, in parts of `LOAD_ONE`."""
+    in_parts = np.full(len(pieces.kinds), LOAD_ONE, np.int64)
+    rows = np.flatnonzero(pieces.is_moe)
+    model, jobs = pieces.batch.take(rows).model, pieces.jobs.take(rows)
+    columns = (model.experts, model.topk, model.groups, model.group_topk)
+    parts = parts_of(jobs)
+    first, group = group_rows(parts.view(np.int64), *columns)
+    reached = [
+        expected_parts(float(parts[row]), *(int(column[row]) for column in columns))
+        for row in first.tolist()
+    ]
+    in_parts[rows] = np.rint(np.array(reached, np.float64) * LOAD_ONE).astype(np.int64)[group]
     return in_parts
 
 
@@ -261,7 +278,16 @@ class WorkloadColumns:
     shared_ffn = _experts(lambda p: p.model.shared_ffn, "elements", "The same for shared experts.")
     shared_gate = _experts(lambda p: p.model.shared_gate, "flag", "Scales the shared experts.")
     router_bias = _experts(lambda p: p.model.router_bias, "flag", "Whether the router has a bias.")
-    group_topk = _experts(lambda p: p.model.group_topk, "groups", "Of experts a token visits.")
+    ranks_reached_2e20 = _experts(
+        lambda p: _parts_reached(p, lambda jobs: jobs.ep.astype(np.float64)),
+        "2**-20",
+        "Distinct ranks of EP that hold a token's experts.",
+    )
+    domains_reached_2e20 = _experts(
+        lambda p: _parts_reached(p, lambda jobs: jobs.ep / jobs.ep_local),
+        "2**-20",
+        "Distinct scale-up domains that hold them.",
+    )
     vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs), "rows", "Of the padded vocabulary.")
     positions = _shared(
         lambda p: p.model.max_positions * p.model.learned, "rows", "Of a learned position table."
@@ -296,6 +322,9 @@ class WorkloadColumns:
     cp_type = _shared(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
     dispatcher = _experts(lambda p: p.training.dispatcher, "code", "Of `DISPATCHERS`.")
     dispatch_bytes = _experts(lambda p: p.training.dispatch_bytes, "bytes", "Of a sent element.")
+    dispatcher_units = _experts(
+        lambda p: p.training.dispatcher_units, "units", "That a fused exchange takes."
+    )
     permute_fusion = _experts(
         lambda p: p.training.permute_fusion, "flag", "Permutation is one kernel."
     )
@@ -308,6 +337,9 @@ class WorkloadColumns:
         lambda p: p.cluster.async_tp_exposed_2e20, "2**-20", "Of a collective beside AsyncTP."
     )
     ep_overlap = _experts(lambda p: p.split.ep_overlap, "flag", "Expert exchanges hide.")
+    shared_overlap = _experts(
+        lambda p: p.split.shared_overlap, "flag", "They hide beside shared experts."
+    )
     load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
     gemm_share_2e20 = _shared(
         lambda p: p.cluster.gemm_share_2e20, "2**-20", "Rate of a GEMM in a step over that alone."

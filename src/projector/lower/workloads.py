@@ -20,7 +20,13 @@ from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
-from projector.lower.hardware import device_record, fabric_record, slowdowns, under_fsdp1
+from projector.lower.hardware import (
+    device_record,
+    exchange_record,
+    fabric_record,
+    slowdowns,
+    under_fsdp1,
+)
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.lower.stages import (
@@ -45,9 +51,10 @@ class Machines:
     def __init__(self) -> None:
         """Begin without any."""
         self._devices: dict[tuple[bytes, tuple[float, float, float]], int] = {}
-        self._fabrics: dict[bytes, int] = {}
+        self._fabrics: dict[tuple[bytes, bytes], int] = {}
         self._device_records: list[Records] = []
         self._fabric_records: list[Records] = []
+        self._exchange_records: list[Records] = []
 
     def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         """Return the number of a cluster's device running an attention kernel."""
@@ -61,12 +68,13 @@ class Machines:
         return self._devices[key]
 
     def fabric(self, cluster: ClusterConfig) -> int:
-        """Return the number of a cluster's fabric."""
-        record = fabric_record(cluster)
-        key = record.tobytes()
+        """Return the number of a cluster's fabric and of its exchanges between experts."""
+        record, exchange = fabric_record(cluster), exchange_record(cluster.device)
+        key = (record.tobytes(), exchange.tobytes())
         if key not in self._fabrics:
             self._fabrics[key] = len(self._fabrics)
             self._fabric_records.append(record)
+            self._exchange_records.append(exchange)
         return self._fabrics[key]
 
     @property
@@ -83,6 +91,11 @@ class Machines:
     def fabrics(self) -> Records:
         """All fabrics, FABRIC[fabrics]."""
         return _joined(self._fabric_records)
+
+    @property
+    def exchanges(self) -> Records:
+        """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
+        return _joined(self._exchange_records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +121,8 @@ class Workloads:
     """float64[devices, 3]: share by which each of `SLOWDOWNS` takes longer."""
     fabrics: Records
     """FABRIC[fabrics]."""
+    exchanges: Records
+    """EXCHANGE[fabrics]."""
     device: Ints
     """int64[pipelines]."""
     fabric: Ints
@@ -250,6 +265,7 @@ def build_workloads(
         devices=machines.devices,
         slowdown=machines.slowdown,
         fabrics=machines.fabrics,
+        exchanges=machines.exchanges,
         device=device,
         fabric=fabric,
         stage_offset=offsets(stages_of),

@@ -12,7 +12,8 @@ from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
-from projector.kernels.moe_exchange import moe_exchange_time_column
+from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
+from projector.lower.hardware import SLOWDOWNS
 from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Machines, Workloads
@@ -116,14 +117,20 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
         )  # fmt: skip
         rows = np.flatnonzero(table.kind == EXCHANGE)
         time_s[rows] = moe_exchange_time_column(
-            table.local_bytes[rows], table.remote_bytes[rows], table.ranks[rows], table.local[rows],
-            fabric[rows], workloads.fabrics,
+            table.operation[rows], table.tokens[rows], table.token_bytes[rows],
+            table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
+            table.local[rows], table.units[rows] / UNITS_OF_CHANNEL, fabric[rows],
+            workloads.fabrics, workloads.exchanges, table.span[rows],
         )  # fmt: skip
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
     slowdown = workloads.slowdown[workloads.columns.device][table.workload]
+    # A fused exchange takes its compute units from what runs beside it.
+    rows = np.flatnonzero(table.kind == EXCHANGE)
+    taken = table.units[rows] / workloads.devices["compute_units"][device[rows]]
+    slowdown[rows, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
     return RowCosts(time_s, _expose(table, time_s, slowdown, len(workloads.rows)), detail)
 
 

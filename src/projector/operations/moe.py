@@ -5,11 +5,16 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
+from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
+from projector.kernels.moe_exchange import BULK_COMBINE, BULK_DISPATCH, COMBINE, DISPATCH
 from projector.lower.sections import LOAD_ONE
-from projector.operations.communication import emit_collective, emit_region_exit
+from projector.operations.communication import (
+    CollectiveRow,
+    emit_collective,
+    emit_region_exit,
+)
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.mlp import SHARED_BIT, emit_activation, emit_mlp
+from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
@@ -22,7 +27,10 @@ from projector.operations.table import (
 )
 
 MOE_BIT, MOE_ACT_BIT = 1 << 4, 1 << 5
-ALLTOALL, ALLGATHER, DEEPEP = range(3)
+ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP = range(4)
+
+FP8_BYTES = 1.0 + 4.0 / 128.0
+"""An element that is sent in FP8, with an FP32 scale for every 128."""
 
 
 def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -193,58 +201,87 @@ def _emit_permutation(
 def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit dispatch and combine.
 
-    The exchange sends each token to every expert it chose. A de-duplicating dispatcher (DeepEP)
-    sends it once to each node it must reach, and forwards within the node; the expected number
-    of distinct nodes of topk uniform draws over N nodes is N * (1 - (1 - 1/N)**topk), at most
-    the groups a token may visit.
+    The all-to-all sends each token to every expert it chose. A fused exchange (DeepEP, HybridEP)
+    sends it once to each domain it must reach and copies it once to each rank there.
     """
     split = where[shapes.ep[where] > 1]
     if len(split) == 0:
         return
-    ep = np.maximum(1, shapes.ep)
-    local = np.maximum(1, shapes.ep_local)
-    tokens, hidden = shapes.outer_tokens.astype(np.float64), shapes.hidden
-    copies = tokens * shapes.topk
-    near, far = (local - 1.0) / ep, (ep - local) / ep
-    nodes = ep / local
-    nodes_reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** shapes.topk)
-    limit = np.where(shapes.group_topk > 0, shapes.group_topk, nodes)
-    nodes_reached = np.minimum(nodes_reached, limit)
-    remote_once = tokens * nodes_reached * (1.0 - 1.0 / nodes)
-    ranks_reached = ep * (1.0 - (1.0 - 1.0 / ep) ** shapes.topk)
-    near_once = tokens * ranks_reached * (local - 1.0) / local
-    deduplicated = shapes.dispatcher == DEEPEP
-    near_tokens = np.where(deduplicated, np.minimum(near_once, copies), copies * near)
-    far_tokens = np.where(deduplicated, np.minimum(remote_once, copies * far), copies * far)
-    load = shapes.load_2e20 / LOAD_ONE
-    exchange = split[shapes.dispatcher[split] != ALLGATHER]
-    hides = shapes.ep_overlap == 1
-    for label, phase, element in (
-        ("moe.dispatch", FORWARD, shapes.dispatch_bytes),
-        ("moe.combine", FORWARD, 2),
+    tokens = shapes.outer_tokens * (shapes.load_2e20 / LOAD_ONE)
+    narrow = np.where(shapes.dispatch_bytes == 1, FP8_BYTES, 2.0)
+    for label, phase, element, op in (
+        ("moe.dispatch", FORWARD, narrow, DISPATCH),
+        ("moe.combine", FORWARD, 2.0, COMBINE),
         # The backward of a combine is a dispatch of gradients, and the reverse.
-        ("moe.combine", BACKWARD, 2),
-        ("moe.dispatch", BACKWARD, 2),
+        ("moe.combine", BACKWARD, 2.0, DISPATCH),
+        ("moe.dispatch", BACKWARD, 2.0, COMBINE),
     ):
-        table.add(
-            exchange, label, kind=EXCHANGE, phase=phase, category=EP_COMM,
-            local_bytes=near_tokens * hidden * element * load,
-            remote_bytes=far_tokens * hidden * element * load,
-            bytes=(near_tokens + far_tokens) * hidden * element * load,
-            ranks=ep, local=local, span=shapes.ep_span, segment=WHOLE_LAYER,
-            exposed_share=np.where(hides, 0.0, 1.0), partner_share=np.where(hides, 0.5, 0.0),
-            recompute_bit=MOE_BIT if phase == FORWARD else 0,
+        size = np.asarray(shapes.hidden * element, np.float64)
+        row: CollectiveRow = {
+            **_beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2),
+            "recompute_bit": MOE_BIT if phase == FORWARD else 0,
+            "span": shapes.ep_span,
+        }
+        emit_collective(
+            table, split[shapes.dispatcher[split] == ALLTOALL], label, phase=phase,
+            category=EP_COMM, operation=ALL_TO_ALL, num_bytes=tokens * shapes.topk * size,
+            ranks=np.maximum(1, shapes.ep), local=np.maximum(1, shapes.ep_local),
+            **row,
         )  # fmt: skip
-    gathered = split[shapes.dispatcher[split] == ALLGATHER]
-    everything = 2.0 * tokens * hidden * ep
+        bulk = BULK_DISPATCH if op == DISPATCH else BULK_COMBINE
+        for dispatcher, code in ((DEEPEP, op), (HYBRIDEP, bulk)):
+            of_kernel = split[shapes.dispatcher[split] == dispatcher]
+            _emit_fused(table, shapes, of_kernel, label, phase, code, tokens, size, row)
+    _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
+
+
+def _beside(shapes: Shapes, segment: int) -> CollectiveRow:
+    """Return what an exchange may hide behind.
+
+    That is the layer of another microbatch, which both exchanges of a direction share, or one
+    projection of the shared experts of its own, of which TP's collectives have their part.
+    """
+    whole = shapes.ep_overlap == 1
+    shared = ~whole & (shapes.shared_overlap == 1) & (shapes.shared_ffn > 0)
+    tp = np.maximum(1, shapes.tp)
+    left = np.where(tp == 1, 1.0, np.where(shapes.tp_overlap > 0, 0.5 / tp, 0.5))
+    return {
+        "segment": np.where(shared, segment, WHOLE_LAYER),
+        "exposed_share": np.where(whole | shared, 0.0, 1.0),
+        "partner_share": np.where(whole, 0.5, np.where(shared, left, 0.0)),
+    }
+
+
+def _emit_fused(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, phase: int, op: int,
+    tokens: Floats, size: Floats, row: CollectiveRow,
+) -> None:  # fmt: skip
+    """Emit a fused dispatch or combine; its bytes are all that leave the rank."""
+    ep, local = np.maximum(1, shapes.ep), np.maximum(1, shapes.ep_local)
+    ranks_reached = shapes.ranks_reached_2e20 / LOAD_ONE
+    domains_reached = shapes.domains_reached_2e20 / LOAD_ONE
+    near = ranks_reached * (local - 1.0) / local
+    far = domains_reached * (ep - local) / ep
+    table.add(
+        where, label, kind=EXCHANGE, phase=phase, category=EP_COMM, operation=op, tokens=tokens,
+        token_bytes=size, ranks_reached=ranks_reached, domains_reached=domains_reached,
+        units=shapes.dispatcher_units, ranks=ep, local=local,
+        bytes=tokens * (near + far) * size, **row,
+    )  # fmt: skip
+
+
+def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the dispatcher that gathers all tokens on every rank."""
+    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.hidden * shapes.ep
     for label, operations in (
         ("moe.dispatch", (ALL_GATHER, REDUCE_SCATTER)),
         ("moe.combine", (REDUCE_SCATTER, ALL_GATHER)),
     ):
         for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
             emit_collective(
-                table, gathered, label, phase=phase, category=EP_COMM, operation=operation,
-                num_bytes=everything, ranks=ep, local=local, span=shapes.ep_span,
+                table, where, label, phase=phase, category=EP_COMM, operation=operation,
+                num_bytes=everything, ranks=np.maximum(1, shapes.ep),
+                local=np.maximum(1, shapes.ep_local), span=shapes.ep_span,
                 recompute_bit=MOE_BIT if phase == FORWARD else 0,
             )  # fmt: skip
 

@@ -13,7 +13,7 @@ import numpy as np
 from projector.arrays import Array, Floats, Ints
 
 GEMM, ATTENTION, MEMORY, COLLECTIVE, EXCHANGE = range(5)
-"""Row kinds: what kernel costs the row. An exchange is an all-to-all with given traffic."""
+"""Row kinds: what kernel costs the row. An exchange is a fused dispatch or combine of experts."""
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Phases: forward, input gradient, weight gradient."""
@@ -75,9 +75,9 @@ class OperationTable:
     window: Ints = field(metadata=_default(0))
     """Keys that a query of an attention sees; 0 is all."""
     operation: Ints = field(metadata=_default(0))
-    """Collective code."""
+    """Code of a collective, or of an exchange (`kernels.moe_exchange`)."""
     ranks: Ints = field(metadata=_default(1))
-    """Members of the group of a collective."""
+    """Members of the group of a collective or exchange."""
     local: Ints = field(metadata=_default(1))
     """Those of them in one scale-up domain."""
     span: Ints = field(metadata=_default(0))
@@ -91,13 +91,19 @@ class OperationTable:
     out_bytes: Floats = field(metadata=_default(2.0))
     """Bytes of one GEMM output element, read-modify-write counted twice."""
     bytes: Floats = field(metadata=_default(0.0))
-    """Traffic of a memory-bound row; buffer of a collective."""
+    """Traffic of a memory-bound row; buffer of a collective; what a rank sends in an exchange."""
     exponentials: Floats = field(metadata=_default(0.0))
     """Exponentials of a memory-bound row."""
-    local_bytes: Floats = field(metadata=_default(0.0))
-    """What an exchange sends within the scale-up domain."""
-    remote_bytes: Floats = field(metadata=_default(0.0))
-    """What it sends beyond."""
+    tokens: Floats = field(metadata=_default(0.0))
+    """What a rank sends in an exchange, times the load of the fullest rank."""
+    token_bytes: Floats = field(metadata=_default(0.0))
+    """One of these tokens on its way, scales included."""
+    ranks_reached: Floats = field(metadata=_default(0.0))
+    """Distinct ranks that it reaches, its own included."""
+    domains_reached: Floats = field(metadata=_default(0.0))
+    """Distinct scale-up domains that it reaches, its own included."""
+    units: Floats = field(metadata=_default(0.0))
+    """Compute units that the exchange takes."""
     flop: Floats = field(metadata=_default(0.0))
     """Matrix FLOP that the row needs (causal attention counts half)."""
     launches: Floats = field(metadata=_default(1.0))
@@ -149,8 +155,11 @@ class OperationRow(TypedDict, total=False):
     out_bytes: FloatValues
     bytes: FloatValues
     exponentials: FloatValues
-    local_bytes: FloatValues
-    remote_bytes: FloatValues
+    tokens: FloatValues
+    token_bytes: FloatValues
+    ranks_reached: FloatValues
+    domains_reached: FloatValues
+    units: FloatValues
     flop: FloatValues
     launches: FloatValues
     syncs: FloatValues

@@ -17,7 +17,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.hardware import domain_gpus, fabric_record
+from projector.lower.hardware import domain_gpus, exchange_record, fabric_record
 from projector.units import MICROSECOND
 from projector.validate.benchmarks import Loop, forced_algorithm, loop_of, with_loop_s
 from projector.validate.exchanges import (
@@ -132,7 +132,12 @@ def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> F
     if exchanges.any():
         routings = [case.work for case in cases if isinstance(case.work, Routing)]
         time_s[exchanges] = exchange_times_s(
-            routings, ranks[exchanges], local[exchanges], fabric[exchanges], fabrics
+            routings,
+            ranks[exchanges],
+            local[exchanges],
+            fabric[exchanges],
+            fabrics,
+            np.concatenate([exchange_record(cluster.device) for cluster in clusters.values()]),
         )
     shown_s = (
         with_loop_s(float(alone_s), case.loop, clusters[case.links].device.vendor, case.ranks)

@@ -255,6 +255,9 @@ class JobRow:
         if self.is_moe and "ep_a2a_overlap" in self.recipe("moe_overlap"):
             split["overlap_moe_expert_parallel_comm"] = True
             self.weaken(FROM_RECIPE)
+        if self.is_moe and "shared_expert_overlap" in self.recipe("moe_overlap"):
+            split["moe_shared_expert_overlap"] = True
+            self.weaken(FROM_RECIPE)
         return split
 
     def _sharding(self) -> dict[str, Any]:
@@ -470,13 +473,17 @@ class JobRow:
     def _moe(self) -> dict[str, Any]:
         text = self.recipe("moe_dispatcher").lower()
         deep = "deepep" in text or "hybridep" in text
+        units = re.search(r"(\d+) cu", text)
         if text:
             self.weaken(FROM_RECIPE)
         elif self.ep > 1:
             deep = self.says("deepep")
             if not deep:
                 self.weaken(FROM_RULE, "all-to-all dispatcher")
-        settings: dict[str, Any] = {"dispatcher": "deepep" if deep else "alltoall"}
+        fused = "hybridep" if "hybridep" in text else "deepep"
+        settings: dict[str, Any] = {"dispatcher": fused if deep else "alltoall"}
+        if deep and units:
+            settings["dispatcher_sms"] = int(units[1])
         # Tokens padded to capacity: counts are known, so the host never waits.
         padded = self.says("tokendrop", "token drop") or "simumax" in self.source.lower()
         if padded:

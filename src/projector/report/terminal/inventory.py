@@ -15,7 +15,13 @@ from projector.report.terminal.tables import DIM, add_row, flatten, grid, plain,
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
 
-GROUPS = ("gemm_libraries.", "attention_kernels.", "attention.", "expert_layer.")
+GROUPS = (
+    "gemm_libraries.",
+    "attention_kernels.",
+    "attention.",
+    "expert_layer.",
+    "expert_exchange.",
+)
 """Fields that have tables of their own."""
 
 DITTO = "″"

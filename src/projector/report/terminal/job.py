@@ -140,7 +140,12 @@ def _idle_settings(job: Job) -> tuple[str, ...]:
     split, training = job.parallelism, job.training
     idle: list[str] = []
     if job.model.moe is None:
-        idle += ["training.moe.", "cluster.software.moe_", "parallelism.overlap_moe"]
+        idle += [
+            "training.moe.",
+            "cluster.software.moe_",
+            "parallelism.overlap_moe",
+            "parallelism.moe_",
+        ]
         idle.append("parallelism.ep")
     elif training.moe.load == "balanced":
         idle.append("training.moe.zipf_exponent")

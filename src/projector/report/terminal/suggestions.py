@@ -6,6 +6,7 @@ from typing import Any
 
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.config.training import FUSED_UNITS
 from projector.errors import ProjectorError
 from projector.projection.api import project_jobs
 from projector.projection.memory import MemoryProjection
@@ -196,7 +197,7 @@ def _against_communication(result: PerformanceProjection) -> _Ranked:
     if ep > WORTH_TRYING:
         if not split.overlap_moe_expert_parallel_comm:
             changes.append((ep * 0.9, {"parallelism.overlap_moe_expert_parallel_comm": True}))
-        if training.moe.dispatcher != "deepep":
+        if training.moe.dispatcher not in FUSED_UNITS:
             changes.append((ep * 0.6, {"training.moe.dispatcher": "deepep"}))
         changes.append((ep * 0.5, {"parallelism.ep": split.ep // 2}))
     if cp > WORTH_TRYING:

@@ -67,6 +67,7 @@ FIELDS = (
     Field("overlap_param_gather", "parallelism", flag, default=False),
     Field("tp_comm_overlap", "parallelism", flag),
     Field("overlap_moe_expert_parallel_comm", "parallelism", flag),
+    Field("moe_shared_expert_overlap", "parallelism", flag),
     Field("torch_fsdp2_reshard_after_forward", "parallelism", flag, "fsdp_reshard_after_forward"),
     Field("micro_batch_size", "training", integer),
     Field("global_batch_size", "training", integer),
@@ -119,7 +120,7 @@ CHOICES = {
     "exp_avg_sq_dtype": _one_of(_same(" ".join(MOMENT_BYTES))),
     "fp8": _one_of(_same("hybrid e4m3")),
     "fp8_recipe": _one_of(_same("delayed tensorwise rowwise blockwise mxfp8")),
-    "moe_flex_dispatcher_backend": _one_of({"deepep": "deepep hybridep"}),
+    "moe_flex_dispatcher_backend": _one_of(_same("deepep hybridep")),
     "moe_token_dispatcher_type": _one_of(
         {"alltoall": "alltoall alltoall_seq", "allgather": "allgather", "deepep": "flex"}
     ),
@@ -163,6 +164,7 @@ num_layers_at_end_in_bf16 accumulate_allreduce_grads_in_fp32 grad_reduce_in_bf16
 main_grads_dtype main_params_dtype use_precision_aware_optimizer recompute_activations
 recompute_num_layers recompute_modules recompute_layer_ids moe_layer_recompute
 optimizer_cpu_offload optimizer_offload_fraction moe_enable_deepep
+moe_deepep_num_sms moe_hybridep_num_sms turbo_deepep_num_cu
 moe_pad_expert_input_to_capacity moe_router_force_load_balancing
 moe_grouped_gemm use_turbo_deepep turbo_sync_free_moe_stage enable_primus_turbo
 no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_impl

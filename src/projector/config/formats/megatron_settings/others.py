@@ -21,7 +21,6 @@ _WHERE_ON = {
     "lora_rank": "every parameter is projected as trained",
     "moe_extended_tp": "use expert_tensor_parallel_size",
     "moe_router_fusion": "the router is projected as separate kernels",
-    "moe_shared_expert_overlap": "shared experts are projected one after the other with routing",
     "moe_upcycling_granularity": "training from the first step is projected",
     "moe_use_fused_router_with_aux_score": "the router is projected as separate kernels",
     "moe_use_legacy_grouped_gemm": "experts are projected with the current grouped GEMM",
@@ -129,7 +128,7 @@ high_priority_stream_groups hysteresis inference_rng_tracker init_model_with_met
 initial_loss_scale iterations_to_skip layernorm_epsilon lazy_mpu_init local_rank lora_alpha
 loss_scale loss_scale_window manual_gc manual_gc_eval manual_gc_interval mask_prob merge_file
 min_loss_scale mmap_bin_files mock_data moe_apply_probs_on_input moe_aux_loss_coeff
-moe_deepep_num_sms moe_hybridep_num_sms moe_input_jitter_eps moe_per_layer_logging
+moe_input_jitter_eps moe_per_layer_logging
 moe_router_bias_update_rate moe_router_dtype moe_router_enable_expert_bias
 moe_router_load_balancing_type moe_router_pre_softmax moe_router_score_function
 moe_router_topk_scaling_factor moe_token_drop_policy moe_use_upcycling moe_z_loss_coeff mscale

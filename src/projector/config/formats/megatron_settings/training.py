@@ -3,6 +3,7 @@
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES
 from projector.config.formats.megatron_settings.settings import Settings
 from projector.config.formats.megatron_settings.values import integers, number, words
+from projector.config.training import FUSED_UNITS
 from projector.errors import ConfigError
 
 
@@ -169,7 +170,8 @@ def dispatch(settings: Settings) -> None:
     names = [kind_name]
     kind = settings.choice(kind_name)
     if kind == "deepep" and settings.has(backend):
-        settings.choice(backend)
+        kind = settings.choice(backend)
+        names.append(backend)
     deepep = settings.on("moe_enable_deepep")
     if deepep or (turbo and settings.on("use_turbo_deepep")) or stage >= 2:
         kind = "deepep"
@@ -178,6 +180,8 @@ def dispatch(settings: Settings) -> None:
         off = f"{settings.spell('enable_primus_turbo')} is off"
         settings.warn("use_turbo_deepep", f" was ignored: {off}")
     settings.put("training.moe.dispatcher", kind, *names)
+    if kind in FUSED_UNITS:
+        _dispatcher_units(settings, kind, turbo=turbo and settings.on("use_turbo_deepep"))
     if stage > 0:
         settings.put("training.moe.host_sync", False, "turbo_sync_free_moe_stage")
         settings.put("training.moe.permute_fusion", True, "turbo_sync_free_moe_stage")
@@ -185,6 +189,15 @@ def dispatch(settings: Settings) -> None:
         settings.put("training.moe.host_sync", False, "moe_pad_expert_input_to_capacity")
     if settings.on(load):
         settings.put("training.moe.load", "balanced", load)
+
+
+def _dispatcher_units(settings: Settings, kind: str, *, turbo: bool) -> None:
+    """Set how many compute units the exchange takes, where the user says it."""
+    name = f"moe_{kind}_num_sms"
+    if turbo and settings.has("turbo_deepep_num_cu"):
+        name = "turbo_deepep_num_cu"
+    if settings.has(name):
+        settings.put("training.moe.dispatcher_sms", settings.integer(name), name)
 
 
 def _drop_dispatch(settings: Settings) -> None:
