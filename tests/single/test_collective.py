@@ -189,3 +189,19 @@ def test_a_long_stride_is_one_device_of_each_node():
         for stride in (8, 1 << 40)
     )
     assert np.array_equal(near, far)
+
+
+def test_blocks_beyond_64_bits_hold_all():
+    most = {"extends": "hgx_h100", "pod_nodes": 1 << 30, "core_pods": 1 << 30}
+    times = [
+        pj.collective_time("all_reduce", 1e8, 4096, device="h100", stride=3, network=network)
+        for network in (most, "hgx_h100")
+    ]
+    assert times[0] == times[1]
+
+
+def test_a_node_with_too_few_devices_is_refused():
+    network = {"extends": "hgx_h100", "scale_up_gpus": 16, "node": "h100"}
+    with pytest.raises(ConfigError, match="8 devices, but a scale-up domain") as caught:
+        pj.collective_time("all_reduce", 1e8, 16, device="h100", network=network)
+    assert (caught.value.key, caught.value.value) == ("cluster.network.node", "h100")

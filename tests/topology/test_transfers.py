@@ -172,7 +172,8 @@ def test_mistakes_are_named():
     assert "to host memory" in error.message
     assert refused(NODE, 0, 9, 1e6, engine="copy").key == "target"
     assert refused(NODE, "nic0", 0, 1e6, engine="copy").key == "source"
-    assert refused(NODE, "host", "host", 1, engine="pinned").key == "source"
+    for ends in (("host", "host"), ("numa0", "numa0"), ("numa0", "numa1"), ("", 0)):
+        assert refused(NODE, *ends, 1, engine="pinned").key == "source"
     for size in (-1.0, math.nan, math.inf, "many"):
         assert refused(NODE, 0, 1, size, engine="copy").key == "num_bytes"
     assert refused(NODE, 0, [1, 2], [1.0, 2.0, 3.0], engine="copy").key == "num_bytes"
@@ -262,6 +263,10 @@ def test_several_targets_share(transfer):
         (("--from", 0, "--to", 9), "0, 1, 2"),
         (("--from", 0, "--to", 6, "--engine", "horse"), "mpi_kernel"),
         (("--from", 0, "--to", 6, "--bytes", "x"), "bytes"),
+        (("--from", 0, "--to", 6, "--to", 1, "--bytes", "x"), "bytes"),
+        (("--from", 0, "--to", 6, "--bytes", "1e400"), "at most 1e+24"),
+        (("--from", "", "--to", 6), "source must be"),
+        (("--from", 0, "--to", 6, "--to", "host"), "serves all of 0-6, 0-host"),
         (("--from", 0, "--to", 6, "--accesses", 0), "accesses"),
         (("--from", 0, "--to", 6, "--route", "scenic"), "widest"),
         (("--from", 0), "--to"),

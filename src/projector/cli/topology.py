@@ -179,12 +179,12 @@ def transfer(
     from projector.topology.transfers_shown import show_sharing, show_transfer
 
     topology, choice = load_topology(node), check_choice(route)
+    length = byte_count("bytes", size)
     if len(targets) > 1:
         flows = [(source, target) for target in targets]
         both = bool(options["both_directions"])
         shown = show_sharing(topology, flows, engine=engine, both_directions=both)
     else:
-        length = byte_count("bytes", size)
         shown = show_transfer(
             topology, source, targets[0], length, engine=engine, choice=choice, **options
         )

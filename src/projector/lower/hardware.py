@@ -380,7 +380,9 @@ def tier_gpus(cluster: ClusterConfig, gpus: int) -> tuple[int, int]:
     network = cluster.network
     pod_domains = network.pod_nodes * cluster.gpus_per_node // domain_gpus(cluster)
     pod = max(1, pod_domains) * job_domain_gpus(cluster, gpus) if network.pod_nodes else 0
-    return pod, pod * network.core_pods
+    zone = pod * network.core_pods
+    # What holds more devices than there are holds all, and its size could exceed 64 bits.
+    return pod if pod < gpus else 0, zone if zone < gpus else 0
 
 
 def fabric_record(cluster: ClusterConfig) -> Records:
@@ -452,7 +454,16 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     name, device = cluster.network.node, cluster.device
     if name is None:
         return
-    rates = local_rates(load_topology(name, device=device, key="cluster.network.node"))
+    key = "cluster.network.node"
+    topology = load_topology(name, device=device, key=key)
+    if topology.num_devices < domain_gpus(cluster):
+        msg = (
+            f"{key}: {name} has {topology.num_devices} devices, but a scale-up domain of the "
+            f"network has {domain_gpus(cluster)}"
+        )
+        allowed = f"a node of at least {domain_gpus(cluster)} devices"
+        raise ConfigError(msg, key=key, value=name, allowed=allowed)
+    rates = local_rates(topology)
     # A device sends no more than it gets into its fabric, whatever its links could carry.
     most = device.scale_up_gb_per_s
     row["local_ring_bytes_per_s"] = np.minimum(rates.ring_gb_per_s, most) * GB

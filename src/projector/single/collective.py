@@ -16,6 +16,7 @@ from projector.kernels.collectives import algorithm_mask, collective_time_column
 from projector.lower.hardware import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single.inputs import (
+    MAX_BYTES,
     MAX_EXTENT,
     DeviceLike,
     broadcast,
@@ -27,9 +28,6 @@ from projector.single.inputs import (
     whole_number,
 )
 from projector.units import GB, MICROSECOND
-
-MAX_BYTES = 1e24
-"""Largest buffer of a collective, far beyond any memory."""
 
 ALIASES = {"hypercube": "halving_doubling", "single_shot": "direct"}
 """Names that Primus has for two of the algorithms."""

@@ -22,6 +22,9 @@ DeviceLike = str | Path | Mapping[str, Any] | Device
 MAX_EXTENT = 1 << 40
 """Largest extent; products of larger ones are no longer exact."""
 
+MAX_BYTES = 1e24
+"""Largest buffer of a collective or message, far beyond any memory."""
+
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that call themselves integers."""
 
@@ -202,4 +205,8 @@ def byte_count(key: str, text: str) -> float:
     number, unit = found.groups()
     base = 1024.0 if unit and unit[1:] else 1000.0
     power = _POWERS.index(unit[0].lower()) + 1 if unit else 0
-    return float(re.sub("[_,]", "", number)) * base**power
+    size = float(re.sub("[_,]", "", number)) * base**power
+    if not size <= MAX_BYTES:
+        msg = f"{key} must be at most {MAX_BYTES:g}, got {text!r}"
+        raise ConfigError(msg, key=key, value=text, allowed=f"0 to {MAX_BYTES:g}")
+    return size

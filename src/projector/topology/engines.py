@@ -97,7 +97,8 @@ class Transfers(Config):
             base = None if engine.base is None else self.engines.get(engine.base)
             if engine.base is not None and (base is None or base.base is not None):
                 known = [key for key, one in self.engines.items() if one.base is None]
-                msg = f"{name}: {engine.base!r} is not an engine by itself; {', '.join(known)} are"
+                legal = ", ".join(known) or "none"
+                msg = f"{name}: {engine.base!r} is not an engine by itself; known: {legal}"
                 key = f"engines.{name}.base"
                 raise ConfigError(msg, key=key, value=engine.base, allowed=known)
         return self

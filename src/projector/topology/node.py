@@ -208,8 +208,9 @@ def _node_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> di
         msg = f"{key}: a node is a name, a file or a mapping, got {shown(name)}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     if depth > MOST_EXTENDED:
-        msg = f"{key}: 'extends' goes in a circle"
-        raise ConfigError(msg, key=f"{key}.extends", value=name)
+        msg = f"{key}: 'extends' goes in a circle, or over more than {MOST_EXTENDED} files"
+        allowed = f"at most {MOST_EXTENDED} files"
+        raise ConfigError(msg, key=f"{key}.extends", value=name, allowed=allowed)
     if isinstance(name, Mapping):
         data = dict(name)
         base = data.pop("extends", None)

@@ -104,7 +104,7 @@ def show_routes(topology: Topology, ends: tuple[str, ...] = ()) -> dict[str, Any
         raise ConfigError(msg, key="ends", value=list(ends), allowed="none or two")
     net = node_net(topology)
     if ends:
-        pairs = [(_end(topology, ends[0]), _end(topology, ends[1]))]
+        pairs = [_two_ends(topology, ends[0], ends[1], "ends")]
     else:
         pairs = list(permutations(range(topology.num_devices), 2))
         pairs = [(a, b) for a, b in pairs if a < b]  # type: ignore[operator]  # numbers
@@ -141,7 +141,7 @@ def show_flows(topology: Topology, flows: tuple[str, ...], choice: str) -> dict[
         if len(ends) != 2:
             msg = f"--flow: a flow is two ends, such as 0-6; got {flow!r}"
             raise ConfigError(msg, key="flow", value=flow, allowed="A-B")
-        source, target = (_end(topology, end) for end in ends)
+        source, target = _two_ends(topology, ends[0], ends[1], "flow")
         inner = isinstance(source, int) and isinstance(target, int)
         through = FORWARDING if inner else EVERYTHING
         routes.append(find_routes(net, source, checked, through)[target])
@@ -160,6 +160,14 @@ def check_choice(choice: str) -> Choice:
             return known
     msg = f"--route: unknown route {choice!r}; known: {', '.join(CHOICES)}"
     raise ConfigError(msg, key="route", value=choice, allowed=list(CHOICES))
+
+
+def _two_ends(topology: Topology, first: str, last: str, key: str) -> tuple[End, End]:
+    source, target = _end(topology, first), _end(topology, last)
+    if source == target:
+        msg = f"{key}: a route joins two different ends, got {first} twice"
+        raise ConfigError(msg, key=key, value=[first, last], allowed="two different ends")
+    return source, target
 
 
 def _end(topology: Topology, text: str) -> End:

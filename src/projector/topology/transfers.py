@@ -138,7 +138,8 @@ def find_way(
     if place not in numbers.between:
         legal = serving_engines(topology, source, target)
         where = {"devices": "between devices", "host": "to host memory", "local": "in one device"}
-        msg = f"engine {engine!r} does not work {where[place]}; {', '.join(legal)} do"
+        others = ", ".join(legal) or "none"
+        msg = f"engine {engine!r} does not work {where[place]}; known: {others}"
         raise ConfigError(msg, key="engine", value=engine, allowed=legal)
     through = HOST_FABRIC if place == "host" else FORWARDING
     route = find_route(node_net(topology), source, target, choice, through)
@@ -337,6 +338,9 @@ def _place(topology: Topology, source: End, target: End) -> Place:
             known = [str(name) for name, kind in kinds.items() if kind in {"device", "numa"}]
             msg = f"{key} must be a device or a NUMA domain, got {end!r}; known: {', '.join(known)}"
             raise ConfigError(msg, key=key, value=end, allowed=known)
+    if kinds[source] == kinds[target] == "numa":
+        msg = f"a transfer from host to host has no device, got {source} to {target}"
+        raise ConfigError(msg, key="source", value=source, allowed="a device at one end")
     if source == target:
         return "local"
     return "devices" if kinds[source] == kinds[target] == "device" else "host"

@@ -11,7 +11,6 @@ from projector.topology.build import Topology
 from projector.topology.node import End
 from projector.topology.routes import Choice
 from projector.topology.transfers import (
-    HOST,
     SWEEP_BYTES,
     Way,
     check_accesses,
@@ -89,7 +88,13 @@ def show_sharing(
 ) -> dict[str, Any]:
     """Return the rates of large messages that move at the same time, for one engine or all."""
     ends = [(end_named(first), end_named(last)) for first, last in flows]
-    names = [engine] if engine is not None else serving_engines(topology, *ends[0])
+    serving = [serving_engines(topology, *flow) for flow in ends]
+    common = [name for name in serving[0] if all(name in each for each in serving)]
+    names = [engine] if engine is not None else common
+    if not names:
+        between = ", ".join(f"{first}-{last}" for first, last in flows)
+        msg = f"no engine of {topology.node.name} serves all of {between}"
+        raise ConfigError(msg, key="to", value=between, allowed="flows of one engine")
     found = []
     for name in names:
         rates = shared_rates(topology, ends, engine=name, both_directions=both_directions)
@@ -108,7 +113,7 @@ def show_sharing(
 
 def end_named(text: str) -> End:
     """Return an end as the command line names it: a number, ``host`` or a name."""
-    return int(text) if text.isascii() and text.isdigit() else text or HOST
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def _row(way: Way, num_bytes: float, *, both_directions: bool, accesses: int) -> dict[str, Any]:
