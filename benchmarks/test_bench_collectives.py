@@ -77,7 +77,9 @@ def test_collective_times(benchmark, count, algorithms):
 
 @pytest.mark.parametrize("count", [1, 100_000])
 def test_collective_time_columns(benchmark, count):
-    args = (*rows(count).values(), fabrics(LIBRARY_ALGORITHMS))
+    columns = rows(count)
+    span = columns.pop("span")
+    args = (*columns.values(), fabrics(LIBRARY_ALGORITHMS), span)
     collective_time_columns(*args)
 
     benchmark.extra_info["rows"] = count
