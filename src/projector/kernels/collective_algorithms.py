@@ -10,7 +10,7 @@ Units
 
 from typing import NamedTuple
 
-from ._jit import helper
+from ._jit import inlined
 from .spans import ceil_log2
 
 OPERATIONS = (
@@ -111,36 +111,36 @@ class Group(NamedTuple):
     """Seconds of the adapter for a second of a ring's, where aggregated trees send."""
 
 
-@helper
+@inlined
 def copies_own_block(op: int) -> bool:
     """Whether each rank has a block that an out-of-place call copies and does not send."""
     return op < BROADCAST or op == ALL_TO_ALL_V
 
 
-@helper
+@inlined
 def is_exchange(op: int) -> bool:
     """Whether every pair has messages of its own."""
     return op in (ALL_TO_ALL, ALL_TO_ALL_V, SEND_RECV)
 
 
-@helper
+@inlined
 def _is_rooted(op: int) -> bool:
     """Whether one rank has, or gets, the whole buffer; a reduce is a broadcast in reverse."""
     return op in (BROADCAST, REDUCE)
 
 
-@helper
+@inlined
 def _is_power_of_two(count: int) -> bool:
     return count & (count - 1) == 0
 
 
-@helper
+@inlined
 def _passes(op: int) -> float:
     """Trips of the buffer round the group: an all-reduce reduces, then gathers."""
     return 2.0 if op == ALL_REDUCE else 1.0
 
 
-@helper
+@inlined
 def algorithms_for(op: int, group: Group) -> int:
     """Return the algorithms that can serve a group, a bit each; in-network not yet ruled out."""
     served = _SERVED_BY[op]
@@ -159,7 +159,7 @@ def algorithms_for(op: int, group: Group) -> int:
     return served
 
 
-@helper
+@inlined
 def ring(op: int, group: Group) -> tuple[float, float]:
     """One ring through each member's links, in a chain of chunks; all rings run side by side."""
     passes = _passes(op)
@@ -174,7 +174,7 @@ def ring(op: int, group: Group) -> tuple[float, float]:
     return passes * hops_s, wire_s
 
 
-@helper
+@inlined
 def tree(op: int, group: Group) -> tuple[float, float]:
     """Chains within the domains, a double binary tree across them, chunk by chunk."""
     passes = _passes(op)
@@ -187,7 +187,7 @@ def tree(op: int, group: Group) -> tuple[float, float]:
     return passes * ((group.local - 1) * group.hop_s + group.tree_far_s), wire_s
 
 
-@helper
+@inlined
 def halving_doubling(op: int, group: Group) -> tuple[float, float]:
     """Exchange with one partner a step, halves while reducing, doubles while gathering."""
     passes = _passes(op)
@@ -212,7 +212,7 @@ def halving_doubling(op: int, group: Group) -> tuple[float, float]:
     return passes * latency_s, passes * wire_s
 
 
-@helper
+@inlined
 def bruck(op: int, group: Group) -> tuple[float, float]:
     """Log-many steps of growing distance; across domains some member's every step leaves."""
     ranks = group.ranks
@@ -232,7 +232,7 @@ def bruck(op: int, group: Group) -> tuple[float, float]:
     return steps * hop_s, blocks / ranks * wire_s
 
 
-@helper
+@inlined
 def direct(op: int, group: Group) -> tuple[float, float]:
     """All pairs at once with shares of the buffer; an all-reduce and a rooted one do so twice."""
     if op == SEND_RECV:
@@ -247,14 +247,14 @@ def direct(op: int, group: Group) -> tuple[float, float]:
     return latency_s, wire_s
 
 
-@helper
+@inlined
 def direct_whole(group: Group) -> tuple[float, float]:
     """All pairs at once with whole buffers, for an all-reduce or a rooted one, in one step."""
     latency_s = group.step_s + (group.ranks - 1) * group.issue_s
     return latency_s, (group.ranks - 1) * group.group_s
 
 
-@helper
+@inlined
 def hierarchical(op: int, group: Group) -> tuple[float, float]:
     """Within the domains, then between local ranks of one index, or the other way round."""
     local, domains = group.local, group.domains
@@ -275,7 +275,7 @@ def hierarchical(op: int, group: Group) -> tuple[float, float]:
     return passes * (group.start_s + hops_s), passes * (near_s + far_s)
 
 
-@helper
+@inlined
 def pairwise(group: Group) -> tuple[float, float]:
     """Each pair exchanges its block; links of the domain and adapters work side by side."""
     ranks, local = group.ranks, group.local
@@ -290,7 +290,7 @@ def pairwise(group: Group) -> tuple[float, float]:
     return latency_s, wire_s
 
 
-@helper
+@inlined
 def pat(group: Group) -> tuple[float, float]:
     """Send down aggregated trees between local ranks of one index, and round a ring in a domain."""
     local, domains = group.local, group.domains
@@ -300,23 +300,3 @@ def pat(group: Group) -> tuple[float, float]:
         latency_s += group.start_s + (local - 1) * group.hop_s
         wire_s += ((local - 1) / local) * group.group_s
     return latency_s, wire_s
-
-
-@helper
-def algorithm_terms(algorithm: int, op: int, group: Group) -> tuple[float, float]:
-    """Latency [s] and time of a byte of the buffer [s/byte] of an algorithm that can serve it."""
-    if algorithm == RING:
-        return ring(op, group)
-    if algorithm == TREE:
-        return tree(op, group)
-    if algorithm == HALVING_DOUBLING:
-        return halving_doubling(op, group)
-    if algorithm == BRUCK:
-        return bruck(op, group)
-    if algorithm == DIRECT:
-        return direct(op, group)
-    if algorithm == HIERARCHICAL:
-        return hierarchical(op, group)
-    if algorithm == PAIRWISE:
-        return pairwise(group)
-    return pat(group)

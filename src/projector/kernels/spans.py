@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Ints, Records
 
-from ._jit import helper
+from ._jit import inlined
 
 
-@helper
+@inlined
 def ceil_log2(count: int) -> int:
     """Return how often one doubles until there are ``count``."""
     steps, rest = 0, count - 1
@@ -85,7 +85,7 @@ def pair_codes(codes: Ints) -> Ints:
     return codes >> _POD_AT << _POD_AT
 
 
-@helper
+@inlined
 def span_of(code: int, ranks: int, local: int) -> Span:
     """Unpack the code of a group of ``ranks``, ``local`` of them in the fullest domain."""
     in_order = -(-ranks // local)
@@ -102,7 +102,7 @@ def span_of(code: int, ranks: int, local: int) -> Span:
     )
 
 
-@helper
+@inlined
 def is_span(code: int, ranks: int, local: int) -> bool:
     """Whether a code can be that of the group."""
     span = span_of(code, ranks, local)
@@ -127,7 +127,7 @@ class FarLinks(NamedTuple):
     """The same from the root to a leaf of a tree."""
 
 
-@helper
+@inlined
 def _tier_share(domains: int, oversubscription: float) -> float:
     """Share of the adapters' rate where one of ``domains`` in each pod sends out of it."""
     if domains == 0 or oversubscription <= 1.0:
@@ -135,7 +135,7 @@ def _tier_share(domains: int, oversubscription: float) -> float:
     return min(1.0, domains / oversubscription)
 
 
-@helper
+@inlined
 def far_links(record: Records, span: Span, ranks: int, local: int) -> FarLinks:
     """Rates and latencies between the domains of a group, for a FABRIC record.
 
