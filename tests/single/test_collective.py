@@ -205,3 +205,22 @@ def test_a_node_with_too_few_devices_is_refused():
     with pytest.raises(ConfigError, match="8 devices, but a scale-up domain") as caught:
         pj.collective_time("all_reduce", 1e8, 16, device="h100", network=network)
     assert (caught.value.key, caught.value.value) == ("cluster.network.node", "h100")
+
+
+@pytest.mark.parametrize("members", [2, 4, 8])
+def test_collectives_of_mi250x_reach_the_floors_of_the_paper(members):
+    # Twice the latency of a copy between two GCDs where a collective has two passes, else once.
+    for operation in OPERATIONS:
+        if operation == "send_recv" and members > 2:
+            continue
+        two = operation in {"all_reduce", "all_gather", "reduce_scatter"}
+        floor_s = 17.4e-6 if two else 8.7e-6
+        assert pj.collective_time(operation, 8, members, device="mi250x") >= floor_s
+
+
+def test_an_all_gather_of_many_nodes_is_not_bound_by_hops():
+    # 16,384 nodes: a ring of nodes alone would take 0.1 s.
+    ring_s = pj.collective_time("all_gather", 1e9, 16384, device="h100", stride=8, algorithm="ring")
+    assert ring_s > 0.05
+    wire_s = 1e9 / 50e9
+    assert pj.collective_time("all_gather", 1e9, 16384, device="h100", stride=8) < 2 * wire_s
