@@ -81,6 +81,35 @@ def test_expert_degrees_fold_over_dense_ranks():
             "need sequence_parallel",
         ),
         ({"model": "gpt3_175b"}, "training.seq_length", "learned position table"),
+        (
+            {"parallelism__sharding_group_size": 3},
+            "parallelism.sharding_group_size",
+            "does not divide the 16 ranks",
+        ),
+        (
+            {"parallelism__num_distributed_optimizer_instances": 3},
+            "parallelism.num_distributed_optimizer_instances",
+            "does not divide the 16 ranks",
+        ),
+        (
+            {
+                "model": "mixtral_8x7b",
+                "parallelism__ep": 8,
+                "parallelism__num_distributed_optimizer_instances": 4,
+            },
+            "parallelism.num_distributed_optimizer_instances",
+            "do not divide the 2 copies of each expert",
+        ),
+        (
+            {
+                "model": "mixtral_8x7b",
+                "parallelism__pp": 2,
+                "parallelism__ep": 4,
+                "parallelism__rank_order": "tp-cp-ep-pp-dp",
+            },
+            "parallelism.rank_order",
+            "does not end with pp",
+        ),
     ],
 )
 def test_rules(overrides, key, says):

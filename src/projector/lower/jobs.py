@@ -433,22 +433,28 @@ def _positions_error(job: Job) -> ConfigError:
     return _error("training.seq_length", seq, text, f"at most {most}, or a larger table")
 
 
-def _stated_copies(batch: JobBatch, columns: JobColumns) -> Flags:
+def _stated_part(batch: JobBatch, columns: JobColumns) -> Flags:
     ranks, stated = columns.dp * columns.cp, batch.parallelism.sharding_ranks
-    uneven = (stated > 0) & (ranks % np.maximum(1, stated) != 0)
-    return np.asarray(uneven | (ranks % columns.copies != 0))
+    return np.asarray((stated > 0) & (ranks % np.maximum(1, stated) != 0))
+
+
+def _stated_part_error(job: Job) -> ConfigError:
+    split = job.parallelism
+    size, ranks = split.sharding_group_size, data_parallel(job) * split.cp
+    text = f"{size} does not divide the {ranks} ranks of dp * cp"
+    return _error("parallelism.sharding_group_size", size, text, divisors(ranks))
+
+
+def _stated_copies(batch: JobBatch, columns: JobColumns) -> Flags:
+    del batch
+    return np.asarray(columns.dp * columns.cp % columns.copies != 0)
 
 
 def _stated_copies_error(job: Job) -> ConfigError:
-    split = job.parallelism
-    ranks = data_parallel(job) * split.cp
-    if split.sharding_group_size:
-        key, value = "sharding_group_size", split.sharding_group_size
-    else:
-        key = "num_distributed_optimizer_instances"
-        value = split.num_distributed_optimizer_instances
-    text = f"{value} does not divide the {ranks} ranks of dp * cp"
-    return _error(f"parallelism.{key}", value, text, divisors(ranks))
+    split, key = job.parallelism, "num_distributed_optimizer_instances"
+    copies, ranks = split.num_distributed_optimizer_instances, data_parallel(job) * split.cp
+    text = f"{copies} does not divide the {ranks} ranks of dp * cp"
+    return _error(f"parallelism.{key}", copies, text, divisors(ranks))
 
 
 def _expert_copies(batch: JobBatch, columns: JobColumns) -> Flags:
@@ -473,8 +479,8 @@ def _expert_order(batch: JobBatch, columns: JobColumns) -> Flags:
 def _expert_order_error(job: Job) -> ConfigError:
     order = job.parallelism.rank_order
     text = (
-        f"{order} does not end with pp, so that experts need as many copies (etp * ep) as dense "
-        "layers (tp * cp), as in Megatron"
+        "experts need as many copies (etp * ep) as dense layers (tp * cp) where the order does not "
+        f"end with pp, as in Megatron; it is {order}"
     )
     return _error("parallelism.rank_order", order, text, "an order that ends with pp")
 
@@ -564,6 +570,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_split_sequence, _split_sequence_error),
     Rule(_exchanged_heads, _exchanged_heads_error),
     Rule(_positions, _positions_error),
+    Rule(_stated_part, _stated_part_error),
     Rule(_stated_copies, _stated_copies_error),
     Rule(_expert_copies, _expert_copies_error),
     Rule(_expert_order, _expert_order_error),
