@@ -35,6 +35,8 @@ def fabrics(algorithms):
     table["nic_bytes_per_s"] = 47e9
     table["nic_latency_s"] = 5e-6
     table["network_start_s"] = 20e-6
+    table["network_flags"] = 1
+    table["tree_efficiency"] = 0.92
     table["domain_gpus"] = 8
     table["self_copy_share"] = 0.4, 0.0
     table["simple_start_s"] = 13e-6

@@ -49,6 +49,9 @@ SWITCH = {
     "nic_bytes_per_s": 47e9,
     "nic_latency_s": 5e-6,
     "network_start_s": 20e-6,
+    "network_flags": 1,
+    "network_in_network": 0,
+    "tree_efficiency": 1.0,
     "domain_gpus": 8,
     "self_copy_share": 0.0,
     "nic_p2p_bytes_per_s": 0.0,
@@ -83,6 +86,7 @@ BANDWIDTHS = (
     "scale_up_efficiency",
     "in_network_bytes_per_s",
     "nic_bytes_per_s",
+    "tree_efficiency",
 )
 LATENCIES = (
     "scale_up_latency_s",
@@ -123,6 +127,9 @@ fabric_dicts = st.fixed_dictionaries(
         "nic_bytes_per_s": rates,
         "nic_latency_s": latencies,
         "network_start_s": latencies,
+        "network_flags": st.integers(0, 1),
+        "network_in_network": st.integers(0, 1),
+        "tree_efficiency": st.floats(0.1, 1.0),
         "domain_gpus": st.just(72),
         "self_copy_share": st.sampled_from([0.0, 0.4]),
         "nic_p2p_bytes_per_s": st.one_of(st.just(0.0), rates),
@@ -327,12 +334,34 @@ def test_small_message_across_nodes_takes_the_tree():
 
 
 def test_tree_of_two_nodes_sends_the_buffer_once():
-    expected = 25e-6 + 1e9 / (8 * 25e9) + 2 * (7 * 0.8e-6 + 5e-6)
-    fabric = SWITCH | {"nic_bytes_per_s": 25e9}
+    expected = 25e-6 + 1e9 / (8 * 20e9) + 2 * (7 * 0.8e-6 + 5e-6)
+    fabric = SWITCH | {"nic_bytes_per_s": 20e9}
     assert time_of(ALL_REDUCE, 1e9, 16, 8, fabric, "tree") == pytest.approx(expected, rel=1e-12)
-    # Where adapters keep up, the chains within the nodes bind.
-    expected = 25e-6 + 2 * 7 / 8 * 1e9 / (450e9 * 0.81) + 2 * (7 * 0.8e-6 + 5e-6)
-    assert time_of(ALL_REDUCE, 1e9, 16, 8, SWITCH, "tree") == pytest.approx(expected, rel=1e-12)
+    # Where adapters keep up, the chains within the nodes bind: up and down through each member.
+    fabric = SWITCH | {"tree_efficiency": 0.9}
+    expected = 25e-6 + 2 * 1e9 / (450e9 * 0.81 * 0.9) + 2 * (7 * 0.8e-6 + 5e-6)
+    assert time_of(ALL_REDUCE, 1e9, 16, 8, fabric, "tree") == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_tree_may_join_reductions_in_the_switches_of_nodes():
+    fabric = SWITCH | {"in_network_bytes_per_s": 273e9, "in_network_min_gpus": 5}
+    fabric |= {"tree_efficiency": 0.9, "network_in_network": 1}
+    expected = 25e-6 + 1e9 / (273e9 * 0.9) + 2 * (0.8e-6 + 5e-6)
+    assert time_of(ALL_REDUCE, 1e9, 16, 8, fabric, "in_network") == pytest.approx(expected)
+    # Beyond two nodes an adapter carries the buffer up and down.
+    expected = 25e-6 + 2 * 1e9 / (8 * 47e9) + 2 * (0.8e-6 + 2 * 5e-6)
+    assert time_of(ALL_REDUCE, 1e9, 32, 8, fabric, "in_network") == pytest.approx(expected)
+
+
+def test_a_network_may_refuse_flags():
+    fabric = SWITCH | {"simple_start_s": 1e-5}
+    flagged, plain = (
+        time_of(ALL_REDUCE, 1e3, 16, 8, fabric | {"network_flags": flags}, "ring")
+        for flags in (1, 0)
+    )
+    assert flagged < plain
+    within = [time_of(ALL_REDUCE, 1e3, 8, 8, fabric | {"network_flags": flags}) for flags in (1, 0)]
+    assert within[0] == within[1]
 
 
 def test_mesh_group_uses_the_links_among_its_members():

@@ -165,25 +165,33 @@ def ring(op, size, n, local, fabric):
     return hops, max(nic, near)
 
 
-def tree(op, size, n, local, fabric):
-    domains = len(domain_sizes(n, local, fabric))
-    if domains == 1 or op not in ("all_reduce", *ROOTED):
-        return None
+def tree_across(op, size, n, local, fabric):
+    """Latency of a double binary tree of domains, and the time of its bytes on the adapters."""
     # Two trees carry half of the buffer each. A domain is an inner vertex of at most one.
     half = size / 2
     if op == "all_reduce":
-        children = 1 if domains == 2 else 2
-        up_as_leaf = half
-        up_as_inner = 0.0 if domains == 2 else half
-        sent = up_as_leaf + up_as_inner + children * half
+        two = len(domain_sizes(n, local, fabric)) == 2
+        up_as_leaf, up_as_inner = half, 0.0 if two else half
+        sent = up_as_leaf + up_as_inner + (1 if two else 2) * half
     else:
         sent = 2 * half
     nic = sent / (least(n, local, fabric) * chain_rate(fabric))
+    return trips(op) * tree_hops(n, local, fabric), nic
+
+
+def tree(op, size, n, local, fabric):
+    if len(domain_sizes(n, local, fabric)) == 1 or op not in ("all_reduce", *ROOTED):
+        return None
+    latency, nic = tree_across(op, size, n, local, fabric)
     near = 0.0
     if local > 1:
-        near = trips(op) * size * (local - 1) / local / group_rate(fabric, local)
-    hops = (local - 1) * fabric["scale_up_latency_s"] + tree_hops(n, local, fabric)
-    return trips(op) * hops, max(nic, near)
+        # What each member of the chain sends: to the one above it, to the one below it.
+        up = [size if member > 0 else 0.0 for member in range(local)]
+        down = [size if member < local - 1 else 0.0 for member in range(local)]
+        busiest = max(map(sum, zip(up, down, strict=True))) if op == "all_reduce" else size
+        near = busiest / (group_rate(fabric, local) * fabric["tree_efficiency"])
+    hops = (local - 1) * fabric["scale_up_latency_s"]
+    return trips(op) * hops + latency, max(nic, near)
 
 
 def halving_doubling(op, size, n, local, fabric):
@@ -288,11 +296,16 @@ def hierarchical(op, size, n, local, fabric):
 
 
 def in_network(op, size, n, local, fabric):
-    if op != "all_reduce" or local < n or n < fabric["in_network_min_gpus"]:
+    rate, hop = fabric["in_network_bytes_per_s"], fabric["scale_up_latency_s"]
+    fewest = max(2, fabric["in_network_min_gpus"])
+    if op != "all_reduce" or least(n, local, fabric) < fewest or rate == 0:
         return None
-    if fabric["in_network_bytes_per_s"] == 0:
+    if local == n:
+        return 2 * hop, size / rate
+    if not fabric["network_in_network"]:
         return None
-    return 2 * fabric["scale_up_latency_s"], size / fabric["in_network_bytes_per_s"]
+    latency, nic = tree_across(op, size, n, local, fabric)
+    return 2 * hop + latency, max(nic, size / (rate * fabric["tree_efficiency"]))
 
 
 def pairwise(op, size, n, local, fabric):
@@ -378,10 +391,13 @@ def with_protocols(code, op, size, n, local, fabric, terms):
     if local < n:
         chunk, limit = fabric["network_chunk_s"], fabric["network_fill_limit_s"]
     if ALGORITHMS[code] is in_network:
-        return simple + latency + wire + fill(wire, fabric["in_network_chunk_s"], limit)
+        chunk = fabric["in_network_chunk_s"]
+        if local < n:
+            chunk = max(chunk, fabric["network_chunk_s"])
+        return simple + latency + wire + fill(wire, chunk, limit)
     wire += self_copy(op, size, n, fabric)
     plain = simple + latency + wire + fill(wire, chunk, limit)
-    if not may_flag(code, op, size, n, fabric):
+    if not may_flag(code, op, size, n, fabric) or (local < n and not fabric["network_flags"]):
         return plain
     return min(plain, latency + fabric["flag_traffic"] * wire)
 

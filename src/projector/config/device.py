@@ -252,6 +252,10 @@ class Device(Sourced):
     in_network_all_reduce_min_gpus: CountOrNone = 0
     """Fewest devices for which the library uses it."""
 
+    collective_tree_efficiency: float = Field(default=0.92, gt=0, le=1)
+    """Share of the rates of a domain (of its links, or of a reduction in its switch) that its part
+    of a tree across domains reaches; 0.92 is what NCCL's tuner takes (src/graph/tuning.cc)."""
+
     in_network_chunk_us: NotNegative = 0.0
     """As collective_chunk_us, of a switch-reduced all-reduce."""
 
@@ -393,6 +397,18 @@ class Transport(Sourced):
     collective_start_us: NotNegative
     """Fixed cost that any collective between nodes adds."""
 
+    collective_chunk_us: NotNegative
+    """As collective_chunk_us of a device, of a collective between nodes."""
+
+    collective_fill_limit_us: NotNegative
+    """As collective_fill_limit_us of a device, of a collective between nodes."""
+
+    nic_flags: bool
+    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
+
+    nic_switch_trees: bool
+    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
+
 
 class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
@@ -440,6 +456,12 @@ class Network(Sourced):
     collective_fill_limit_us: NotNegative | None = None
     """As collective_fill_limit_us of a device, of a collective between nodes; that of the device
     where none is given."""
+
+    nic_flags: bool = True
+    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
+
+    nic_switch_trees: bool = True
+    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
 
     nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the adapter rate that messages between two ranks and exchanges reach; none given

@@ -64,7 +64,7 @@ _SERVED_BY = (
 """Algorithms that may serve each operation, a bit each."""
 
 _IN_A_DOMAIN = ~(1 << TREE | 1 << HIERARCHICAL | 1 << PAT)
-_ACROSS_DOMAINS = ~(1 << IN_NETWORK | 1 << DIRECT)
+_ACROSS_DOMAINS = ~(1 << DIRECT)
 
 
 class Group(NamedTuple):
@@ -109,6 +109,8 @@ class Group(NamedTuple):
     """Of a collective within the domain."""
     pat_s: float
     """Seconds of the adapter for a second of a ring's, where aggregated trees send."""
+    chain_s: float
+    """Seconds for a byte that a member passes on in its domain's part of a tree."""
 
 
 @inlined
@@ -178,13 +180,30 @@ def ring(op: int, group: Group) -> tuple[float, float]:
 def tree(op: int, group: Group) -> tuple[float, float]:
     """Chains within the domains, a double binary tree across them, chunk by chunk."""
     passes = _passes(op)
+    wire_s = _tree_far_wire_s(passes, group)
+    if group.local > 1:
+        # A member within the chain passes the whole buffer on, up and down; of two members one
+        # sends it up and the other down.
+        wire_s = max(wire_s, (passes if group.local > 2 else 1.0) * group.chain_s)
+    return passes * ((group.local - 1) * group.hop_s + group.tree_far_s), wire_s
+
+
+@inlined
+def _tree_far_wire_s(passes: float, group: Group) -> float:
+    """Time of a byte of the buffer on the adapters of a double binary tree of domains."""
     # With two domains each is the root of one tree and the leaf of the other, so that it sends
     # the buffer once; an inner domain of a larger tree sends half up and half to two children.
     sent = 1.0 if group.domains == 2 else passes
-    wire_s = sent / group.least * group.nic_s
-    if group.local > 1:
-        wire_s = max(wire_s, passes * ((group.local - 1) / group.local) * group.group_s)
-    return passes * ((group.local - 1) * group.hop_s + group.tree_far_s), wire_s
+    return sent / group.least * group.nic_s
+
+
+@inlined
+def in_network(switch_s: float, group: Group) -> tuple[float, float]:
+    """Up to the switch of each domain and down again; a tree joins several domains."""
+    if group.domains == 1:
+        return 2.0 * group.hop_s, switch_s
+    latency_s = 2.0 * (group.hop_s + group.tree_far_s)
+    return latency_s, max(switch_s, _tree_far_wire_s(2.0, group))
 
 
 @inlined

@@ -44,6 +44,7 @@ from .collective_algorithms import (
     direct_whole,
     halving_doubling,
     hierarchical,
+    in_network,
     is_exchange,
     pairwise,
     pat,
@@ -99,6 +100,12 @@ FABRIC = np.dtype(
         ("forwards", np.int64),
         # What a collective that leaves the domain adds to start_s.
         ("network_start_s", np.float64),
+        # Whether data may carry flags across domains, and whether a tree across domains may
+        # join reductions in their switches.
+        ("network_flags", np.int64),
+        ("network_in_network", np.int64),
+        # Share of the rates of a domain that its part of a tree across domains reaches.
+        ("tree_efficiency", np.float64),
         # Devices of a scale-up domain.
         ("domain_gpus", np.int64),
         # Extra traffic, in units of buffer/ranks, of an out-of-place collective.
@@ -172,7 +179,7 @@ def _group(
     if code == 0 and local == ranks:
         return Group(
             ranks, local, local, 1, 1.0 / group_rate, 1.0 / pair_rate, 0.0, 0.0, 0.0, 0.0, 0.0,
-            hop_s, step_s, issue_s, 0.0, 0.0, 0.0, 0.0, start_s, 1.0,
+            hop_s, step_s, issue_s, 0.0, 0.0, 0.0, 0.0, start_s, 1.0, 0.0,
         )  # fmt: skip
     span = span_of(code, ranks, local)
     far = far_links(record, span, ranks, local)
@@ -204,6 +211,7 @@ def _group(
         peers_s,
         start_s,
         1.0 / float(record["pat_efficiency"]),
+        1.0 / (group_rate * float(record["tree_efficiency"])) if local > 1 else 0.0,
     )
 
 
@@ -235,6 +243,8 @@ def _protocols(record: Records, op: int, size: float, group: Group) -> _Protocol
             flagged = 0
     chunk_s, fill_limit_s = float(record["chunk_s"]), float(record["fill_limit_s"])
     if group.domains > 1:
+        if record["network_flags"] == 0:
+            flagged = 0
         chunk_s = float(record["network_chunk_s"])
         fill_limit_s = float(record["network_fill_limit_s"])
     copy_s = 0.0
@@ -268,11 +278,17 @@ def _time_s(
 
 
 @inlined
-def _in_network_s(record: Records, size: float, group: Group) -> float:
-    """Up to the switch and down again; its rate holds the copies already."""
-    wire_s = size / float(record["in_network_bytes_per_s"])
-    fill_s = _fill_s(wire_s, float(record["in_network_chunk_s"]), float(record["fill_limit_s"]))
-    return wire_s + fill_s + 2.0 * group.hop_s + float(record["simple_start_s"])
+def _in_network_s(record: Records, size: float, group: Group, fill_limit_s: float) -> float:
+    """Return the time of a reduction in the switch, whose rate holds the copies already."""
+    switch_s, chunk_s = 1.0 / float(record["in_network_bytes_per_s"]), 0.0
+    if group.domains > 1:
+        switch_s /= float(record["tree_efficiency"])
+        chunk_s = float(record["network_chunk_s"])
+    latency_s, wire_s = in_network(switch_s, group)
+    wire_s *= size
+    chunk_s = max(chunk_s, float(record["in_network_chunk_s"]))
+    fill_s = _fill_s(wire_s, chunk_s, fill_limit_s)
+    return wire_s + fill_s + latency_s + float(record["simple_start_s"])
 
 
 @inlined
@@ -312,7 +328,8 @@ def _least(
             least, _time_s(HIERARCHICAL, hierarchical(op, group), size, protocols), HIERARCHICAL
         )
     if candidates >> IN_NETWORK & 1:
-        least = _better(least, _in_network_s(record, size, group), IN_NETWORK)
+        switch_s = _in_network_s(record, size, group, protocols.fill_limit_s)
+        least = _better(least, switch_s, IN_NETWORK)
     if candidates >> PAIRWISE & 1:
         least = _better(least, _time_s(PAIRWISE, pairwise(group), size, protocols), PAIRWISE)
     if candidates >> PAT & 1:
@@ -329,7 +346,8 @@ def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, i
     serving = algorithms_for(op, group)
     if serving >> IN_NETWORK & 1 and (
         not float(record["in_network_bytes_per_s"]) > 0.0
-        or group.ranks < record["in_network_min_gpus"]
+        or group.least < max(2, int(record["in_network_min_gpus"]))
+        or (group.domains > 1 and record["network_in_network"] == 0)
     ):
         serving &= ~(1 << IN_NETWORK)
     # The restriction is lifted for operations that none of the allowed algorithms serves.

@@ -422,6 +422,9 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     row["forwards"] = network.forwards_in_node
     row["nic_latency_s"] = network.nic_latency_us * MICROSECOND
     row["network_start_s"] = network.collective_start_us * MICROSECOND
+    row["network_flags"] = network.nic_flags
+    row["network_in_network"] = network.nic_switch_trees
+    row["tree_efficiency"] = device.collective_tree_efficiency
     row["domain_gpus"] = domain_gpus(cluster)
     row["self_copy_share"] = device.collective_self_copy_share
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)

@@ -6,15 +6,15 @@ in as few scale-up domains as hold them. Times are in microseconds.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Records
+from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device, load_network
+from projector.config.device import Network, load_device, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.hardware import domain_gpus, exchange_record, fabric_record
@@ -110,10 +110,50 @@ def read(rows: Sequence[Row]) -> Readings:
     return readings(parsed, times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Floats:
-    fabrics = np.concatenate([_fabric(*item) for item in clusters.items()])
+class Joined(NamedTuple):
+    """Rows read once, so that they can be timed with other records of their links."""
+
+    positions: tuple[int, ...]
+    """Positions of the rows that could be read."""
+    measured_s: Floats
+    fabric: Ints
+    """Each row's record among `fabrics`."""
+    fabrics: Records
+    networks: tuple[Network, ...]
+    """Network of each record."""
+    times_s: Callable[[Records], Floats]
+    """Projected times with changed records."""
+
+
+def read_joined(rows: Sequence[Row]) -> Joined:
+    """Read rows, to be timed with other constants of a network."""
+    clusters: dict[_Links, ClusterConfig] = {}
+    parsed = read_cases(rows, lambda row: _read(row, clusters))
+    cases = [case for case in parsed if not isinstance(case, str)]
+    return Joined(
+        tuple(i for i, case in enumerate(parsed) if not isinstance(case, str)),
+        np.array([case.measured for case in cases]) * MICROSECOND,
+        _positions(cases, clusters),
+        _fabrics(clusters),
+        tuple(cluster.network for cluster in clusters.values()),
+        lambda fabrics: _times_s(cases, clusters, fabrics),
+    )
+
+
+def _fabrics(clusters: dict[_Links, ClusterConfig]) -> Records:
+    return np.concatenate([_fabric(*item) for item in clusters.items()])
+
+
+def _positions(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Ints:
     position = {links: row for row, links in enumerate(clusters)}
-    fabric = np.array([position[case.links] for case in cases])
+    return np.array([position[case.links] for case in cases])
+
+
+def _times_s(
+    cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig], changed: Records | None = None
+) -> Floats:
+    fabrics = _fabrics(clusters) if changed is None else changed
+    fabric = _positions(cases, clusters)
     ranks = np.array([case.ranks for case in cases])
     local = np.array([case.local for case in cases])
     time_s = np.empty(len(cases))
