@@ -159,6 +159,7 @@ def test_unknown_key_warns_with_a_suggestion(tmp_path):
         ("hardware_config: {node_bw: true}", "node_bw"),
         ("hardware_config: {node_bw: [1]}", "node_bw"),
         ("hardware_config: {node_topology: ring}", "node_topology"),
+        ("hardware_config: {node_topology: [mesh]}", "node_topology"),
         ("hardware_config: 3", "hardware_config"),
         ("something: 3", "hardware_config"),
         ("device: {hbm_gb: 3}", "device.hbm_gb"),

@@ -38,6 +38,11 @@ NotNegative = Annotated[
 ]
 """The same, where it may be none."""
 
+AtLeastOne = Annotated[
+    float, Field(ge=1, le=MOST), WithJsonSchema({"minimum": 1, "type": "number"})
+]
+"""A ratio of what is asked for to what is there."""
+
 
 class Config(BaseModel):
     """Immutable, closed configuration; the docstring under a field documents it.

@@ -13,7 +13,14 @@ from typing import Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from projector.config import resources
-from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
+from projector.config._base import (
+    AtLeastOne,
+    Config,
+    Count,
+    CountOrNone,
+    NotNegative,
+    Positive,
+)
 from projector.config.device_kernels import AttentionKernel, ExpertExchange, ExpertLayerCosts
 from projector.config.gemm import (
     MOST_TILES,
@@ -481,7 +488,7 @@ class Network(Sourced):
     pod_nodes: CountOrNone = 0
     """Nodes of one pod, whose adapters reach each other at the full rate; 0 means all nodes."""
 
-    pod_oversubscription: float = Field(default=1.0, ge=1)
+    pod_oversubscription: AtLeastOne = 1.0
     """Rate of the adapters of a pod over that of the links that leave it."""
 
     spine_latency_us: NotNegative = 0.0
@@ -491,7 +498,7 @@ class Network(Sourced):
     core_pods: CountOrNone = 0
     """Pods of one zone, below one group of core switches; 0 means all pods."""
 
-    core_oversubscription: float = Field(default=1.0, ge=1)
+    core_oversubscription: AtLeastOne = 1.0
     """Rate of the adapters of a zone over that of the links that leave it."""
 
     core_latency_us: NotNegative = 0.0

@@ -144,7 +144,7 @@ def _primus(body: Mapping[str, Any], warnings: list[str]) -> tuple[dict[str, Any
 def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
     """Set the fabric of a node: one link for each pair in a mesh, all of it behind a switch."""
     topology = body.get("node_topology")
-    if topology not in {None, "mesh", "switch"}:
+    if topology not in (None, "mesh", "switch"):
         msg = f"node_topology should be mesh or switch (got {topology!r})"
         raise ConfigError(msg, key="node_topology", value=topology, allowed=["mesh", "switch"])
     if body.get("node_bw") is None:
