@@ -44,7 +44,7 @@ FIELDS = {
     "parallelism.pp": [1, 2, 3, 4, 7, 8, 16],
     "parallelism.sequence_parallel": [True, False, None],
     "parallelism.tp": [1, 2, 3, 4, 8, 16],
-    "parallelism.tp_comm_overlap": [True, False],
+    "parallelism.tp_comm_overlap": [True, False, "user_buffers", "async_tp"],
     "parallelism.vpp": [1, 2, 3, 4, 7],
     "parallelism.zero_stage": [0, 1, 2, 3, 4],
     "training.activation_offload_fraction": [0, 0.5, 1],

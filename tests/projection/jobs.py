@@ -57,7 +57,9 @@ def jobs(draw, **fixed):
             "cp_comm_type": draw(st.sampled_from(["p2p", "all_gather"])),
             "overlap_grad_reduce": draw(st.booleans()),
             "overlap_param_gather": draw(st.booleans()),
-            "tp_comm_overlap": draw(st.booleans()),
+            "tp_comm_overlap": draw(st.sampled_from([False, True, "user_buffers", "async_tp"])),
+            "fsdp_forward_prefetch": draw(st.integers(0, 3)),
+            "fsdp_backward_prefetch": draw(st.integers(0, 3)),
             "overlap_moe_expert_parallel_comm": draw(st.booleans()),
         },
         "training": {

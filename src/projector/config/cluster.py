@@ -92,7 +92,7 @@ class SoftwareConfig(Config):
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
 
-    gemm_share: float = Field(default=0.917, gt=0, le=1)
+    gemm_share: float = Field(default=0.929, gt=0, le=1)
     """Rate of a GEMM within a training step over that of the same GEMM alone: its operands are
     cold or transposed, it shares compute units with collectives and power with what surrounds
     it. One value for all devices: over published runs on A100, H100, B200 and GB200 GEMMs take

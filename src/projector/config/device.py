@@ -317,7 +317,8 @@ class Device(Sourced):
     """Share by which compute is slowed while a collective of one scale-up domain runs beside it."""
 
     comm_compute_slowdown_network: float | None = Field(default=None, ge=0, le=1)
-    """The same of a collective that leaves the domain; none given means as within."""
+    """The same while it moves between domains, by the share of hops of a ring that do; none given
+    means as within."""
 
     compute_comm_slowdown: float = Field(default=0.0, ge=0, le=4)
     """Share by which a collective takes longer while compute runs beside it."""

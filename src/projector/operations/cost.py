@@ -131,7 +131,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     rows = np.flatnonzero(table.kind == EXCHANGE)
     taken = table.units[rows] / workloads.devices["compute_units"][device[rows]]
     slowdown[rows, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
-    return RowCosts(time_s, _expose(table, time_s, slowdown, len(workloads.rows)), detail)
+    return RowCosts(time_s, exposed_times(table, time_s, slowdown, len(workloads.rows)), detail)
 
 
 def _cost_gemms(
@@ -176,13 +176,16 @@ def _cost_attention(
     )  # fmt: skip
 
 
-def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int) -> Floats:
+def exposed_times(
+    table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int
+) -> Floats:
     """Hide collectives behind the compute of their segment, where their row allows it.
 
     A collective takes t seconds with exposed share e, beside compute of c seconds of which it may
     use the share p. Beside it a collective takes longer by the device's ``compute_comm_slowdown``
     r, so that it lengthens the step by ``e*t + max(0, (1-e)*t - p*c/(1+r))``. While they run beside
-    each other the compute takes longer by its ``comm_compute_slowdown``, or that of the network.
+    each other the compute takes longer by its ``comm_compute_slowdown``, or that of the network
+    for the share of hops that leave the domain.
     The shares of one segment add up to at most one, so faster compute never makes a step slower.
 
     Parameters
@@ -218,10 +221,16 @@ def _expose(table: OperationTable, time_s: Floats, slowdown: Floats, num_workloa
     longer = 1.0 + slowdown[rows, 2]
     rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s / longer)
     hidden = time_s[rows] - never - rest
-    leaves = table.local[rows] < table.ranks[rows]
-    slowed = np.where(leaves, slowdown[rows, 1], slowdown[rows, 0])
+    leaving = share_leaving(table.ranks[rows], table.local[rows])
+    slowed = (1.0 - leaving) * slowdown[rows, 0] + leaving * slowdown[rows, 1]
     exposed_s[rows] = never + rest + slowed * longer * np.maximum(hidden, 0.0)
     return exposed_s
+
+
+def share_leaving(ranks: Ints, local: Ints) -> Floats:
+    """Return which share of the hops of a ring leaves the scale-up domain."""
+    domains = -(-ranks // local)
+    return np.where(domains > 1, domains / ranks, 0.0)
 
 
 def _sums(slot: Ints, values: Floats, size: int) -> Floats:

@@ -10,7 +10,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDU
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
-from projector.operations.cost import WorkloadCosts
+from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
 
@@ -245,8 +245,10 @@ class _Passes:
         self._count = replicas.workloads.run_count[replicas.run]
         slowdown = np.asarray(replicas.jobs.cluster.slowdown)
         shard, across = _groups(replicas)[0]
-        leaves = (shard.local < shard.ranks) | (across.local < across.ranks)
-        self._slowdown = np.where(leaves, slowdown[:, 1], slowdown[:, 0])
+        leaving = np.maximum(
+            share_leaving(shard.ranks, shard.local), share_leaving(across.ranks, across.local)
+        )
+        self._slowdown = (1.0 - leaving) * slowdown[:, 0] + leaving * slowdown[:, 1]
         # How much longer a collective takes while compute runs beside it.
         self._longer = 1.0 + slowdown[:, 2]
         # The first copy stands for all: each gathers on ranks of its own.

@@ -165,6 +165,8 @@ def _idle_settings(job: Job) -> tuple[str, ...]:
         idle.append("parallelism.fsdp_reshard")
     else:
         idle.append("parallelism.zero_stage")
+    if split.sharding_stage < 3:
+        idle += ["parallelism.fsdp_forward_prefetch", "parallelism.fsdp_backward_prefetch"]
     if training.recompute.granularity != "selective":
         idle.append("training.recompute.modules")
     if training.recompute.granularity != "full":
