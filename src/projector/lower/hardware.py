@@ -364,7 +364,8 @@ def job_domain_gpus(cluster: ClusterConfig, gpus: int) -> int:
     """Devices of one domain that a job on ``gpus`` devices takes.
 
     A job that needs several domains takes equal parts of them, or its groups would straddle them:
-    SLURM's block topology gives segments of 16 nodes of the 18 of an NVL72 rack.
+    SLURM's block topology gives segments of 16 nodes of the 18 of an NVL72 rack. Whole domains
+    are taken where only they divide the job.
     """
     domain, network = domain_gpus(cluster), cluster.network
     nodes = domain // cluster.gpus_per_node
@@ -372,7 +373,8 @@ def job_domain_gpus(cluster: ClusterConfig, gpus: int) -> int:
         return domain
     if network.scale_up_segment_gpus:
         return min(domain, network.scale_up_segment_gpus)
-    return cluster.gpus_per_node << (nodes.bit_length() - 1)
+    segment = cluster.gpus_per_node << (nodes.bit_length() - 1)
+    return domain if gpus % segment and gpus % domain == 0 else segment
 
 
 def tier_gpus(cluster: ClusterConfig, gpus: int) -> tuple[int, int]:

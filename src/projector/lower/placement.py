@@ -233,7 +233,8 @@ def _begins(
         (outer_stride // reach, reach),
         (world // outer_reach, outer_reach),
     ):
-        count = min(most, block // math.gcd(distance, block))
+        # The degrees of an illegal job may not fit each other; it is refused elsewhere.
+        count = max(1, min(most, block // math.gcd(distance, block)))
         places = (begins[:, None] + np.arange(count, dtype=np.int64) * distance) % block
         begins = np.unique(places)
     return begins
@@ -252,12 +253,11 @@ def _in_blocks(begins: Ints, members: Ints, block: int) -> tuple[Ints, Ints, Int
 
 def _strays(begin: int, members: Ints, block: int) -> bool:
     """Whether the places of a group's members differ from one full block to the next."""
-    ranks = begin + members
-    places = {}
-    for number in np.unique(ranks // block):
-        places[int(number)] = frozenset((ranks[ranks // block == number] % block).tolist())
-    fullest = max(places.values(), key=len)
-    return any(not place <= fullest for place in places.values())
+    ranks = np.asarray(begin + members)
+    _, first, counts = np.unique(ranks // block, return_index=True, return_counts=True)
+    fullest = int(np.argmax(counts))
+    held = ranks[first[fullest] : first[fullest] + counts[fullest]] % block
+    return not bool(np.isin(ranks % block, held).all())
 
 
 class Blocks(NamedTuple):

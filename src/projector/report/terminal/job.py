@@ -137,40 +137,53 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
 
 def _idle_settings(job: Job) -> tuple[str, ...]:
     """Return the beginnings of fields that have no effect in a job."""
-    split, training = job.parallelism, job.training
+    return (*_idle_parallelism(job), *_idle_training(job))
+
+
+def _idle_parallelism(job: Job) -> list[str]:
+    split, moe = job.parallelism, job.model.moe
+    idle: list[str] = []
+    if moe is None:
+        idle += ["parallelism.overlap_moe", "parallelism.moe_", "parallelism.ep"]
+    elif not moe.shared_expert_ffn_hidden_size:
+        idle.append("parallelism.moe_shared_expert_overlap")
+    if split.cp == 1:
+        idle.append("parallelism.cp_comm_type")
+    if split.tp == 1:
+        idle.append("parallelism.tp_comm_overlap")
+    if split.tp == 1 or split.tp_comm_overlap != "async_tp":
+        idle.append("cluster.software.async_tp_exposed")
+    if split.pp == 1:
+        idle += ["parallelism.account_for_", "parallelism.vpp", "training.schedule"]
+    idle.append("parallelism.zero_stage" if split.fsdp else "parallelism.fsdp_reshard")
+    idle += [f"cluster.software.fsdp{form}_copies" for form in (1, 2) if form != split.fsdp]
+    if split.sharding_stage < 3:
+        idle += ["parallelism.fsdp_forward_prefetch", "parallelism.fsdp_backward_prefetch"]
+    return idle
+
+
+def _idle_training(job: Job) -> list[str]:
+    training = job.training
     idle: list[str] = []
     if job.model.moe is None:
-        idle += [
-            "training.moe.",
-            "cluster.software.moe_",
-            "parallelism.overlap_moe",
-            "parallelism.moe_",
-        ]
-        idle.append("parallelism.ep")
-    elif training.moe.load == "balanced":
-        idle.append("training.moe.zipf_exponent")
+        idle += ["training.moe.", "cluster.software.moe_"]
+    else:
+        if training.moe.load == "balanced":
+            idle.append("training.moe.zipf_exponent")
+        if not training.moe.dispatcher_units:
+            idle.append("training.moe.dispatcher_sms")
     if training.precision in {"fp32", "bf16", "fp16"}:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
     unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
     idle.append(f"cluster.software.{unused}.")
-    if split.cp == 1:
-        idle.append("parallelism.cp_comm_type")
-    if split.tp == 1:
-        idle.append("parallelism.tp_comm_overlap")
-    if split.pp == 1:
-        idle += ["parallelism.account_for_", "parallelism.vpp", "training.schedule"]
-    if not split.fsdp:
-        idle.append("parallelism.fsdp_reshard")
-    else:
-        idle.append("parallelism.zero_stage")
-    if split.sharding_stage < 3:
-        idle += ["parallelism.fsdp_forward_prefetch", "parallelism.fsdp_backward_prefetch"]
+    if training.schedule not in {"auto", "all", "seaailab-ilp"}:
+        idle.append("training.schedule_solver_work")
     if training.recompute.granularity != "selective":
         idle.append("training.recompute.modules")
     if training.recompute.granularity != "full":
         idle += [f"training.recompute.{name}" for name in ("method", "num_layers", "layers")]
     if not job.model.mtp_num_layers:
         idle.append("training.mtp_loss")
-    return tuple(idle)
+    return idle
