@@ -96,7 +96,7 @@ def test_moe_exchange_times(benchmark, count):
     exchanges = np.concatenate([exchange_record(load_device(name)) for name in ("h100", "mi300x")])
     args = (
         rng.integers(0, 3, count), 2.0 ** rng.uniform(5, 17, count), rng.uniform(2e3, 2e4, count),
-        rng.uniform(1, 8, count), rng.uniform(1, 4, count), columns["ranks"], columns["local"],
+        rng.uniform(1, 8, (count, 2)), columns["ranks"], columns["local"], columns["span"],
         np.full(count, 10.0), columns["fabric"], fabrics(LIBRARY_ALGORITHMS), exchanges,
         np.empty(count),
     )  # fmt: skip

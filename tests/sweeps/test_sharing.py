@@ -4,10 +4,12 @@ from functools import cache, partial
 
 import pytest
 
+from projector.lower import workloads
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
 from projector.lower.stages import LayerSettings, LayerSplit
+from projector.lower.workloads import PLACED
 from projector.projection.evaluate import find_legal
 from sweeps.variants import BASES, alone, base_job, differences, every_field, variants
 
@@ -129,9 +131,15 @@ FIELDS = {
 """Name in a key -> fields of the section that it is read from."""
 
 
+IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": [*PLACED]}
+"""Fields that the places of groups tell as well -> these groups."""
+
+
 @pytest.mark.parametrize("case", [*keys_without()], ids=lambda case: ".".join(case[:3]))
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case
+    rest = tuple(group for group in PLACED if group not in IMPLIED.get(field, ()))
+    monkeypatch.setattr(workloads, "PLACED", rest)
     monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
     assert caught(section, field) is not None
 

@@ -87,7 +87,7 @@ BASES: dict[str, dict[str, Any]] = {
     },
     "latents in fp8": {
         "model": {"extends": "deepseek_v2_lite", "num_layers": 13, "mtp_num_layers": 1},
-        "parallelism": {"pp": 2, "ep": 8, "overlap_grad_reduce": False},
+        "parallelism": {"pp": 2, "ep": 8, "zero_stage": 0, "overlap_grad_reduce": False},
         "training": {
             **_STEP,
             "precision": "fp8",

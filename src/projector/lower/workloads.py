@@ -98,6 +98,10 @@ class Machines:
         return _joined(self._exchange_records)
 
 
+PLACED = ("tp", "cp", "ep", "etp")
+"""Groups within a layer, whose places tell pipelines apart."""
+
+
 @dataclass(frozen=True, eq=False)
 class Workloads:
     """Everything the operation table is made from, and the pipelines it is needed for.
@@ -231,11 +235,7 @@ def build_workloads(
         batch.training.pipeline_key,
         batch.cluster.pipeline_key,
         # They depend on the number of devices, which is none of the keys.
-        *(
-            getattr(columns, f"{group}_{name}")
-            for group in ("tp", "cp", "ep", "etp")
-            for name in ("local", "span")
-        ),
+        *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
     )
     device, fabric = _machines_of(batch.take(first), machines)
     layout = layouts.of_job[first]
