@@ -33,6 +33,14 @@ def test_matrix_json_has_square_lists(topology):
     assert json.loads(out)["bandwidth_gb_per_s"][1][7] == 50.0
 
 
+def test_a_matrix_of_the_copy_engine_has_two_levels(topology):
+    code, out, _ = topology("matrix", "mi250x", "--engine", "copy", "--json")
+    rates = json.loads(out)["bandwidth_gb_per_s"]
+    levels = {round(rate, 1) for row in rates for rate in row if rate is not None}
+    assert (code, levels) == (0, {37.5, 50.0})
+    assert "by the engine copy" in topology("matrix", "mi250x", "--engine", "copy")[1]
+
+
 def test_matrix_is_readable(topology):
     code, out, _ = topology("matrix", "mi250x")
     assert code == 0
@@ -106,6 +114,7 @@ def test_a_node_may_be_a_file(topology, tmp_path):
     [
         (["matrix", "h101"], "nearest: h100"),
         (["matrix", "h100", "--route", "scenic"], "known: widest, shortest"),
+        (["matrix", "h100", "--engine", "pinned"], "known: copy, kernel"),
         (["routes", "h100", "1"], "give two ends"),
         (["routes", "h100", "1", "8"], "the node has no '8'"),
         (["routes", "h100", "--flow", "1"], "a flow is two ends"),

@@ -71,18 +71,20 @@ def show(
 @command.command("matrix")
 @_NODE
 @_ROUTE
+@click.option("--engine", metavar="E", help="What this engine of the node file reaches.")
 @output_options
-def matrix(node: str, route: str, *, as_json: bool, quiet: bool) -> None:
+def matrix(node: str, route: str, engine: str | None, *, as_json: bool, quiet: bool) -> None:
     """Show hops, bandwidth and latency between every two devices.
 
     Hops are those of the shortest route. Bandwidth and latency are those of the widest one, or of
-    the shortest with --route shortest.
+    the shortest with --route shortest. The bandwidth is that of the links, or with --engine what
+    an engine reaches over them.
     """
     del quiet
     from projector.topology.build import load_topology
     from projector.topology.shown import show_matrix
 
-    shown = show_matrix(load_topology(node), route)
+    shown = show_matrix(load_topology(node), route, engine)
     if as_json:
         print_json({**plain_envelope(), **shown})
         return

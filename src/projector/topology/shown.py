@@ -21,6 +21,7 @@ from projector.topology.routes import (
     find_matrices,
     find_routes,
 )
+from projector.topology.transfers import engine_matrices
 
 
 def show_node(topology: Topology) -> dict[str, Any]:
@@ -73,13 +74,22 @@ def _rates(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
-def show_matrix(topology: Topology, choice: str = "widest") -> dict[str, Any]:
-    """Return the matrices of hops, rates and latencies between devices, as square lists."""
+def show_matrix(
+    topology: Topology, choice: str = "widest", engine: str | None = None
+) -> dict[str, Any]:
+    """Return the matrices of hops, rates and latencies between devices, as square lists.
+
+    Rates are those of links, or what an engine reaches over them.
+    """
     checked = check_choice(choice)
-    matrices = find_matrices(topology, checked)
+    if engine is None:
+        matrices = find_matrices(topology, checked)
+    else:
+        matrices = engine_matrices(topology, engine, choice=checked)
     return {
         "node": topology.node.name,
         "route": checked,
+        "engine": engine,
         "devices": list(matrices.devices),
         "hops": [list(row) for row in matrices.hops],
         "bandwidth_gb_per_s": [list(row) for row in matrices.gb_per_s],

@@ -19,7 +19,15 @@ from projector.topology.contention import fair_rates
 from projector.topology.engines import Engine, Place, Transfers
 from projector.topology.graph import node_net
 from projector.topology.node import End
-from projector.topology.routes import FORWARDING, Choice, Route, find_route, find_routes
+from projector.topology.routes import (
+    FORWARDING,
+    Choice,
+    Matrices,
+    Route,
+    find_matrices,
+    find_route,
+    find_routes,
+)
 from projector.units import GB, KIB, MIB, MICROSECOND, TB
 
 HOST = "host"
@@ -143,15 +151,15 @@ def find_way(
         raise ConfigError(msg, key="engine", value=engine, allowed=legal)
     through = HOST_FABRIC if place == "host" else FORWARDING
     route = find_route(node_net(topology), source, target, choice, through)
-    share, most = _share(numbers, both_directions=both_directions), numbers.most_gb_per_s
+    most = numbers.most_gb_per_s
     if place == "local":
         # A copy reads and writes the same memory. What a kernel reaches there is the device's.
         device = topology.device
         rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB / GB / 2.0
     else:
-        rate = min(share * route.gb_per_s, most or np.inf)
+        rate = _reached(numbers, route.gb_per_s, both_directions=both_directions)
     cached = route.gb_per_s * numbers.cached_share if numbers.cached_share else rate
-    start_us = topology.node.start_us if numbers.start_us is None else numbers.start_us
+    start_us = _start_us(topology, numbers)
     return Way(
         engine,
         numbers,
@@ -162,6 +170,34 @@ def find_way(
         start_us + route.latency_us,
         topology.device.l2_mib * MIB,
     )
+
+
+def engine_matrices(
+    node: NodeLike, engine: str, *, both_directions: bool = False, choice: Choice = "widest"
+) -> Matrices:
+    """Return hops, and the rates and latencies that an engine reaches between every two devices.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown engine, or one that does not work between devices.
+    """
+    topology = topology_of(node)
+    matrices = find_matrices(topology, choice)
+    numbers = find_way(topology, 0, matrices.devices[-1], engine, choice=choice).numbers
+    later_us = _start_us(topology, numbers) - topology.node.start_us
+    rates = tuple(
+        tuple(
+            None if rate is None else _reached(numbers, rate, both_directions=both_directions)
+            for rate in row
+        )
+        for row in matrices.gb_per_s
+    )
+    latencies = tuple(
+        tuple(time_us if a == b else time_us + later_us for b, time_us in enumerate(row))
+        for a, row in enumerate(matrices.latency_us)
+    )
+    return matrices._replace(gb_per_s=rates, latency_us=latencies)
 
 
 def serving_engines(node: NodeLike, source: End, target: End) -> list[str]:
@@ -300,6 +336,16 @@ def check_accesses(accesses: Any) -> None:
     if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
         msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
         raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")
+
+
+def _start_us(topology: Topology, numbers: Engine) -> float:
+    return topology.node.start_us if numbers.start_us is None else numbers.start_us
+
+
+def _reached(numbers: Engine, link_gb_per_s: float, *, both_directions: bool) -> float:
+    """Return the rate of a large message over links of a rate, per direction."""
+    share = _share(numbers, both_directions=both_directions)
+    return float(min(share * link_gb_per_s, numbers.most_gb_per_s or np.inf))
 
 
 def _share(numbers: Engine, *, both_directions: bool) -> float:

@@ -74,6 +74,8 @@ def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
 def matrix_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the three matrices of a node."""
     route = f"along the {shown['route']} route"
+    if shown["engine"]:
+        route += f" by the engine {shown['engine']}"
     return [
         *_matrix("Hops", "along the shortest route", shown, "hops", "d"),
         *_matrix("Bandwidth", f"GB/s per direction, {route}", shown, "bandwidth_gb_per_s", ".4g"),
