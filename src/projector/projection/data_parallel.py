@@ -1,7 +1,6 @@
 """What data parallelism shards, sends and overlaps, for every run of layers of a replica."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDU
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
+from projector.lower.placement import Place
 from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
@@ -125,19 +125,7 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     )
 
 
-class _Group(NamedTuple):
-    """Groups of data parallelism, int64[replicas] each."""
-
-    ranks: Ints
-    local: Ints
-    span: Ints
-
-    def take(self, rows: Ints) -> "_Group":
-        """Return some of the groups."""
-        return _Group(*(column[rows] for column in self))
-
-
-def _groups(replicas: Replicas) -> tuple[tuple[_Group, _Group], tuple[_Group, _Group]]:
+def _groups(replicas: Replicas) -> tuple[tuple[Place, Place], tuple[Place, Place]]:
     """Return who shards, and who holds the same shard, of dense parameters and of experts.
 
     Copies of the model that run in several directions share what their ranks shard.
@@ -147,12 +135,12 @@ def _groups(replicas: Replicas) -> tuple[tuple[_Group, _Group], tuple[_Group, _G
     expert_ranks = columns.edp // columns.copies
     return (
         (
-            _Group(ranks * directions, columns.shard_local, columns.shard_span),
-            _Group(columns.copies, columns.copies_local, columns.copies_span),
+            Place(ranks * directions, columns.shard_local, columns.shard_span),
+            Place(columns.copies, columns.copies_local, columns.copies_span),
         ),
         (
-            _Group(expert_ranks * directions, columns.edp_local, columns.edp_span),
-            _Group(columns.copies, columns.expert_copies_local, columns.expert_copies_span),
+            Place(expert_ranks * directions, columns.edp_local, columns.edp_span),
+            Place(columns.copies, columns.expert_copies_local, columns.expert_copies_span),
         ),
     )
 
