@@ -32,13 +32,13 @@ SPACE = {
 }
 
 
-def draw(name: str, write: Callable[[Path], None]) -> None:
+def draw(name: str, write: Callable[[Path], None], colours: int = COLOURS) -> None:
     """Write a figure in few colours."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.png"
         write(path)
         with Image.open(io.BytesIO(path.read_bytes())) as image:
-            few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            few = image.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     few.save(FIGURES / f"{name}.png", optimize=True)
 
 
