@@ -170,7 +170,8 @@ MOST_NODES = 16_384
 
 def exception(name, nodes):
     """Say why a step may cost another share from ``nodes`` to one more, or nothing."""
-    if name == "racks" and nodes % 16 == 0:
+    # Racks hold 16 trays: the tray that a full rack leaves over comes alone, then gets company.
+    if name == "racks" and nodes % 16 in (0, 1):
         return "the last tray is alone in its rack: four adapters carry what 64 carry elsewhere"
     return ""
 
