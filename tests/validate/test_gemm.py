@@ -159,11 +159,114 @@ def test_a_named_tile_does_not_split_k():
     assert outcome.predicted > 2.0 * 64 * 64 * 65536 / (8192 * 1300e6) * 1e6
 
 
+TURBO = {
+    "gpu": "MI300X",
+    "library": "Primus-Turbo gemm (hipBLASLt), torch Timer x100",
+    "layout": "TN (y = x W^T)",
+    **dict(zip("mnk", ("4096", "7168", "2048"), strict=True)),
+}
+
+
+def test_a_backward_is_both_gradients():
+    outcome = project(**TURBO, op="gemm backward (dgrad+wgrad)", runtime_us="", tflops="500")
+    # 4 * 4096 * 7168 * 2048 FLOP at 500 TFLOP/s.
+    assert outcome.measured == pytest.approx(481.04, rel=1e-4)
+    shapes = (4096, 2048, 7168), (7168, 2048, 4096)
+    known = load_device("mi300x").gemm_libraries
+    library = "hipblaslt" if "hipblaslt" in known else "default"
+    expected = sum(gemm_time(*shape, device="mi300x", library=library) for shape in shapes)
+    assert outcome.predicted == pytest.approx(expected * 1e6)
+
+
+def test_a_grouped_backward_is_both_gradients_of_every_group():
+    row = {**TURBO, "groups": "8", "m": "512"}
+    names = "bwd_grad_act", "bwd_grad_w", "bwd dgrad+wgrad"
+    both = [project(**row, op=f"grouped gemm ({name})").predicted for name in names]
+    assert both[2] == pytest.approx(both[0] + both[1])
+
+
+def test_a_training_operator_quantises_activation_and_weight():
+    # Its weights are not kept quantised: 4096 x 2048 and 7168 x 2048 elements forward, and the
+    # gradient of the output backward, 4096 x 7168.
+    device = load_device("mi300x")
+    row = {**TURBO, "library": "Primus-Turbo gemm_fp8 tensorwise, torch Timer", "in_dtype": "fp8"}
+    rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * 1e6
+    start_us = device.kernel_start_us
+    forward = project(**row, op="linear (time includes quantising A from bf16)")
+    matrices = (4096 + 7168) * 2048
+    plain = project(**row)
+    assert forward.predicted - plain.predicted == pytest.approx(
+        2 * start_us + 3 * matrices / rate, rel=1e-6
+    )
+    op = "linear (time includes quantising A from bf16) backward (dgrad+wgrad)"
+    backward, both = project(**row, op=op), project(**row, op="gemm backward (dgrad+wgrad)")
+    assert backward.predicted - both.predicted == pytest.approx(
+        start_us + 3 * 4096 * 7168 / rate, rel=1e-6
+    )
+    # With a scale for each block: the gradient along rows and columns, the activation along its
+    # columns.
+    row |= {"library": "Primus-Turbo gemm_fp8 blockwise (Triton), torch Timer"}
+    backward, both = project(**row, op=op), project(**row, op="gemm backward (dgrad+wgrad)")
+    elements = 2 * 4096 * 7168 + 4096 * 2048
+    assert backward.predicted - both.predicted == pytest.approx(
+        3 * start_us + 3 * elements / rate, rel=1e-6
+    )
+
+
+def test_a_collective_beside_slows_the_kernel():
+    plain, beside = project(**TURBO), project(**TURBO, op="gemm during RCCL all_reduce")
+    slowdown = load_device("mi300x").comm_compute_slowdown
+    assert beside.predicted == pytest.approx((1.0 + slowdown) * plain.predicted)
+
+
+AITER = {
+    "gpu": "MI300X",
+    "library": "AITER asm, fastest of the tuner",
+    "layout": "TN, weights shuffled beforehand",
+    "m": "256",
+    "n": "8192",
+    "k": "8192",
+}
+
+
+def test_a_tuners_kernel_is_projected_beside_the_choice():
+    free = project(**AITER)
+    assert free.as_named is None
+    best, poor = (
+        project(**AITER, kernel_config=f"bf16gemm_bf16_tn_{tile}") for tile in ("64x128", "32x32")
+    )
+    assert best.predicted == poor.predicted == free.predicted
+    assert poor.as_named > best.as_named
+    # What it names may be no better than the choice, if the menu has it.
+    assert best.as_named >= free.predicted * (1.0 - 1e-12)
+
+
+def test_the_split_of_a_tuners_kernel_is_taken():
+    # 4 x 8 tiles on 304 units: cutting K pays, and more parts pay more.
+    row = {**AITER, "m": "256", "n": "512"}
+    names = [f"bf16gemm_fp32bf16_tn_64x64_splitk_clean splitK {parts}" for parts in (1, 3, 8)]
+    whole, three, eight = (project(**row, kernel_config=name).as_named for name in names)
+    assert whole > three > eight
+
+
+def test_what_a_name_leaves_open_is_chosen():
+    row = {**AITER, "m": "256", "n": "512", "in_dtype": "fp8"}
+    name = "a8w8_rowwise_256x64x64x128_16x16_1x1_32x8x1_32x8x1_1x16x1x16_4x4x1_1x1_intrawave_v3"
+    # One halving is not named, and better here than none.
+    halved = project(**row, kernel_config="macro tile 64x64x128 global split-U 2").as_named
+    assert project(**row, kernel_config=name).as_named == pytest.approx(halved)
+
+
+def test_the_only_kernel_of_a_row_is_the_projection():
+    outcome = project(**LOCKED, kernel_config="mma 128x64 cta 128x64 cluster 2x1 sf /0")
+    assert outcome.as_named is None
+
+
 def test_a_bad_row_fails_alone():
     rows = [
         ROW,
         {**ROW, "gpu": "abacus"},
-        {**ROW, "in_dtype": "fp6"},
+        {**ROW, "in_dtype": "fp7"},
         {**ROW, "m": "many"},
         {**ROW, "m": "0"},
         {**ROW, "k": "1e300"},
@@ -176,10 +279,11 @@ def test_a_bad_row_fails_alone():
         {**ROW, "tflops": "-1"},
         {**ROW, "clock_note": "locked 0 MHz"},
         {**ROW, "kernel_config": "cta 0x64"},
+        {**ROW, "kernel_config": "macro tile 0x64x64 global split-U 1"},
         ROW,
     ]
     outcomes = KIND.project(rows)
-    assert [outcome.status == OK for outcome in outcomes] == [True] + [False] * 14 + [True]
+    assert [outcome.status == OK for outcome in outcomes] == [True] + [False] * 15 + [True]
     assert outcomes[0] == outcomes[-1] == project()
     assert "abacus" in outcomes[1].status
     assert "'many'" in outcomes[3].status

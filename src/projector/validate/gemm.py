@@ -1,27 +1,34 @@
-"""Rows that time one matrix multiplication, dense or grouped, some with a quantising pass.
+"""Rows that time matrix multiplications: one, the two of a backward, dense or grouped.
 
 What a row says is taken as it stands: a locked clock is the clock, short runs meet the highest
 clock and longer ones the power cap, except the operators of a training framework, which meet the
-clock of training; the tile of a named kernel is the only one it may choose, and a library that the
-device describes brings its menu. Grouped rows name the extents of the forward in every pass. Times
-are in microseconds.
+clock of training; a library that the device describes brings its menu. Where a benchmark timed one
+kernel, its tile is the only one it may choose. Where a tuner named the fastest kernel of its
+library, the projection chooses for itself, and the named one is projected beside. Grouped rows name
+the extents of the forward in every pass. Times are in microseconds.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Records
+from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device, load_device
-from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.kernels.gemm import gemm_time_columns
-from projector.lower.hardware import Run, device_record, native_type, tile_row
+from projector.kernels.gemm import (
+    MAX_SPLIT_K,
+    gemm_term_columns,
+    gemm_time_columns,
+    seconds_of_terms,
+)
+from projector.lower.hardware import Run, device_record, native_type, slowdowns, tile_row
 from projector.units import MICROSECOND, TB, TERA
+from projector.validate.gemm_benchmarks import Loop, library_of, loop_of
+from projector.validate.gemm_kernels import NamedKernel, named_kernel, tile_of
 from projector.validate.kind import (
     DeviceFor,
     Kind,
@@ -49,37 +56,10 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 _OUT_BYTES = {"": 2.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
-_LIBRARIES = (
-    ("CUTLASS CuTeDSL", "cutedsl"),
-    ("DeepGEMM", "deepgemm"),
-    ("hipBLASLt", "hipblaslt"),
-    ("HipKittens", "hipkittens"),
-    ("PyTorch", "pytorch"),
-)
-"""Beginning of a library's name -> name of a GEMM library in device files."""
-
-_LAUNCH_US = {
-    ("nvidia", "cuBLASLt"): 3.0,
-    ("nvidia", "CUTLASS"): 3.0,
-    ("nvidia", "PyTorch"): 11.0,
-    ("amd", "hipBLASLt"): 4.0,
-    ("amd", "HipKittens"): 4.0,
-    ("amd", "PyTorch"): 25.0,
-    ("amd", "AITER"): 25.0,
-    ("amd", "Triton"): 25.0,
-}
-"""What benchmarks that launch every call themselves, rather than in a graph, add to a kernel: a
-reading of several of their tables, and no property of a device."""
-
-_LEAST_US = {("CUTLASS CuTeDSL", "nvfp4"): 24.0}
-"""What a benchmark's host takes to launch one call, so that shorter kernels wait: all sixteen rows
-of its two smallest shapes lie at 23 to 26 us, whatever the tile. No property of a device either."""
-
-_INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
-"""Library that TensorRT-LLM uses for a type, if the device describes it."""
+_FORWARD, _BACKWARD = "grouped_forward_efficiency", "grouped_backward_efficiency"
 
 
-class _Setup(NamedTuple):
+class Setup(NamedTuple):
     """Settings that decide the device record of a row."""
 
     device: str
@@ -87,26 +67,40 @@ class _Setup(NamedTuple):
     """Locked."""
     run: Run
     library: str
-    tile: tuple[int, ...]
-    """(m, n, cluster_m, cluster_n, whether two units make a pair) of a named kernel."""
+
+
+class Gemm(NamedTuple):
+    """One matrix multiplication of a row."""
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    out_bytes: float
+    """Of an element, a read-modify-write counted twice."""
+    grouped_pass: str = ""
+    """Field of the device record with the efficiency of this grouped pass, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
     """One row, read."""
 
-    extents: tuple[int, int, int, int]
+    gemms: tuple[Gemm, ...]
+    """In the order in which they run, one after the other."""
     code: int
-    out_bytes: float
-    grouped_pass: str
-    """Field of the device record with the efficiency of this grouped pass, if it is one."""
-    setup: _Setup
+    """Of the type that runs."""
+    setup: Setup
+    kernel: NamedKernel | None
+    """The kernel that the row names."""
     quantise: str
     """Quantising kernel of the device, if the row has one."""
-    launched_by: str
-    """Library whose benchmark launches every call itself."""
-    least_us: float
-    """Time between two calls of that benchmark at the least."""
+    quantised: tuple[int, ...]
+    """Elements of each 16-bit matrix that is quantised."""
+    loop: Loop
+    """Of the benchmark."""
+    beside_collective: bool
+    """Whether a collective of the same node runs at the same time."""
     measured: float
     """In us."""
     note: str
@@ -114,7 +108,18 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all GEMMs in one batch."""
-    return outcomes(read_cases(rows, _read), _times_s, MICROSECOND)
+    parsed = read_cases(rows, read_case)
+    found = outcomes(parsed, case_times, MICROSECOND)
+    tuned = [
+        (position, case)
+        for position, case in enumerate(parsed)
+        if not isinstance(case, str) and case.kernel is not None and case.kernel.tuned
+    ]
+    if tuned:
+        times = case_times([case for _, case in tuned], as_named=True) / MICROSECOND
+        for (position, _), time_us in zip(tuned, times.tolist(), strict=True):
+            found[position] = replace(found[position], as_named=time_us)
+    return found
 
 
 def read(rows: Sequence[Row]) -> Readings:
@@ -122,119 +127,195 @@ def read(rows: Sequence[Row]) -> Readings:
 
     A profile is made for training, so longer runs are taken to show its sustained clock.
     """
-    return readings(read_cases(rows, partial(_read, longer="training")), _times_s, MICROSECOND)
+    return readings(
+        read_cases(rows, partial(read_case, longer="training")), case_times, MICROSECOND
+    )
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
-    setups = list(dict.fromkeys(case.setup for case in cases))
-    records = np.concatenate([_record(device_for(setup.device), setup) for setup in setups])
-    device = np.array([setups.index(case.setup) for case in cases])
-    efficiency = np.array(
-        [
-            float(records[row][case.grouped_pass]) if case.grouped_pass else 1.0
-            for row, case in zip(device, cases, strict=True)
-        ]
-    )
-    gemm_s, _, _ = gemm_time_columns(
-        np.array([case.extents for case in cases]),
-        np.array([case.code for case in cases]),
-        np.array([case.out_bytes for case in cases]),
-        efficiency,
-        device,
-        records,
-    )
-    around_s = [_around_s(device_for(case.setup.device), case) for case in cases]
-    least_s = [case.least_us * MICROSECOND for case in cases]
-    time_s: Floats = np.maximum(gemm_s + np.array(around_s), least_s)
+def case_times(
+    cases: Sequence[Case], device_for: DeviceFor = load_device, *, as_named: bool = False
+) -> Floats:
+    """Return the seconds of rows.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    device_for : callable, optional
+        Device of a name.
+    as_named : bool
+        Whether a kernel that a tuner named is projected, rather than the model's own choice.
+
+    Returns
+    -------
+    float64[cases]
+    """
+    first = np.cumsum([0, *(len(case.gemms) for case in cases)])[:-1]
+    total_s = np.add.reduceat(_gemm_times(cases, device_for, as_named=as_named), first)
+    for position, case in enumerate(cases):
+        device = device_for(case.setup.device)
+        if case.beside_collective:
+            total_s[position] *= 1.0 + slowdowns(device)[0]
+        total_s[position] += _quantise_s(device, case) + case.loop.added_us * MICROSECOND
+    least_s = [case.loop.least_us * MICROSECOND for case in cases]
+    time_s: Floats = np.maximum(total_s, least_s)
     return time_s
 
 
-def _around_s(device: Device, case: _Case) -> float:
-    """Seconds of the work that is timed with the GEMM."""
-    launch_us = _LAUNCH_US.get((device.vendor, case.launched_by), 0.0)
-    return _quantise_s(device, case) + launch_us * MICROSECOND
+def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool) -> Floats:
+    """Return the seconds of every GEMM of the cases, one after the other."""
+    work = [
+        (case, gemm, case.kernel if case.kernel and (as_named or not case.kernel.tuned) else None)
+        for case in cases
+        for gemm in case.gemms
+    ]
+    keys = dict.fromkeys((case.setup, kernel) for case, _, kernel in work)
+    position = {key: place for place, key in enumerate(keys)}
+    records = np.concatenate(
+        [_record(device_for(setup.device), setup, kernel) for setup, kernel in keys]
+    )
+    device = np.array([position[case.setup, kernel] for case, _, kernel in work])
+    extents = np.array([gemm[:4] for _, gemm, _ in work])
+    code = np.array([case.code for case, _, _ in work])
+    out_bytes = np.array([gemm.out_bytes for _, gemm, _ in work])
+    efficiency = np.array(
+        [
+            float(records[row][gemm.grouped_pass]) if gemm.grouped_pass else 1.0
+            for row, (_, gemm, _) in zip(device, work, strict=True)
+        ]
+    )
+
+    def columns(rows: Ints) -> tuple[Ints, Ints, Floats, Floats, Ints, Records]:
+        return extents[rows], code[rows], out_bytes[rows], efficiency[rows], device[rows], records
+
+    time_s = np.full(len(work), np.inf)
+    free = np.array([row for row, (_, _, kernel) in enumerate(work) if kernel is None], np.int64)
+    time_s[free] = gemm_time_columns(*columns(free))[0]
+    given = [
+        (row, parts) for row, (_, _, kernel) in enumerate(work) if kernel for parts in kernel.splits
+    ]
+    rows, parts = np.array(given, np.int64).reshape(-1, 2).T
+    # The record of a named kernel has one tile, so that only the parts of K make the choice.
+    choice = np.minimum(parts, MAX_SPLIT_K) - 1
+    np.minimum.at(time_s, rows, seconds_of_terms(gemm_term_columns(*columns(rows), choice)))
+    return time_s
 
 
-def _quantise_s(device: Device, case: _Case) -> float:
+def _quantise_s(device: Device, case: Case) -> float:
+    """Seconds of the kernels that quantise 16-bit matrices before the GEMM."""
     if not case.quantise:
         return 0.0
     kernel = device.quantising.get(case.quantise)
-    m, _, k, _ = case.extents
+    count, elements = len(case.quantised), float(sum(case.quantised))
     if kernel is None:
-        # No kernel of its own is described: one pass over the activation.
+        # No kernel of its own is described: one pass over the matrix.
         passes = ACTIVATION_BYTES + float(OPERAND_BYTES[case.code])
         rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
-        return float(m) * k * passes / rate + device.kernel_start_us * MICROSECOND
-    moved = float(m) * k * kernel.bytes_per_element
-    return kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
+        return elements * passes / rate + count * device.kernel_start_us * MICROSECOND
+    moved = elements * kernel.bytes_per_element
+    return count * kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
 
 
-def _record(device: Device, setup: _Setup) -> Records:
-    """Return the device; a named kernel leaves it one tile, and does not split K."""
+def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records:
+    """Return the device; a named kernel leaves it one tile."""
     records = device_record(device, setup.clock_mhz, gemm_library=setup.library, run=setup.run)
-    if setup.tile:
-        rows, columns, high, wide, pair = setup.tile
-        tile = GemmTile(
-            m=rows,
-            n=columns,
-            k_bytes=device.gemm_tiles[0].k_bytes,
-            cluster_m=high,
-            cluster_n=wide,
-            pair="m" if pair else None,
-        )
-        records[0]["tiles"][0] = tile_row(device, tile)
+    if kernel is not None:
+        records[0]["tiles"][0] = tile_row(device, tile_of(device, setup.library, kernel))
         records[0]["num_tiles"] = 1
-        records[0]["gemm_max_split"] = 0
     return records
 
 
-def _read(row: Row, longer: Run = "loaded") -> _Case:
+def read_case(row: Row, longer: Run = "loaded") -> Case:
+    """Read one row.
+
+    Parameters
+    ----------
+    row : Row
+    longer : str
+        Clock of runs that are neither short nor of a training framework.
+
+    Raises
+    ------
+    ValueError
+        If the row cannot be read; the message says what of it.
+    """
     device = device_of(row.get("gpu") or "")
-    kind = precision_of(row.get("in_dtype") or "")
-    code = MATRIX_TYPES.index(kind)
-    op = (row.get("op") or "").lower()
-    m, n, k = (_extent(row, column) for column in ("m", "n", "k"))
-    groups = _extent(row, "groups") if (row.get("groups") or "").strip() else 0
-    rules = []
     profile = load_device(device)
-    native = native_type(profile, kind)
-    if native != kind:
-        rules.append(f"{kind} runs as {native}")
+    in_dtype = (row.get("in_dtype") or "").lower()
+    # Until matrices have these types, their rows are read as FP8.
+    missing = in_dtype.startswith(("int8", "mxfp4", "fp6")) and "int8" not in MATRIX_TYPES
+    kind = "fp8" if missing else precision_of(in_dtype)
+    block_scaled = kind == "fp8" and re.search(r"block|\dx\d", in_dtype) is not None
+    scaling = "fp8_block" if block_scaled else kind
+    native = native_type(profile, scaling if scaling in MATRIX_TYPES else kind)
+    # A library of a device without a rate for block scales has them in its own efficiency.
+    same = native in (kind, scaling)
+    rules = [] if same else [f"{scaling} runs as {native}"]
     out = (row.get("out_dtype") or "").strip().lower()
     if out not in _OUT_BYTES:
         msg = f"unknown out_dtype {out!r}"
         raise ValueError(msg)
     if not out:
         rules.append("output in 16 bits")
-    # Accumulating reads the output first.
-    accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
-    grouped_pass = ""
-    if groups:
-        backward = "bwd" in op
-        grouped_pass = "grouped_backward_efficiency" if backward else "grouped_forward_efficiency"
-        if backward:
-            m, n, k = (n, k, m) if "grad_w" in op else (m, k, n)
-    in_dtype = (row.get("in_dtype") or "").lower()
-    block_scaled = kind == "fp8" and re.search(r"block|\dx\d", in_dtype) is not None
-    scaling = "fp8_block" if block_scaled else kind
-    return _Case(
-        extents=(m, n, k, max(1, groups)),
-        code=code,
-        out_bytes=_OUT_BYTES[out] * (1.0 + accumulates),
-        grouped_pass=grouped_pass,
-        setup=_Setup(
-            device,
-            _locked_clock(row, profile),
-            _run(row, longer),
-            _library(row, scaling),
-            _named_tile(row),
-        ),
-        launched_by=(row.get("library") or "").strip(),
-        least_us=_least_us(row, kind),
-        quantise=scaling if op.startswith("linear") else "",
-        measured=_measured_us(row, 2.0 * m * n * k * max(1, groups)),
+    op = (row.get("op") or "").lower()
+    gemms = _gemms(row, op, _OUT_BYTES[out])
+    loop = loop_of(row, profile.vendor)
+    run: Run = "short" if "short run" in (row.get("clock_note") or "") else longer
+    return Case(
+        gemms=gemms,
+        code=MATRIX_TYPES.index(native),
+        setup=Setup(device, _locked_clock(row, profile), loop.run or run, library_of(row, scaling)),
+        kernel=named_kernel(row.get("kernel_config") or ""),
+        quantise=scaling if "linear" in op else "",
+        quantised=_quantised(row, gemms),
+        loop=loop,
+        beside_collective="during" in op,
+        measured=_measured_us(row, gemms),
         note="; ".join(rules),
     )
+
+
+def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
+    """Return what a row multiplies: C[m, n] forward, and of a backward the gradients it names.
+
+    The gradient of the input is ``dA[m, k] = dC[m, n] @ B[n, k]``, that of the weight
+    ``dB[n, k] = dC[m, n].T @ A[m, k]``.
+    """
+    m, n, k = (_extent(row, column) for column in ("m", "n", "k"))
+    groups = _extent(row, "groups") if (row.get("groups") or "").strip() else 0
+    # Accumulating reads the output first.
+    accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
+    out_bytes *= 1.0 + accumulates
+    backward = re.search(r"\bbwd|\bbackward", op) is not None
+    grouped_pass = (_BACKWARD if backward else _FORWARD) if groups else ""
+    forward, of_input, of_weight = (
+        Gemm(*extents, max(1, groups), out_bytes, grouped_pass)
+        for extents in ((m, n, k), (m, k, n), (n, k, m))
+    )
+    if not backward:
+        return (forward,)
+    if "dgrad+wgrad" in op:
+        return of_input, of_weight
+    return (of_weight,) if "grad_w" in op else (of_input,)
+
+
+def _quantised(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
+    """Return the elements of each matrix that is quantised before the first GEMM.
+
+    An inference library keeps its weights quantised. Primus-Turbo's operators
+    (``primus_turbo/pytorch/ops/gemm_fp8.py``) quantise activation and weight forward, and backward
+    the gradient of the output, which with one scale for the tensor serves both GEMMs. With a scale
+    for each block it is quantised along its rows and along its columns, and the activation along
+    its columns.
+    """
+    first = gemms[0]
+    a, b = first.m * first.k * first.groups, first.k * first.n * first.groups
+    if not (row.get("library") or "").startswith("Primus-Turbo"):
+        return (first.m * first.k,)
+    if len(gemms) == 1:
+        return a, b
+    # Of a backward, the first multiplies the gradient of the output.
+    activation = first.m * first.n * first.groups
+    return (a, a, activation) if "blockwise" in (row.get("library") or "") else (a,)
 
 
 def _extent(row: Row, column: str) -> int:
@@ -258,57 +339,7 @@ def _locked_clock(row: Row, device: Device) -> float | None:
     return clock_mhz
 
 
-def _run(row: Row, longer: Run) -> Run:
-    if (row.get("library") or "").startswith("TransformerEngine"):
-        return "training"
-    return "short" if "short run" in (row.get("clock_note") or "") else longer
-
-
-def _least_us(row: Row, kind: str) -> float:
-    name = row.get("library") or ""
-    limits_us = [
-        us
-        for (start, precision), us in _LEAST_US.items()
-        if name.startswith(start) and precision == kind
-    ]
-    return max(limits_us, default=0.0)
-
-
-def _library(row: Row, scaling: str) -> str:
-    name = row.get("library") or ""
-    if name.startswith("TensorRT-LLM"):
-        return _INFERENCE_LIBRARIES.get(scaling, "default")
-    return next((known for start, known in _LIBRARIES if name.startswith(start)), "default")
-
-
-def _named_tile(row: Row) -> tuple[int, ...]:
-    """Return (m, n, cluster_m, cluster_n, pair) of ``mma 256x128 cta 128x128 cluster 2x1``.
-
-    An instruction of twice the rows of its unit's tile is one of two units.
-    """
-    config = row.get("kernel_config") or ""
-    match = re.search(r"\bcta (\S+)(?: cluster (\S+))?", config)
-    if match is None:
-        return ()
-    tile, cluster = _pair(match[1]), _pair(match[2] or "1x1")
-    if not (1 <= min(tile) <= max(tile) <= MOST_ROWS):
-        msg = f"kernel_config: tile {match[0]!r} must be from 1x1 to {MOST_ROWS}x{MOST_ROWS}"
-        raise ValueError(msg)
-    if not (1 <= min(cluster) <= max(cluster) <= MOST_UNITS):
-        msg = f"kernel_config: cluster {match[0]!r} must be from 1x1 to {MOST_UNITS}x{MOST_UNITS}"
-        raise ValueError(msg)
-    instruction = re.search(r"\bmma (\d{1,6})x", config)
-    pair = instruction is not None and int(instruction[1]) == 2 * tile[0]
-    return *tile, *cluster, int(pair)
-
-
-def _pair(text: str) -> tuple[int, int]:
-    """Return the numbers of ``128x256``, zeros if it has none."""
-    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _measured_us(row: Row, flop: float) -> float:
+def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
     time_us, tflops = number(row, "runtime_us"), number(row, "tflops")
     if time_us is None and tflops is None:
         msg = "neither runtime_us nor tflops"
@@ -317,6 +348,7 @@ def _measured_us(row: Row, flop: float) -> float:
         if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
             msg = f"a time or rate of {value:g}"
             raise ValueError(msg)
+    flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
     return time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND
 
 

@@ -43,6 +43,10 @@ class Outcome:
     note: str = ""
     """Rules that filled settings in, for a reader."""
 
+    as_named: float | None = None
+    """Prediction for the kernel that the row names, in the unit of the row, where ``predicted`` is
+    that of the model's own choice."""
+
 
 DeviceFor = Callable[[str], Device]
 """Device of a shipped name; by default the shipped one."""
@@ -96,9 +100,11 @@ def failed(why: str) -> Outcome:
     return Outcome(status=why)
 
 
-def timed(predicted_s: float, measured_s: float, **fields: str) -> Outcome:
+def timed(
+    predicted_s: float, measured_s: float, *, mark: str = FROM_ROW, note: str = ""
+) -> Outcome:
     """Return the outcome of a row that is a time in seconds."""
-    return Outcome(OK, predicted_s, measured_s, predicted_s / measured_s, **fields)
+    return Outcome(OK, predicted_s, measured_s, predicted_s / measured_s, mark, note)
 
 
 class TimedCase(Protocol):

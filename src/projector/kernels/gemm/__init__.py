@@ -7,6 +7,7 @@ makes of it; `times` has the kernels, `columns` what callers use.
 from projector.kernels.gemm.columns import (
     gemm_term_columns,
     gemm_time_columns,
+    seconds_of_terms,
     sol_time_columns,
 )
 from projector.kernels.gemm.problem import STEP_ELEMENT_BYTES
@@ -23,5 +24,6 @@ __all__ = [
     "GemmTerms",
     "gemm_term_columns",
     "gemm_time_columns",
+    "seconds_of_terms",
     "sol_time_columns",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.kernels.device import MAX_TILES
 from projector.kernels.gemm.problem import MENU_FIELDS
-from projector.kernels.gemm.terms import TERMS
+from projector.kernels.gemm.terms import TERMS, GemmTerms
 from projector.kernels.gemm.times import NUM_SPLITS, OK, gemm_terms, gemm_times, sol_times
 
 
@@ -70,6 +70,19 @@ def gemm_term_columns(
         term_GT,
     )
     return term_GT
+
+
+def seconds_of_terms(term_GT: Floats) -> Floats:
+    """Return the seconds (float64[G]) that the terms of `gemm_term_columns` add up to.
+
+    So a tile and split that the search would not choose can be timed: terms take any.
+    """
+    terms = GemmTerms(*term_GT.T)
+    loops_s = np.maximum(np.maximum(terms.matrix_s, terms.l2_fill_s), terms.issue_s)
+    core_s = np.maximum(np.maximum(loops_s + terms.epilogue_s, terms.epilogues_s), terms.l2_s)
+    joined_s = np.maximum(core_s, terms.memory_s) + terms.loss_s
+    seconds: Floats = terms.start_s + joined_s + terms.reduce_s
+    return seconds
 
 
 def sol_time_columns(

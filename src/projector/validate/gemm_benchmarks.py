@@ -1,0 +1,83 @@
+"""What a GEMM row says of the benchmark that timed it: library, loop, and what is quantised.
+
+What a loop adds to a kernel belongs to its benchmark and is no property of a device: each floor is
+a reading of the smallest rows of that benchmark.
+"""
+
+import re
+from dataclasses import dataclass
+
+from projector.lower.hardware import Run
+from projector.validate.kind import Row
+
+_LIBRARIES = (
+    (re.compile(r"CUTLASS CuTeDSL"), "cutedsl"),
+    (re.compile(r"DeepGEMM"), "deepgemm"),
+    (re.compile(r"Triton|tritonBLAS|.*\(Triton\b"), "triton"),
+    (re.compile(r"CK\b|.*\(CK\)|Primus-Turbo gemm_fp8 blockwise,"), "ck"),
+    # rocBLAS takes its kernels from the same generator, and PyTorch takes hipBLASLt's.
+    (re.compile(r"hipBLASLt|rocBLAS|.*\(hipBLASLt|Primus-Turbo gemm_fp8 tensorwise"), "hipblaslt"),
+    (re.compile(r"torch\.m"), "hipblaslt"),
+    (re.compile(r"HipKittens"), "hipkittens"),
+    (re.compile(r"AITER"), "aiter"),
+    (re.compile(r"PyTorch"), "pytorch"),
+)
+"""Beginning of a library's name -> name of a GEMM library in device files."""
+
+_INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
+"""Library that TensorRT-LLM uses for a type, if the device describes it."""
+
+
+def library_of(row: Row, scaling: str) -> str:
+    """Return the GEMM library of a row by its name in device files; ``default`` for any other.
+
+    ``scaling`` is the type of the operands, ``fp8_block`` where FP8 has a scale for each block.
+    """
+    name = row.get("library") or ""
+    if name.startswith("TensorRT-LLM"):
+        return _INFERENCE_LIBRARIES.get(scaling, "default")
+    return next((known for start, known in _LIBRARIES if start.match(name)), "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How a benchmark calls a kernel, and what that costs."""
+
+    vendor: str
+    """Vendor of its devices; ``""`` for any."""
+    rows: re.Pattern[str]
+    """Found in ``library | op | in_dtype | gpu | source`` of its rows."""
+    added_us: float = 0.0
+    """Time of every call beside the kernels, whatever they do."""
+    least_us: float = 0.0
+    """What the host takes for a call, so that shorter kernels wait."""
+    run: Run | None = None
+    """Clocks that its rows met, where ``clock_note`` does not say."""
+
+
+LOOPS = (
+    # Operators of a training framework meet the clock of training.
+    Loop("", re.compile(r"^TransformerEngine"), run="training"),
+    # Readings of several tables that launch every call themselves, rather than in a graph.
+    Loop("nvidia", re.compile(r"^(cuBLASLt|CUTLASS) \|"), added_us=3.0),
+    Loop("nvidia", re.compile(r"^PyTorch \|"), added_us=11.0),
+    # All sixteen rows of the two smallest shapes lie at 23 to 26 us, whatever the tile.
+    Loop("", re.compile(r"^CUTLASS CuTeDSL.*\| nvfp4"), least_us=24.0),
+    # 1024 x 1024 x 1024 of HipKittens' figures: 8 to 15 us for kernels that are launched directly,
+    # 27 to 40 us for those called through PyTorch.
+    Loop("amd", re.compile(r"^(hipBLASLt|HipKittens) \|"), added_us=4.0),
+    Loop("amd", re.compile(r"^(PyTorch|AITER|Triton) \|"), added_us=25.0),
+)
+"""Loops whose cost shows in their rows, the first that is found counting. Others time the kernel
+alone, as a profiler or a graph does: the tuner of AITER lies at 2.6 to 4 us where there is next to
+nothing to do, the logic files of hipBLASLt for MI250X at 6 us."""
+
+_NONE = Loop("", re.compile(""))
+
+
+def loop_of(row: Row, vendor: str) -> Loop:
+    """Return the loop of a row's benchmark."""
+    columns = ("library", "op", "in_dtype", "gpu", "source")
+    text = " | ".join((row.get(column) or "").strip() for column in columns)
+    fits = (loop for loop in LOOPS if loop.vendor in ("", vendor) and loop.rows.search(text))
+    return next(fits, _NONE)
