@@ -293,4 +293,6 @@ def test_only_native_types(stem):
     assert ("fp8" in kinds) == (architecture not in {"ampere", "cdna2"})
     assert ("mxfp8" in kinds) == (architecture in {"blackwell", "cdna4"})
     assert ("nvfp4" in kinds) == (architecture == "blackwell")
+    assert ("mxfp4" in kinds) == ("mxfp6" in kinds) == (architecture == "cdna4")
+    assert ("fp8_block" in kinds) == (architecture in {"cdna3", "cdna4"})
     assert ("tf32" in kinds) == (architecture not in {"cdna2", "cdna4"})

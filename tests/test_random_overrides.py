@@ -61,7 +61,7 @@ FIELDS = {
     "training.moe.dispatcher_sms": [None, 2, 64],
     "training.moe.load": ["balanced", "zipf"],
     "training.optimizer": ["adam", "sgd", {"moment_dtype": "bf16", "offload_fraction": 0.5}],
-    "training.precision": ["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "int4"],
+    "training.precision": ["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp4", "fp32", "int4"],
     "training.recompute": [
         "none", "selective", "full", {"method": "block", "num_layers": 2}, {"layers": [0, 1]},
         {"modules": ["moe_act", "core_attn", "mlp", "layernorm"]},

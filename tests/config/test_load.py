@@ -247,3 +247,15 @@ def test_variants_are_the_jobs_that_load_job_reads(overrides):
     for _ in range(2):
         with pytest.raises(ConfigError, match="did you mean"):
             variants.job({"parallelism.ttp": 4})
+
+
+def test_blockwise_fp8_has_a_short_name():
+    job = load_job({**BASE, "training": {**BASE["training"], "precision": "fp8-blockwise"}})
+    assert (job.training.precision, job.training.fp8_recipe) == ("fp8", "blockwise")
+
+
+def test_a_short_name_and_another_recipe_contradict_each_other():
+    training = {**BASE["training"], "precision": "fp8-blockwise", "fp8_recipe": "tensorwise"}
+    error = fails({**BASE, "training": training})
+    assert error.key == "training.fp8_recipe"
+    assert error.allowed == "blockwise"

@@ -10,7 +10,7 @@ from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
 from projector.lower.hardware import device_record
 
 NUM_TYPES = len(MATRIX_TYPES)
-FP32, TF32, FP16, BF16, FP8, MXFP8, NVFP4 = range(NUM_TYPES)
+FP32, TF32, FP16, BF16, FP8, MXFP8, NVFP4, INT8, FP8_BLOCK, MXFP6, MXFP4 = range(NUM_TYPES)
 
 ROUND = {
     "compute_units": 128.0,

@@ -7,7 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.devices import BF16, FP8, FP16, FP32, MXFP8, NVFP4, RATES, SHIPPED, record, scaled
+from kernels.devices import (
+    BF16,
+    FP8,
+    FP8_BLOCK,
+    FP16,
+    FP32,
+    INT8,
+    MXFP4,
+    MXFP6,
+    MXFP8,
+    NVFP4,
+    RATES,
+    SHIPPED,
+    record,
+    scaled,
+)
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns
@@ -67,7 +82,7 @@ def test_a_faster_device_attends_no_slower(shape, backward, name, rate, factor):
 @given(m=st.integers(1, 64), n=st.integers(1, 64), k=st.integers(1, 64), name=names)
 def test_a_narrower_type_is_no_slower(m, n, k, name):
     device = SHIPPED[name]
-    codes = [FP32, FP16, BF16, MXFP8, FP8, NVFP4]
+    codes = [FP32, FP16, BF16, FP8_BLOCK, MXFP8, FP8, INT8, MXFP6, NVFP4, MXFP4]
     rows = [(256 * m, 256 * n, 256 * k, 1)] * len(codes)
     times = dict(zip(codes, gemm_times(rows, device, dtype=codes), strict=True))
     rates = device["matrix_flop_per_s"]

@@ -13,6 +13,7 @@ SECTIONS = [
         [
             {},
             {"precision": "fp8"},
+            {"precision": "mxfp4"},
             {"recompute": "full", "activation_offload_fraction": 0.5},
             {},
         ],

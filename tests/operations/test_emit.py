@@ -10,6 +10,7 @@ from projector.config.load import load_job
 from projector.config.model import LayerType
 from projector.config.model_file import load_model
 from projector.kernels.collective_algorithms import ALL_TO_ALL
+from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import job_columns
@@ -241,3 +242,13 @@ def test_a_fused_exchange_takes_its_units_from_what_hides_it():
     # Both hide all of it; more units make it shorter, but take more from the compute.
     assert step(2) > step(16)
     assert step(132) > step(64)
+
+
+@pytest.mark.parametrize(("gpu", "kind"), [("mi300x", "fp8_block"), ("h100", "fp8")])
+def test_blockwise_fp8_runs_on_its_own_kernels_where_a_device_has_them(gpu, kind):
+    _, _, table = table_of(
+        {"cluster.device": gpu, "training.precision": "fp8", "training.fp8_recipe": "blockwise"}
+    )
+    linear = (table.kind == GEMM) & (table.dtype >= FIRST_NARROW)
+    assert linear.any()
+    assert set(table.dtype[linear]) == {MATRIX_TYPES.index(kind)}

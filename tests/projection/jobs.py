@@ -42,7 +42,7 @@ def jobs(draw, **fixed):
         "mi250x": [],
         "a100": [],
         "b200": ["fp8", "mxfp8", "nvfp4"],
-        "mi355x": ["fp8", "mxfp8"],
+        "mi355x": ["fp8", "mxfp8", "mxfp6", "mxfp4"],
     }
     precision = draw(st.sampled_from(["bf16", "fp16", *narrow.get(device, ["fp8"])]))
     micro = draw(st.sampled_from([1, 2]))

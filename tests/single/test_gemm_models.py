@@ -285,3 +285,24 @@ def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_bytes(b"\xef\xbb\xbfM,N,K\r\n128,128,128\r\n")
     assert len(list_gemms((), str(path)).reports) == 1
+
+
+@pytest.mark.parametrize("spelled", ["fp8-blockwise", "fp8_blockwise", "FP8_block", "fp8_block"])
+def test_blockwise_scales_may_be_spelled_as_libraries_do(spelled):
+    assert gemm_case("mi300x", spelled).dtype == "fp8_block"
+    assert pj.gemm_time(4096, 4096, 4096, device="mi300x", dtype=spelled) == pj.gemm_time(
+        4096, 4096, 4096, device="mi300x", dtype="fp8_block"
+    )
+
+
+def test_a_type_that_a_device_lacks_is_named_with_those_it_has():
+    with pytest.raises(ConfigError, match="no native fp8-blockwise") as refused:
+        gemm_case("a100", "fp8-blockwise")
+    assert refused.value.allowed == ["fp32", "tf32", "fp16", "bf16"]
+
+
+def test_scales_by_block_slow_a_kernel():
+    def tflops(dtype):
+        return 2 * 8192**3 / pj.gemm_time(8192, 8192, 8192, device="mi355x", dtype=dtype) / 1e12
+
+    assert tflops("bf16") < tflops("fp8_block") < tflops("fp8") < tflops("mxfp4")

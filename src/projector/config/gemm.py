@@ -1,13 +1,46 @@
 """How a device multiplies matrices: the tiles its libraries offer, and the power it takes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from projector.config._base import Config, Count, NotNegative, Positive
 
-MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
-MATRIX_TYPES: tuple[MatrixType, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+MatrixType = Literal[
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "mxfp8",
+    "nvfp4",
+    "int8",
+    "fp8_block",
+    "mxfp6",
+    "mxfp4",
+]
+"""Type of both operands. ``fp8`` has a scale for each tensor, row or column; ``fp8_block`` one for
+every 1 x 128 of A and 128 x 128 of B; the MX types one for every 32 elements."""
+
+MATRIX_TYPES: tuple[MatrixType, ...] = get_args(MatrixType)
+
+_SPELLINGS = {"fp8_blockwise": "fp8_block"}
+
+
+def matrix_type_named(text: object) -> object:
+    """Return the name of a matrix type that may be spelled otherwise, such as ``fp8-blockwise``.
+
+    What is no such name is returned as it is, to be refused where it is checked.
+    """
+    if not isinstance(text, str):
+        return text
+    name = text.strip().lower().replace("-", "_")
+    name = _SPELLINGS.get(name, name)
+    return name if name in MATRIX_TYPES else text
+
+
+SpelledMatrixType = Annotated[MatrixType, BeforeValidator(matrix_type_named)]
+"""A matrix type in a user's own input."""
 
 
 Share = Annotated[float, Field(gt=0, le=1)]

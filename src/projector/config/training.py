@@ -13,9 +13,10 @@ from pydantic import (
 )
 
 from projector.config._base import Config
+from projector.config.gemm import matrix_type_named
 from projector.errors import ConfigError
 
-Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp6", "mxfp4"]
 
 SOLVER_WORK = 30_000_000
 """What an integer program may be worth where nobody says otherwise."""
@@ -153,11 +154,13 @@ class TrainingConfig(Config):
     """Tokens of one sequence."""
 
     precision: Precision = "bf16"
-    """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits."""
+    """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits.
+    ``fp8-blockwise`` is short for ``fp8`` with the recipe ``blockwise``."""
 
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise"] = "delayed"
     """How FP8 scales are found: current scaling by tensor or row reads a tensor once more than
-    delayed or blockwise scaling."""
+    delayed or blockwise scaling. Blockwise scaling runs on the kernels of ``fp8_block`` where a
+    device describes them."""
 
     fp8_param_gather: bool = False
     """Keep and gather the primary weights in FP8."""
@@ -226,6 +229,19 @@ class TrainingConfig(Config):
         "sequence_length": "seq_length",
         "pipeline_schedule_algorithm": "schedule",
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _blockwise_by_name(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        if matrix_type_named(data.get("precision")) != "fp8_block":
+            return data
+        recipe = data.get("fp8_recipe", "blockwise")
+        if recipe != "blockwise":
+            msg = f"precision {data['precision']} has blockwise scales, fp8_recipe is {recipe!r}"
+            raise ConfigError(msg, key="fp8_recipe", value=recipe, allowed="blockwise")
+        return {**data, "precision": "fp8", "fp8_recipe": "blockwise"}
 
     @field_validator("recompute", mode="before")
     @classmethod

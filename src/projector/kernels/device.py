@@ -2,12 +2,43 @@
 
 import numpy as np
 
-MATRIX_TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+MATRIX_TYPES = (
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "mxfp8",
+    "nvfp4",
+    "int8",
+    "fp8_block",
+    "mxfp6",
+    "mxfp4",
+)
 """Order of the per-type sub-arrays; a type's position here is its code in every column."""
 
-OPERAND_BYTES = np.array([4.0, 4.0, 2.0, 2.0, 1.0, 1.0 + 1.0 / 32.0, 0.5 + 1.0 / 16.0])
-"""Bytes of one operand element with its share of the block scales: MXFP8 has an 8-bit scale
-for every 32 elements (OCP MX v1.0), NVFP4 one for every 16."""
+OPERAND_BYTES = np.array(
+    [
+        4.0,
+        4.0,
+        2.0,
+        2.0,
+        1.0,
+        1.0 + 1.0 / 32.0,
+        0.5 + 1.0 / 16.0,
+        1.0,
+        1.0 + 4.0 / 128.0,
+        0.75 + 1.0 / 32.0,
+        0.5 + 1.0 / 32.0,
+    ]
+)
+"""Bytes of one operand element with its share of the block scales: MX types have an 8-bit scale
+for every 32 elements (OCP MX v1.0), NVFP4 one for every 16, block-scaled FP8 one of 32 bits for
+every 128 (of B even fewer: one for 128 x 128). Scales of whole tensors, rows and columns are too
+few to count."""
+
+FIRST_NARROW = MATRIX_TYPES.index("fp8")
+"""Types from here on have fewer than 16 bits, and a 16-bit operand is quantised first."""
 
 MAX_TILES = 40
 """Longest tile menu a device may have."""

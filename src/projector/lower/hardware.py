@@ -26,14 +26,20 @@ RUNS: tuple[Run, ...] = ("training", "loaded", "short")
 """Clocks that single kernels may run at."""
 
 _STAND_INS = {
-    "mxfp8": "fp8",
+    "mxfp4": "nvfp4",
     "nvfp4": "mxfp8",
+    "mxfp6": "mxfp8",
+    "mxfp8": "fp8",
+    "fp8_block": "fp8",
     "fp8": "bf16",
+    "int8": "bf16",
     "tf32": "fp32",
     "bf16": "fp16",
     "fp16": "bf16",
 }
-"""What runs in place of a matrix type the device lacks."""
+"""What runs in place of a matrix type the device lacks: the next wider one that can hold its
+values. Two kinds of FP4 stand in for each other in one direction, as MXFP4 runs on units of NVFP4
+and not the other way round; integers are computed in 16 bits."""
 
 
 SLOWDOWNS = ("within", "network", "collective")

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.config.device import Device
 from projector.config.job import Job
+from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
@@ -510,7 +511,7 @@ def _precision(batch: JobBatch, columns: JobColumns) -> Flags:
 
 def _precision_error(job: Job) -> ConfigError:
     precision, device = job.training.precision, job.cluster.device
-    legal = [name for name in device.matrix_flop_per_clk_per_cu if name != "tf32"]
+    legal = [name for name in device.matrix_flop_per_clk_per_cu if name in get_args(Precision)]
     text = f"{device.name} has no native {precision} matrix rate; it has {_list(legal)}"
     return _error("training.precision", precision, text, legal)
 

@@ -10,6 +10,7 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
+from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
@@ -55,7 +56,7 @@ class _Slot(NamedTuple):
     mtp: int
 
 
-NARROW = frozenset({"fp8", "mxfp8", "nvfp4"})
+NARROW = frozenset(MATRIX_TYPES[FIRST_NARROW:])
 """Precisions of fewer than 16 bits."""
 
 

@@ -19,6 +19,7 @@ from projector.lower.expert_routing import expected_parts
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
+    FP8_RECIPES,
     LOAD_ONE,
     LOSS,
     ClusterColumns,
@@ -92,6 +93,16 @@ class Pieces:
         )
         return np.where(asked == MATRIX_TYPES.index("fp32"), cluster.native_fp32, wide)
 
+    @cached_property
+    def narrow_dtype(self) -> Ints:
+        """Type of narrow linear layers: FP8 scaled by blocks is one where a device has it."""
+        training = self.training
+        blocks = training.fp8_recipe == FP8_RECIPES.index("blockwise")
+        by_blocks = (training.dtype == MATRIX_TYPES.index("fp8")) & blocks
+        code = MATRIX_TYPES.index("fp8_block")
+        has_blocks = self.cluster.native_mask >> code & 1 == 1
+        return np.where(by_blocks & has_blocks, code, training.dtype)
+
 
 def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
     """Return the vocabulary of each job as laid out over tensor ranks."""
@@ -116,7 +127,7 @@ def _linear_dtype(pieces: Pieces) -> Ints:
     """Return the type of linear layers; MTP projections are as narrow as the job."""
     is_projection = (pieces.kinds["kind"] == Kind.MTP) & (pieces.training.narrow == 1)
     narrow = (pieces.kinds["narrow"] == 1) | is_projection
-    return np.where(narrow, pieces.training.dtype, pieces.wide_dtype)
+    return np.where(narrow, pieces.narrow_dtype, pieces.wide_dtype)
 
 
 def _loads(pieces: Pieces) -> Ints:

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.kernels.device import MATRIX_TYPES
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     BACKWARD,
@@ -20,6 +21,7 @@ from projector.operations.table import (
 )
 
 TENSORWISE, ROWWISE = 1, 2
+FP8 = MATRIX_TYPES.index("fp8")
 
 
 def emit_linear(
@@ -123,7 +125,7 @@ def _emit_quantisation(
     recompute_bit: int,
 ) -> None:
     """Emit what narrow GEMMs quantise: X in the forward and dY in the backward."""
-    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == 4)
+    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
     per_element = 2.0 + 2.0 * shapes.operand_bytes + 2.0 * one_more_read
     quantise = partial(
         table.add,

@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.kernels.device import OPERAND_BYTES
+from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
 from projector.lower.workload_columns import WorkloadColumns
-
-FIRST_NARROW = 4
-"""Matrix type codes from fp8 on need a quantising pass."""
 
 
 class Shapes(WorkloadColumns):

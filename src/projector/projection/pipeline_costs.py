@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats
+from projector.kernels.device import FIRST_NARROW
 from projector.kernels.grouping import segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.kinds import Kind, is_layer
@@ -70,7 +71,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     copies = workloads.run_copies.astype(np.float64)
     dense, experts = costs.dense_parameters[workload], costs.expert_parameters[workload]
     columns = workloads.columns
-    narrow = ((columns.dtype >= 4) & is_layer(columns.kind))[workload]
+    narrow = ((columns.dtype >= FIRST_NARROW) & is_layer(columns.kind))[workload]
     unit = jobs.training.recompute_unit[workloads.pipeline_of_run]
     full = (columns.recompute == RECOMPUTE_FULL)[workload]
     again = np.where(full, costs.unchecked_bytes[workload] * unit, 0.0)

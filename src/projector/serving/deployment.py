@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat, PositiveInt, field_validator, model_valid
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.gemm import MatrixType
+from projector.config.gemm import SpelledMatrixType
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
@@ -27,7 +27,7 @@ class Deployment(Config):
     pp: PositiveInt = 1
     """Pipeline stages."""
 
-    dtype: MatrixType = "bf16"
+    dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
 
     weight_bits: Literal[4, 8] | None = None

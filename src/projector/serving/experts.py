@@ -11,14 +11,12 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import expert_kernels, grouped_record
 from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
 
 GEMMS = 2
-
-FIRST_NARROW = MATRIX_TYPES.index("fp8")
 
 FEW_EXPERTS = 4
 """Fewer experts on a rank get half of the work-groups each where their number is fixed."""

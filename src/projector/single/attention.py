@@ -23,8 +23,8 @@ from projector.single.inputs import (
     DeviceLike,
     clock_within,
     device_from,
+    matrix_type,
     run_named,
-    type_code,
     whole_number,
 )
 from projector.single.times import attention_columns, check_impl, kernel_columns
@@ -149,8 +149,9 @@ def project_attention(
         As `projector.attention_time`.
     """
     profile = device_from(device)
-    code = type_code(profile, dtype)
-    check_impl(profile, impl, dtype)
+    kind = matrix_type(profile, dtype)
+    code = MATRIX_TYPES.index(kind)
+    check_impl(profile, impl, kind)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, _ = attention_columns(
         batch,
@@ -168,12 +169,12 @@ def project_attention(
     columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
     _, bound = attention_time_columns(*columns)
     terms = attention_term_columns(*columns)
-    rate = float(record["attention_flop_per_s"][0][MATRIX_TYPES.index(dtype)])
-    per_clk = profile.matrix_flop_per_clk_per_cu[dtype] * profile.compute_units  # type: ignore[index]
+    rate = float(record["attention_flop_per_s"][0][code])
+    per_clk = profile.matrix_flop_per_clk_per_cu[kind] * profile.compute_units
     return AttentionProjection(
         profile,
         impl,
-        dtype,
+        kind,
         bool(backward),
         rate / per_clk / MEGA,
         extents,

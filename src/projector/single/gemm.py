@@ -13,7 +13,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
-from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
+from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
 from projector.errors import ConfigError, shown
 from projector.kernels.device import (
     MATRIX_TYPES,
@@ -40,8 +40,8 @@ from projector.single.inputs import (
     DeviceLike,
     clock_within,
     device_from,
+    matrix_type,
     run_named,
-    type_code,
 )
 from projector.units import MEGA, TB
 
@@ -83,7 +83,7 @@ class GemmCase:
     """A kind of GEMM on a device: all but the extents."""
 
     device: Device
-    dtype: str
+    dtype: MatrixType
     model: str
     clock_mhz: float | None
     library: str
@@ -188,7 +188,7 @@ class GemmCase:
         self, m: int, n: int, k: int, batch: int, time_s: float, factors: dict[str, float]
     ) -> dict[str, float]:
         """Put the FLOP at the peak clock before the factors and the remainder after them."""
-        per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]  # type: ignore[index]
+        per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]
         peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
         ideal_s = 2.0 * m * n * k * batch / peak
         known = ideal_s * float(np.prod(list(factors.values())))
@@ -247,7 +247,7 @@ class GemmCase:
         element_bytes = float(OPERAND_BYTES[self._code])
         scales = element_bytes % 0.5
         rates = Rates(
-            device.matrix_flop_per_clk_per_cu[self.dtype] * clock_hz,  # type: ignore[index]
+            device.matrix_flop_per_clk_per_cu[self.dtype] * clock_hz,
             device.hbm_peak_tb_per_s * device.hbm_efficiency * TB,
             element_bytes,
             constants.first_load_bytes / (element_bytes - scales),
@@ -315,13 +315,13 @@ def gemm_case(
         peak, a hit rate outside 0 to 1, or a hit rate for another model than ws_persistent.
     """
     profile = device_from(device)
-    type_code(profile, dtype)
+    kind = matrix_type(profile, dtype)
     clock = clock_within(profile, clock_mhz)
     _one_of("model", model, MODELS)
     _one_of("library", library, ("default", *profile.gemm_libraries))
     return GemmCase(
         profile,
-        dtype,
+        kind,
         model,
         clock,
         library,

@@ -10,7 +10,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.errors import ConfigError, shown
-from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.single.gemm import GemmCase, GemmReport, gemm_case
 from projector.single.inputs import NO_NUMBERS, DeviceLike, whole_number
 from projector.single.shape_table import read_extent, shape_rows
@@ -22,9 +22,6 @@ LAYOUTS = ("tn", "nn", "nt", "tt")
 
 _COPIES = {"tn": (False, False), "nn": (True, False), "nt": (True, True), "tt": (False, True)}
 """Whether A, and whether B, is copied so that K is contiguous."""
-
-_FIRST_NARROW = MATRIX_TYPES.index("fp8")
-"""Instructions of this type and narrower ones take operands with K contiguous only."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,8 @@ def _read_table(table: str | Path, batch: int) -> list[tuple[int, ...]]:
 def _copies(case: GemmCase, layout: str, rows: Ints) -> tuple[float, ...]:
     """Return the seconds of the passes that make K contiguous, where the type needs it."""
     code = MATRIX_TYPES.index(case.dtype)
-    of_a, of_b = _COPIES[layout] if code >= _FIRST_NARROW else (False, False)
+    # Instructions of types of 8 bits and fewer take operands with K contiguous only.
+    of_a, of_b = _COPIES[layout] if code >= FIRST_NARROW else (False, False)
     device = case.device
     share = device.elementwise_efficiency or device.hbm_efficiency
     rate = device.hbm_peak_tb_per_s * share * TB

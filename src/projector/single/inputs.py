@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
 from projector.config.device import Device, load_device
-from projector.config.gemm import MATRIX_TYPES as TYPE_NAMES
+from projector.config.gemm import MatrixType, matrix_type_named
 from projector.errors import ConfigError, shown
-from projector.kernels.device import MATRIX_TYPES
-from projector.lower.hardware import RUNS, Run, native_type
+from projector.lower.hardware import RUNS, Run
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
 
@@ -34,13 +33,21 @@ def device_from(device: DeviceLike) -> Device:
     return device if isinstance(device, Device) else load_device(device, key="device")
 
 
-def type_code(device: Device, dtype: str) -> int:
-    """Return the code of a matrix type that the device has natively."""
-    if str(dtype) not in TYPE_NAMES or native_type(device, dtype) != dtype:
-        legal = list(device.matrix_flop_per_clk_per_cu)
-        msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
-        raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
-    return MATRIX_TYPES.index(dtype)
+def matrix_type(device: Device, dtype: str) -> MatrixType:
+    """Return the name of a matrix type that the device has natively, however it is spelled.
+
+    Raises
+    ------
+    ConfigError
+        With the types that the device has.
+    """
+    named = matrix_type_named(dtype)
+    for known in device.matrix_flop_per_clk_per_cu:
+        if is_text(named) and known == named:
+            return known
+    legal = list(device.matrix_flop_per_clk_per_cu)
+    msg = f"{device.name} has no native {dtype!s} matrix rate; it has {', '.join(legal)}"
+    raise ConfigError(msg, key="dtype", value=dtype, allowed=legal)
 
 
 def clock_within(

@@ -10,6 +10,7 @@ from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.kernels.attention import attention_time_columns
+from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_record
 from projector.single.collective import collective_case
 from projector.single.gemm import gemm_case
@@ -21,9 +22,9 @@ from projector.single.inputs import (
     device_from,
     extents_of,
     is_text,
+    matrix_type,
     run_named,
     shaped,
-    type_code,
 )
 
 MAX_OUT_BYTES = 1024.0
@@ -155,8 +156,9 @@ def attention_time(
         the boost clock, or an unknown run.
     """
     profile = device_from(device)
-    code = type_code(profile, dtype)
-    check_impl(profile, impl, dtype)
+    kind = matrix_type(profile, dtype)
+    check_impl(profile, impl, kind)
+    code = MATRIX_TYPES.index(kind)
     clock = clock_within(profile, clock_mhz, attention=True)
     extents, windows, shape = attention_columns(
         batch,

@@ -17,8 +17,14 @@ PRECISIONS = {
     "fp8": "fp8",
     "fp8_e4m3": "fp8",
     "mxfp8": "mxfp8",
+    "fp8_block": "fp8_block",
+    "fp8_blockwise": "fp8_block",
     "nvfp4": "nvfp4",
     "fp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "mxfp6": "mxfp6",
+    "fp6": "mxfp6",
+    "int8": "int8",
 }
 """Normalised spelling -> matrix type."""
 
@@ -55,7 +61,7 @@ def precision_of(text: str) -> str:
     ValueError
         If it names no type we know.
     """
-    name = re.sub(r"\(.*?\)", "", text).strip().lower()
+    name = re.sub(r"\(.*?\)", "", text).strip().lower().replace("-", "_")
     if name in PRECISIONS:
         return PRECISIONS[name]
     for spelling in sorted(PRECISIONS, key=len, reverse=True):

@@ -52,7 +52,7 @@ def gemm_figure(gemms: GemmList) -> "Figure":
     )
     curve, roof = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     device, code = case.device, MATRIX_TYPES.index(case.dtype)
-    per_clk = device.matrix_flop_per_clk_per_cu[case.dtype]  # type: ignore[index]
+    per_clk = device.matrix_flop_per_clk_per_cu[case.dtype]
     peak = per_clk * device.compute_units * device.peak_clock_mhz * MEGA
     memory = device.hbm_peak_tb_per_s * TB
     shown = [report for report in gemms.reports if report.time_s > 0.0]
