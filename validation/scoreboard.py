@@ -23,6 +23,8 @@ BANDS = ROOT / "hardware" / "uncertainty.yaml"
 SHOWN = ("total_rows", "rows", "projected", "median_ape", "p90_ape", "geomean_ratio")
 COVERED = 0.68
 """Share of published runs that a band covers, one standard deviation of a normal error."""
+PARTS = ("without_doubt", "dense", "moe", "tuned", "tuned_as_named")
+"""Parts of a table that have totals of their own."""
 WHOLE_RUNS = ("training_throughput", "memory")
 """Tables of whole runs, shown with their worst rows."""
 WORST = 10
@@ -71,7 +73,7 @@ WORST_HEADER = (
 def _rows(kind: str, found: dict[str, Any]) -> list[str]:
     """Return the lines of one table: whole, its parts, and by group."""
     lines = [_row(f"**{kind}**", found)]
-    parts = [part for part in ("without_doubt", "dense", "moe") if part in found]
+    parts = [part for part in PARTS if part in found]
     lines += [_row(part.replace("_", " "), found[part]) for part in parts]
     for grouping in ("device", "model", "precision", "source"):
         groups = found["groups"].get(grouping, {})

@@ -71,6 +71,27 @@ def test_json(table, projector_run):
     assert results[3]["ratio"] is None
 
 
+def test_groups_by_columns_of_the_table(table, projector_run):
+    arguments = "validate", "training_throughput", table, "--by", "gpu, source,doubt"
+    _, out, _ = projector_run(*arguments, "--json", "--quiet")
+    groups = json.loads(out)["groups"]["by"]
+    assert {name: each["rows"] for name, each in groups.items()} == {
+        "H100, c, certain": 2,
+        "B200, NVIDIA, doubtful": 1,
+        "H100, NVIDIA, certain": 1,
+        "few, -, certain": 1,
+    }
+    _, out, _ = projector_run(*arguments, "--quiet")
+    assert "By the columns named" in out
+    assert "B200, NVIDIA, doubtful" in out
+
+
+def test_a_column_that_the_table_lacks(table, projector_run):
+    code, _, err = projector_run("validate", "training_throughput", table, "--by", "colour")
+    assert code == 2
+    assert "has no column 'colour' to group by" in err
+
+
 def test_out_has_one_row_for_each_row(table, projector_run, tmp_path):
     target = tmp_path / "out.csv"
     target.write_text("old", encoding="utf-8")

@@ -7,9 +7,14 @@ from projector.validate.run import Result, Validation
 from projector.validate.totals import SMALLEST_GROUP, group_mean_ape, summary, totals
 
 
-def result(ratio, *, device="h100", precision="bf16", source="s", doubt="", family="dense"):
-    outcome = failed("broken") if ratio is None else Outcome(OK, ratio, 1.0, ratio)
-    return Result(2, "", outcome, "m", device, precision, source, doubt, family)
+def result(
+    ratio, *, device="h100", precision="bf16", source="s", doubt="", family="dense",
+    as_named=None, group="",
+):  # fmt: skip
+    outcome = failed("broken")
+    if ratio is not None:
+        outcome = Outcome(OK, ratio, 1.0, ratio, as_named=as_named)
+    return Result(2, "", outcome, "m", device, precision, source, doubt, family, group)
 
 
 LEFT_OUT = Result(9, "not a measurement", Outcome("x"), "m", "h100", "bf16", "s", "", "dense")
@@ -74,3 +79,27 @@ def test_summary_gives_doubt_families_and_groups():
     assert found["not_eligible"] == {"not a measurement": 1}
     assert found["failures"] == {"broken": 1}
     assert math.isfinite(found["geomean_ratio"])
+
+
+def test_kernels_of_tuners_are_scored_as_chosen_and_as_named():
+    rows = (
+        result(0.8, as_named=0.9, group="a"),
+        result(1.4, as_named=1.0, group="b"),
+        result(3.0, group="b"),
+    )
+    found = summary(Validation("gemm_measured", "f.csv", ("gpu",), rows, True))
+    assert (found["tuned"]["rows"], found["tuned_as_named"]["rows"]) == (2, 2)
+    assert found["tuned"]["median_ape"] == pytest.approx(0.3)
+    assert found["tuned_as_named"]["median_ape"] == pytest.approx(0.05)
+    # The whole table counts the choice.
+    assert found["median_ape"] == pytest.approx(0.4)
+    groups = found["groups"]["by"]
+    assert list(groups) == ["b", "a", "a, as named", "b, as named"]
+    assert groups["b, as named"]["median_ape"] == 0.0
+    assert found["groups"]["device"]["h100"]["rows"] == 3
+
+
+def test_without_a_tuner_or_columns_to_group_by():
+    found = summary(Validation("memory", "f.csv", ("gpu",), (result(1.1),), True))
+    assert found["groups"]["by"] == {}
+    assert "tuned" not in found

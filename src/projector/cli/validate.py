@@ -13,9 +13,15 @@ from projector.cli.output import announce_compilation, plain_envelope, print_jso
 @click.argument("file", metavar="FILE.csv")
 @click.option("--out", metavar="OUT.csv", help="Write the table with the outcome of each row.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw predictions, ratios and errors.")
+@click.option(
+    "--by",
+    metavar="COLUMN,...",
+    default="",
+    help="Columns of the table to group by; of source the name, of doubt whether there is one.",
+)
 @output_options
 def command(
-    kind: str, file: str, out: str | None, plot: str | None, as_json: bool, quiet: bool
+    kind: str, file: str, out: str | None, plot: str | None, by: str, as_json: bool, quiet: bool
 ) -> None:
     """Project every row of a measurement table and compare.
 
@@ -32,7 +38,8 @@ def command(
     from projector.validate.output import results_object, write_results
     from projector.validate.totals import summary
 
-    validation = write_results(kind, file, out)
+    columns = [name.strip() for name in by.split(",") if name.strip()]
+    validation = write_results(kind, file, out, columns)
     if plot is not None:
         from projector.report.figures.measurements import write_figure
 

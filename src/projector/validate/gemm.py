@@ -240,16 +240,13 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     """
     device = device_of(row.get("gpu") or "")
     profile = load_device(device)
-    in_dtype = (row.get("in_dtype") or "").lower()
-    # Until matrices have these types, their rows are read as FP8.
-    missing = in_dtype.startswith(("int8", "mxfp4", "fp6")) and "int8" not in MATRIX_TYPES
-    kind = "fp8" if missing else precision_of(in_dtype)
-    block_scaled = kind == "fp8" and re.search(r"block|\dx\d", in_dtype) is not None
-    scaling = "fp8_block" if block_scaled else kind
-    native = native_type(profile, scaling if scaling in MATRIX_TYPES else kind)
+    kind = precision_of(row.get("in_dtype") or "")
+    if kind == "fp8" and re.search(r"block|\dx\d", (row.get("in_dtype") or "").lower()):
+        kind = "fp8_block"
+    native = native_type(profile, kind)
     # A library of a device without a rate for block scales has them in its own efficiency.
-    same = native in (kind, scaling)
-    rules = [] if same else [f"{scaling} runs as {native}"]
+    same = native == kind or (kind, native) == ("fp8_block", "fp8")
+    rules = [] if same else [f"{kind} runs as {native}"]
     out = (row.get("out_dtype") or "").strip().lower()
     if out not in _OUT_BYTES:
         msg = f"unknown out_dtype {out!r}"
@@ -263,9 +260,9 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     return Case(
         gemms=gemms,
         code=MATRIX_TYPES.index(native),
-        setup=Setup(device, _locked_clock(row, profile), loop.run or run, library_of(row, scaling)),
+        setup=Setup(device, _locked_clock(row, profile), loop.run or run, library_of(row, kind)),
         kernel=named_kernel(row.get("kernel_config") or ""),
-        quantise=scaling if "linear" in op else "",
+        quantise=kind if "linear" in op else "",
         quantised=_quantised(row, gemms),
         loop=loop,
         beside_collective="during" in op,

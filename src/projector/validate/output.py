@@ -3,7 +3,7 @@
 import csv
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,12 +11,17 @@ from projector.errors import ConfigError
 from projector.validate.run import Result, Validation, validate
 from projector.validate.table import Line
 
-RESULT_COLUMNS = ("predicted", "measured", "ratio", "status", "mark", "rule", "note")
-"""Columns that ``--out`` adds: ``rule`` leaves a row out, ``mark`` is where settings came from."""
+RESULT_COLUMNS = ("predicted", "measured", "ratio", "status", "mark", "rule", "note", "as_named")
+"""Columns that ``--out`` adds: ``rule`` leaves a row out, ``mark`` is where settings came from,
+``as_named`` the prediction for the kernel that a tuner named."""
 
 
-def write_results(kind: str, path: str | Path, out: str | Path | None) -> Validation:
+def write_results(
+    kind: str, path: str | Path, out: str | Path | None, by: Sequence[str] = ()
+) -> Validation:
     """Validate a table and, with ``out``, write it with the outcome of each row.
+
+    ``by`` names the columns whose text makes the group of a row.
 
     The file appears whole or not at all: it is written under another name and then renamed.
 
@@ -26,7 +31,7 @@ def write_results(kind: str, path: str | Path, out: str | Path | None) -> Valida
         If the table cannot be read or the file cannot be written.
     """
     if out is None:
-        return validate(kind, path)
+        return validate(kind, path, by=by)
     target = Path(out)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -35,7 +40,7 @@ def write_results(kind: str, path: str | Path, out: str | Path | None) -> Valida
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            validation = _write(kind, path, stream)
+            validation = _write(kind, path, stream, by)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     except OSError as error:
@@ -69,10 +74,11 @@ def _object(result: Result) -> dict[str, Any]:
         "status": result.status,
         "mark": outcome.mark if result.projected else None,
         "note": outcome.note,
+        "as_named": outcome.as_named,
     }
 
 
-def _write(kind: str, path: str | Path, stream: TextIO) -> Validation:
+def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Validation:
     writer = csv.writer(stream, lineterminator="\n")
     columns: list[str] = []
 
@@ -92,10 +98,11 @@ def _write(kind: str, path: str | Path, stream: TextIO) -> Validation:
                 outcome.mark if result.projected else "",
                 result.rule,
                 outcome.note,
+                _text(outcome.as_named),
             ]
         )
 
-    return validate(kind, path, sink, begin)
+    return validate(kind, path, sink, begin, by)
 
 
 def _text(value: float | None) -> str:

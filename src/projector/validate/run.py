@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
 from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, failed
 from projector.validate.models import family_of
 from projector.validate.registry import kind_of
@@ -38,6 +38,8 @@ class Result:
     doubt: str
     family: str
     """``dense``, ``moe`` or ``""``."""
+    group: str = ""
+    """Text of the columns that the caller groups by; ``""`` without any."""
 
     @property
     def eligible(self) -> bool:
@@ -59,6 +61,16 @@ class Result:
         """Absolute error as a fraction."""
         return abs(self.outcome.ratio - 1.0) if self.outcome.ratio is not None else None
 
+    @property
+    def as_named(self) -> "Result | None":
+        """The same row with the kernel that it names, if that was projected beside the choice."""
+        predicted, measured = self.outcome.as_named, self.outcome.measured
+        if not self.projected or predicted is None or measured is None:
+            return None
+        ratio = predicted / measured
+        outcome = replace(self.outcome, predicted=predicted, ratio=ratio, as_named=None)
+        return replace(self, outcome=outcome)
+
 
 @dataclass(frozen=True, slots=True)
 class Validation:
@@ -79,6 +91,7 @@ def validate(
     path: str | Path,
     sink: Sink | None = None,
     begin: Callable[[tuple[str, ...]], None] | None = None,
+    by: Sequence[str] = (),
 ) -> Validation:
     """Project every eligible row of a table.
 
@@ -92,6 +105,8 @@ def validate(
         Called with each line and its result, in order; the text of a row is not kept.
     begin : callable, optional
         Called with the columns of the table before its first row.
+    by : sequence of str, optional
+        Columns whose text makes the group of a row.
 
     Raises
     ------
@@ -100,13 +115,18 @@ def validate(
     """
     kind = kind_of(kind_name)
     table = Table(path, kind.columns, kind.name)
+    for column in by:
+        if column not in table.columns:
+            msg = f"{path} has no column {column!r} to group by"
+            raise ConfigError(msg, key="by", value=column, allowed=list(table.columns))
     if begin is not None:
         begin(table.columns)
     results: list[Result] = []
     stream = iter(table)
     known: dict[tuple[str, ...], Result] = {}
     while lines := list(islice(stream, BATCH)):
-        for line, result in zip(lines, _once(kind, lines, known), strict=True):
+        for line, found in zip(lines, _once(kind, lines, known), strict=True):
+            result = replace(found, group=_group(line.row, by)) if by else found
             results.append(result)
             if sink is not None:
                 sink(line, result)
@@ -181,6 +201,19 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
         doubt=_text(row, "doubt"),
         family=family_of(model) if kind.name in WITH_FAMILY else "",
     )
+
+
+def _group(row: Row, by: Sequence[str]) -> str:
+    """Return the text of the columns; of a source its name, of a doubt that there is one."""
+    texts = []
+    for column in by:
+        text = _text(row, column)
+        if column == "source":
+            text = text.partition(" ")[0]
+        if column == "doubt":
+            text = "doubtful" if text else "certain"
+        texts.append(text or "-")
+    return sys.intern(", ".join(texts))
 
 
 def _text(row: Row, column: str) -> str:

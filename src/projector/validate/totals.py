@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,12 @@ GROUPINGS: dict[str, Callable[[Result], str]] = {
     "precision": lambda result: result.precision,
     "source": lambda result: result.source,
     "mark": lambda result: result.outcome.mark if result.projected else "",
+    "by": lambda result: result.group,
 }
+"""Key of each grouping; ``by`` are the columns that the caller named."""
+
+AS_NAMED = "as named"
+"""Behind a group of ``by``: the same rows with the kernels that they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,24 @@ def summary(validation: Validation) -> dict[str, Any]:
         for family in ("dense", "moe")
         if any(r.family == family for r in results)
     }
+    named = [result for result in results if result.as_named is not None]
+    kernels = [each for each in (result.as_named for result in named) if each is not None]
+    tuned = {
+        "tuned": _all_totals(named, validation),
+        "tuned_as_named": _all_totals(kernels, validation),
+    }
+    beside = [replace(each, group=f"{each.group}, {AS_NAMED}") for each in kernels if each.group]
     return {
         **_all_totals(results, validation),
         "without_doubt": _all_totals(certain, validation),
         **families,
+        **(tuned if named else {}),
         "groups": {
             name: {
                 value: group_totals.to_dict()
-                for value, group_totals in by_group(results, key).items()
+                for value, group_totals in by_group(
+                    [*results, *beside] if name == "by" else results, key
+                ).items()
             }
             for name, key in GROUPINGS.items()
         },

@@ -13,15 +13,22 @@ WORST = 10
 """Rows that the report lists by error."""
 
 LONGEST = 14
-"""Groups of one kind that the report lists."""
+"""Groups of one kind that the report lists; of those that the user names, all."""
 
 _SHOWN = {
     "device": "By device",
     "precision": "By precision",
     "source": "By source",
     "mark": "By origin of the settings",
+    "by": "By the columns named",
 }
-_PARTS = {"without_doubt": "without doubtful rows", "dense": "dense models", "moe": "experts"}
+_PARTS = {
+    "without_doubt": "without doubtful rows",
+    "dense": "dense models",
+    "moe": "experts",
+    "tuned": "kernels of tuners, chosen",
+    "tuned_as_named": "the same, as named",
+}
 
 
 def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list[RenderableType]:
@@ -38,9 +45,10 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
         if not groups or (len(groups) == 1 and key == "mark"):
             continue
         table = _grid()
-        for name, group in list(groups.items())[:LONGEST]:
+        shown = len(groups) if key == "by" else LONGEST
+        for name, group in list(groups.items())[:shown]:
             _add(table, name, group)
-        rest = len(groups) - LONGEST
+        rest = len(groups) - shown
         parts += section(title, f"{rest} more in --json" if rest > 0 else "", table)
     parts += _counted("Not eligible", totals["not_eligible"])
     parts += _failed(validation, totals["failures"])
