@@ -247,6 +247,7 @@ def test_megatron_defaults_are_named():
         ("--fp8-format hybrid --fp8-recipe mxfp8", "training.precision", "mxfp8"),
         ("--fp4-format e2m1 --fp4-recipe nvfp4", "training.precision", "nvfp4"),
         ("--fp8-format hybrid --first-last-layers-bf16", "training.first_last_layers_bf16", 1),
+        ("--no-gradient-accumulation-fusion", "training.gradient_accumulation_fusion", False),
         ("--grad-reduce-in-bf16", "training.gradient_dtype", "bf16"),
         ("--no-accumulate-allreduce-grads-in-fp32", "training.gradient_dtype", "bf16"),
         ("--recompute-activations", "training.recompute.granularity", "selective"),
@@ -351,7 +352,7 @@ def test_exchanges_between_experts():
     [
         ("--delay-wgrad-compute", "--delay-wgrad-compute"),
         ("--cpu-offloading-num-layers 4", "--cpu-offloading-num-layers"),
-        ("--no-gradient-accumulation-fusion", "--no-gradient-accumulation-fusion"),
+        ("--no-bias-swiglu-fusion", "--no-bias-swiglu-fusion"),
         ("--no-rope-fusion", "--no-rope-fusion"),
         ("--rampup-batch-size 16 8 300000", "--rampup-batch-size"),
         ("--frobnicate 3", "unknown Megatron argument --frobnicate"),

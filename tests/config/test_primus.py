@@ -103,7 +103,8 @@ def test_override_becomes_field(overrides, dotted, value):
         ({}, "dispatcher", "alltoall"),
         ({"moe_enable_deepep": True}, "dispatcher", "deepep"),
         ({"enable_primus_turbo": True, "use_turbo_deepep": True}, "dispatcher", "deepep"),
-        ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 1}, "host_sync", False),
+        ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 1}, "permute_fusion", True),
+        ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 2}, "host_sync", False),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 2}, "dispatcher", "deepep"),
         ({"moe_enable_deepep": True, "moe_deepep_num_sms": 24}, "dispatcher_sms", 24),
         (
@@ -120,6 +121,13 @@ def test_experts(overrides, dotted, value):
     assert job["training"]["moe"][dotted] == value
 
 
+def test_first_stage_without_synchronisation_still_waits_for_counts():
+    job, _, _ = read(
+        "mixtral_8x7B_v0.1.yaml", enable_primus_turbo=True, turbo_sync_free_moe_stage=1
+    )
+    assert "host_sync" not in job["training"]["moe"]
+
+
 def test_turbo_switch_without_turbo_is_named():
     job, warnings, _ = read("mixtral_8x7B_v0.1.yaml", use_turbo_deepep=True)
     assert job["training"]["moe"]["dispatcher"] == "alltoall"
@@ -129,14 +137,14 @@ def test_turbo_switch_without_turbo_is_named():
 def test_each_unmodelled_setting_is_named():
     _, warnings, _ = read(
         "mixtral_8x7B_v0.1.yaml",
-        gradient_accumulation_fusion=False,
+        bias_swiglu_fusion=False,
         moe_use_legacy_grouped_gemm=True,
         moe_shared_expert_overlap=False,
         enable_turbo_attention_float8=None,
         no_such_setting=1,
     )
     assert len(warnings) == 3
-    assert "gradient_accumulation_fusion" in warnings[0]
+    assert "bias_swiglu_fusion" in warnings[0]
     assert "moe_use_legacy_grouped_gemm" in warnings[1]
     assert "unknown Megatron setting no_such_setting" in warnings[2]
 

@@ -23,6 +23,7 @@ from projector.operations.table import (
     EXCHANGE,
     FORWARD,
     GEMM,
+    MEMORY,
     WEIGHT,
     WHOLE_LAYER,
 )
@@ -117,6 +118,36 @@ def test_weight_gradients_mirror_the_forward():
     forward = gemm & (table.phase == FORWARD)
     weight = gemm & (table.phase == WEIGHT)
     assert np.array_equal(table.flop[forward], table.flop[weight])
+
+
+def test_gradients_that_a_kernel_of_its_own_adds():
+    """The GEMM writes 2 bytes; they are read again, and the FP32 sum is read and written."""
+    apart = {"training.gradient_accumulation_fusion": False}
+    _, workloads, table = table_of(apart)
+    layer = of_kind(workloads, table, Kind.DENSE)
+    gemms = layer & (table.kind == GEMM) & (table.phase == WEIGHT)
+    sums = layer & (table.kind == MEMORY) & (table.phase == WEIGHT)
+    assert np.all(table.out_bytes[gemms] == 2.0)
+    assert np.all(table.bytes[sums] == 10.0 * table.m[gemms] * table.n[gemms])
+    _, workloads, table = table_of({**apart, "parallelism.fsdp": 2}, gpus_per_node=2)
+    assert not np.any((table.kind == MEMORY) & (table.phase == WEIGHT))
+    _, workloads, table = table_of()
+    assert not np.any((table.kind == MEMORY) & (table.phase == WEIGHT))
+    layer = of_kind(workloads, table, Kind.DENSE)
+    gemms = layer & (table.kind == GEMM) & (table.phase == WEIGHT)
+    assert np.all(table.out_bytes[gemms] == 8.0)
+
+
+def test_permutation_without_a_kernel_of_its_own_adds_copies_one_by_one():
+    moe = {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 512}
+    moved = {}
+    for fused in (True, False):
+        _, _, table = table_of({"training.moe.permute_fusion": fused}, model={**GPT, "moe": moe})
+        labels = np.array(table.labels)[table.label]
+        rows = np.isin(labels, ("moe.permute", "moe.unpermute"))
+        moved[fused] = table.bytes[rows]
+    copies = 2.0 * 2 * 2048 * 2 * 1024
+    assert np.allclose(moved[False] - moved[True], [0.0, 2.0 * copies, 2.0 * copies, 0.0])
 
 
 def test_one_rank_needs_no_communication():

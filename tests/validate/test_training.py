@@ -107,6 +107,8 @@ def test_families():
         "",
     ]
     assert is_hybrid("Nemotron-H-56B")
+    assert is_hybrid("hybrid Mamba2")
+    assert not is_hybrid("mock data; fp8 hybrid delayed scaling")
     assert not is_hybrid("Nemotron4-340B")
 
 
@@ -127,6 +129,13 @@ def test_row_and_recipe():
     ("stated", "recipe", "expected", "mark"),
     [
         ("full", "none", "full", FROM_RECIPE),
+        (
+            "full block, 5 of 48 layers",
+            "",
+            {"granularity": "full", "method": "block", "num_layers": 5},
+            FROM_RECIPE,
+        ),
+        ("full, all 80 layers (block)", "", "full", FROM_RECIPE),
         ("not stated", "full:per block", "full", FROM_RECIPE),
         ("not stated", "unknown", "none", FROM_RULE),
         (
@@ -172,6 +181,13 @@ def test_torchtitan_drops_half():
         ("FP8 rowwise", "", "", {"precision": "fp8", "fp8_recipe": "rowwise"}),
         ("FP8 (float8 linear)", "", "", {"precision": "fp8", "fp8_recipe": "tensorwise"}),
         ("FP8", "", "fp8_recipe=mxfp8", {"precision": "mxfp8"}),
+        ("FP8", "AMD-AGI/Primus x", "", {"precision": "fp8", "fp8_recipe": "delayed"}),
+        (
+            "FP8",
+            "AMD-AGI/Primus@fd1eeabb examples/mlperf/x",
+            "",
+            {"precision": "fp8", "fp8_recipe": "tensorwise"},
+        ),
         ("MXFP8", "", "", {"precision": "mxfp8"}),
         ("NVFP4", "", "", {"precision": "nvfp4"}),
     ],
@@ -237,6 +253,43 @@ def test_mixture_of_experts():
     assert job["training"]["cuda_graphs"]
     _, job = read(model="Qwen3-30B-A3B", ep="4", other_flags="tokendrop")
     assert job["training"]["moe"]["capacity_factor"] == 1.0
+
+
+PRIMUS = {"source": "AMD-AGI/Primus x", "model": "Qwen3-30B-A3B", "ep": "4"}
+
+
+def test_settings_that_rows_of_primus_state():
+    _, job = read(
+        **PRIMUS, fsdp_zero="ZeRO-1 (precision-aware, bf16 grads)",
+        other_flags="DeepEP 80 CU, sync-free stage 1; fused wgrad accumulation",
+    )  # fmt: skip
+    assert job["training"]["moe"] == {
+        "dispatcher": "deepep", "dispatcher_sms": 80, "permute_fusion": True, "host_sync": True
+    }  # fmt: skip
+    assert job["training"]["optimizer"]["moment_dtype"] == "bf16"
+    assert job["training"]["gradient_dtype"] == "bf16"
+    assert job["training"]["gradient_accumulation_fusion"]
+    _, job = read(**PRIMUS, other_flags="sync-free stage 2; alltoall dispatcher")
+    assert job["training"]["moe"]["host_sync"] is False
+    assert job["training"]["moe"]["dispatcher"] == "alltoall"
+
+
+def test_settings_that_rows_of_primus_leave_open():
+    """Its experiment files and presets differ by model; each rule is named."""
+    reader, job = read(**PRIMUS)
+    assert job["training"]["moe"]["permute_fusion"] is False
+    assert job["training"]["gradient_accumulation_fusion"]
+    assert "permutation not fused (Primus)" in reader.notes
+    row = {**PRIMUS, "model": "DeepSeek-V2-Lite"}
+    _, job = read(**row)
+    assert job["training"]["moe"]["permute_fusion"]
+    assert not job["training"]["gradient_accumulation_fusion"]
+    assert job["parallelism"]["moe_shared_expert_overlap"]
+    _, job = read(**row, other_flags="+DeepEP")
+    assert "moe_shared_expert_overlap" not in job["parallelism"]
+    _, job = read(**{**row, "source": "AMD-AGI/Primus examples/moe_package"})
+    assert job["training"]["moe"]["permute_fusion"] is False
+    assert "gradient_accumulation_fusion" not in read()[1]["training"]
 
 
 def test_clusters():

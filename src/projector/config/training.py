@@ -174,6 +174,11 @@ class TrainingConfig(Config):
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the main gradients that microbatches accumulate in."""
 
+    gradient_accumulation_fusion: bool = True
+    """Weight-gradient GEMMs add to the main gradients in place. Otherwise each writes a gradient in
+    16 bits, which a kernel of its own adds. Nothing accumulates under FSDP, which reduces the
+    gradients of each microbatch."""
+
     grad_reduce_dtype: Literal["fp32", "bf16"] | None = None
     """Type of gradients on the wire; none given means gradient_dtype."""
 

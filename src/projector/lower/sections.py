@@ -276,6 +276,9 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     accumulate_bytes = _training.ints(
         lambda t: 4 if t.gradient_dtype == "fp32" else 2, "bytes", "Of a main-gradient element."
     )
+    fused_accumulation = _training.ints(
+        lambda t: t.gradient_accumulation_fusion, "flag", "GEMMs add to the main gradients."
+    )
     recompute_mask = _training.ints(
         lambda t: sum(1 << RECOMPUTE_MODULES.index(name) for name in set(t.recompute.modules)),
         "bits",

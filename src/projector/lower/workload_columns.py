@@ -318,6 +318,11 @@ class WorkloadColumns:
     accumulate_bytes = _shared(
         lambda p: p.training.accumulate_bytes, "bytes", "Of a main-gradient element."
     )
+    adds_apart = _shared(
+        lambda p: (p.training.fused_accumulation == 0) & (p.split.fsdp == 0),
+        "flag",
+        "A kernel of its own adds weight gradients to the main ones.",
+    )
     recompute = _shared(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
     recompute_mask = _shared(
         lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE),

@@ -70,9 +70,10 @@ def emit_linear(
     Notes
     -----
     Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds
-    to the main gradient in place. A narrow GEMM quantises X row- and column-wise for the forward
-    and the weight gradient, and dY alike; scales that depend on the whole tensor or row cost one
-    more read. Weights are quantised once a step, see the optimizer.
+    to the main gradient in place, or which a kernel of its own adds to it. A narrow GEMM quantises
+    X row- and column-wise for the forward and the weight gradient, and dY alike; scales that
+    depend on the whole tensor or row cost one more read. Weights are quantised once a step, see
+    the optimizer.
     """
     operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
@@ -107,8 +108,16 @@ def emit_linear(
         out_bytes=out_bytes,
     )
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
+    apart = shapes.adds_apart == 1
     accumulate = 2.0 * shapes.accumulate_bytes
-    gemm(where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens, out_bytes=accumulate)
+    gemm(
+        where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens,
+        out_bytes=np.where(apart, 2.0, accumulate),
+    )  # fmt: skip
+    table.add(
+        where[apart[where]], f"{label}.accumulate", kind=MEMORY, category=COMPUTE_OTHER,
+        phase=WEIGHT, bytes=(2.0 + accumulate) * size,
+    )  # fmt: skip
     if not wide and shapes.narrow.any():
         rows = np.asarray(tokens, np.float64) * groups
         _emit_quantisation(table, shapes, where, label, rows, n_in, n_out, recompute_bit)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device, load_network
+from projector.validate.clusters import cluster_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
 from projector.validate.models import model_of
 from projector.validate.names import device_of, precision_of
@@ -15,6 +15,13 @@ from projector.validate.names import device_of, precision_of
 DEFAULT_MICROBATCHES = 8
 """Microbatches of a step whose global batch is not stated: enough that the once-a-step costs
 stay small, as in the published recipes (median 16), and no more than a bubble would hide."""
+
+FUSED_ACCUMULATION = ("qwen3-30b", "qwen3-235b", "llama-3.1-405b", "deepseek-v3", "kimi")
+"""Models whose experiment files in AMD-AGI/Primus set ``gradient_accumulation_fusion``, on MI300X,
+MI325X or MI355X; the files of other models clear it."""
+
+FUSED_PERMUTATION = ("deepseek", "gpt-oss", "kimi")
+"""Models whose presets in AMD-AGI/Primus set ``moe_permute_fusion`` (``deepseek_v2_base.yaml``)."""
 
 MAX_COUNT = 1 << 28
 """Largest size of a job; larger ones would not fit into memory."""
@@ -132,6 +139,12 @@ class JobRow:
     @property
     def _is_torchtitan(self) -> bool:
         return "torchtitan" in self.source.lower()
+
+    @property
+    def _primus(self) -> str:
+        """Source of a run of Primus without its commit, in lower case; else ``""``."""
+        found = "primus" in f"{self.source} {self.flags}".lower()
+        return re.sub(r"@\w+", "", self.source).lower() if found else ""
 
     @property
     def _is_nvidia(self) -> bool:
@@ -258,7 +271,17 @@ class JobRow:
         if self.is_moe and "shared_expert_overlap" in self.recipe("moe_overlap"):
             split["moe_shared_expert_overlap"] = True
             self.weaken(FROM_RECIPE)
+        elif self.is_moe and self._overlaps_shared_experts():
+            split["moe_shared_expert_overlap"] = True
+            self.weaken(FROM_RULE, "shared experts beside the exchange, as in Primus' preset")
         return split
+
+    def _overlaps_shared_experts(self) -> bool:
+        """Read what Primus' preset of DeepSeek sets, and DeepEP does not allow."""
+        if not self._primus or self.recipe("moe_overlap").lower().startswith("false"):
+            return False
+        name = str(self.model.get("name", "")).lower()
+        return name.startswith("deepseek") and not self._deep()[0]
 
     def _sharding(self) -> dict[str, Any]:
         stated = self.text("fsdp_zero")
@@ -287,7 +310,7 @@ class JobRow:
         if "fsdp2" in text or "megatron_fsdp" in text:
             return 2
         # Both have no other: Primus' recipes set use_torch_fsdp2.
-        if self._is_torchtitan or "primus" in self.source.lower():
+        if self._is_torchtitan or self._primus:
             self.weaken(FROM_RULE, "FSDP 2, the only one of its framework")
             return 2
         return 1
@@ -359,6 +382,9 @@ class JobRow:
     def _recompute(self) -> Any:
         stated, recipe = self.text("recompute"), self.recipe("recompute")
         lowered = stated.lower()
+        some = re.search(r"full.*?\b(\d+) of \d+ layers", lowered)
+        if some:
+            return _first_layers(int(some[1]))
         if lowered.startswith(("full", "none")):
             return lowered[:4]
         names = _module_names(lowered)
@@ -380,7 +406,7 @@ class JobRow:
             self.weaken(FROM_RULE, "no recomputation")
             return "none"
         self.weaken(FROM_RULE, f"{block[1]} layers recomputed, as in the nearest recipe")
-        return {"granularity": "full", "method": "block", "num_layers": int(block[1])}
+        return _first_layers(int(block[1]))
 
     def _recompute_of_recipe(self, text: str) -> Any:
         if text.startswith("full"):
@@ -422,26 +448,45 @@ class JobRow:
         return settings
 
     def _fp8_recipe(self, printed: str) -> str:
+        flags = self.flags.lower()
         for name in ("tensorwise", "rowwise", "blockwise", "delayed"):
-            if name in printed or f"fp8_recipe={name}" in self.other:
+            if name in printed or f"fp8_recipe={name}" in self.other or name in flags:
                 return name
         if "cs" in printed or "float8" in printed:
             return "tensorwise"
         self.weaken(FROM_RULE, "FP8 recipe by source")
-        if "megatron-bridge" in self.source.lower():
+        # Both set fp8_recipe in their files; Primus' own preset is delayed, as Megatron's.
+        if "megatron-bridge" in self.source.lower() or "primus examples/mlperf" in self._primus:
             return "tensorwise"
         return "blockwise" if "deepseek-ai" in self.source.lower() else "delayed"
 
     def _optimizer(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-        if re.search(r"\bm bfloat16", self.recipe("optimizer_dtype")):
+        sharding = self.text("fsdp_zero").lower()
+        narrow = "precision-aware" in sharding
+        if narrow:
+            self.weaken(FROM_RULE, "moments in BF16, as Primus' precision-aware files have them")
+        if narrow or re.search(r"\bm bfloat16", self.recipe("optimizer_dtype")):
             settings["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
+        if "bf16 grad" in sharding or self.says("bf16 gradient reduce"):
+            settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
+        if self._primus:
+            settings["gradient_accumulation_fusion"] = self._accumulation_is_fused()
         reduce = self.recipe("grad_reduce_dtype").lower()
         if reduce.startswith("bf16"):
             # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
             settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
             self.weaken(FROM_RECIPE)
         return settings
+
+    def _accumulation_is_fused(self) -> bool:
+        """Read a switch that four of five of Primus' experiment files for MI300 and MI355 clear."""
+        if self.says("fused wgrad accumulation"):
+            return True
+        name = str(self.model.get("name", "")).lower()
+        fused = name.startswith(FUSED_ACCUMULATION)
+        self.weaken(FROM_RULE, f"gradient accumulation {'' if fused else 'not '}fused (Primus)")
+        return fused
 
     def _switches(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
@@ -471,15 +516,12 @@ class JobRow:
         return settings
 
     def _moe(self) -> dict[str, Any]:
-        text = self.recipe("moe_dispatcher").lower()
-        deep = "deepep" in text or "hybridep" in text
+        deep, text = self._deep()
         units = re.search(r"(\d+) cu", text)
-        if text:
+        if self.recipe("moe_dispatcher"):
             self.weaken(FROM_RECIPE)
-        elif self.ep > 1:
-            deep = self.says("deepep")
-            if not deep:
-                self.weaken(FROM_RULE, "all-to-all dispatcher")
+        elif self.ep > 1 and not text:
+            self.weaken(FROM_RULE, "all-to-all dispatcher")
         fused = "hybridep" if "hybridep" in text else "deepep"
         settings: dict[str, Any] = {"dispatcher": fused if deep else "alltoall"}
         if deep and units:
@@ -493,43 +535,37 @@ class JobRow:
             settings["host_sync"] = False
         if self.says("permute_fusion=false"):
             settings["permute_fusion"] = False
-        return settings
+        return settings | self._primus_moe()
+
+    def _deep(self) -> tuple[bool, str]:
+        """Return whether the dispatcher is a fused exchange, and what says so."""
+        text = self.recipe("moe_dispatcher").lower()
+        stated = re.search(r"[^;]*(?:(?<!no )deepep|alltoall dispatcher)[^;]*", self.flags.lower())
+        if not text and stated:
+            text = stated[0]
+        return "deepep" in text or "hybridep" in text, text
+
+    def _primus_moe(self) -> dict[str, Any]:
+        """Read what Primus' stages of sync-free experts switch on.
+
+        Stage 1 is fused kernels of router and permutation; the host still waits for the counts of
+        what arrives, until stage 2 (``validate_args_on_rocm`` of Primus). Without a stage its
+        preset of DeepSeek, which GPT-OSS extends, fuses permutation. The baseline files of its
+        ``moe_package`` and its other presets do not.
+        """
+        if not self._primus:
+            return {}
+        stage = re.search(r"sync-free stage ?(\d)", self.flags.lower())
+        number = int(stage[1]) if stage else int(self.says("sync-free"))
+        preset = str(self.model.get("name", "")).lower().startswith(FUSED_PERMUTATION)
+        fused = number > 0 or (preset and "moe_package" not in self.source)
+        if number == 0:
+            self.weaken(FROM_RULE, f"permutation {'' if fused else 'not '}fused (Primus)")
+        return {"permute_fusion": fused, "host_sync": number < 2}
 
 
-def cluster_of(device: str, gpus: int, node_gbit: int = 0) -> tuple[ClusterConfig, str]:
-    """Return a cluster of ``gpus`` devices, and the rule that was needed, if any.
-
-    Parameters
-    ----------
-    device : str
-        Shipped device.
-    gpus : int
-        Devices of the whole cluster.
-    node_gbit : int
-        Stated rate of all network adapters of a node together, 0 if none is stated.
-    """
-    key = (device, gpus, node_gbit)
-    if key not in _clusters:
-        if len(_clusters) > 4096:
-            _clusters.clear()
-        loaded = load_device(device)
-        network = load_network(loaded.network)
-        width = min(gpus, network.gpus_per_node)
-        rule = ""
-        if gpus % width:
-            width = max(size for size in range(1, width + 1) if gpus % size == 0)
-            rule = f"nodes of {width} GPUs"
-        data: dict[str, Any] = {"device": loaded, "nodes": gpus // width, "gpus_per_node": width}
-        if node_gbit:
-            data["network"] = {
-                "extends": loaded.network,
-                "nic_gbit_per_s": node_gbit / network.nics_per_node,
-            }
-        _clusters[key] = (ClusterConfig.parse(data), rule)
-    return _clusters[key]
-
-
-_clusters: dict[tuple[str, int, int], tuple[ClusterConfig, str]] = {}
+def _first_layers(count: int) -> dict[str, Any]:
+    return {"granularity": "full", "method": "block", "num_layers": count}
 
 
 def _module_names(text: str) -> list[str]:

@@ -48,13 +48,17 @@ _HYBRID = re.compile(
     r"|jamba|zamba|qwen3[_ -]?next|kimi[_ -]?linear",
     re.IGNORECASE,
 )
+_FP8_HYBRID = re.compile(r"fp8[ _:-]*hybrid", re.IGNORECASE)
 _PROXY = re.compile(r"[-_ ]L(\d+)$|[-_ ](\d+)-layer proxy$", re.IGNORECASE)
 _NOISE = re.compile(r"\(.*?\)|\b\d+-node\b|\bproxy\b", re.IGNORECASE)
 
 
 def is_hybrid(text: str) -> bool:
-    """Whether a name or a remark means a model with state-space or linear-attention layers."""
-    return _HYBRID.search(text) is not None
+    """Whether a name or a remark means a model with state-space or linear-attention layers.
+
+    The hybrid of FP8 is a pair of formats: E4M3 forwards and E5M2 backwards.
+    """
+    return _HYBRID.search(_FP8_HYBRID.sub("", text)) is not None
 
 
 def model_of(

@@ -73,6 +73,7 @@ FIELDS = (
     Field("global_batch_size", "training", integer),
     Field("seq_length", "training", integer),
     Field("fp8_param_gather", "training", flag),
+    Field("gradient_accumulation_fusion", "training", flag),
     Field("cross_entropy_loss_fusion", "training", flag, "cross_entropy_fusion", default=False),
     Field("moe_permute_fusion", "training.moe", flag, "permute_fusion", default=False),
     Field("moe_expert_capacity_factor", "training.moe", number, "capacity_factor"),

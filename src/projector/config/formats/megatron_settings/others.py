@@ -49,9 +49,6 @@ _WHERE_OFF = {
     "bias_gelu_fusion": "the activation is projected as fused",
     "bias_swiglu_fusion": "the activation is projected as fused",
     "fp8_wgrad": "weight gradients are projected in FP8",
-    "gradient_accumulation_fusion": (
-        "gradient accumulation is projected as fused into the weight-gradient GEMM"
-    ),
     "masked_softmax_fusion": "softmax is projected as part of fused attention",
 }
 """What is done where a switch is off."""

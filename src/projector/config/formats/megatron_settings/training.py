@@ -183,8 +183,10 @@ def dispatch(settings: Settings) -> None:
     if kind in FUSED_UNITS:
         _dispatcher_units(settings, kind, turbo=turbo and settings.on("use_turbo_deepep"))
     if stage > 0:
-        settings.put("training.moe.host_sync", False, "turbo_sync_free_moe_stage")
+        # Stage 1 has fused kernels for router and permutation, but still waits for counts.
         settings.put("training.moe.permute_fusion", True, "turbo_sync_free_moe_stage")
+    if stage > 1:
+        settings.put("training.moe.host_sync", False, "turbo_sync_free_moe_stage")
     elif settings.on("moe_pad_expert_input_to_capacity"):
         settings.put("training.moe.host_sync", False, "moe_pad_expert_input_to_capacity")
     if settings.on(load):
