@@ -185,6 +185,12 @@ def test_a_grouped_backward_is_both_gradients_of_every_group():
     assert both[2] == pytest.approx(both[0] + both[1])
 
 
+def test_one_group_is_one_gemm():
+    row = {**TURBO, "op": "grouped gemm (fwd)"}
+    assert project(**row, groups="1").predicted == project(**TURBO).predicted
+    assert project(**row, groups="2").predicted > 2.0 * 0.99 * project(**TURBO).predicted
+
+
 def test_a_training_operator_quantises_activation_and_weight():
     # Its weights are not kept quantised: 4096 x 2048 and 7168 x 2048 elements forward, and the
     # gradient of the output backward, 4096 x 7168.

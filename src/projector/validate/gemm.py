@@ -283,7 +283,8 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
     out_bytes *= 1.0 + accumulates
     backward = re.search(r"\bbwd|\bbackward", op) is not None
-    grouped_pass = (_BACKWARD if backward else _FORWARD) if groups else ""
+    # One group is one GEMM.
+    grouped_pass = (_BACKWARD if backward else _FORWARD) if groups > 1 else ""
     forward, of_input, of_weight = (
         Gemm(*extents, max(1, groups), out_bytes, grouped_pass)
         for extents in ((m, n, k), (m, k, n), (n, k, m))

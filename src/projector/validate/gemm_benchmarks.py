@@ -63,10 +63,20 @@ LOOPS = (
     Loop("nvidia", re.compile(r"^PyTorch \|"), added_us=11.0),
     # All sixteen rows of the two smallest shapes lie at 23 to 26 us, whatever the tile.
     Loop("", re.compile(r"^CUTLASS CuTeDSL.*\| nvfp4"), least_us=24.0),
-    # 1024 x 1024 x 1024 of HipKittens' figures: 8 to 15 us for kernels that are launched directly,
-    # 27 to 40 us for those called through PyTorch.
-    Loop("amd", re.compile(r"^(hipBLASLt|HipKittens) \|"), added_us=4.0),
+    # HipKittens' figures: at 1024 x 1024 x 1024 kernels that are launched directly take 7 to 15 us,
+    # those called through PyTorch 27 to 40 us, its own FP6 kernel and its own on MI325X among them.
+    Loop("amd", re.compile(r"^HipKittens \| \w+ \| (fp6 |\w+ \| MI325X )"), added_us=25.0),
+    Loop("amd", re.compile(r"^(hipBLASLt|HipKittens|CK) \|"), added_us=4.0),
     Loop("amd", re.compile(r"^(PyTorch|AITER|Triton) \|"), added_us=25.0),
+    # The logic files of hipBLASLt for MI210: the nine smallest of each type lie 28 to 35 us above a
+    # MI250X die with two more units, whose own logic file begins at 6 us.
+    Loop("amd", re.compile(r"^hipBLASLt, fastest of the tuner.*\| MI210 "), added_us=31.0),
+    # Loops of Primus-Turbo around a call of PyTorch: a call of a grouped GEMM is the same 64 to
+    # 67 us for a group of 512 or 1,024 rows, a backward 140 to 150 us, and one that quantises first
+    # 113 to 121 us up to three times as much work. Its dense rows are all longer than its host.
+    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(fwd"), least_us=64.0),
+    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(bwd"), least_us=140.0),
+    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm_fp8 .*\(fwd"), least_us=114.0),
 )
 """Loops whose cost shows in their rows, the first that is found counting. Others time the kernel
 alone, as a profiler or a graph does: the tuner of AITER lies at 2.6 to 4 us where there is next to
