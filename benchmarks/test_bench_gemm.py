@@ -4,7 +4,7 @@ import pytest
 
 from projector.config.device import load_device
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
-from projector.kernels.gemm.times import MIN_SPLIT_DEPTH, NUM_SPLITS
+from projector.kernels.gemm.times import MIN_SPLIT_DEPTH
 from projector.lower.hardware import device_record
 
 # Ten thousand rows take a while where the kernels run as Python.
@@ -26,10 +26,10 @@ def columns(rows):
     return extents, np.full(rows, 3), np.full(rows, 2.0), np.ones(rows), np.zeros(rows, np.int64)
 
 
-def splits(depth):
+def splits(device, depth):
     """Numbers of parts that a K of each depth may be cut into."""
-    most = np.log2(np.maximum(depth / MIN_SPLIT_DEPTH, 1.0))
-    return np.minimum(most.astype(int), NUM_SPLITS - 1) + 1
+    parts = device["gemm_splits"][0][: device["num_gemm_splits"][0]]
+    return 1 + np.count_nonzero(depth[:, None] >= MIN_SPLIT_DEPTH * parts, axis=1)
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -39,7 +39,7 @@ def test_gemm_times(benchmark, rows, name):
     gemm_time_columns(*table, device)  # compile outside the clock
 
     benchmark(gemm_time_columns, *table, device)
-    candidates = int(device["num_tiles"][0]) * int(splits(table[0][:, 2]).sum())
+    candidates = int(device["num_tiles"][0]) * int(splits(device, table[0][:, 2]).sum())
     benchmark.extra_info["candidates"] = candidates
     if benchmark.stats is not None:
         seconds = benchmark.stats.stats.median

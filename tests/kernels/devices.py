@@ -15,7 +15,16 @@ FP32, TF32, FP16, BF16, FP8, MXFP8, NVFP4, INT8, FP8_BLOCK, MXFP6, MXFP4 = range
 ROUND = {
     "compute_units": 128.0,
     "dies": 1.0,
-    "matrix_flop_per_s": (16e12, 256e12, 512e12, 512e12, 1024e12, 1024e12, 2048e12),
+    "matrix_flop_per_s": (
+        16e12,
+        256e12,
+        512e12,
+        512e12,
+        *[1024e12] * 2,
+        2048e12,
+        *[1024e12] * 2,
+        *[2048e12] * 2,
+    ),
     "clock_hz": (1e9,) * NUM_TYPES,
     "vector_flop_per_s": 64e12,
     "transcendental_per_s": 2e12,
@@ -38,7 +47,7 @@ ROUND = {
     "gemm_hbm_bytes_per_s": 1.6e12,
     "gemm_die_stride": 1.0,
     "gemm_group_m": 0.0,
-    "gemm_max_split": 16.0,
+    "gemm_splits": (2.0, 4.0, 8.0, 16.0),
     "power_cap_w": 0.0,
     "power_idle_w": 200.0,
     "power_voltage_floor": 0.4,
@@ -62,7 +71,16 @@ ROUND = {
     "attention_tile_overhead_s": 1e-6,
     "attention_atomic_bytes_per_s": 4e12,
     "attention_atomic_contention": 0.0,
-    "attention_flop_per_s": (16e12, 256e12, 512e12, 512e12, 1024e12, 1024e12, 2048e12),
+    "attention_flop_per_s": (
+        16e12,
+        256e12,
+        512e12,
+        512e12,
+        *[1024e12] * 2,
+        2048e12,
+        *[1024e12] * 2,
+        *[2048e12] * 2,
+    ),
     "attention_exp_per_s": 2e12,
     "attention_vector_per_s": 16e12,
     "attention_backward_softmax_exposed": 0.4,
@@ -172,7 +190,7 @@ device_dicts = st.fixed_dictionaries(
         "gemm_hbm_bytes_per_s": st.floats(0.3, 1.0),
         "gemm_die_stride": st.sampled_from([1.0, 8.0]),
         "gemm_group_m": st.sampled_from([0.0, 1.0, 8.0, 4096.0]),
-        "gemm_max_split": st.sampled_from([0.0, 4.0, 16.0]),
+        "gemm_splits": st.sampled_from([(), (2.0, 4.0), (2.0, 3.0, 5.0, 6.0, 7.0, 16.0, 18.0)]),
         "power_cap_w": st.one_of(st.just(0.0), st.floats(300.0, 2000.0)),
         "power_idle_w": st.floats(0.0, 250.0),
         "power_voltage_floor": st.floats(0.0, 0.9),
@@ -221,11 +239,13 @@ def record(*devices):
     rows = np.zeros(len(devices), DEVICE)
     for row, device in zip(rows, devices, strict=True):
         for name, value in device.items():
-            if name not in {"tiles", "attention_dims"}:
+            if name not in {"tiles", "gemm_splits", "attention_dims"}:
                 row[name] = value
         assert len(device["tiles"]) <= MAX_TILES
         row["num_tiles"] = len(device["tiles"])
         row["tiles"][: len(device["tiles"])] = device["tiles"]
+        row["num_gemm_splits"] = len(device["gemm_splits"])
+        row["gemm_splits"][: len(device["gemm_splits"])] = device["gemm_splits"]
         row["num_attention_dims"] = len(device["attention_dims"])
         for entry, values in enumerate(device["attention_dims"]):
             row["attention_dims"][entry] = values
@@ -234,10 +254,11 @@ def record(*devices):
 
 def as_dict(row):
     """Return the dict of one DEVICE record."""
-    counts = {"num_tiles", "num_attention_dims"}
+    counts = {"num_tiles", "num_gemm_splits", "num_attention_dims"}
     device = {name: row[name].tolist() for name in DEVICE.names if name not in counts}
     return device | {
         "tiles": device["tiles"][: row["num_tiles"]],
+        "gemm_splits": device["gemm_splits"][: row["num_gemm_splits"]],
         "attention_dims": device["attention_dims"][: row["num_attention_dims"]],
     }
 

@@ -2,10 +2,9 @@
 
 import math
 
-SPLITS = (1, 2, 4, 8, 16)
-ELEMENT_BYTES = (4, 4, 2, 2, 1, 1, 0.5)
-# A scale of 8 bits for 32 elements of mxfp8, for 16 of nvfp4.
-SCALE_BYTES = (0, 0, 0, 0, 0, 1 / 32, 1 / 16)
+ELEMENT_BYTES = (4, 4, 2, 2, 1, 1, 0.5, 1, 1, 0.75, 0.5)
+# A scale of 8 bits for 32 elements of an MX type, for 16 of nvfp4; of 32 bits for 128 of fp8_block.
+SCALE_BYTES = (0, 0, 0, 0, 0, 1 / 32, 1 / 16, 0, 4 / 128, 1 / 32, 1 / 32)
 
 
 def operand_bytes(code):
@@ -133,18 +132,24 @@ def watts(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_sha
     return device["power_idle_w"] + joules * volts**2 / time
 
 
+def best_candidate(m, n, k, batch, code, out_bytes, share, device):
+    """Return the fastest pair of a tile and a split; the first, where splits go before tiles."""
+    candidates = [
+        (tile, split)
+        for split in (1, *device["gemm_splits"])
+        for tile in device["tiles"]
+        if split == 1 or k >= 256 * split
+    ]
+    problem = m, n, k, batch, code, out_bytes, share, device
+    return min(candidates, key=lambda candidate: candidate_time(*problem, *candidate))
+
+
 def gemm_time(m, n, k, batch, code, out_bytes, share, device):
     """Return the best time, at the highest clock that the power cap allows the best candidate."""
     if 0 in (m, n, k, batch):
         return 0.0
-    candidates = [
-        (tile, split)
-        for tile in device["tiles"]
-        for split in SPLITS
-        if split == 1 or (k >= 256 * split and split <= device["gemm_max_split"])
-    ]
     problem = m, n, k, batch, code, out_bytes, share, device
-    best = min(candidates, key=lambda candidate: candidate_time(*problem, *candidate))
+    best = best_candidate(*problem)
     clock_share = 1.0
     if device["power_cap_w"] and watts(*problem, *best, 1.0) > device["power_cap_w"]:
         low, high = 0.05, 1.0

@@ -16,7 +16,7 @@ FLYDSL = "flydsl_gemm4_abf16_wbf16_bf16_t96x128x64_split_k4_block_m_warp2_block_
         ("macro tile 256x128x64 global split-U 1", (256, 128, 64), (1,)),
         ("macro tile 96x64x64 global split-U 6", (96, 64, 64), (6,)),
         # More parts than the model has count as its most.
-        ("macro tile 32x32x64 global split-U 18", (32, 32, 64), (16,)),
+        ("macro tile 32x32x64 global split-U 18", (32, 32, 64), (18,)),
         # AITER: CK, whose name says nothing of none or one halving, and counts more of them.
         (CK_BLOCK, (64, 128, 256), (1, 2)),
         (f"{CK_BLOCK} splitK 3", (64, 128, 256), (8,)),

@@ -45,14 +45,26 @@ SpelledMatrixType = Annotated[MatrixType, BeforeValidator(matrix_type_named)]
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
-MOST_TILES = 40
+MOST_TILES = 64
 """Longest tile menu."""
+
+K_PARTS = (2, 4, 8, 16)
+"""Numbers of parts that most libraries cut K into."""
+
+MOST_SPLITS = 24
+"""Most numbers of parts to choose from."""
+
+MOST_PARTS = 64
+"""Parts of K beyond which no library goes."""
 
 MOST_ROWS = 1024
 """Rows or columns beyond which no compute unit holds a tile."""
 
 MOST_UNITS = 16
 """Units beyond which no device forms a cluster."""
+
+
+Parts = Annotated[int, Field(gt=1, le=MOST_PARTS)]
 
 
 class GemmTile(Config):
@@ -90,8 +102,8 @@ class GemmLibrary(Config):
     overhead_us: NotNegative | None = None
     """Its fixed cost, instead of ``gemm_overhead_us``."""
 
-    split_k: bool = True
-    """Whether it splits K."""
+    split_k: bool | Annotated[tuple[Parts, ...], Field(max_length=MOST_SPLITS)] = True
+    """Whether it splits K, into 2, 4, 8 or 16 parts, or the numbers of parts that it offers."""
 
     group_m: Count | None = None
     """Rows of tiles that are worked off together before the next columns; none given means the

@@ -40,8 +40,11 @@ few to count."""
 FIRST_NARROW = MATRIX_TYPES.index("fp8")
 """Types from here on have fewer than 16 bits, and a 16-bit operand is quantised first."""
 
-MAX_TILES = 40
+MAX_TILES = 64
 """Longest tile menu a device may have."""
+
+MAX_SPLITS = 24
+"""Most numbers of parts above one that a library may cut K into."""
 
 MAX_HEAD_DIMS = 8
 """Most head widths with a tile of their own in an attention kernel."""
@@ -114,8 +117,9 @@ DEVICE = np.dtype(
         ("gemm_die_stride", np.float64),
         # Rows of tiles that are worked off together; 0 for near-square groups.
         ("gemm_group_m", np.float64),
-        # 0 where K is never split.
-        ("gemm_max_split", np.float64),
+        ("num_gemm_splits", np.int64),
+        # Numbers of parts above one that K may be cut into, rising; the rest is unused.
+        ("gemm_splits", np.float64, (MAX_SPLITS,)),
         # Cap and constants of the power of a single kernel; a cap of 0 sets no bound.
         ("power_cap_w", np.float64),
         ("power_idle_w", np.float64),

@@ -10,11 +10,10 @@ from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
-from projector.config.gemm import GemmLibrary, GemmTile
+from projector.config.gemm import K_PARTS, GemmLibrary, GemmTile
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
-from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import EXCHANGE
 from projector.topology.build import load_topology
@@ -178,7 +177,9 @@ def _add_gemm(row: np.void, device: Device, library: str) -> None:
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
     row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
-    row["gemm_max_split"] = MAX_SPLIT_K if chosen.split_k else 0
+    parts = K_PARTS if chosen.split_k is True else sorted(set(chosen.split_k or ()))
+    row["num_gemm_splits"] = len(parts)
+    row["gemm_splits"][: len(parts)] = parts
     row["gemm_overlap_loss"] = device.gemm_overlap_loss
     row["gemm_epilogue_clk"] = device.gemm_epilogue_clk
     row["gemm_epilogue_bytes_per_clk_per_cu"] = device.gemm_epilogue_bytes_per_clk_per_cu

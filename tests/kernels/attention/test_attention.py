@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kernels.devices import RATES, ROUND, SHIPPED, device_dicts, record, scaled
+from kernels.devices import NUM_TYPES, RATES, ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels import attention
 from projector.kernels.attention import attention_time_columns, tiles
 from projector.kernels.attention import times as kernels
@@ -211,7 +211,7 @@ def test_very_long_sequences_stay_quadratic(backward, causal):
     ("extents", "code", "device", "window"),
     [
         ((1, 8, 8, -1, 8, 64, 64), BF16, 0, 0),
-        ((1, 8, 8, 8, 8, 64, 64), 7, 0, 0),
+        ((1, 8, 8, 8, 8, 64, 64), NUM_TYPES, 0, 0),
         ((1, 8, 8, 8, 8, 64, 64), BF16, 1, 0),
         ((1, 8, 8, 8, 8, 64, 64), BF16, -1, 0),
         ((1, 8, 8, 8, 8, 64, 64), BF16, 0, -1),

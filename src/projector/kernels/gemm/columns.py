@@ -8,8 +8,9 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.kernels.device import MAX_TILES
 from projector.kernels.gemm.problem import MENU_FIELDS
+from projector.kernels.gemm.search import SCRATCH_ROWS
 from projector.kernels.gemm.terms import TERMS, GemmTerms
-from projector.kernels.gemm.times import NUM_SPLITS, OK, gemm_terms, gemm_times, sol_times
+from projector.kernels.gemm.times import OK, gemm_terms, gemm_times, sol_times
 
 
 def gemm_time_columns(
@@ -37,7 +38,7 @@ def gemm_time_columns(
         np.ascontiguousarray(device_G, np.int64),
         devices_D,
         np.empty((MENU_FIELDS, MAX_TILES)),
-        np.empty((1 + NUM_SPLITS, MAX_TILES)),
+        np.empty((SCRATCH_ROWS, MAX_TILES)),
         time_s_G,
         bound_G,
         choice_G,

@@ -36,54 +36,105 @@ class Core(NamedTuple):
     l2: float
 
 
-@helper
-def _blocks(problem: Problem, tile: Tile) -> tuple[float, float]:
-    """Clusters along M and N."""
-    return np.ceil(problem.m / tile.block_m), np.ceil(problem.n / tile.block_n)
+class Cut(NamedTuple):
+    """What a tile cuts a problem into."""
+
+    high: float
+    """Clusters along M."""
+    wide: float
+    """Clusters along N."""
+    tiles: float
+    """Tiles of all of a batch, in whole clusters."""
+    steps: float
+    """Of the main loop over all of K."""
 
 
-@helper
-def tile_grid(problem: Problem, tile: Tile) -> tuple[float, float]:
-    """Tiles along M and N, in whole clusters."""
-    down, across = _blocks(problem, tile)
-    return down * tile.cluster_m, across * tile.cluster_n
+class Cost(NamedTuple):
+    """Parts of a candidate's time that the choice of the clock asks for again and again."""
+
+    core: Core
+    memory_s: float
+    hbm_bytes: float
+    reduce_s: float
 
 
-@helper
-def loaded_bytes(problem: Problem, tile: Tile) -> float:
-    """Bytes that L2 hands out; the units of a cluster share a load."""
-    down, across = _blocks(problem, tile)
-    loads: float = across * problem.a_bytes + down * problem.b_bytes
-    return loads
+@inlined
+def _ceil(count: float, share: float) -> float:
+    """Return ``count * share`` rounded up, where the share is one over a multiple of a half.
+
+    A product with a rounded reciprocal may exceed a whole number that the quotient would hit. A
+    quarter less of what is counted never misses one, as counts are whole; it is exact below 2^50.
+    """
+    rounded: float = np.ceil((count - 0.25) * share)
+    return rounded
 
 
-@helper
-def count_waves(problem: Problem, tile: Tile) -> float:
-    """Waves of tiles, whole ones."""
-    down, across = tile_grid(problem, tile)
-    waves: float = np.ceil(down * across * problem.batch * tile.split / tile.units)
-    return waves
-
-
-@helper
-def core_times(problem: Problem, tile: Tile) -> Core:
-    """Seconds on the compute units and of L2, at the full clock."""
-    waves = count_waves(problem, tile)
-    depth = np.ceil(np.ceil(problem.k / tile.step) / tile.split) * tile.step
-    matrix_s = tile.flop * problem.flop_s
-    rows = min(tile.m, problem.m) * tile.share_m + min(tile.n, problem.n) * tile.share_n
-    epilogue_s = problem.epilogue_s + tile.m * tile.n * problem.store_s
-    return Core(
-        waves * depth * matrix_s,
-        waves * depth * rows * problem.fill_s,
-        waves * depth * problem.issue_s,
-        epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
-        epilogue_s * waves,
-        loaded_bytes(problem, tile) * problem.l2_byte_s,
+@inlined
+def cut(problem: Problem, tile: Tile) -> Cut:
+    """Cut a problem into tiles."""
+    high = _ceil(problem.m, tile.per_block_m)
+    wide = _ceil(problem.n, tile.per_block_n)
+    clusters = high * wide * problem.batch
+    return Cut(
+        high, wide, clusters * tile.cluster_m * tile.cluster_n, _ceil(problem.k, tile.per_step)
     )
 
 
-@helper
+@inlined
+def loaded_bytes(problem: Problem, grid: Cut) -> float:
+    """Bytes that L2 hands out; the units of a cluster share a load."""
+    return grid.wide * problem.a_bytes + grid.high * problem.b_bytes
+
+
+@inlined
+def count_waves(tile: Tile, grid: Cut) -> float:
+    """Waves of tiles, whole ones."""
+    return _ceil(grid.tiles * tile.split, tile.per_unit)
+
+
+@inlined
+def core_of(problem: Problem, tile: Tile, grid: Cut, waves: float, walked: float) -> Core:
+    """Seconds on the compute units and of L2, at the full clock.
+
+    ``walked`` are the elements of K that a unit walks through in all its waves. No second may
+    fall as waves or elements rise: the bounds of the search rest on it.
+    """
+    matrix_s = tile.flop * problem.flop_s
+    rows = min(tile.m, problem.m) * tile.share_m + min(tile.n, problem.n) * tile.share_n
+    epilogue_s = problem.epilogue_s + tile.area * problem.store_s
+    return Core(
+        walked * matrix_s,
+        walked * rows * problem.fill_s,
+        walked * problem.issue_s,
+        epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
+        epilogue_s * waves,
+        loaded_bytes(problem, grid) * problem.l2_byte_s,
+    )
+
+
+@inlined
+def core_times(problem: Problem, tile: Tile, grid: Cut) -> Core:
+    """Seconds on the compute units and of L2, at the full clock."""
+    waves = count_waves(tile, grid)
+    depth = np.ceil(grid.steps / tile.split) * tile.step
+    return core_of(problem, tile, grid, waves, waves * depth)
+
+
+@inlined
+def least_core_times(problem: Problem, tile: Tile, grid: Cut, fewest: float, most: float) -> Core:
+    """Return what no split of K into ``fewest`` to ``most`` parts goes below.
+
+    Neither the last wave nor the last step is padded, and units that stay idle help for free, up
+    to what one tile's part takes.
+    """
+    shared = grid.tiles * tile.per_unit
+    waves = max(1.0, shared * fewest)
+    return core_of(
+        problem, tile, grid, waves, max(shared * grid.steps, grid.steps / most) * tile.step
+    )
+
+
+@inlined
 def busy_seconds(core: Core, clock_share: float) -> float:
     """Seconds of the compute units: the main loops and what they do not hide, or L2."""
     loops = max(core.matrix, core.fill, core.issue) + core.epilogue
@@ -103,7 +154,13 @@ def _missed(since_bytes: float, cache_bytes: float) -> float:
 
 @inlined
 def _sweeps(
-    problem: Problem, tile: Tile, units: float, side: float, rows: float, cache_bytes: float
+    problem: Problem,
+    tile: Tile,
+    grid: Cut,
+    units: float,
+    side: float,
+    rows: float,
+    cache_bytes: float,
 ) -> float:
     """Bytes of A and B that ``units`` compute units read again, wave after wave.
 
@@ -114,13 +171,15 @@ def _sweeps(
     group of rows is done; without groups of the library's own, along M if that reads less. Where
     dies take tiles in turn, each has the share ``rows`` of a rectangle's rows.
     """
-    down, across = tile_grid(problem, tile)
+    a, b = problem.a_bytes, problem.b_bytes
+    if cache_bytes >= a + b:
+        return 0.0
+    down, across = grid.high * tile.cluster_m, grid.wide * tile.cluster_n
     tall = problem.group_m if problem.group_m > 0.0 else side * tile.narrow
     high = min(down, max(tile.cluster_m, tall))
     wide = min(across, max(tile.cluster_n, units / high))
     # A group higher than a wave takes several waves for its rows.
     wave = max(1.0, min(high, max(tile.cluster_m, units / wide)) * rows)
-    a, b = problem.a_bytes, problem.b_bytes
     panels, bands, waves = down / high, across / wide, down / wave
     rows_a, columns_b = a * rows / panels, b / bands
     again_a, again_b = (bands - 1.0) * a, (panels - 1.0) * b
@@ -132,57 +191,88 @@ def _sweeps(
 
 
 @inlined
-def memory_traffic(problem: Problem, tile: Tile) -> tuple[float, float]:
+def memory_traffic(problem: Problem, tile: Tile, grid: Cut) -> tuple[float, float]:
     """Bytes out of memory, and through the last cache before it."""
-    down, across = tile_grid(problem, tile)
+    down, across = grid.high * tile.cluster_m, grid.wide * tile.cluster_n
     on_die = max(1.0, min(tile.units, down * across) * problem.of_die)
     from_fabric = _sweeps(
-        problem, tile, on_die, np.sqrt(on_die), problem.die_rows, problem.die_bytes
+        problem, tile, grid, on_die, np.sqrt(on_die), problem.die_rows, problem.die_bytes
     )
     from_memory = _sweeps(
-        problem, tile, problem.shared_units, problem.shared_side, 1.0, problem.shared_bytes
+        problem, tile, grid, problem.shared_units, problem.shared_side, 1.0, problem.shared_bytes
     )
     once = problem.a_bytes + problem.b_bytes + problem.output
-    beyond = loaded_bytes(problem, tile) - problem.a_bytes - problem.b_bytes - from_fabric
+    beyond = loaded_bytes(problem, grid) - problem.a_bytes - problem.b_bytes - from_fabric
     missed = problem.l2_miss_share * max(0.0, beyond)
     return once + min(from_fabric, from_memory) + missed, once + from_fabric + missed
 
 
 @inlined
-def memory_seconds(problem: Problem, tile: Tile) -> float:
-    """Seconds of the traffic behind L2."""
-    hbm_bytes, fabric_bytes = memory_traffic(problem, tile)
-    seconds: float = hbm_bytes * problem.hbm_byte_s
-    return max(seconds, fabric_bytes * problem.fabric_byte_s)
+def traffic_seconds(problem: Problem, hbm_bytes: float, fabric_bytes: float) -> float:
+    """Seconds of traffic behind L2."""
+    return max(hbm_bytes * problem.hbm_byte_s, fabric_bytes * problem.fabric_byte_s)
 
 
-@helper
-def reduction_seconds(problem: Problem, tile: Tile) -> float:
+@inlined
+def least_memory_seconds(problem: Problem, grid: Cut) -> float:
+    """Return what the traffic behind L2 does not go below, whatever it reads again.
+
+    A share of the loads misses L2; what is read again on purpose adds at least as much to the
+    traffic of the last cache as it takes from these.
+    """
+    once = problem.a_bytes + problem.b_bytes + problem.output
+    beyond = loaded_bytes(problem, grid) - problem.a_bytes - problem.b_bytes
+    missed = problem.l2_miss_share * max(0.0, beyond)
+    return traffic_seconds(problem, once, once + missed)
+
+
+@inlined
+def reduction_seconds(problem: Problem, split: float) -> float:
     """Seconds of adding up the parts of a split K."""
     # Half of the traffic is the size; what L2 does not hold goes to memory and back.
-    partial = problem.partial_bytes * tile.split
+    partial = problem.partial_bytes * split
     fits = partial <= 2.0 * problem.l2_bytes
     byte_s = problem.l2_byte_s if fits else problem.hbm_byte_s
     seconds: float = problem.split_k_s + partial * byte_s
-    return seconds if tile.split > 1.0 else 0.0
+    return seconds if split > 1.0 else 0.0
 
 
-@helper
+@inlined
+def least_reduction_seconds(problem: Problem, fewest: float) -> float:
+    """Return what adding up this many parts or more does not go below."""
+    byte_s = min(problem.l2_byte_s, problem.hbm_byte_s)
+    return problem.split_k_s + problem.partial_bytes * fewest * byte_s
+
+
+@inlined
 def joined_seconds(problem: Problem, core_s: float, memory_s: float) -> float:
     """Seconds of work that runs side by side, with what of it does not hide."""
     return max(core_s, memory_s) + problem.overlap_loss * min(core_s, memory_s)
 
 
 @helper
-def find_bound(problem: Problem, tile: Tile, time_s: float, clock_share: float) -> int:
+def cost_of(problem: Problem, tile: Tile) -> Cost:
+    """Everything that a candidate's time at any clock is made of."""
+    grid = cut(problem, tile)
+    hbm_bytes, fabric_bytes = memory_traffic(problem, tile, grid)
+    return Cost(
+        core_times(problem, tile, grid),
+        traffic_seconds(problem, hbm_bytes, fabric_bytes),
+        hbm_bytes,
+        reduction_seconds(problem, tile.split),
+    )
+
+
+@inlined
+def find_bound(cost: Cost, time_s: float, clock_share: float) -> int:
     """Name the longest part; overhead where what no part explains is longer than any."""
-    core, memory_s = core_times(problem, tile), memory_seconds(problem, tile)
+    core = cost.core
     loop_s = max(core.matrix, core.fill, core.issue)
     busy_s = busy_seconds(core, clock_share)
     epilogue_s = max(core.epilogue, core.epilogues if core.epilogues > loop_s else 0.0)
-    if time_s > 2.0 * max(max(loop_s, epilogue_s, core.l2) / clock_share, memory_s):
+    if time_s > 2.0 * max(max(loop_s, epilogue_s, core.l2) / clock_share, cost.memory_s):
         return OVERHEAD
-    if memory_s >= busy_s:
+    if cost.memory_s >= busy_s:
         return MEMORY
     if core.l2 >= max(loop_s + core.epilogue, core.epilogues):
         return L2
@@ -195,35 +285,30 @@ def find_bound(problem: Problem, tile: Tile, time_s: float, clock_share: float) 
 
 @helper
 def power_and_seconds(
-    device: np.void, code: int, problem: Problem, tile: Tile, clock_share: float
+    device: np.void, code: int, problem: Problem, cost: Cost, clock_share: float
 ) -> tuple[float, float]:
     """Watts and seconds where the clock is this share of the one that the rates hold at."""
-    core_s, memory_s = (
-        busy_seconds(core_times(problem, tile), clock_share),
-        memory_seconds(problem, tile),
-    )
-    time_s = problem.start_s + joined_seconds(problem, core_s, memory_s)
-    time_s += reduction_seconds(problem, tile)
+    core_s = busy_seconds(cost.core, clock_share)
+    time_s = problem.start_s + joined_seconds(problem, core_s, cost.memory_s) + cost.reduce_s
     flop = 2.0 * problem.m * problem.n * problem.k * problem.batch
-    hbm_bytes, _ = memory_traffic(problem, tile)
-    joules = flop * device["joule_per_flop"][code] + hbm_bytes * device["joule_per_hbm_byte"]
+    joules = flop * device["joule_per_flop"][code] + cost.hbm_bytes * device["joule_per_hbm_byte"]
     floor = device["power_voltage_floor"]
     volts = floor + (1.0 - floor) * clock_share * device["power_clock_share"][code]
     return device["power_idle_w"] + joules * volts * volts / time_s, time_s
 
 
 @helper
-def find_clock_share(device: np.void, code: int, problem: Problem, tile: Tile) -> float:
+def find_clock_share(device: np.void, code: int, problem: Problem, cost: Cost) -> float:
     """Highest share of the clock at which the kernel stays within the power cap."""
     cap_w = device["power_cap_w"]
     if cap_w <= 0.0 or device["joule_per_flop"][code] <= 0.0:
         return 1.0
-    if power_and_seconds(device, code, problem, tile, 1.0)[0] <= cap_w:
+    if power_and_seconds(device, code, problem, cost, 1.0)[0] <= cap_w:
         return 1.0
     low, high = LOWEST_CLOCK, 1.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        if power_and_seconds(device, code, problem, tile, middle)[0] <= cap_w:
+        if power_and_seconds(device, code, problem, cost, middle)[0] <= cap_w:
             low = middle
         else:
             high = middle

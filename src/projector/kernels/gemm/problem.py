@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats
-from projector.kernels._jit import helper
+from projector.kernels._jit import helper, inlined
 from projector.kernels.device import (
     OPERAND_BYTES,
     TILE_CLUSTER_M,
@@ -31,10 +31,11 @@ type, so that what K is padded to does not depend on the type."""
 PARTIAL_BYTES = 8.0
 """A split-K partial result is written and read once, in FP32."""
 
-MENU_FIELDS = 12
-M, N, BLOCK_M, BLOCK_N, CLUSTER_M, CLUSTER_N, STEP, FLOP, SHARE_M, SHARE_N, UNITS, NARROW = range(
-    MENU_FIELDS
-)
+MENU_FIELDS = 15
+(
+    M, N, AREA, PER_BLOCK_M, PER_BLOCK_N, CLUSTER_M, CLUSTER_N, STEP, PER_STEP, FLOP,
+    SHARE_M, SHARE_N, UNITS, PER_UNIT, NARROW,
+) = range(MENU_FIELDS)  # fmt: skip
 """Columns of a menu: the fields of `Tile`, of which only the split is no tile's own."""
 
 
@@ -78,7 +79,6 @@ class Problem(NamedTuple):
     """One byte out of the last cache, out of the memory where that is faster or the only one."""
     hbm_byte_s: float
     group_m: float
-    max_split: float
     start_s: float
     split_k_s: float
     overlap_loss: float
@@ -94,25 +94,28 @@ class Tile(NamedTuple):
 
     m: float
     n: float
-    block_m: float
-    """Rows of a cluster."""
-    block_n: float
+    area: float
+    per_block_m: float
+    """One over the rows of a cluster."""
+    per_block_n: float
     cluster_m: float
     cluster_n: float
     step: float
     """Elements of K that one step of the main loop takes."""
+    per_step: float
     flop: float
     """FLOP of one element of K, over the share of the pipe that is kept busy."""
     share_m: float
     share_n: float
     units: float
     """Compute units that its clusters can fill."""
+    per_unit: float
     narrow: float
     """Root of its columns over its rows."""
     split: float
 
 
-@helper
+@inlined
 def meet(
     device: np.void,
     code: int,
@@ -156,7 +159,6 @@ def meet(
         fabric_byte_s=1.0 / max(device["mall_bytes_per_s"], hbm_rate),
         hbm_byte_s=1.0 / hbm_rate,
         group_m=device["gemm_group_m"],
-        max_split=device["gemm_max_split"],
         start_s=device["gemm_overhead_s"],
         split_k_s=device["gemm_split_k_s"],
         overlap_loss=device["gemm_overlap_loss"],
@@ -173,34 +175,40 @@ def load_menu(device: np.void, menu_FT: Floats) -> int:
         tile = device["tiles"][row]
         m, n = tile[TILE_M], tile[TILE_N]
         menu_FT[M, row], menu_FT[N, row] = m, n
-        menu_FT[BLOCK_M, row] = m * tile[TILE_CLUSTER_M]
-        menu_FT[BLOCK_N, row] = n * tile[TILE_CLUSTER_N]
+        menu_FT[AREA, row] = m * n
+        menu_FT[PER_BLOCK_M, row] = 1.0 / (m * tile[TILE_CLUSTER_M])
+        menu_FT[PER_BLOCK_N, row] = 1.0 / (n * tile[TILE_CLUSTER_N])
         menu_FT[CLUSTER_M, row] = tile[TILE_CLUSTER_M]
         menu_FT[CLUSTER_N, row] = tile[TILE_CLUSTER_N]
         menu_FT[STEP, row] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
+        menu_FT[PER_STEP, row] = STEP_ELEMENT_BYTES / tile[TILE_K_BYTES]
         menu_FT[FLOP, row] = 2.0 * m * n / tile[TILE_EFFICIENCY]
         menu_FT[SHARE_M, row] = tile[TILE_SHARE_M]
         menu_FT[SHARE_N, row] = tile[TILE_SHARE_N]
         menu_FT[UNITS, row] = tile[TILE_UNITS]
+        menu_FT[PER_UNIT, row] = 1.0 / tile[TILE_UNITS]
         menu_FT[NARROW, row] = np.sqrt(n / m)
     return int(device["num_tiles"])
 
 
-@helper
+@inlined
 def candidate(menu_FT: Floats, t: int, split: float) -> Tile:
     """Return a tile of a menu with a split of K."""
     return Tile(
         m=menu_FT[M, t],
         n=menu_FT[N, t],
-        block_m=menu_FT[BLOCK_M, t],
-        block_n=menu_FT[BLOCK_N, t],
+        area=menu_FT[AREA, t],
+        per_block_m=menu_FT[PER_BLOCK_M, t],
+        per_block_n=menu_FT[PER_BLOCK_N, t],
         cluster_m=menu_FT[CLUSTER_M, t],
         cluster_n=menu_FT[CLUSTER_N, t],
         step=menu_FT[STEP, t],
+        per_step=menu_FT[PER_STEP, t],
         flop=menu_FT[FLOP, t],
         share_m=menu_FT[SHARE_M, t],
         share_n=menu_FT[SHARE_N, t],
         units=menu_FT[UNITS, t],
+        per_unit=menu_FT[PER_UNIT, t],
         narrow=menu_FT[NARROW, t],
         split=split,
     )

@@ -5,7 +5,7 @@ Shape suffixes
     4   extents (m, n, k, batch) of one of them
     D   devices
     F   columns of a menu of tiles
-    R   what one GEMM is with a tile: traffic, then the time with each split of K
+    R   rows of the scratch of a search
     T   tiles of a device, or terms of a time
 Units
     time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
@@ -20,25 +20,20 @@ from projector.kernels._jit import helper, kernel
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm.model import (
     busy_seconds,
-    core_times,
+    cost_of,
     count_waves,
+    cut,
     find_bound,
     find_clock_share,
-    joined_seconds,
     loaded_bytes,
-    memory_seconds,
-    memory_traffic,
     power_and_seconds,
-    reduction_seconds,
-    tile_grid,
 )
-from projector.kernels.gemm.problem import Problem, candidate, load_menu, meet
+from projector.kernels.gemm.problem import candidate, load_menu, meet
+from projector.kernels.gemm.search import cost_found, find_best
 from projector.kernels.gemm.terms import COMPUTE, MEMORY, OVERHEAD, GemmTerms
 
-MAX_SPLIT_K = 16
-"""K is cut into 1, 2, 4, 8 or 16 parts."""
-
-NUM_SPLITS = 5
+MAX_SPLIT_K = 64
+"""Most parts that K is cut into."""
 
 MIN_SPLIT_DEPTH = 256.0
 """Shallowest part that a library splits K into."""
@@ -47,28 +42,14 @@ OK, INVALID = 0, 1
 
 
 @helper
-def _evaluate(problem: Problem, menu_FT: Floats, tiles: int, scratch_s_RT: Floats) -> int:
-    """Time one GEMM with each tile and split of K; return how many splits there are.
-
-    Writes the traffic behind L2, which no split changes, into the first row of the scratch and the
-    times of each split into the next ones. Loops over tiles are free of branches, so that the
-    compiler vectorises them.
-    """
-    for t in range(tiles):
-        scratch_s_RT[0, t] = memory_seconds(problem, candidate(menu_FT, t, 1.0))
-    split, row = 1.0, 0
-    while split <= problem.max_split or row == 0:
-        row += 1
-        for t in range(tiles):
-            tile = candidate(menu_FT, t, split)
-            joined = joined_seconds(
-                problem, busy_seconds(core_times(problem, tile), 1.0), scratch_s_RT[0, t]
-            )
-            scratch_s_RT[row, t] = problem.start_s + joined + reduction_seconds(problem, tile)
-        split *= 2.0
-        if problem.k < MIN_SPLIT_DEPTH * split:
+def count_splits(device: np.void, k: float) -> int:
+    """How many of a device's numbers of parts leave parts deep enough."""
+    splits = 0
+    while splits < device["num_gemm_splits"]:
+        if k < MIN_SPLIT_DEPTH * device["gemm_splits"][splits]:
             break
-    return row
+        splits += 1
+    return splits
 
 
 @kernel
@@ -80,7 +61,7 @@ def gemm_times(
     device_G: Ints,
     devices_D: Records,
     menu_FT: Floats,
-    scratch_s_RT: Floats,
+    scratch_RT: Floats,
     time_s_G: Floats,
     bound_G: Ints,
     choice_G: Ints,
@@ -100,7 +81,7 @@ def gemm_times(
     device_G : int64[G]
         Row of ``devices_D``.
     devices_D : DEVICE[D]
-    menu_FT, scratch_s_RT : float64[MENU_FIELDS, MAX_TILES], float64[1 + NUM_SPLITS, MAX_TILES]
+    menu_FT, scratch_RT : float64[MENU_FIELDS, MAX_TILES], float64[SCRATCH_ROWS, MAX_TILES]
         Scratch, overwritten; one for each thread.
     time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
         Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
@@ -152,24 +133,24 @@ def gemm_times(
             tiles = load_menu(devices_D[d], menu_FT)
             menu_of = d
         problem = meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
-        splits = _evaluate(problem, menu_FT, tiles, scratch_s_RT)
-        best, parts, best_s = -1, 1, math.inf
-        for row in range(splits):
-            for t in range(tiles):
-                if scratch_s_RT[row + 1, t] < best_s:
-                    best, parts, best_s = t, 1 << row, scratch_s_RT[row + 1, t]
+        ideal_s = 2.0 * m * n * k * batch * problem.flop_s / problem.units
+        splits = count_splits(devices_D[d], k)
+        split_S = devices_D[d]["gemm_splits"]
+        best, parts, best_s = find_best(
+            problem, split_S, splits, ideal_s, menu_FT, tiles, scratch_RT
+        )
         if best < 0:
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        tile = candidate(menu_FT, best, float(parts))
-        share = find_clock_share(devices_D[d], code, problem, tile)
+        cost = cost_found(problem, candidate(menu_FT, best, float(parts)), best, scratch_RT)
+        share = find_clock_share(devices_D[d], code, problem, cost)
         if share < 1.0:
-            best_s = power_and_seconds(devices_D[d], code, problem, tile, share)[1]
+            best_s = power_and_seconds(devices_D[d], code, problem, cost, share)[1]
         # The padded work never falls below the exact one but by rounding.
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
-        bound_G[g] = find_bound(problem, tile, best_s, share)
+        bound_G[g] = find_bound(cost, best_s, share)
         choice_G[g] = best * MAX_SPLIT_K + parts - 1
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
@@ -210,13 +191,13 @@ def gemm_terms(
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
         problem = meet(device, code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
-        core, memory_s = core_times(problem, tile), memory_seconds(problem, tile)
-        down, across = tile_grid(problem, tile)
-        tiles = down * across * problem.batch * tile.split
-        share = find_clock_share(device, code, problem, tile)
+        grid, cost = cut(problem, tile), cost_of(problem, tile)
+        core, memory_s = cost.core, cost.memory_s
+        tiles = grid.tiles * tile.split
+        share = find_clock_share(device, code, problem, cost)
         watts = 0.0
         if device["joule_per_flop"][code] > 0.0:
-            watts = power_and_seconds(device, code, problem, tile, share)[0]
+            watts = power_and_seconds(device, code, problem, cost, share)[0]
         terms = GemmTerms(
             start_s=problem.start_s,
             matrix_s=core.matrix / share,
@@ -227,12 +208,12 @@ def gemm_terms(
             l2_s=core.l2 / share,
             memory_s=memory_s,
             loss_s=problem.overlap_loss * min(busy_seconds(core, share), memory_s),
-            reduce_s=reduction_seconds(problem, tile),
+            reduce_s=cost.reduce_s,
             tiles=tiles,
-            waves=count_waves(problem, tile),
+            waves=count_waves(tile, grid),
             units=min(tiles, tile.units),
-            hbm_bytes=memory_traffic(problem, tile)[0],
-            l2_bytes=loaded_bytes(problem, tile),
+            hbm_bytes=cost.hbm_bytes,
+            l2_bytes=loaded_bytes(problem, grid),
             clock_share=share,
             power_w=watts,
         )
