@@ -17,6 +17,7 @@ ALIASES = read_yaml(HARDWARE / "aliases.yaml")
 NETWORKS = read_yaml(HARDWARE / "networks.yaml")
 TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
+EXPERTS = read_yaml(HARDWARE / "experts.yaml")
 FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
 
 EXPECTED = {
@@ -130,6 +131,14 @@ def test_every_number_of_an_attention_kernel_has_a_source():
     assert not list(numbers(FAMILIES))
     assert set(sourced_keys(FAMILIES)) == ATTENTION["sources"].keys()
     assert all(len(text) > 10 for text in ATTENTION["sources"].values())
+
+
+def test_every_number_of_a_layer_of_experts_has_a_source():
+    families = {name: entry for name, entry in EXPERTS.items() if name != "sources"}
+    assert not list(numbers(families))
+    assert set(sourced_keys(families)) == EXPERTS["sources"].keys()
+    assert all(len(text) > 10 for text in EXPERTS["sources"].values())
+    assert {load_device(stem).expert_family for stem in DEVICES} == families.keys()
 
 
 def test_every_device_has_the_attention_kernels_of_its_family(device):

@@ -99,6 +99,19 @@ def test_a_family_brings_its_kernels_and_a_device_lays_its_own_over_them():
     assert "aiter" in family.attention_kernels
 
 
+def test_a_family_brings_its_layers_of_experts():
+    base = load_device("h800")
+    assert base.expert_layer == load_device("h100").expert_layer
+    assert "hopper family" in base.sources["expert_layer.kernels.bf16.start_us"]
+    device = load_device({"extends": "h800", "expert_layer": {"kernels": {"bf16": {"wave_us": 3}}}})
+    kernels = device.expert_layer.kernels
+    assert kernels["bf16"].wave_us == 3
+    assert kernels["bf16"].start_us == base.expert_layer.kernels["bf16"].start_us
+    assert kernels["fp8"] == base.expert_layer.kernels["fp8"]
+    other = load_device({"extends": "h800", "expert_family": "blackwell"})
+    assert other.expert_layer == load_device("b200").expert_layer
+
+
 def test_extends_in_a_circle(tmp_path):
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")
@@ -140,6 +153,7 @@ def test_misspelt_key_is_suggested():
         ({"gemm_tiles": [{"m": 128, "n": 0, "k_bytes": 128}]}, "gemm_tiles.0.n"),
         ({"attention": {"forward_efficiency": 1.2}}, "attention.forward_efficiency"),
         ({"attention_family": "volta"}, "unknown family 'volta'; known: ampere"),
+        ({"expert_family": "volta"}, "unknown family 'volta'; known: ampere"),
         ({"attention_kernels": {"fa3": {"head_dims": {64: {"rows": 1}}}}}, "head_dims.64.rows"),
         ({"sustained_clock_mhz": {"bf16": -5}}, "sustained_clock_mhz.bf16"),
         ({"sustained_clock_mhz": {"bf16": 9999}}, "sustained_clock_mhz.bf16"),

@@ -200,6 +200,10 @@ class Device(Sourced):
     grouped_gemm_efficiency_backward: float = Field(default=1.0, gt=0, le=1)
     """The same for input and weight gradients."""
 
+    expert_family: str | None = None
+    """Architecture whose layers of experts (``hardware/experts.yaml``) this device has; what stands
+    under ``expert_layer`` and ``expert_exchange`` is laid over them."""
+
     expert_layer: ExpertLayerCosts = ExpertLayerCosts()
     """Grouped GEMMs over unequal loads, and the kernels around them (inference)."""
 
@@ -544,7 +548,8 @@ def _shipped(name: str, key: str) -> Device:
 
 
 def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
-    return Device.parse(_with_family(_device_data(name, key, depth=0), key), path=key)
+    data = _with_expert_family(_device_data(name, key, depth=0), key)
+    return Device.parse(_with_family(data, key), path=key)
 
 
 def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
@@ -568,17 +573,36 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
     return merge(_device_data(base, key, depth + 1), data)
 
 
-def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a device's data over the attention kernels of its family, if it has one."""
-    name = data.get("attention_family")
+def _family(
+    data: Mapping[str, Any], field: str, file: str, key: str
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Return the family that a field names and the file that describes it; None without one."""
+    name = data.get(field)
     name = name.get("value") if isinstance(name, Mapping) else name
     if name is None:
-        return data
-    table = _table(resources.data_dir("hardware") / "attention.yaml")
+        return None, {}
+    table = _table(resources.data_dir("hardware") / file)
     known = sorted(table.keys() - {"sources"})
     if not isinstance(name, str) or name not in known:
-        msg = f"{key}.attention_family: unknown family {name!r}; known: {', '.join(known)}"
-        raise ConfigError(msg, key=f"{key}.attention_family", value=name, allowed=known)
+        msg = f"{key}.{field}: unknown family {name!r}; known: {', '.join(known)}"
+        raise ConfigError(msg, key=f"{key}.{field}", value=name, allowed=known)
+    return name, table
+
+
+def _with_expert_family(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a device's data over the layers of experts of its family, if it has one."""
+    name, table = _family(data, "expert_family", "experts.yaml", key)
+    if name is None:
+        return data
+    sources = {source: f"{name} family: {text}" for source, text in table["sources"].items()}
+    return merge({**table[name], "sources": sources}, data)
+
+
+def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a device's data over the attention kernels of its family, if it has one."""
+    name, table = _family(data, "attention_family", "attention.yaml", key)
+    if name is None:
+        return data
     kernels = table[name]["kernels"]
     family = {
         "attention": kernels[table[name]["default"]],

@@ -91,5 +91,7 @@ def find(kind: str, name: str, *, key: str) -> Path:
     raise ConfigError(msg, key=key, value=name, allowed=nearest or names)
 
 
-_NOT_ENTRIES = {"aliases", "attention", "software", "uncertainty", "networks", "transports"}
+_NOT_ENTRIES = {
+    "aliases", "attention", "experts", "software", "uncertainty", "networks", "transports",
+}  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}
