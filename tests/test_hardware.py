@@ -18,6 +18,7 @@ NETWORKS = read_yaml(HARDWARE / "networks.yaml")
 TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 EXPERTS = read_yaml(HARDWARE / "experts.yaml")
+GEMM = read_yaml(HARDWARE / "gemm.yaml")
 FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
 
 EXPECTED = {
@@ -160,6 +161,21 @@ def test_every_device_has_the_attention_kernels_of_its_family(device):
 
 def test_families_are_used():
     assert {load_device(stem).attention_family for stem in DEVICES} == {*FAMILIES, None}
+
+
+def test_every_number_of_a_gemm_family_has_a_source():
+    families = {name: entry for name, entry in GEMM.items() if name != "sources"}
+    menu = re.compile(r"\w+\.gemm_tiles\.|\w+\.gemm_libraries\.\w+\.tiles(_of\.\w+)?\.")
+    assert not [path for path in numbers(families) if not menu.match(path)]
+    assert set(sourced_keys(families)) == GEMM["sources"].keys() - {"gemm_tiles", "gemm_libraries"}
+    assert all(len(text) > 10 for text in GEMM["sources"].values())
+
+
+def test_every_device_of_amd_has_a_gemm_family(device):
+    assert (device.gemm_family is not None) == (device.vendor == "amd")
+    if device.gemm_family is not None:
+        assert device.gemm_family == device.architecture
+        assert device.gemm_libraries.keys() == GEMM[device.gemm_family]["gemm_libraries"].keys()
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -112,6 +112,28 @@ def test_a_family_brings_its_layers_of_experts():
     assert other.expert_layer == load_device("b200").expert_layer
 
 
+def test_a_gemm_family_brings_its_libraries_and_a_device_lays_its_own_over_them():
+    base = load_device("mi300x")
+    device = load_device({"extends": "mi300x", "gemm_libraries": {"ck": {"overhead_us": 1.0}}})
+    assert device.gemm_libraries["ck"].overhead_us == 1.0
+    assert device.gemm_libraries["ck"].tiles == base.gemm_libraries["ck"].tiles
+    assert device.gemm_libraries["triton"] == base.gemm_libraries["triton"]
+    assert device.gemm_tiles == base.gemm_tiles
+    other = load_device({"extends": "mi300x", "gemm_family": "cdna4"})
+    assert "flydsl" in other.gemm_libraries
+    few = [{"m": 64, "n": 64, "k_bytes": 128}]
+    assert len(load_device({"extends": "mi300x", "gemm_tiles": few}).gemm_tiles) == 1
+
+
+@pytest.mark.parametrize("member", ["aiter", "cublas"])
+def test_members_are_libraries_with_kernels_of_their_own(member):
+    libraries = {"aiter": {"members": ["ck", member]}}
+    with pytest.raises(ConfigError, match=f"'{member}' is no library with kernels") as error:
+        load_device({"extends": "mi300x", "gemm_libraries": libraries})
+    assert "ck" in error.value.allowed
+    assert "aiter" not in error.value.allowed
+
+
 def test_extends_in_a_circle(tmp_path):
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")
@@ -152,6 +174,7 @@ def test_misspelt_key_is_suggested():
         ({"gemm_tiles": []}, "gemm_tiles"),
         ({"gemm_tiles": [{"m": 128, "n": 0, "k_bytes": 128}]}, "gemm_tiles.0.n"),
         ({"attention": {"forward_efficiency": 1.2}}, "attention.forward_efficiency"),
+        ({"gemm_family": "volta"}, "unknown family 'volta'; known: cdna2"),
         ({"attention_family": "volta"}, "unknown family 'volta'; known: ampere"),
         ({"expert_family": "volta"}, "unknown family 'volta'; known: ampere"),
         ({"attention_kernels": {"fa3": {"head_dims": {64: {"rows": 1}}}}}, "head_dims.64.rows"),

@@ -277,6 +277,6 @@ def _shipped():
     return {name: as_dict(device_record(load_device(name))[0]) for name in names}
 
 
-NO_DEVICES = {"aliases", "attention", "networks", "transports", "uncertainty"}
+NO_DEVICES = {"aliases", "attention", "experts", "gemm", "networks", "transports", "uncertainty"}
 
 SHIPPED = _shipped()

@@ -180,6 +180,10 @@ class Device(Sourced):
     gemm_clk_per_k: dict[MatrixType, NotNegative] = Field(default_factory=dict)
     """Least clocks that a tile needs for one element of K, however small it is."""
 
+    gemm_fill_bytes_per_clk_per_cu: Positive | None = None
+    """Bytes of operands that the main loop of a GEMM brings to the matrix pipe of a compute unit
+    per clock, through L1 and shared memory; none given means ``l2_fill_bytes_per_clk_per_cu``."""
+
     gemm_l2_miss_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the loads beyond the first of each element that miss L2 although it would fit."""
 
@@ -225,6 +229,10 @@ class Device(Sourced):
     power: Power | None = None
     """Where it is known, the clock of a single kernel follows from it; training runs at
     ``sustained_clock_mhz`` all the same."""
+
+    gemm_family: str | None = None
+    """Architecture whose GEMM libraries and constants (``hardware/gemm.yaml``) this device has;
+    what the device gives itself is laid over them."""
 
     attention_family: str | None = None
     """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
@@ -354,13 +362,11 @@ class Device(Sourced):
                 raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
         if self.power is not None:
             self._check_power(self.power)
+        self._check_libraries()
         fastest = self.attention_boost_clock_mhz or self.peak_clock_mhz
         if (self.attention_clock_mhz or 0.0) > fastest:
             msg = f"attention_clock_mhz ({self.attention_clock_mhz}) exceeds its boost ({fastest})"
             raise ConfigError(msg, key="attention_clock_mhz", value=self.attention_clock_mhz)
-        if "default" in self.gemm_libraries:
-            msg = "gemm_libraries.default: this name stands for gemm_tiles; choose another"
-            raise ConfigError(msg, key="gemm_libraries.default", value="default")
         if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
             msg = (
                 f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "
@@ -374,6 +380,18 @@ class Device(Sourced):
         if power.idle_w >= cap_w:
             msg = f"power.idle_w ({power.idle_w:g}) must be below the cap ({cap_w:g} W)"
             raise ConfigError(msg, key="power.idle_w", value=power.idle_w, allowed=f"< {cap_w:g}")
+
+    def _check_libraries(self) -> None:
+        if "default" in self.gemm_libraries:
+            msg = "gemm_libraries.default: this name stands for gemm_tiles; choose another"
+            raise ConfigError(msg, key="gemm_libraries.default", value="default")
+        known = [name for name, library in self.gemm_libraries.items() if not library.members]
+        for name, library in self.gemm_libraries.items():
+            for member in library.members:
+                if member not in known:
+                    key = f"gemm_libraries.{name}.members"
+                    msg = f"{key}: {member!r} is no library with kernels of its own"
+                    raise ConfigError(msg, key=key, value=member, allowed=known)
 
     @property
     def highest_clock_mhz(self) -> float:
@@ -549,6 +567,7 @@ def _shipped(name: str, key: str) -> Device:
 
 def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
     data = _with_expert_family(_device_data(name, key, depth=0), key)
+    data = _with_gemm_family(data, key)
     return Device.parse(_with_family(data, key), path=key)
 
 
@@ -592,6 +611,15 @@ def _family(
 def _with_expert_family(data: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a device's data over the layers of experts of its family, if it has one."""
     name, table = _family(data, "expert_family", "experts.yaml", key)
+    if name is None:
+        return data
+    sources = {source: f"{name} family: {text}" for source, text in table["sources"].items()}
+    return merge({**table[name], "sources": sources}, data)
+
+
+def _with_gemm_family(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a device's data over the GEMM libraries and constants of its family, if it has one."""
+    name, table = _family(data, "gemm_family", "gemm.yaml", key)
     if name is None:
         return data
     sources = {source: f"{name} family: {text}" for source, text in table["sources"].items()}

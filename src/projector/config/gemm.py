@@ -99,6 +99,13 @@ class GemmLibrary(Config):
     tiles: tuple[GemmTile, ...] = Field(default=(), max_length=MOST_TILES)
     """Its tile menu; none given means the device's ``gemm_tiles``."""
 
+    tiles_of: dict[MatrixType, tuple[GemmTile, ...]] = Field(default_factory=dict)
+    """Menus of the types that have their own."""
+
+    members: tuple[str, ...] = ()
+    """Libraries of the device whose kernels it picks from; then it has no menu and no
+    efficiency of its own, and takes theirs kernel by kernel."""
+
     overhead_us: NotNegative | None = None
     """Its fixed cost, instead of ``gemm_overhead_us``."""
 

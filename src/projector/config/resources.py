@@ -92,6 +92,6 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 
 _NOT_ENTRIES = {
-    "aliases", "attention", "experts", "software", "uncertainty", "networks", "transports",
+    "aliases", "attention", "experts", "gemm", "software", "uncertainty", "networks", "transports",
 }  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

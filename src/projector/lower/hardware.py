@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
-from projector.config.gemm import K_PARTS, GemmLibrary, GemmTile
+from projector.config.gemm import K_PARTS, GemmLibrary, GemmTile, MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
@@ -89,6 +89,7 @@ def device_record(
     attention_kernel: str = "default",
     *,
     gemm_library: str = "default",
+    gemm_type: str | None = None,
     run: Run = "training",
 ) -> Records:
     """Convert one device.
@@ -99,6 +100,9 @@ def device_record(
         Locks the clock of every type.
     attention_kernel, gemm_library : str
         Implementations that the device describes; its default ones for any other name.
+    gemm_type : str, optional
+        Matrix type whose menu a library has, where its menus differ by type; without one the
+        record serves all types, with the menu and the ``step_clk`` of bf16.
     run : str
         At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
         of the same kernel) and ``short`` (a few launches) at the highest that the power cap
@@ -123,7 +127,9 @@ def device_record(
     row["transcendental_per_s"] = (
         device.transcendental_per_clk_per_cu * device.compute_units * sixteen_bit_clock
     )
-    row["l2_fill_bytes_per_clk_per_cu"] = device.l2_fill_bytes_per_clk_per_cu
+    row["l2_fill_bytes_per_clk_per_cu"] = _given(
+        device.gemm_fill_bytes_per_clk_per_cu, device.l2_fill_bytes_per_clk_per_cu
+    )
     row["l2_bytes"] = device.l2_mib * MIB
     l2_clock = _l2_clock_mhz(device, clock_mhz, run) / device.peak_clock_mhz
     row["l2_bytes_per_s"] = device.l2_tb_per_s * l2_clock * TB
@@ -135,7 +141,7 @@ def device_record(
     row["hbm_latency_s"] = device.hbm_latency_us * MICROSECOND
     row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
     row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
-    _add_gemm(row, device, gemm_library)
+    _add_gemm(row, device, gemm_library, gemm_type or "bf16")
     if run != "training" and clock_mhz is None:
         _add_power(row, device, run)
     _attention(row, device, clock_mhz, attention_kernel, run)
@@ -171,8 +177,8 @@ def _l2_clock_mhz(device: Device, clock_mhz: float | None, run: Run) -> float:
     return device.power.max_clock_mhz
 
 
-def _add_gemm(row: np.void, device: Device, library: str) -> None:
-    """Fill in the GEMM library's numbers."""
+def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
+    """Fill in the GEMM library's numbers, with its menu for a matrix type."""
     chosen = device.gemm_libraries.get(library, GemmLibrary())
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
@@ -193,17 +199,45 @@ def _add_gemm(row: np.void, device: Device, library: str) -> None:
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
         row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
-        if native in chosen.efficiency:
-            share = chosen.efficiency[native] / device.gemm_efficiency[native]
-            row["matrix_flop_per_s"][code] *= share
-    tiles = chosen.tiles or device.gemm_tiles
-    row["num_tiles"] = len(tiles)
-    for position, tile in enumerate(tiles):
-        row["tiles"][position] = tile_row(device, tile)
+        # Of a library with members each tile has its own share.
+        share: float = 1.0 if chosen.members else chosen.efficiency.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
+        if share:
+            row["matrix_flop_per_s"][code] *= share / device.gemm_efficiency[native]  # type: ignore[index]
+    offers = gemm_menu(device, library, kind)
+    row["num_tiles"] = len(offers)
+    for position, offer in enumerate(offers):
+        row["tiles"][position] = tile_row(device, offer.tile, offer.efficiency)
 
 
-def tile_row(device: Device, tile: GemmTile) -> tuple[float, ...]:
-    """Return one row of a device record's ``tiles``."""
+class Offer(NamedTuple):
+    """A tile of a library."""
+
+    library: str
+    """The one that has its kernel."""
+    tile: GemmTile
+    efficiency: float
+    """Share of the rate of the device record that its main loop keeps busy."""
+
+
+def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
+    """Return the tiles that a library offers for a matrix type.
+
+    A tile of a library with members reaches the share of the pipe that its own library reaches.
+    """
+    native: MatrixType = native_type(device, kind)  # type: ignore[assignment]  # a key of the tables
+    chosen = device.gemm_libraries.get(library, GemmLibrary())
+    offers: list[Offer] = []
+    for name in chosen.members or (library,):
+        member = device.gemm_libraries.get(name, GemmLibrary())
+        share = member.efficiency.get(native, device.gemm_efficiency[native])
+        share = share if chosen.members else 1.0
+        tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles
+        offers += [Offer(name, tile, share * tile.efficiency) for tile in tiles]
+    return offers
+
+
+def tile_row(device: Device, tile: GemmTile, efficiency: float | None = None) -> tuple[float, ...]:
+    """Return one row of a device record's ``tiles``; the efficiency is the tile's own or given."""
     cluster, units = tile.cluster_m * tile.cluster_n, device.compute_units
     if cluster > 1:
         total, unit_ends = sum(device.gpc_units) or units, accumulate(device.gpc_units or (units,))
@@ -211,8 +245,9 @@ def tile_row(device: Device, tile: GemmTile) -> tuple[float, ...]:
         filled = sum((end - begin) // cluster for begin, end in pairwise(bounds)) * cluster
         # A device smaller than one cluster runs it all the same, unit after unit.
         units = max(filled, 1)
+    share = _given(efficiency, tile.efficiency)
     return (
-        tile.m, tile.n, tile.k_bytes, tile.efficiency, tile.cluster_m, tile.cluster_n,
+        tile.m, tile.n, tile.k_bytes, share, tile.cluster_m, tile.cluster_n,
         0.5 if tile.pair == "n" else 1.0, 0.5 if tile.pair == "m" else 1.0, units,
     )  # fmt: skip
 

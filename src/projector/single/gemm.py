@@ -35,7 +35,7 @@ from projector.kernels.gemm import (
     sol_time_columns,
 )
 from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
-from projector.lower.hardware import Run, device_record, tile_row
+from projector.lower.hardware import Run, device_record, gemm_menu, tile_row
 from projector.single.inputs import (
     DeviceLike,
     clock_within,
@@ -94,7 +94,11 @@ class GemmCase:
     @cached_property
     def _record(self) -> Records:
         records = device_record(
-            self.device, self.clock_mhz, gemm_library=self.library, run=self.run
+            self.device,
+            self.clock_mhz,
+            gemm_library=self.library,
+            gemm_type=self.dtype,
+            run=self.run,
         )
         if self.tile is not None:
             records[0]["tiles"][0] = tile_row(self.device, self.tile)
@@ -195,9 +199,7 @@ class GemmCase:
         return {"ideal_s": ideal_s, **factors, "utilisation": time_s / known}
 
     def _label(self, position: int, split: int) -> str:
-        library = self.device.gemm_libraries.get(self.library)
-        menu = (library.tiles if library else ()) or self.device.gemm_tiles
-        tile = self.tile or menu[position]
+        tile = self.tile or gemm_menu(self.device, self.library, self.dtype)[position].tile
         text = f"{tile.m}x{tile.n}"
         if tile.cluster_m * tile.cluster_n > 1:
             text += f":{tile.cluster_m}x{tile.cluster_n}"
@@ -356,7 +358,11 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
         msg = f"tile must be {legal}, got {shown(text)}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
-    menus = (device.gemm_tiles, *(library.tiles for library in device.gemm_libraries.values()))
+    libraries = device.gemm_libraries.values()
+    menus = (
+        device.gemm_tiles,
+        *(menu for library in libraries for menu in (library.tiles, *library.tiles_of.values())),
+    )
     for tile in (tile for menu in menus for tile in menu):
         if [tile.m, tile.n, tile.cluster_m, tile.cluster_n] == sizes:
             return tile

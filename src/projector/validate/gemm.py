@@ -25,10 +25,17 @@ from projector.kernels.gemm import (
     gemm_time_columns,
     seconds_of_terms,
 )
-from projector.lower.hardware import Run, device_record, native_type, slowdowns, tile_row
+from projector.lower.hardware import (
+    Run,
+    device_record,
+    gemm_menu,
+    native_type,
+    slowdowns,
+    tile_row,
+)
 from projector.units import MICROSECOND, TB, TERA
-from projector.validate.gemm_benchmarks import Loop, library_of, loop_of
-from projector.validate.gemm_kernels import NamedKernel, named_kernel, tile_of
+from projector.validate.gemm_benchmarks import Loop, library_of, loop_of, member_of
+from projector.validate.gemm_kernels import NamedKernel, named_kernel, offer_of
 from projector.validate.kind import (
     DeviceFor,
     Kind,
@@ -67,6 +74,10 @@ class Setup(NamedTuple):
     """Locked."""
     run: Run
     library: str
+    member: str
+    """Library that has the kernel which the row names; ``""`` where it does not say."""
+    kind: str
+    """Matrix type that runs."""
 
 
 class Gemm(NamedTuple):
@@ -217,9 +228,18 @@ def _quantise_s(device: Device, case: Case) -> float:
 
 def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records:
     """Return the device; a named kernel leaves it one tile."""
-    records = device_record(device, setup.clock_mhz, gemm_library=setup.library, run=setup.run)
+    records = device_record(
+        device,
+        setup.clock_mhz,
+        gemm_library=setup.library,
+        gemm_type=setup.kind,
+        run=setup.run,
+    )
     if kernel is not None:
-        records[0]["tiles"][0] = tile_row(device, tile_of(device, setup.library, kernel))
+        menu = gemm_menu(device, setup.library, setup.kind)
+        own = [offer for offer in menu if offer.library == setup.member]
+        offer = offer_of(own or menu, kernel)
+        records[0]["tiles"][0] = tile_row(device, offer.tile, offer.efficiency)
         records[0]["num_tiles"] = 1
     return records
 
@@ -260,7 +280,14 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     return Case(
         gemms=gemms,
         code=MATRIX_TYPES.index(native),
-        setup=Setup(device, _locked_clock(row, profile), loop.run or run, library_of(row, kind)),
+        setup=Setup(
+            device,
+            _locked_clock(row, profile),
+            loop.run or run,
+            library_of(row, kind),
+            member_of(row),
+            native,
+        ),
         kernel=named_kernel(row.get("kernel_config") or ""),
         quantise=kind if "linear" in op else "",
         quantised=_quantised(row, gemms),

@@ -28,6 +28,22 @@ _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
 """Library that TensorRT-LLM uses for a type, if the device describes it."""
 
 
+_MEMBERS = {
+    "AITER asm": "aiter_asm",
+    "AITER cktile": "cktile",
+    "AITER ck": "ck",
+    "AITER flydsl": "flydsl",
+    "AITER opus": "flydsl",
+}
+"""Beginning of the name of a kernel that AITER's tuner took -> library that has it."""
+
+
+def member_of(row: Row) -> str:
+    """Return the library that has the kernel which a tuner took, where the row names it."""
+    name = row.get("library") or ""
+    return next((known for start, known in _MEMBERS.items() if name.startswith(start)), "")
+
+
 def library_of(row: Row, scaling: str) -> str:
     """Return the GEMM library of a row by its name in device files; ``default`` for any other.
 

@@ -1,11 +1,12 @@
 """What a row's ``kernel_config`` says of its kernel: tile, cluster, and split of K."""
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from projector.config.device import Device
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
+from projector.lower.hardware import Offer
 
 
 class NamedKernel(NamedTuple):
@@ -113,16 +114,15 @@ def _pair(text: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def tile_of(device: Device, library: str, kernel: NamedKernel) -> GemmTile:
-    """Return a named kernel's tile; one of the library's menu keeps its other fields."""
-    chosen = device.gemm_libraries.get(library)
-    menu = (chosen.tiles if chosen else ()) or device.gemm_tiles
-    k_bytes = round(kernel.k * STEP_ELEMENT_BYTES) or menu[0].k_bytes
+def offer_of(menu: Sequence[Offer], kernel: NamedKernel) -> Offer:
+    """Return a named kernel's tile; one of the menu keeps its other fields."""
+    first = menu[0]
+    k_bytes = round(kernel.k * STEP_ELEMENT_BYTES) or first.tile.k_bytes
     if kernel.tuned:
-        same = [tile for tile in menu if (tile.m, tile.n) == (kernel.m, kernel.n)]
+        same = [offer for offer in menu if (offer.tile.m, offer.tile.n) == (kernel.m, kernel.n)]
         if same:
-            return min(same, key=lambda tile: abs(tile.k_bytes - k_bytes))
-    return GemmTile(
+            return min(same, key=lambda offer: abs(offer.tile.k_bytes - k_bytes))
+    tile = GemmTile(
         m=kernel.m,
         n=kernel.n,
         k_bytes=k_bytes,
@@ -130,3 +130,6 @@ def tile_of(device: Device, library: str, kernel: NamedKernel) -> GemmTile:
         cluster_n=kernel.cluster_n,
         pair="m" if kernel.pair else None,
     )
+    # A kernel that no menu has is taken to be as good as the first one.
+    share = first.efficiency / first.tile.efficiency if kernel.tuned else tile.efficiency
+    return first._replace(tile=tile, efficiency=share)

@@ -119,6 +119,8 @@ def _fields(owner: Device | Network) -> dict[str, Any]:
     menus = {"gemm_tiles": values.pop("gemm_tiles", ())}
     for name, library in values.get("gemm_libraries", {}).items():
         menus[f"gemm_libraries.{name}.tiles"] = library.pop("tiles")
+        for kind, menu in library.pop("tiles_of").items():
+            menus[f"gemm_libraries.{name}.tiles_of.{kind}"] = menu
     flat = flatten(values)
     flat |= {name: ", ".join(_tile(tile) for tile in menu) for name, menu in menus.items() if menu}
     return flat | {f"collective_algorithms.{i}": name for i, name in enumerate(algorithms)}
