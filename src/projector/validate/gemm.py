@@ -56,8 +56,8 @@ MAX_EXTENT = 1 << 40
 MIN_VALUE, MAX_VALUE = 1e-9, 1e15
 """Range of measured times and rates."""
 
-ACTIVATION_BYTES = 2.0
-"""A quantising pass reads 16-bit activations."""
+SIXTEEN_BITS = 2.0
+"""Bytes of an element of what is quantised, and of a gradient."""
 
 _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
@@ -108,6 +108,8 @@ class Case:
     """Quantising kernel of the device, if the row has one."""
     quantised: tuple[int, ...]
     """Elements of each 16-bit matrix that is quantised."""
+    accumulated: tuple[int, ...]
+    """Elements of each gradient that is added to the one before."""
     loop: Loop
     """Of the benchmark."""
     beside_collective: bool
@@ -166,7 +168,8 @@ def case_times(
         device = device_for(case.setup.device)
         if case.beside_collective:
             total_s[position] *= 1.0 + slowdowns(device)[0]
-        total_s[position] += _quantise_s(device, case) + case.loop.added_us * MICROSECOND
+        total_s[position] += _quantise_s(device, case) + _accumulate_s(device, case)
+        total_s[position] += case.loop.added_us * MICROSECOND
     least_s = [case.loop.least_us * MICROSECOND for case in cases]
     time_s: Floats = np.maximum(total_s, least_s)
     return time_s
@@ -219,11 +222,19 @@ def _quantise_s(device: Device, case: Case) -> float:
     count, elements = len(case.quantised), float(sum(case.quantised))
     if kernel is None:
         # No kernel of its own is described: one pass over the matrix.
-        passes = ACTIVATION_BYTES + float(OPERAND_BYTES[case.code])
+        passes = SIXTEEN_BITS + float(OPERAND_BYTES[case.code])
         rate = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
         return elements * passes / rate + count * device.kernel_start_us * MICROSECOND
     moved = elements * kernel.bytes_per_element
     return count * kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
+
+
+def _accumulate_s(device: Device, case: Case) -> float:
+    """Seconds of the kernels that add gradients: two are read and one is written."""
+    efficiency = device.elementwise_efficiency or device.hbm_efficiency
+    moved = 3.0 * SIXTEEN_BITS * sum(case.accumulated)
+    start_s = len(case.accumulated) * device.kernel_start_us * MICROSECOND
+    return start_s + moved / (device.hbm_peak_tb_per_s * efficiency * TB)
 
 
 def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records:
@@ -291,6 +302,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
         kernel=named_kernel(row.get("kernel_config") or ""),
         quantise=kind if "linear" in op else "",
         quantised=_quantised(row, gemms),
+        accumulated=_accumulated(row, gemms),
         loop=loop,
         beside_collective="during" in op,
         measured=_measured_us(row, gemms),
@@ -341,6 +353,16 @@ def _quantised(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     # Of a backward, the first multiplies the gradient of the output.
     activation = first.m * first.n * first.groups
     return (a, a, activation) if "blockwise" in (row.get("library") or "") else (a,)
+
+
+def _accumulated(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
+    """Return the elements of each gradient that a row adds to the one before.
+
+    Primus-Turbo's benchmark calls ``out.backward`` again and again and never clears the gradients.
+    """
+    if len(gemms) == 1 or not (row.get("library") or "").startswith("Primus-Turbo"):
+        return ()
+    return tuple(gemm.m * gemm.n * gemm.groups for gemm in gemms)
 
 
 def _extent(row: Row, column: str) -> int:
