@@ -150,6 +150,46 @@ def test_permutation_without_a_kernel_of_its_own_adds_copies_one_by_one():
     assert np.allclose(moved[False] - moved[True], [0.0, 2.0 * copies, 2.0 * copies, 0.0])
 
 
+def test_what_a_fused_exchange_delivers_is_permuted_once():
+    moe = {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 512}
+    labels, moved = {}, {}
+    for name in ("alltoall", "deepep"):
+        _, _, table = table_of(
+            {"training.moe.dispatcher": name, "parallelism.ep": 4},
+            model={**GPT, "moe": moe}, gpus_per_node=4,
+        )  # fmt: skip
+        labels[name] = set(table.labels)
+        rows = np.array(table.labels)[table.label] == "moe.permute"
+        moved[name] = table.bytes[rows]
+    assert labels["alltoall"] - labels["deepep"] == {"moe.sort"}
+    # Two of eight experts lie on 4 * (1 - (6/8 * 5/7)) distinct ranks of four.
+    copies, once = 2 * 2048 * 2 * 1024, 4.0 * (1.0 - 6 / 8 * 5 / 7)
+    assert np.allclose(moved["alltoall"], (1.0 + 2.0) * copies)
+    assert np.allclose(moved["deepep"], (once + 2.0) * copies, rtol=1e-4)
+
+
+def test_a_single_expert_is_a_plain_gemm():
+    """A rank that holds one expert launches no grouped kernel, so none of its losses."""
+    times = {}
+    for share in (0.5, 1.0):
+        for experts in (4, 8):
+            moe = {"num_experts": experts, "router_topk": 2, "ffn_hidden_size": 512}
+            device = {"extends": "h100", "grouped_gemm_efficiency_forward": share}
+            projection = project_performance(
+                {
+                    "model": {**GPT, "moe": moe},
+                    "parallelism": {"ep": 4},
+                    "training": {
+                        "micro_batch_size": 2, "global_batch_size": 64, "seq_length": 2048
+                    },
+                    "cluster": {"device": device, "gpus_per_node": 4},
+                }
+            )  # fmt: skip
+            times[share, experts] = projection.iteration_time_s
+    assert times[0.5, 4] == times[1.0, 4]
+    assert times[0.5, 8] > times[1.0, 8]
+
+
 def test_one_rank_needs_no_communication():
     _, _, table = table_of()
     assert not np.any((table.kind == COLLECTIVE) | (table.kind == EXCHANGE))

@@ -139,14 +139,15 @@ def _cost_gemms(
 ) -> None:
     rows = np.flatnonzero(table.kind == GEMM)
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
-    # Rows of routed experts are grouped GEMMs, each pass with a library rate of its own.
+    # Rows of several routed experts are grouped GEMMs, each pass with a library rate of its own.
     records = workloads.devices[device[rows]]
     forward, backward = (
         records["grouped_forward_efficiency"],
         records["grouped_backward_efficiency"],
     )
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
-    efficiency = np.where(table.expert[rows] == 1, grouped, 1.0)
+    is_grouped = (table.expert[rows] == 1) & (table.batch[rows] > 1)
+    efficiency = np.where(is_grouped, grouped, 1.0)
     efficiency *= workloads.columns.gemm_share_2e20[table.workload[rows]] / LOAD_ONE
     time_s[rows], detail[rows], _ = gemm_time_columns(
         extents,

@@ -175,12 +175,15 @@ def _emit_permutation(
     """Emit what orders tokens by expert.
 
     They are gathered before dispatch and summed with their weights after combine; what arrives
-    from several ranks is sorted by local expert. Counted from Megatron-LM's moe_utils.py, with and
-    without ``moe_permute_fusion``; atomics are taken to run at the rate of memory, not verified.
+    from several ranks is sorted by local expert. With a fused exchange, which delivers a token
+    once to each rank, they are gathered after dispatch and summed before combine. Counted from
+    Megatron-LM's moe_utils.py and token_dispatcher.py, with and without ``moe_permute_fusion``;
+    atomics are taken to run at the rate of memory, not verified.
     """
     hidden = shapes.hidden.astype(np.float64)
     fused = shapes.permute_fusion == 1
-    tokens = shapes.outer_tokens.astype(np.float64)
+    delivered = np.where(shapes.dispatcher >= DEEPEP, shapes.ranks_reached_2e20 / LOAD_ONE, 1.0)
+    tokens = shapes.outer_tokens * delivered
     launches = np.where(fused, 2.0, 8.0)
     drops_nothing = shapes.host_sync == 1
     gathered = 2.0 * hidden * (tokens + sent)
@@ -198,6 +201,8 @@ def _emit_permutation(
             syncs=drops_nothing * 1.0 if label == "moe.permute" else 0.0,
         )  # fmt: skip
     sorts = where[(shapes.ep[where] > 1) & (shapes.experts[where] > shapes.ep[where])]
+    # A fused exchange delivers each token once to a rank, where one pass copies it to its experts.
+    sorts = sorts[shapes.dispatcher[sorts] < DEEPEP]
     moved = 4.0 * hidden * arriving
     emit_memory(
         table, sorts, "moe.sort", forward_bytes=2.0 * moved, backward_bytes=2.0 * moved,
