@@ -23,7 +23,8 @@ FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources
 
 EXPECTED = {
     "a100", "a100_40gb", "a100_pcie", "b200", "b300", "gb200", "gb300", "gh200", "h100",
-    "h100_hbm2e", "h100_pcie", "h200", "h800", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x",
+    "h100_hbm2e", "h100_pcie", "h200", "h800", "mi210", "mi250x", "mi300x", "mi308x", "mi325x",
+    "mi350x", "mi355x",
 }  # fmt: skip
 
 # The vector peak is quoted at the maximum boost clock, 1965-2062 MHz, while peak_clock_mhz is
@@ -242,6 +243,32 @@ def test_narrower_types_are_no_slower(device):
 )  # fmt: skip
 def test_sustained_rate_is_the_published_one(stem, kind, tflops):
     assert sustained_tflops(load_device(stem), kind) == pytest.approx(tflops, rel=0.005)
+
+
+def power_limited_mhz(device: Device, kind: str) -> float:
+    """Return the highest clock at which a large GEMM stays within the cap."""
+    power = device.power
+    units = device.compute_units * device.matrix_flop_per_clk_per_cu[kind]
+    joules = power.pj_per_flop[kind] * 1e-12 * units * device.gemm_efficiency[kind]
+
+    def watts(clock_mhz: float) -> float:
+        volts = power.voltage_floor + (1 - power.voltage_floor) * clock_mhz / power.max_clock_mhz
+        return power.idle_w + joules * clock_mhz * 1e6 * volts**2
+
+    low, high = 0.0, power.max_clock_mhz
+    for _ in range(40):
+        middle = (low + high) / 2
+        within = watts(middle) <= device.tdp_w * power.loaded_share
+        low, high = (middle, high) if within else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("stem", [stem for stem in DEVICES if stem.startswith("mi")])
+def test_clocks_of_amd_follow_from_units_and_watts(stem):
+    device = load_device(stem)
+    for kind in device.power.pj_per_flop.keys() - {"tf32"}:
+        expected = pytest.approx(power_limited_mhz(device, kind), rel=0.045)
+        assert device.sustained_clock_mhz[kind] == expected, kind
 
 
 @pytest.mark.parametrize(("stem", "tflops"), [("a100", 255), ("a100_pcie", 233)])

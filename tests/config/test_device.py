@@ -34,7 +34,16 @@ def test_source_key_is_replaced_by_its_text_and_note():
     )
     assert device.sources["tdp_w"] == "our own measurement (one card)"
     assert device.sources["hbm_gib"] == "a log"
-    assert device.sources["l2_mib"].startswith("stas00/ml-engineering")
+    assert device.sources["l2_mib"].startswith(
+        "taken from NVIDIA H100 SXM 80GB: stas00/ml-engineering"
+    )
+
+
+def test_what_is_taken_twice_is_of_the_first_owner():
+    device = load_device({"extends": "mi350x", "name": "ours", "tdp_w": 900})
+    assert device.sources["gemm_efficiency.bf16"].startswith("taken from AMD Instinct MI355X: ")
+    assert device.sources["hbm_peak_tb_per_s"].startswith("taken from AMD Instinct MI350X: ")
+    assert "tdp_w" not in device.sources
 
 
 def test_extends_from_a_file(tmp_path):

@@ -48,6 +48,11 @@ CollectiveAlgorithm = Literal[
 ]
 """What a library may do to serve a collective; ``docs/collectives.md`` has the terms of each."""
 
+TAKEN = "taken from "
+"""How the source of a number begins that a device has from another one: ``taken from NAME: …``."""
+
+_SOURCED = {"value", "source", "note"}
+
 STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
 
@@ -70,9 +75,13 @@ class Sourced(Config):
             for name, value in data.items()
             if name not in {"sources", "extends"}
         }
-        fields = cls.model_fields
-        known = {key: text for key, text in table.items() if key in fields or "." in key}
+        known = {key: text for key, text in table.items() if _is_field(cls, key)}
         return {**body, "sources": {**known, **noted}}
+
+
+def _is_field(owner: type[Sourced], key: str) -> bool:
+    """Whether a key of a table of sources is that of a field, rather than one that fields cite."""
+    return key in owner.model_fields or "." in key
 
 
 class Device(Sourced):
@@ -589,7 +598,31 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     if base is None:
         return data
-    return merge(_device_data(base, key, depth + 1), data)
+    return merge(_taken_from(_device_data(base, key, depth + 1)), data)
+
+
+def _taken_from(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a device's data for one that extends it: every source says whose number it is.
+
+    Sources are written out, as the other device may call its own by the same keys.
+    """
+    owner = base.get("name", "another device")
+    table = base.get("sources") or {}
+
+    def told(text: object) -> str:
+        return str(text) if str(text).startswith(TAKEN) else f"{TAKEN}{owner}: {text}"
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if "value" in value and value.keys() <= _SOURCED:
+                text = table.get(str(value.get("source")), value.get("source") or "unsourced")
+                return {**value, "source": told(text)}
+            return {name: marked(item) for name, item in value.items()}
+        return [marked(item) for item in value] if isinstance(value, list) else value
+
+    fields = {name: marked(value) for name, value in base.items() if name != "sources"}
+    of_menus = {key: told(text) for key, text in table.items() if _is_field(Device, key)}
+    return {**fields, "sources": of_menus}
 
 
 def _family(
@@ -719,7 +752,7 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
 def _strip(value: Any, path: str, table: Mapping[str, str], sources: dict[str, str]) -> Any:
     """Replace every ``{value, source}`` below ``value`` by its value, noting the source."""
     if isinstance(value, Mapping):
-        if "value" in value and value.keys() <= {"value", "source", "note"}:
+        if "value" in value and value.keys() <= _SOURCED:
             text = str(table.get(str(value.get("source")), value.get("source") or "unsourced"))
             note = f" ({value['note']})" if value.get("note") else ""
             sources[path] = f"{text}{note}"
