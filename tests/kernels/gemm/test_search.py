@@ -39,7 +39,9 @@ menus = st.lists(_tile, min_size=1, max_size=MAX_TILES)
 
 
 def _with(device, tiles, splits):
-    tiles = [(*tile[:-1], min(tile[-1], device["compute_units"])) for tile in tiles]
+    # What follows the units of a tile is as in any menu: nothing that depends on its extents.
+    others = ROUND["tiles"][0][9:]
+    tiles = [(*tile[:8], min(tile[8], device["compute_units"]), *others) for tile in tiles]
     return device | {"tiles": tiles, "gemm_splits": tuple(sorted(splits))}
 
 
@@ -154,14 +156,14 @@ def test_no_candidate_is_faster_than_its_bound(device, code, m, n, k, batch, sha
 def test_of_equal_tiles_the_first_is_chosen_with_the_fewest_parts():
     free = {"gemm_split_k_s": 0.0, "gemm_epilogue_clk": 0.0, "l2_bytes_per_s": 1e30}
     tile = (64.0, 64.0, 64.0, 1.0, 1.0, 1.0, 1.0, 1.0, 128.0)
-    device = ROUND | free | {"tiles": [tile] * 5, "gemm_splits": (2.0, 4.0)}
+    device = _with(ROUND | free, [tile] * 5, (2.0, 4.0))
     # One wave of 128 tiles leaves no unit to a second part.
     assert _choice(device, 3, 64 * 16, 64 * 8, 4096, 1, 1.0)[:2] == (0, 1)
 
 
 def test_every_number_of_parts_is_tried():
     tile = (64.0, 64.0, 64.0, 1.0, 1.0, 1.0, 1.0, 1.0, 128.0)
-    device = ROUND | {"tiles": [tile], "gemm_split_k_s": 0.0, "hbm_bytes_per_s": 1e18}
-    device |= {"gemm_hbm_bytes_per_s": 1e18, "gemm_splits": (2.0, 7.0, 18.0)}
+    free = {"gemm_split_k_s": 0.0, "hbm_bytes_per_s": 1e18, "gemm_hbm_bytes_per_s": 1e18}
+    device = _with(ROUND | free, [tile], (2.0, 7.0, 18.0))
     # 18 tiles: of 128 units 7 parts fill 126, 18 parts would take three waves.
     assert _choice(device, MATRIX_TYPES.index("bf16"), 64 * 18, 64, 7 * 4096, 1, 1.0)[:2] == (0, 7)
