@@ -1,7 +1,8 @@
 import pytest
 
 from projector.config.device import load_device
-from projector.validate.gemm_kernels import NamedKernel, named_kernel, tile_of
+from projector.lower.hardware import gemm_menu
+from projector.validate.gemm_kernels import NamedKernel, named_kernel, offer_of
 
 CK_BLOCK = "a8w8_blockscale_1x128x128_256x64x128x256_16x16_32x32_1x2_8x32x1_1x32x1x8_8_1x1_v3"
 CK_SHUFFLED = "a8w8_bpreshuffle_256x16x64x512_16x16_16x16_32x8x1_32x8x1_1x16x1x16_4x4x1_1x1_v1"
@@ -76,16 +77,20 @@ def test_a_tile_that_no_unit_holds(config):
 
 
 def test_a_tile_of_the_menu_keeps_its_fields():
-    device = load_device("mi300x")
-    first = device.gemm_tiles[0]
-    known = tile_of(device, "default", NamedKernel(first.m, first.n, 512))
+    menu = gemm_menu(load_device("mi300x"), "hipblaslt", "bf16")
+    first = menu[0]
+    known = offer_of(menu, NamedKernel(first.tile.m, first.tile.n, first.tile.k_bytes // 2))
     assert known == first
-    # One that the library does not list has the step that its name says, in 16-bit elements.
-    other = tile_of(device, "default", NamedKernel(48, 96, 128))
-    assert (other.m, other.n, other.k_bytes) == (48, 96, 256)
-    assert tile_of(device, "default", NamedKernel(48, 96)).k_bytes == first.k_bytes
+    # One that the library does not list has the step that its name says, in 16-bit elements, and
+    # is as good as the first.
+    other = offer_of(menu, NamedKernel(48, 112, 128))
+    assert (other.tile.m, other.tile.n, other.tile.k_bytes) == (48, 112, 256)
+    assert other.efficiency == first.efficiency / first.tile.efficiency
+    assert offer_of(menu, NamedKernel(48, 112)).tile.k_bytes == first.tile.k_bytes
 
 
 def test_clusters_and_pairs_are_taken_over():
-    tile = tile_of(load_device("b200"), "cutedsl", NamedKernel(128, 64, 0, 2, 1, True, (1,), False))
-    assert (tile.cluster_m, tile.cluster_n, tile.pair) == (2, 1, "m")
+    menu = gemm_menu(load_device("b200"), "cutedsl", "fp16")
+    offer = offer_of(menu, NamedKernel(128, 64, 0, 2, 1, True, (1,), False))
+    assert (offer.tile.cluster_m, offer.tile.cluster_n, offer.tile.pair) == (2, 1, "m")
+    assert offer.efficiency == 1.0
