@@ -71,6 +71,7 @@ def test_preset_defaults_are_marked():
             "training.fp8_weight_transpose_cache",
             False,
         ),
+        ({"fp8": "hybrid", "use_torch_fsdp2": True}, "training.fp8_weight_cache", True),
         ({"padded_vocab_size": 128512}, "model.vocab_size", 128512),
         ({"make_vocab_size_divisible_by": 128}, "model.make_vocab_size_divisible_by", 128),
         ({"recompute_layer_ids": [0, 3, 4]}, "training.recompute.layers", [0, 3, 4]),

@@ -123,6 +123,21 @@ def test_narrow_training_keeps_quantised_copies():
     assert np.all(weights[2] < weights[1])
 
 
+def test_gathered_weights_leave_quantised_copies_behind_where_a_cache_keeps_them():
+    """One byte for the copy and one for its transpose, of every weight and not of a shard."""
+    narrow = {"training__precision": "fp8", "parallelism__fsdp": 2}
+    plain, kept = project(**narrow), project(**narrow, training__fp8_weight_cache=True)
+    single = project(
+        **narrow, training__fp8_weight_cache=True, training__fp8_weight_transpose_cache=False
+    )
+    bytes_of = [np.array([s.weights_bytes for s in m.stages]) for m in (plain, kept, single)]
+    parameters = np.array([s.parameters for s in plain.stages])
+    assert np.all(bytes_of[2] > bytes_of[0] + 0.5 * parameters)
+    assert np.allclose(bytes_of[1] - bytes_of[0], 2.0 * (bytes_of[2] - bytes_of[0]))
+    wide = {"parallelism__fsdp": 2}
+    assert project(**wide, training__fp8_weight_cache=True).peak_bytes == project(**wide).peak_bytes
+
+
 def test_interleaving_holds_more_than_1f1b():
     assert project(parallelism__vpp=2).peak_bytes > project().peak_bytes
 

@@ -269,6 +269,9 @@ def test_settings_that_rows_of_primus_state():
     assert job["training"]["optimizer"]["moment_dtype"] == "bf16"
     assert job["training"]["gradient_dtype"] == "bf16"
     assert job["training"]["gradient_accumulation_fusion"]
+    _, job = read(**PRIMUS, precision="FP8", other_flags="no fp8 weight transpose cache")
+    assert job["training"]["fp8_weight_transpose_cache"] is False
+    assert job["training"]["fp8_weight_cache"]
     _, job = read(**PRIMUS, other_flags="sync-free stage 2; alltoall dispatcher")
     assert job["training"]["moe"]["host_sync"] is False
     assert job["training"]["moe"]["dispatcher"] == "alltoall"

@@ -168,6 +168,10 @@ class TrainingConfig(Config):
     fp8_weight_transpose_cache: bool = True
     """Keep an FP8 transpose of each weight for the backward."""
 
+    fp8_weight_cache: bool = False
+    """Quantised copies of weights that FSDP gathers stay whole on every rank until the next step,
+    as in the cache of Transformer Engine under Megatron-LM; torchao keeps none."""
+
     first_last_layers_bf16: NonNegativeInt = 0
     """Layers at each end that stay in BF16 with a narrow precision."""
 

@@ -327,6 +327,11 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     )
     state_bytes = _training.floats(_state_bytes, "bytes", "Of optimizer state, each parameter.")
     quantise_bytes = _training.floats(_quantise_bytes, "bytes", "Moved to quantise a weight.")
+    keeps_quantised = _training.ints(
+        lambda t: t.fp8_weight_cache and uses_narrow(t),
+        "flag",
+        "Keeps quantised copies of weights that FSDP gathers.",
+    )
     quantised_copies = _training.floats(
         _quantised_copies, "bytes", "Of quantised copies, each weight of a linear layer."
     )

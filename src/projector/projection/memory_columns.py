@@ -62,9 +62,11 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     everything = dense + experts
     weight, gradient = training.weight_bytes[rank], training.gradient_bytes[rank]
     sharded = zero >= 3
-    # Quantised copies of the linear layers' weights live through the step.
+    # Quantised copies of the linear layers' weights live through the step, but not those of
+    # gathered weights unless a cache keeps them.
     quantised = training.quantised_copies[rank] * per_rank(costs.narrow_parameters)
-    weights = np.where(sharded, weight * owned, weight * everything + quantised)
+    kept = np.where(sharded & (training.keeps_quantised[rank] == 0), 0.0, quantised)
+    weights = weight * np.where(sharded, owned, everything) + kept
     on_device = (1.0 - training.optimizer_offload)[rank]
     updated = np.where(zero >= 1, owned, everything)
     # The layer that computes, those gathered ahead of it, and the full gradients of one.

@@ -432,6 +432,11 @@ class JobRow:
         if kind in {"bf16", "fp16", "fp32"}:
             return {"precision": kind}
         settings: dict[str, Any] = {"precision": kind}
+        if self.says("no fp8 weight transpose cache"):
+            settings["fp8_weight_transpose_cache"] = False
+        if self._primus or "megatron" in self.flags.lower():
+            # Of gathered weights; without FSDP it changes nothing.
+            settings["fp8_weight_cache"] = True
         if kind == "fp8":
             if "fp8_recipe=mxfp8" in self.other:
                 settings["precision"] = "mxfp8"

@@ -94,7 +94,7 @@ def _component(text: str, evaluation: Evaluation, row: int) -> float:
         return to_gib(value)
     if "reserved" in name:
         return to_gib(reserved)
-    if "gpu memory" in name or "device memory" in name or "smi" in name:
+    if "gpu memory" in name or "device memory" in name or "smi" in name or "memory used" in name:
         return to_gib(reserved) + cluster.memory_reserve_gib
     msg = f"unknown component {text!r}"
     raise ValueError(msg)

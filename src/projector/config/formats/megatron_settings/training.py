@@ -44,6 +44,8 @@ def _fp8(settings: Settings) -> str:
     name = "no_fp8_weight_transpose_cache"
     if settings.on(name):
         settings.put("training.fp8_weight_transpose_cache", False, name)
+    if settings.on("use_torch_fsdp2"):
+        settings.put("training.fp8_weight_cache", True, "use_torch_fsdp2")
     return "mxfp8" if recipe == "mxfp8" else "fp8"
 
 
