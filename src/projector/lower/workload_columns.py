@@ -29,6 +29,9 @@ from projector.lower.sections import (
 )
 from projector.lower.stages import RECOMPUTE_SELECTIVE
 
+ADDS, ADDS_APART, ADDS_NOTHING = range(3)
+"""Codes of ``accumulation``."""
+
 KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
 
 
@@ -318,10 +321,14 @@ class WorkloadColumns:
     accumulate_bytes = _shared(
         lambda p: p.training.accumulate_bytes, "bytes", "Of a main-gradient element."
     )
-    adds_apart = _shared(
-        lambda p: (p.training.fused_accumulation == 0) & (p.split.fsdp == 0),
-        "flag",
-        "A kernel of its own adds weight gradients to the main ones.",
+    accumulation = _shared(
+        lambda p: np.where(
+            p.split.fsdp > 0,
+            ADDS_NOTHING,
+            np.where(p.training.fused_accumulation, ADDS, ADDS_APART),
+        ),
+        "code",
+        "What weight gradients do: add to the main ones, have a kernel add them, or nothing.",
     )
     recompute = _shared(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
     recompute_mask = _shared(

@@ -28,7 +28,7 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         where,
         "embedding",
         forward_bytes=4.0 * elements,
-        backward_bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * elements,
+        backward_bytes=(2.0 + shapes.gradient_out_bytes) * elements,
         parameters=ceil_div(shapes.vocab, shapes.tp) * shapes.hidden + positions,
         saved_bytes=8.0 * shapes.tokens,
     )

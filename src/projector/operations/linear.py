@@ -6,6 +6,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.device import MATRIX_TYPES
+from projector.lower.workload_columns import ADDS_APART
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     BACKWARD,
@@ -70,10 +71,10 @@ def emit_linear(
     Notes
     -----
     Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds
-    to the main gradient in place, or which a kernel of its own adds to it. A narrow GEMM quantises
-    X row- and column-wise for the forward and the weight gradient, and dY alike; scales that
-    depend on the whole tensor or row cost one more read. Weights are quantised once a step, see
-    the optimizer.
+    to the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
+    narrow GEMM quantises X row- and column-wise for the forward and the weight gradient, and dY
+    alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
+    once a step, see the optimizer.
     """
     operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
@@ -108,15 +109,13 @@ def emit_linear(
         out_bytes=out_bytes,
     )
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
-    apart = shapes.adds_apart == 1
-    accumulate = 2.0 * shapes.accumulate_bytes
     gemm(
         where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens,
-        out_bytes=np.where(apart, 2.0, accumulate),
+        out_bytes=shapes.gradient_out_bytes,
     )  # fmt: skip
     table.add(
-        where[apart[where]], f"{label}.accumulate", kind=MEMORY, category=COMPUTE_OTHER,
-        phase=WEIGHT, bytes=(2.0 + accumulate) * size,
+        where[shapes.accumulation[where] == ADDS_APART], f"{label}.accumulate", kind=MEMORY,
+        category=COMPUTE_OTHER, phase=WEIGHT, bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
     )  # fmt: skip
     if not wide and shapes.narrow.any():
         rows = np.asarray(tokens, np.float64) * groups

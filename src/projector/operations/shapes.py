@@ -12,7 +12,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
-from projector.lower.workload_columns import WorkloadColumns
+from projector.lower.workload_columns import ADDS, WorkloadColumns
 
 
 class Shapes(WorkloadColumns):
@@ -32,6 +32,11 @@ class Shapes(WorkloadColumns):
     def operand_bytes(self) -> Floats:
         """Bytes of one operand element of the linear layers, scales included."""
         return np.asarray(OPERAND_BYTES[self.dtype])
+
+    @cached_property
+    def gradient_out_bytes(self) -> Floats:
+        """Bytes of an element of a weight gradient, read and written where it is added in place."""
+        return np.where(self.accumulation == ADDS, 2.0 * self.accumulate_bytes, 2.0)
 
     @cached_property
     def narrow(self) -> Flags:
