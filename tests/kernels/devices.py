@@ -43,6 +43,7 @@ ROUND = {
     "gemm_epilogue_bytes_per_clk_per_cu": 20.0,
     "gemm_epilogue_exposed": 0.5,
     "gemm_clk_per_k": (1.0,) * NUM_TYPES,
+    "gemm_scale_clk": (0.0,) * NUM_TYPES,
     "gemm_l2_miss_share": 0.03,
     "gemm_hbm_bytes_per_s": 1.6e12,
     "gemm_die_stride": 1.0,
@@ -57,9 +58,9 @@ ROUND = {
     "grouped_forward_efficiency": 0.9,
     "grouped_backward_efficiency": 0.8,
     "tiles": (
-        (128.0, 256.0, 128.0, 1.0, 2.0, 1.0, 1.0, 0.5, 128.0),
-        (256.0, 128.0, 128.0, 1.0, 1.0, 2.0, 1.0, 1.0, 120.0),
-        (64.0, 64.0, 128.0, 0.9, 1.0, 1.0, 1.0, 1.0, 128.0),
+        (128.0, 256.0, 128.0, 1.0, 2.0, 1.0, 1.0, 0.5, 128.0, 0.0),
+        (256.0, 128.0, 128.0, 1.0, 1.0, 2.0, 1.0, 1.0, 120.0, 0.0),
+        (64.0, 64.0, 128.0, 0.9, 1.0, 1.0, 1.0, 1.0, 128.0, 0.0),
     ),
     "attention_forward_rows": 128.0,
     "attention_forward_columns": 64.0,
@@ -136,6 +137,7 @@ _tiles = st.lists(
         _shares,
         _shares,
         st.integers(1, 320).map(float),
+        st.sampled_from([0.0, 50.0, 700.0]),
     ),
     min_size=1,
     max_size=4,
@@ -159,7 +161,7 @@ _head_dims = st.lists(
 def _consistent(device):
     """GEMMs reach a share of what the memory streams, and no cluster fills more than there is."""
     share, units = device["gemm_hbm_bytes_per_s"], device["compute_units"]
-    tiles = [(*tile[:-1], min(tile[-1], units)) for tile in device["tiles"]]
+    tiles = [(*tile[:8], min(tile[8], units), tile[9]) for tile in device["tiles"]]
     return device | {"gemm_hbm_bytes_per_s": share * device["hbm_bytes_per_s"], "tiles": tiles}
 
 
@@ -186,6 +188,7 @@ device_dicts = st.fixed_dictionaries(
         "gemm_epilogue_bytes_per_clk_per_cu": st.floats(4.0, 256.0),
         "gemm_epilogue_exposed": st.floats(0.0, 1.0),
         "gemm_clk_per_k": st.tuples(*[st.floats(0.0, 5.0)] * NUM_TYPES),
+        "gemm_scale_clk": st.tuples(*[st.sampled_from([0.0, 1e-4, 1e-3])] * NUM_TYPES),
         "gemm_l2_miss_share": st.floats(0.0, 1.0),
         "gemm_hbm_bytes_per_s": st.floats(0.3, 1.0),
         "gemm_die_stride": st.sampled_from([1.0, 8.0]),

@@ -83,7 +83,7 @@ def memory_s(m, n, k, batch, tile, code, out_bytes, device):
 
 
 def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_share):
-    tile_m, tile_n, k_bytes, efficiency, _, _, share_m, share_n, units = tile
+    tile_m, tile_n, k_bytes, efficiency, _, _, share_m, share_n, units, step_clk = tile
     clock = device["clock_hz"][code]
     step = k_bytes / 2
     depth = step * math.ceil(math.ceil(k / step) / split)
@@ -96,7 +96,9 @@ def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_sh
     taken_in = depth * rows * operand_bytes(code)
     fill_s = taken_in / (device["l2_fill_bytes_per_clk_per_cu"] * clock)
     issue_s = depth * device["gemm_clk_per_k"][code] / clock
-    loop_s = max(math_s, fill_s, issue_s)
+    scale_s = depth * tile_m * tile_n * device["gemm_scale_clk"][code] / clock
+    wait_s = depth / step * step_clk / clock
+    loop_s = max(math_s + scale_s, fill_s, issue_s) + wait_s
 
     out_clk = tile_m * tile_n * out_bytes / device["gemm_epilogue_bytes_per_clk_per_cu"]
     epilogue_s = (device["gemm_epilogue_clk"] + out_clk) / clock

@@ -189,6 +189,13 @@ class Device(Sourced):
     gemm_clk_per_k: dict[MatrixType, NotNegative] = Field(default_factory=dict)
     """Least clocks that a tile needs for one element of K, however small it is."""
 
+    gemm_step_clk: NotNegative = 0.0
+    """Clocks that each step of a main loop adds: barriers, and waits that no prefetch hides."""
+
+    gemm_scale_instructions: NotNegative = 0.0
+    """Vector instructions that an accumulator takes for each block of K with scales of its own
+    (``fp8_block``), while the matrix pipe waits; 0 where the efficiency of the type holds them."""
+
     gemm_fill_bytes_per_clk_per_cu: Positive | None = None
     """Bytes of operands that the main loop of a GEMM brings to the matrix pipe of a compute unit
     per clock, through L1 and shared memory; none given means ``l2_fill_bytes_per_clk_per_cu``."""

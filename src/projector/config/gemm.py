@@ -92,6 +92,9 @@ class GemmTile(Config):
     """Whether two units along M (or N) run one instruction, so that each takes in only half of
     B (or A)."""
 
+    step_clk: NotNegative | None = None
+    """Clocks that each step of its main loop adds, instead of those of its library."""
+
 
 class GemmLibrary(Config):
     """What one GEMM library does otherwise than the device's default one."""
@@ -103,8 +106,11 @@ class GemmLibrary(Config):
     """Menus of the types that have their own."""
 
     members: tuple[str, ...] = ()
-    """Libraries of the device whose kernels it picks from; then it has no menu and no
-    efficiency of its own, and takes theirs kernel by kernel."""
+    """Libraries of the device whose kernels it picks from; then it has no menu,
+    efficiency or ``step_clk`` of its own, and takes theirs kernel by kernel."""
+
+    step_clk: NotNegative | None = None
+    """Instead of ``gemm_step_clk``."""
 
     overhead_us: NotNegative | None = None
     """Its fixed cost, instead of ``gemm_overhead_us``."""

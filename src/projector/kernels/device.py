@@ -74,10 +74,11 @@ BASE_HEAD_DIM = 128.0
     TILE_SHARE_M,
     TILE_SHARE_N,
     TILE_UNITS,
-) = range(9)
+    TILE_STEP_CLK,
+) = range(10)
 """Columns of a row of ``tiles``: its extents, step and efficiency; units of its cluster along M
-and N; share of a tile's rows of A and columns of B that each unit takes in itself; and compute
-units that such clusters can fill."""
+and N; share of a tile's rows of A and columns of B that each unit takes in itself; compute units
+that such clusters can fill; and clocks that each step adds."""
 
 DEVICE = np.dtype(
     [
@@ -111,6 +112,9 @@ DEVICE = np.dtype(
         ("gemm_epilogue_exposed", np.float64),
         # Least clocks of a tile for one element of K, by matrix type.
         ("gemm_clk_per_k", np.float64, (len(MATRIX_TYPES),)),
+        # Clocks that the vector pipes of a compute unit take for the block scales of one element of
+        # C and of K, by matrix type.
+        ("gemm_scale_clk", np.float64, (len(MATRIX_TYPES),)),
         ("gemm_l2_miss_share", np.float64),
         ("gemm_hbm_bytes_per_s", np.float64),
         # Dies that take the tiles of a wave in turn; 1 where neighbours stay together.
@@ -132,8 +136,8 @@ DEVICE = np.dtype(
         ("grouped_forward_efficiency", np.float64),
         ("grouped_backward_efficiency", np.float64),
         ("num_tiles", np.int64),
-        # Columns TILE_M to TILE_UNITS; rows past num_tiles are unused.
-        ("tiles", np.float64, (MAX_TILES, 9)),
+        # Columns TILE_M to TILE_STEP_CLK; rows past num_tiles are unused.
+        ("tiles", np.float64, (MAX_TILES, 10)),
         ("attention_forward_rows", np.float64),
         ("attention_forward_columns", np.float64),
         ("attention_backward_columns", np.float64),

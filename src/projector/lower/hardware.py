@@ -41,6 +41,9 @@ values. Two kinds of FP4 stand in for each other in one direction, as MXFP4 runs
 and not the other way round; integers are computed in 16 bits."""
 
 
+SCALE_BLOCK = 128
+"""Elements of K with one scale in ``fp8_block``."""
+
 SLOWDOWNS = ("within", "network", "collective")
 """What runs beside something: compute beside a collective of one domain, and beside one that
 leaves it; a collective beside compute."""
@@ -198,6 +201,7 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     clocks = device.gemm_clk_per_k | chosen.clk_per_k
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
+        row["gemm_scale_clk"][code] = _scale_clk(device) if native == "fp8_block" else 0.0
         row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
         # Of a library with members each tile has its own share.
         share: float = 1.0 if chosen.members else chosen.efficiency.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
@@ -206,7 +210,15 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     offers = gemm_menu(device, library, kind)
     row["num_tiles"] = len(offers)
     for position, offer in enumerate(offers):
-        row["tiles"][position] = tile_row(device, offer.tile, offer.efficiency)
+        row["tiles"][position] = tile_row(device, offer.tile, offer)
+
+
+def _scale_clk(device: Device) -> float:
+    """Return clocks of a unit's vector pipes for the scales of one element of C and of K."""
+    lanes = (
+        0.5 * device.vector_tflops * TERA / (device.compute_units * device.peak_clock_mhz * MEGA)
+    )
+    return device.gemm_scale_instructions / (SCALE_BLOCK * lanes)
 
 
 class Offer(NamedTuple):
@@ -217,6 +229,8 @@ class Offer(NamedTuple):
     tile: GemmTile
     efficiency: float
     """Share of the rate of the device record that its main loop keeps busy."""
+    step_clk: float
+    """Clocks that each of its steps adds."""
 
 
 def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
@@ -232,12 +246,16 @@ def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
         share = member.efficiency.get(native, device.gemm_efficiency[native])
         share = share if chosen.members else 1.0
         tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles
-        offers += [Offer(name, tile, share * tile.efficiency) for tile in tiles]
+        step_clk = _given(member.step_clk, device.gemm_step_clk)
+        offers += [
+            Offer(name, tile, share * tile.efficiency, _given(tile.step_clk, step_clk))
+            for tile in tiles
+        ]
     return offers
 
 
-def tile_row(device: Device, tile: GemmTile, efficiency: float | None = None) -> tuple[float, ...]:
-    """Return one row of a device record's ``tiles``; the efficiency is the tile's own or given."""
+def tile_row(device: Device, tile: GemmTile, offer: Offer | None = None) -> tuple[float, ...]:
+    """Return one row of a device record's ``tiles``; of an offer what its library reaches."""
     cluster, units = tile.cluster_m * tile.cluster_n, device.compute_units
     if cluster > 1:
         total, unit_ends = sum(device.gpc_units) or units, accumulate(device.gpc_units or (units,))
@@ -245,10 +263,12 @@ def tile_row(device: Device, tile: GemmTile, efficiency: float | None = None) ->
         filled = sum((end - begin) // cluster for begin, end in pairwise(bounds)) * cluster
         # A device smaller than one cluster runs it all the same, unit after unit.
         units = max(filled, 1)
-    share = _given(efficiency, tile.efficiency)
+    share = tile.efficiency if offer is None else offer.efficiency
+    step_clk = _given(tile.step_clk, device.gemm_step_clk) if offer is None else offer.step_clk
     return (
         tile.m, tile.n, tile.k_bytes, share, tile.cluster_m, tile.cluster_n,
         0.5 if tile.pair == "n" else 1.0, 0.5 if tile.pair == "m" else 1.0, units,
+        step_clk,
     )  # fmt: skip
 
 

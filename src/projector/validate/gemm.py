@@ -250,7 +250,7 @@ def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records
         menu = gemm_menu(device, setup.library, setup.kind)
         own = [offer for offer in menu if offer.library == setup.member]
         offer = offer_of(own or menu, kernel)
-        records[0]["tiles"][0] = tile_row(device, offer.tile, offer.efficiency)
+        records[0]["tiles"][0] = tile_row(device, offer.tile, offer)
         records[0]["num_tiles"] = 1
     return records
 

@@ -118,6 +118,8 @@ def test_a_narrower_type_is_never_slower(m, n, k, batch, name, same_rate):
         device = device | {
             "matrix_flop_per_s": (700e12,) * NUM_TYPES,
             "clock_hz": (1.5e9,) * NUM_TYPES,
+            "gemm_clk_per_k": (1.0,) * NUM_TYPES,
+            "gemm_scale_clk": (0.0,) * NUM_TYPES,
         }
     row = (256 * m, 256 * n, 256 * k, batch)
     order = np.argsort(-OPERAND_BYTES, kind="stable")
@@ -246,7 +248,7 @@ def test_a_partial_wave_lasts_as_long_as_a_full_one():
     free = {"hbm_bytes_per_s": 1e18, "l2_bytes_per_s": 1e18, "l2_fill_bytes_per_clk_per_cu": 1e9}
     free |= {"gemm_hbm_bytes_per_s": 1e18, "gemm_epilogue_bytes_per_clk_per_cu": 1e9}
     fixed = {"gemm_overhead_s": 0.0, "gemm_epilogue_clk": 0.0}
-    fixed |= {"tiles": [(128, 128, 128, 1.0, 1, 1, 1, 1, 128)], "gemm_epilogue_exposed": 0.0}
+    fixed |= {"tiles": [(128, 128, 128, 1.0, 1, 1, 1, 1, 128, 0)], "gemm_epilogue_exposed": 0.0}
     rows = [(128 * tiles, 128, 448) for tiles in (1, 128, 129, 256)]
     one, full, over, twice = times(*rows, device=ROUND | free | fixed)
     assert one == pytest.approx(full, rel=1e-3)
@@ -322,7 +324,8 @@ def test_terms_match_reference(m, n, k, batch, code, name, cap_w):
     assert terms["power_w"] == pytest.approx(watts, rel=1e-9)
     assert not cap_w or watts <= cap_w * (1 + 1e-9) or share == LOWEST_CLOCK
     assert share == 1.0 or share == LOWEST_CLOCK or watts == pytest.approx(cap_w, rel=1e-6)
-    loop_s = max(terms["matrix_s"], terms["l2_fill_s"], terms["issue_s"])
+    pipe_s = terms["matrix_s"] + terms["scale_s"]
+    loop_s = max(pipe_s, terms["l2_fill_s"], terms["issue_s"]) + terms["wait_s"]
     core_s = max(loop_s + terms["epilogue_s"], terms["epilogues_s"], terms["l2_s"])
     assert core_s == pytest.approx(
         reference.core_s(*problem, 1.0, device, tile, split, share), rel=1e-9

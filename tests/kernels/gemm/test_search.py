@@ -33,15 +33,18 @@ _tile = st.tuples(
     _sides, _sides, st.sampled_from([64.0, 128.0]), st.sampled_from([0.7, 1.0]),
     st.sampled_from([1.0, 2.0]), st.sampled_from([1.0, 2.0]), st.just(1.0),
     st.sampled_from([0.5, 1.0]), st.sampled_from([13.0, 120.0, 128.0]),
+    st.sampled_from([0.0, 400.0]),
 )  # fmt: skip
 _splits = st.lists(st.integers(2, MAX_SPLIT_K).map(float), max_size=MAX_SPLITS, unique=True)
 menus = st.lists(_tile, min_size=1, max_size=MAX_TILES)
 
 
 def _with(device, tiles, splits):
-    # What follows the units of a tile is as in any menu: nothing that depends on its extents.
+    # What follows the units of a tile is as in any menu, where the tile does not say.
     others = ROUND["tiles"][0][9:]
-    tiles = [(*tile[:8], min(tile[8], device["compute_units"]), *others) for tile in tiles]
+    tiles = [
+        (*tile[:8], min(tile[8], device["compute_units"]), *(tile[9:] or others)) for tile in tiles
+    ]
     return device | {"tiles": tiles, "gemm_splits": tuple(sorted(splits))}
 
 
@@ -114,7 +117,7 @@ def _choice(device, code, m, n, k, batch, share):
 @settings(max_examples=300)
 @given(devices, codes, extents, extents, extents, st.integers(1, 16), shares)
 @example(
-    _with(ROUND, [(64.0, 64.0, 64.0, 1.0, 1.0, 1.0, 1.0, 1.0, 128.0)] * 64, [2.0, 3.0]),
+    _with(ROUND, [(64.0, 64.0, 64.0, 1.0, 1.0, 1.0, 1.0, 1.0, 128.0, 0.0)] * 64, [2.0, 3.0]),
     3,
     64,
     64,

@@ -79,7 +79,8 @@ def seconds_of_terms(term_GT: Floats) -> Floats:
     So a tile and split that the search would not choose can be timed: terms take any.
     """
     terms = GemmTerms(*term_GT.T)
-    loops_s = np.maximum(np.maximum(terms.matrix_s, terms.l2_fill_s), terms.issue_s)
+    pipes_s = np.maximum(terms.matrix_s + terms.scale_s, terms.l2_fill_s)
+    loops_s = np.maximum(pipes_s, terms.issue_s) + terms.wait_s
     core_s = np.maximum(np.maximum(loops_s + terms.epilogue_s, terms.epilogues_s), terms.l2_s)
     joined_s = np.maximum(core_s, terms.memory_s) + terms.loss_s
     seconds: Floats = terms.start_s + joined_s + terms.reduce_s

@@ -27,8 +27,12 @@ class Core(NamedTuple):
     """Seconds on the compute units, and of L2 as a whole."""
 
     matrix: float
+    scale: float
+    """Vector units that multiply block scales, while the matrix pipe waits."""
     fill: float
     issue: float
+    wait: float
+    """What the steps of the main loop add, whatever they do."""
     epilogue: float
     """What the main loop does not hide of the epilogues."""
     epilogues: float
@@ -104,8 +108,10 @@ def core_of(problem: Problem, tile: Tile, grid: Cut, waves: float, walked: float
     epilogue_s = problem.epilogue_s + tile.area * problem.store_s
     return Core(
         walked * matrix_s,
+        walked * tile.area * problem.scale_s,
         walked * rows * problem.fill_s,
         walked * problem.issue_s,
+        walked * tile.wait * problem.clock_s,
         epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
         epilogue_s * waves,
         loaded_bytes(problem, grid) * problem.l2_byte_s,
@@ -135,9 +141,16 @@ def least_core_times(problem: Problem, tile: Tile, grid: Cut, fewest: float, mos
 
 
 @inlined
+def loop_seconds(core: Core) -> float:
+    """Seconds of the longest of what runs side by side in the main loops."""
+    seconds: float = max(core.matrix + core.scale, core.fill, core.issue)
+    return seconds
+
+
+@inlined
 def busy_seconds(core: Core, clock_share: float) -> float:
     """Seconds of the compute units: the main loops and what they do not hide, or L2."""
-    loops = max(core.matrix, core.fill, core.issue) + core.epilogue
+    loops = loop_seconds(core) + core.wait + core.epilogue
     return float(max(loops, core.epilogues, core.l2) / clock_share)
 
 
@@ -267,20 +280,21 @@ def cost_of(problem: Problem, tile: Tile) -> Cost:
 def find_bound(cost: Cost, time_s: float, clock_share: float) -> int:
     """Name the longest part; overhead where what no part explains is longer than any."""
     core = cost.core
-    loop_s = max(core.matrix, core.fill, core.issue)
+    loop_s = loop_seconds(core)
     busy_s = busy_seconds(core, clock_share)
     epilogue_s = max(core.epilogue, core.epilogues if core.epilogues > loop_s else 0.0)
-    if time_s > 2.0 * max(max(loop_s, epilogue_s, core.l2) / clock_share, cost.memory_s):
+    longest_s = max(loop_s, core.wait, epilogue_s, core.l2)
+    if time_s > 2.0 * max(longest_s / clock_share, cost.memory_s):
         return OVERHEAD
     if cost.memory_s >= busy_s:
         return MEMORY
-    if core.l2 >= max(loop_s + core.epilogue, core.epilogues):
+    if core.l2 >= max(loop_s + core.wait + core.epilogue, core.epilogues):
         return L2
-    if epilogue_s > loop_s:
+    if epilogue_s > max(loop_s, core.wait):
         return EPILOGUE
-    if core.matrix == loop_s:
-        return COMPUTE
-    return L2_FILL if core.fill == loop_s else ISSUE
+    if core.wait > loop_s or core.issue == loop_s > max(core.matrix + core.scale, core.fill):
+        return ISSUE
+    return COMPUTE if core.matrix + core.scale == loop_s else L2_FILL
 
 
 @helper

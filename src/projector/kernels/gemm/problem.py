@@ -21,6 +21,7 @@ from projector.kernels.device import (
     TILE_N,
     TILE_SHARE_M,
     TILE_SHARE_N,
+    TILE_STEP_CLK,
     TILE_UNITS,
 )
 
@@ -31,10 +32,10 @@ type, so that what K is padded to does not depend on the type."""
 PARTIAL_BYTES = 8.0
 """A split-K partial result is written and read once, in FP32."""
 
-MENU_FIELDS = 15
+MENU_FIELDS = 16
 (
     M, N, AREA, PER_BLOCK_M, PER_BLOCK_N, CLUSTER_M, CLUSTER_N, STEP, PER_STEP, FLOP,
-    SHARE_M, SHARE_N, UNITS, PER_UNIT, NARROW,
+    SHARE_M, SHARE_N, UNITS, PER_UNIT, NARROW, WAIT,
 ) = range(MENU_FIELDS)  # fmt: skip
 """Columns of a menu: the fields of `Tile`, of which only the split is no tile's own."""
 
@@ -60,6 +61,10 @@ class Problem(NamedTuple):
     """One element of A or B from L2 into a compute unit."""
     issue_s: float
     """Least time of one element of K in a tile."""
+    scale_s: float
+    """Block scales of one element of C and of K."""
+    clock_s: float
+    """One clock."""
     l2_bytes: float
     l2_byte_s: float
     """One byte out of L2."""
@@ -112,6 +117,8 @@ class Tile(NamedTuple):
     per_unit: float
     narrow: float
     """Root of its columns over its rows."""
+    wait: float
+    """Clocks that its steps add for one element of K."""
     split: float
 
 
@@ -147,6 +154,8 @@ def meet(
         flop_s=units / (device["matrix_flop_per_s"][code] * efficiency),
         fill_s=OPERAND_BYTES[code] / (device["l2_fill_bytes_per_clk_per_cu"] * clock),
         issue_s=device["gemm_clk_per_k"][code] / clock,
+        scale_s=device["gemm_scale_clk"][code] / clock,
+        clock_s=1.0 / clock,
         l2_bytes=device["l2_bytes"],
         l2_byte_s=1.0 / device["l2_bytes_per_s"],
         l2_miss_share=device["gemm_l2_miss_share"],
@@ -188,6 +197,7 @@ def load_menu(device: np.void, menu_FT: Floats) -> int:
         menu_FT[UNITS, row] = tile[TILE_UNITS]
         menu_FT[PER_UNIT, row] = 1.0 / tile[TILE_UNITS]
         menu_FT[NARROW, row] = np.sqrt(n / m)
+        menu_FT[WAIT, row] = tile[TILE_STEP_CLK] * menu_FT[PER_STEP, row]
     return int(device["num_tiles"])
 
 
@@ -210,5 +220,6 @@ def candidate(menu_FT: Floats, t: int, split: float) -> Tile:
         units=menu_FT[UNITS, t],
         per_unit=menu_FT[PER_UNIT, t],
         narrow=menu_FT[NARROW, t],
+        wait=menu_FT[WAIT, t],
         split=split,
     )

@@ -15,10 +15,14 @@ class GemmTerms(NamedTuple):
     """Launch, first loads and the end of a kernel."""
     matrix_s: float
     """Main loops, as long as the matrix pipe takes."""
+    scale_s: float
+    """Main loops, as long as vector units multiply block scales after the matrix pipe."""
     l2_fill_s: float
     """Main loops, as long as the loads into a compute unit take."""
     issue_s: float
     """Main loops, as long as their least steps take."""
+    wait_s: float
+    """What the steps of the main loops add, whatever they do."""
     epilogue_s: float
     """Epilogues that wait: what the main loops do not hide."""
     epilogues_s: float

@@ -201,8 +201,10 @@ def gemm_terms(
         terms = GemmTerms(
             start_s=problem.start_s,
             matrix_s=core.matrix / share,
+            scale_s=core.scale / share,
             l2_fill_s=core.fill / share,
             issue_s=core.issue / share,
+            wait_s=core.wait / share,
             epilogue_s=core.epilogue / share,
             epilogues_s=core.epilogues / share,
             l2_s=core.l2 / share,
