@@ -200,6 +200,34 @@ def test_a_grouped_backward_is_both_gradients_of_every_group():
     assert both[2] == pytest.approx(both[0] + both[1] + added_us)
 
 
+GROUPED = {
+    **TURBO,
+    "library": "Primus-Turbo grouped_gemm (CK), balanced groups, torch Timer x100",
+    "op": "grouped gemm (fwd)",
+}
+
+
+def test_a_grouped_kernel_of_ck_is_taken_by_rule():
+    # 2 groups of 2 x 11 tiles of 256 x 256: one wave of 44 units, each through all of K.
+    device = load_device("mi300x")
+    row = {**GROUPED, "groups": "2", "m": "512", "n": "2816", "k": "8192"}
+    rate = 2048 * max(device.sustained_clock_mhz.values()) * 1e6
+    tile_us = 2.0 * 256 * 256 * 8192 / rate * 1e6
+    assert project(**row).predicted > tile_us
+    # Columns that 256 does not divide are cut by 128, so that a tile takes half as long.
+    narrow = project(**{**row, "n": "2688"}).predicted
+    assert narrow == pytest.approx(0.5 * project(**row).predicted, rel=0.25)
+    # A library that chooses is faster with so few tiles.
+    free = project(**{**row, "library": "hipBLASLt"})
+    assert free.predicted - 4.0 < 0.7 * project(**row).predicted
+
+
+def test_a_lone_group_of_16_bits_is_chosen_for():
+    row = {**GROUPED, "groups": "1", "m": "512", "n": "4096", "k": "14336"}
+    assert project(**row).predicted < 200.0
+    assert project(**row, in_dtype="fp8").predicted > 200.0
+
+
 def test_one_group_is_one_gemm():
     row = {**TURBO, "op": "grouped gemm (fwd)"}
     assert project(**row, groups="1").predicted == project(**TURBO).predicted

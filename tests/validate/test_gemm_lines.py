@@ -6,7 +6,8 @@ import io
 import pytest
 
 from projector.kernels.device import MATRIX_TYPES
-from projector.validate.gemm import read_case
+from projector.validate.gemm import Gemm, read_case
+from projector.validate.gemm_kernels import NamedKernel
 
 HEADER = (
     "gpu,clock_note,op,in_dtype,out_dtype,m,n,k,groups,layout,kernel_config,library,runtime_us,"
@@ -77,7 +78,7 @@ def read():
 
 def test_a_kernel_of_ck_in_four_parts(read):
     case = read("split")
-    assert case.gemms == ((64, 2112, 7168, 1, 2.0, ""),)
+    assert case.gemms == (Gemm(64, 2112, 7168, 1, 2.0),)
     assert (MATRIX_TYPES[case.code], case.setup.library) == ("fp8_block", "aiter")
     assert (case.kernel.m, case.kernel.n, case.kernel.k) == (32, 64, 256)
     assert (case.kernel.splits, case.kernel.tuned) == ((4,), True)
@@ -86,14 +87,14 @@ def test_a_kernel_of_ck_in_four_parts(read):
 
 def test_a_logic_file(read):
     case = read("logic")
-    assert case.gemms == ((1104, 16, 4608, 1, 2.0, ""),)
+    assert case.gemms == (Gemm(1104, 16, 4608, 1, 2.0),)
     assert (case.setup.device, case.setup.library) == ("mi250x", "hipblaslt")
     assert (case.kernel.m, case.kernel.n, case.kernel.k, case.kernel.splits) == (64, 16, 64, (6,))
 
 
 def test_a_training_operator_with_block_scales(read):
     case = read("forward")
-    assert case.gemms == ((16384, 8192, 4096, 1, 2.0, ""),)
+    assert case.gemms == (Gemm(16384, 8192, 4096, 1, 2.0),)
     assert (MATRIX_TYPES[case.code], case.setup.library) == ("fp8_block", "triton")
     assert (case.quantise, case.quantised) == ("fp8_block", (16384 * 4096, 8192 * 4096))
     assert (case.kernel, case.accumulated) == (None, ())
@@ -112,12 +113,15 @@ def test_a_training_operator_backward(read):
 
 def test_grouped_training_operators(read):
     case = read("grouped")
-    assert case.gemms == ((1024, 2816, 2048, 2, 2.0, "grouped_forward_efficiency"),)
+    kernel = NamedKernel(256, 256, 128)
+    assert case.gemms == (Gemm(1024, 2816, 2048, 2, 2.0, "grouped_forward_efficiency", kernel),)
     assert case.quantised == (2 * 1024 * 2048, 2 * 2816 * 2048)
     assert (case.setup.library, case.loop.least_us) == ("ck", 114.0)
     case = read("grouped backward")
     assert [gemm[:4] for gemm in case.gemms] == [(1024, 1408, 2048, 4), (2048, 1408, 1024, 4)]
     assert {gemm.grouped_pass for gemm in case.gemms} == {"grouped_backward_efficiency"}
+    # 1,408 columns are no multiple of 256.
+    assert {gemm.kernel for gemm in case.gemms} == {NamedKernel(256, 128, 64)}
     assert case.accumulated == (4 * 1024 * 1408, 4 * 2048 * 1408)
     assert (case.quantise, case.loop.least_us) == ("", 140.0)
 

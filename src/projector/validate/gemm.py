@@ -35,7 +35,7 @@ from projector.lower.hardware import (
 )
 from projector.units import MICROSECOND, TB, TERA
 from projector.validate.gemm_benchmarks import Loop, library_of, loop_of, member_of
-from projector.validate.gemm_kernels import NamedKernel, named_kernel, offer_of
+from projector.validate.gemm_kernels import NamedKernel, grouped_kernel, named_kernel, offer_of
 from projector.validate.kind import (
     DeviceFor,
     Kind,
@@ -91,6 +91,8 @@ class Gemm(NamedTuple):
     """Of an element, a read-modify-write counted twice."""
     grouped_pass: str = ""
     """Field of the device record with the efficiency of this grouped pass, if it is one."""
+    kernel: NamedKernel | None = None
+    """The kernel that the library takes by rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def case_times(
 def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool) -> Floats:
     """Return the seconds of every GEMM of the cases, one after the other."""
     work = [
-        (case, gemm, case.kernel if case.kernel and (as_named or not case.kernel.tuned) else None)
+        (case, gemm, _kernel(case, gemm, as_named=as_named))
         for case in cases
         for gemm in case.gemms
     ]
@@ -212,6 +214,13 @@ def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool)
     choice = np.minimum(parts, MAX_SPLIT_K) - 1
     np.minimum.at(time_s, rows, seconds_of_terms(gemm_term_columns(*columns(rows), choice)))
     return time_s
+
+
+def _kernel(case: Case, gemm: Gemm, *, as_named: bool) -> NamedKernel | None:
+    """Return the only kernel that may be chosen, None where a whole menu may."""
+    if gemm.kernel is not None or case.kernel is None:
+        return gemm.kernel
+    return case.kernel if as_named or not case.kernel.tuned else None
 
 
 def _quantise_s(device: Device, case: Case) -> float:
@@ -328,6 +337,11 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
         Gemm(*extents, max(1, groups), out_bytes, grouped_pass)
         for extents in ((m, n, k), (m, k, n), (n, k, m))
     )
+    if groups:
+        forward, of_input, of_weight = (
+            gemm._replace(kernel=grouped_kernel(row, gemm.n, groups))
+            for gemm in (forward, of_input, of_weight)
+        )
     if not backward:
         return (forward,)
     if "dgrad+wgrad" in op:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
 from projector.lower.hardware import Offer
+from projector.validate.kind import Row
 
 
 class NamedKernel(NamedTuple):
@@ -112,6 +113,21 @@ def _pair(text: str) -> tuple[int, int]:
     """Return the numbers of ``128x256``, zeros if it has none."""
     match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def grouped_kernel(row: Row, n: int, groups: int) -> NamedKernel | None:
+    """Return the kernel that a library takes by rule for a grouped GEMM; None where it chooses.
+
+    CK's grouped GEMM in Primus-Turbo has tiles of 256 x 256, and of 256 x 128 where those do not
+    divide the columns, takes 64 elements of K of 16 bits and 128 of 8 a step, and never splits K
+    (``csrc/kernels/grouped_gemm``). A single group of 16 bits is another kernel's: 147 us for 512 x
+    4096 x 14336, where 32 tiles of CK's would take three times that on their 32 units.
+    """
+    narrow = (row.get("in_dtype") or "").lower().startswith("fp8")
+    by_rule = re.match(r"Primus-Turbo grouped_gemm.*\(CK\)", row.get("library") or "")
+    if not by_rule or (groups == 1 and not narrow):
+        return None
+    return NamedKernel(256, 128 if n % 256 else 256, 128 if narrow else 64)
 
 
 def offer_of(menu: Sequence[Offer], kernel: NamedKernel) -> Offer:
