@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from projector.config.device import load_device
 from projector.single.times import gemm_time
-from projector.validate.gemm import KIND
+from projector.validate.gemm import KIND, case_times, read_case
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 
 ROW = {
@@ -260,6 +262,26 @@ def test_a_training_operator_quantises_activation_and_weight():
     assert backward.predicted - both.predicted == pytest.approx(
         3 * start_us + 3 * elements / rate, rel=1e-6
     )
+
+
+def test_the_gradient_of_a_weight_takes_two_scales_an_accumulator():
+    device = load_device("mi300x").model_copy(update={"gemm_scale_instructions": 40.0})
+    row = {
+        **ROW,
+        **TURBO,
+        "in_dtype": "fp8 (128-block scales)",
+        "library": "Primus-Turbo gemm_fp8 blockwise (Triton), torch Timer",
+        "op": "gemm backward (dgrad+wgrad)",
+        **dict.fromkeys(("m", "n", "k"), "8192"),
+    }
+    case = read_case(row)
+    plain = replace(case, gemms=tuple(gemm._replace(of_weight=False) for gemm in case.gemms))
+    alike, twice = (case_times([each], lambda _: device)[0] for each in (plain, case))
+    # So many that nothing hides them, for each accumulator and 128 elements of K.
+    lanes = 0.5 * device.vector_tflops * 1e12 / (304 * 2100e6)
+    clocks = 8192.0**3 / 304 * 40.0 / (128 * lanes)
+    slowest, fastest = device.sustained_clock_mhz["fp8"], 2100.0
+    assert 0.9 * clocks / fastest * 1e-6 <= twice - alike <= 1.3 * clocks / slowest * 1e-6
 
 
 def test_a_collective_beside_slows_the_kernel():

@@ -93,6 +93,8 @@ class Gemm(NamedTuple):
     """Field of the device record with the efficiency of this grouped pass, if it is one."""
     kernel: NamedKernel | None = None
     """The kernel that the library takes by rule."""
+    of_weight: bool = False
+    """Whether it gives the gradient of the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +186,10 @@ def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool)
         for case in cases
         for gemm in case.gemms
     ]
-    keys = dict.fromkeys((case.setup, kernel) for case, _, kernel in work)
-    position = {key: place for place, key in enumerate(keys)}
-    records = np.concatenate(
-        [_record(device_for(setup.device), setup, kernel) for setup, kernel in keys]
-    )
-    device = np.array([position[case.setup, kernel] for case, _, kernel in work])
+    keys = [(case.setup, kernel, gemm.of_weight) for case, gemm, kernel in work]
+    position = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    records = np.concatenate([_record(device_for(key[0].device), *key) for key in position])
+    device = np.array([position[key] for key in keys])
     extents = np.array([gemm[:4] for _, gemm, _ in work])
     code = np.array([case.code for case, _, _ in work])
     out_bytes = np.array([gemm.out_bytes for _, gemm, _ in work])
@@ -246,8 +246,13 @@ def _accumulate_s(device: Device, case: Case) -> float:
     return start_s + moved / (device.hbm_peak_tb_per_s * efficiency * TB)
 
 
-def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records:
-    """Return the device; a named kernel leaves it one tile."""
+def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight: bool) -> Records:
+    """Return the device; a named kernel leaves it one tile.
+
+    In the gradient of a weight both operands have a scale for every 128 elements of a row, so that
+    an accumulator takes two of them one after the other. Elsewhere the weight has one for a whole
+    block of 128 x 128, and the two are multiplied once for a row of the tile.
+    """
     records = device_record(
         device,
         setup.clock_mhz,
@@ -261,6 +266,8 @@ def _record(device: Device, setup: Setup, kernel: NamedKernel | None) -> Records
         offer = offer_of(own or menu, kernel)
         records[0]["tiles"][0] = tile_row(device, offer.tile, offer)
         records[0]["num_tiles"] = 1
+    if of_weight:
+        records[0]["gemm_scale_clk"] *= 2.0
     return records
 
 
@@ -342,6 +349,7 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
             gemm._replace(kernel=grouped_kernel(row, gemm.n, groups))
             for gemm in (forward, of_input, of_weight)
         )
+    of_weight = of_weight._replace(of_weight=True)
     if not backward:
         return (forward,)
     if "dgrad+wgrad" in op:
