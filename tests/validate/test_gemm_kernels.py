@@ -2,7 +2,7 @@ import pytest
 
 from projector.config.device import load_device
 from projector.lower.hardware import gemm_menu
-from projector.validate.gemm_kernels import NamedKernel, named_kernel, offer_of
+from projector.validate.gemm_kernels import NamedKernel, grouped_kernel, named_kernel, offer_of
 
 CK_BLOCK = "a8w8_blockscale_1x128x128_256x64x128x256_16x16_32x32_1x2_8x32x1_1x32x1x8_8_1x1_v3"
 CK_SHUFFLED = "a8w8_bpreshuffle_256x16x64x512_16x16_16x16_32x8x1_32x8x1_1x16x1x16_4x4x1_1x1_v1"
@@ -74,6 +74,35 @@ def test_nothing_named(config):
 def test_a_tile_that_no_unit_holds(config):
     with pytest.raises(ValueError, match=r"kernel_config: tile .* must be from 1x1 to 1024x1024"):
         named_kernel(config)
+
+
+@pytest.mark.parametrize(
+    ("library", "in_dtype", "n", "groups", "kernel"),
+    [
+        ("Primus-Turbo grouped_gemm (CK), balanced", "bf16", 2816, 8, (256, 256, 64)),
+        ("Primus-Turbo grouped_gemm (CK), balanced", "bf16", 1408, 8, (256, 128, 64)),
+        (
+            "Primus-Turbo grouped_gemm_fp8 tensorwise (CK), balanced",
+            "fp8",
+            2816,
+            8,
+            (256, 256, 128),
+        ),
+        (
+            "Primus-Turbo grouped_gemm_fp8 tensorwise (CK), balanced",
+            "fp8",
+            4096,
+            1,
+            (256, 256, 128),
+        ),
+        ("Primus-Turbo grouped_gemm (CK), balanced", "bf16", 4096, 1, None),
+        ("Primus-Turbo grouped_gemm (Triton), balanced", "bf16", 4096, 8, None),
+        ("TransformerEngine grouped linear", "bf16", 4096, 8, None),
+    ],
+)
+def test_a_kernel_taken_by_rule(library, in_dtype, n, groups, kernel):
+    found = grouped_kernel({"library": library, "in_dtype": in_dtype}, n, groups)
+    assert found == (NamedKernel(*kernel) if kernel else None)
 
 
 def test_a_tile_of_the_menu_keeps_its_fields():
