@@ -44,7 +44,7 @@ def main() -> None:
         if kind in WHOLE_RUNS:
             worst += _worst(kind, validation.results)
         if kind == "training_throughput":
-            bands = {"time": _bands(validation.results)}
+            bands = {"time": _bands(validation.results) | _unseen(validation.results)}
         if kind == "memory":
             bands["memory"] = _bands(validation.results)
     if "--record" in sys.argv[1:]:
@@ -107,7 +107,7 @@ def _row(name: str, totals: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _bands(results: tuple[Result, ...] | list[Result]) -> dict[str, dict[str, float]]:
+def _bands(results: tuple[Result, ...] | list[Result]) -> dict[str, dict[str, Any]]:
     """Return the band of each family of devices and kind of model, and of everything."""
     errors: dict[str, list[float]] = defaultdict(list)
     for result in results:
@@ -122,10 +122,30 @@ def _bands(results: tuple[Result, ...] | list[Result]) -> dict[str, dict[str, fl
     }
 
 
-def _document(bands: dict[str, dict[str, dict[str, float]]]) -> str:
+def _unseen(results: tuple[Result, ...] | list[Result]) -> dict[str, dict[str, Any]]:
+    """Return the band of a device that nobody measured: every measured one counts the same.
+
+    The new device is one of n + 1, and nothing is known of its errors: the share that the n others
+    must cover is (n + 1) / n times as large (conformal prediction for groups).
+    """
+    of_device: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        if result.projected and result.ape is not None:
+            of_device[load_device(device_of(result.device)).name].append(result.ape)
+    errors = np.concatenate([np.array(group) for group in of_device.values()])
+    weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in of_device.values()])
+    order = np.argsort(errors)
+    share = np.cumsum(weights[order]) / weights.sum()
+    covered = min(1.0, COVERED * (len(of_device) + 1) / len(of_device))
+    relative = round(float(errors[order][np.searchsorted(share, covered)]), 3)
+    return {"unseen": {"relative": relative, "devices": sorted(of_device)}}
+
+
+def _document(bands: dict[str, dict[str, dict[str, Any]]]) -> str:
     head = (
         "# Relative error that covers 68 % of the published runs of a device family and kind of\n"
         "# model; written by validation/scoreboard.py --record, read by every projection.\n"
+        "# A device that `unseen` does not list has no run, and at least the band of `unseen`.\n"
     )
     return head + str(yaml.safe_dump(bands, sort_keys=True))
 

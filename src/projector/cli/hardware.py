@@ -28,5 +28,10 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
 
 
 def _object(devices: dict[str, Any], *, one: bool) -> dict[str, Any]:
+    from projector.config.origins import origins_of
+
     dumped = {name: device.model_dump(mode="json") for name, device in devices.items()}
-    return {"device": next(iter(dumped.values()))} if one else {"devices": dumped}
+    if not one:
+        return {"devices": dumped}
+    name, device = next(iter(devices.items()))
+    return {"device": dumped[name], "origins": dict(origins_of(device).fields)}

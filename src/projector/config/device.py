@@ -5,7 +5,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 ``sources`` table or free text; in a user's own file or override a bare number will do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -609,26 +609,33 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
 
 
 def _taken_from(base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a device's data for one that extends it: every source says whose number it is.
-
-    Sources are written out, as the other device may call its own by the same keys.
-    """
+    """Return a device's data for one that extends it: every source says whose number it is."""
     owner = base.get("name", "another device")
-    table = base.get("sources") or {}
+    return _told(base, lambda text: text if text.startswith(TAKEN) else f"{TAKEN}{owner}: {text}")
 
-    def told(text: object) -> str:
-        return str(text) if str(text).startswith(TAKEN) else f"{TAKEN}{owner}: {text}"
 
-    def marked(value: Any) -> Any:
+def _of_family(name: str, data: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a family has for its devices: every source says that it is the family's."""
+    return _told({**data, "sources": table["sources"]}, lambda text: f"{name} family: {text}")
+
+
+def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]:
+    """Return data with its sources written out and told anew.
+
+    A key would not do: what is laid over the data may call a source of its own by it.
+    """
+    table = data.get("sources") or {}
+
+    def written(value: Any) -> Any:
         if isinstance(value, Mapping):
             if "value" in value and value.keys() <= _SOURCED:
                 text = table.get(str(value.get("source")), value.get("source") or "unsourced")
-                return {**value, "source": told(text)}
-            return {name: marked(item) for name, item in value.items()}
-        return [marked(item) for item in value] if isinstance(value, list) else value
+                return {**value, "source": tell(str(text))}
+            return {name: written(item) for name, item in value.items()}
+        return [written(item) for item in value] if isinstance(value, list) else value
 
-    fields = {name: marked(value) for name, value in base.items() if name != "sources"}
-    of_menus = {key: told(text) for key, text in table.items() if _is_field(Device, key)}
+    fields = {name: written(value) for name, value in data.items() if name != "sources"}
+    of_menus = {key: tell(str(text)) for key, text in table.items() if _is_field(Device, key)}
     return {**fields, "sources": of_menus}
 
 
@@ -653,8 +660,7 @@ def _with_expert_family(data: dict[str, Any], key: str) -> dict[str, Any]:
     name, table = _family(data, "expert_family", "experts.yaml", key)
     if name is None:
         return data
-    sources = {source: f"{name} family: {text}" for source, text in table["sources"].items()}
-    return merge({**table[name], "sources": sources}, data)
+    return merge(_of_family(name, table[name], table), data)
 
 
 def _with_gemm_family(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -662,8 +668,7 @@ def _with_gemm_family(data: dict[str, Any], key: str) -> dict[str, Any]:
     name, table = _family(data, "gemm_family", "gemm.yaml", key)
     if name is None:
         return data
-    sources = {source: f"{name} family: {text}" for source, text in table["sources"].items()}
-    return merge({**table[name], "sources": sources}, data)
+    return merge(_of_family(name, table[name], table), data)
 
 
 def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -675,9 +680,8 @@ def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
     family = {
         "attention": kernels[table[name]["default"]],
         "attention_kernels": kernels,
-        "sources": table["sources"],
     }
-    return merge(family, data)
+    return merge(_of_family(name, family, table), data)
 
 
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from projector.config.job import Job
+from projector.config.origins import origins_of
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 from projector.lower.jobs import data_parallel
@@ -24,10 +25,12 @@ class Provenance:
     derived: dict[str, str]
     """Dotted field -> the value and where it came from."""
     warnings: tuple[str, ...]
+    device: dict[str, Any]
+    """Whose numbers the device has: fields ``borrowed`` by whose they are, and ``assumed`` ones."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the names of the attributes, warnings apart."""
-        return {"defaults": self.defaults, "derived": self.derived}
+        return {"defaults": self.defaults, "derived": self.derived, "device": self.device}
 
 
 def provenance_of(job: Job) -> Provenance:
@@ -43,7 +46,18 @@ def provenance_of(job: Job) -> Provenance:
     defaults: dict[str, Any] = {}
     for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
-    return Provenance(defaults, derived, (*job.notes, *_warnings(job)))
+    return Provenance(defaults, derived, (*job.notes, *_warnings(job)), _of_device(job))
+
+
+def _of_device(job: Job) -> dict[str, Any]:
+    """Name the fields of the device that are not its own."""
+    origins = origins_of(job.cluster.device)
+    borrowed = {owner: list(fields) for owner, fields in origins.borrowed.items()}
+    return {
+        "name": job.cluster.device.name,
+        "borrowed": borrowed,
+        "assumed": list(origins.assumed),
+    }
 
 
 def _warnings(job: Job) -> list[str]:
@@ -96,12 +110,23 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
     """Return the band of ``time`` or ``memory``: what 68 % of comparable published runs stay in.
 
     Runs are comparable on the same family of devices with the same kind of model (dense or
-    experts); where too few were published, all runs are taken together.
+    experts); where too few were published, all runs are taken together. A device without any run
+    has at least the band in which every measured device counts the same: it is one more device,
+    and not one more run of those that constants were fitted to.
     """
     bands = _bands().get(quantity, {})
+    device = job.cluster.device
     kind = "dense" if job.model.moe is None else "moe"
-    name = f"{job.cluster.device.architecture}.{kind}"
+    name = f"{device.architecture}.{kind}"
     band, basis = bands.get(name), name.replace(".", ", ")
+    unseen = bands.get("unseen")
+    if unseen is not None and device.name not in unseen["devices"]:
+        relative = max(unseen["relative"], band["relative"] if band else 0.0)
+        basis = (
+            f"68 % of published runs of {len(unseen['devices'])} other devices, each counting the "
+            f"same, are within it"
+        )
+        return {"relative": relative, "basis": basis}
     if band is None:
         band, basis = bands.get("all"), "any device"
     if band is None:

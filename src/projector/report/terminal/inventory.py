@@ -10,6 +10,7 @@ from rich.text import Text
 
 from projector.config.device import Device, Network, load_network
 from projector.config.model import ModelConfig
+from projector.config.origins import origins_of
 from projector.report.terminal.tables import DIM, add_row, flatten, grid, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
@@ -77,7 +78,16 @@ def device_report(device: Device) -> list[RenderableType]:
     """Return every number of a device and of its usual network, with its source."""
     network = load_network(device.network)
     parts = _sourced(device.name, f"{device.architecture}, network {device.network}", device)
-    return [*parts, *_sourced(f"Network: {network.name}", "", network)]
+    return [*_owners(device), *parts, *_sourced(f"Network: {network.name}", "", network)]
+
+
+def _owners(device: Device) -> list[RenderableType]:
+    """Return a line for each device or family whose numbers a device has."""
+    table = grid("=whose", "numbers", "<fields")
+    for owner, fields in origins_of(device).fields.items():
+        tops = dict.fromkeys(field.partition(".")[0] for field in fields)
+        add_row(table, owner, str(len(fields)), Text(", ".join(tops), DIM))
+    return section("Whose numbers these are", "counted with their parts", table)
 
 
 def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableType]:
