@@ -312,6 +312,18 @@ def test_a_tuners_kernel_is_projected_beside_the_choice():
     assert best.as_named >= free.predicted * (1.0 - 1e-12)
 
 
+def test_shuffled_weights_have_a_library_of_their_own_where_the_device_has_one():
+    plain, shuffled = (
+        read_case({**ROW, **AITER, "layout": text}) for text in ("TN", "TN, shuffled")
+    )
+    known = load_device("mi300x").gemm_libraries
+    assert plain.setup.library == "aiter"
+    assert shuffled.setup.library == (
+        "aiter_preshuffled" if "aiter_preshuffled" in known else "aiter"
+    )
+    assert read_case({**ROW, "layout": "TN, shuffled"}).setup.library == "default"
+
+
 def test_the_split_of_a_tuners_kernel_is_taken():
     # 4 x 8 tiles on 304 units: cutting K pays, and more parts pay more.
     row = {**AITER, "m": "256", "n": "512"}

@@ -311,7 +311,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
             device,
             _locked_clock(row, profile),
             loop.run or run,
-            library_of(row, kind),
+            _library(row, kind, profile),
             member_of(row),
             native,
         ),
@@ -323,6 +323,17 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
         beside_collective="during" in op,
         measured=_measured_us(row, gemms),
         note="; ".join(rules),
+    )
+
+
+def _library(row: Row, kind: str, device: Device) -> str:
+    """Return the library of a row; one for shuffled weights has kernels of its own."""
+    name = library_of(row, kind)
+    shuffled = f"{name}_preshuffled"
+    return (
+        shuffled
+        if "shuffled" in (row.get("layout") or "") and shuffled in device.gemm_libraries
+        else name
     )
 
 
