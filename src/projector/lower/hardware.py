@@ -237,21 +237,25 @@ def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
     """Return the tiles that a library offers for a matrix type.
 
     A tile of a library with members reaches the share of the pipe that its own library reaches.
+    Members that name the types of their kernels offer none for others, if any member has some.
     """
     native: MatrixType = native_type(device, kind)  # type: ignore[assignment]  # a key of the tables
     chosen = device.gemm_libraries.get(library, GemmLibrary())
     offers: list[Offer] = []
+    others: list[Offer] = []
     for name in chosen.members or (library,):
         member = device.gemm_libraries.get(name, GemmLibrary())
         share = member.efficiency.get(native, device.gemm_efficiency[native])
         share = share if chosen.members else 1.0
         tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles
         step_clk = _given(member.step_clk, device.gemm_step_clk)
-        offers += [
+        absent = chosen.members and member.tiles_of and native not in member.tiles_of
+        found = others if absent else offers
+        found += [
             Offer(name, tile, share * tile.efficiency, _given(tile.step_clk, step_clk))
             for tile in tiles
         ]
-    return offers
+    return offers or others
 
 
 def tile_row(device: Device, tile: GemmTile, offer: Offer | None = None) -> tuple[float, ...]:

@@ -1,0 +1,45 @@
+"""What a GEMM library offers for a type."""
+
+from projector.config.device import load_device
+from projector.config.gemm import GemmLibrary, GemmTile
+from projector.lower.hardware import gemm_menu
+
+LARGE, SMALL, OTHER = (
+    GemmTile(m=side, n=side, k_bytes=128) for side in (256, 64, 96)
+)  # fmt: skip
+
+
+def device_with(**libraries):
+    return load_device("mi300x").model_copy(update={"gemm_libraries": libraries})
+
+
+def test_a_tuner_takes_only_kernels_that_exist_for_the_type():
+    device = device_with(
+        general=GemmLibrary(tiles=(LARGE,)),
+        narrow=GemmLibrary(tiles_of={"int8": (SMALL,)}),
+        wide=GemmLibrary(tiles=(LARGE,), tiles_of={"bf16": (OTHER,)}),
+        tuner=GemmLibrary(members=("general", "narrow", "wide")),
+    )
+    menus = {
+        kind: [(offer.library, offer.tile) for offer in gemm_menu(device, "tuner", kind)]
+        for kind in ("int8", "bf16", "fp8")
+    }
+    assert menus == {
+        "int8": [("general", LARGE), ("narrow", SMALL)],
+        "bf16": [("general", LARGE), ("wide", OTHER)],
+        "fp8": [("general", LARGE)],
+    }
+
+
+def test_a_tuner_without_kernels_for_a_type_takes_what_there_is():
+    device = device_with(
+        wide=GemmLibrary(tiles=(LARGE,), tiles_of={"bf16": (OTHER,)}),
+        tuner=GemmLibrary(members=("wide",)),
+    )
+    assert [offer.tile for offer in gemm_menu(device, "tuner", "fp8")] == [LARGE]
+
+
+def test_a_library_that_is_asked_for_by_name_offers_what_it_has():
+    device = device_with(wide=GemmLibrary(tiles=(LARGE,), tiles_of={"bf16": (OTHER,)}))
+    assert [offer.tile for offer in gemm_menu(device, "wide", "fp8")] == [LARGE]
+    assert [offer.tile for offer in gemm_menu(device, "wide", "bf16")] == [OTHER]
