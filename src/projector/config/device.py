@@ -111,6 +111,10 @@ class Device(Sourced):
     matrix_flop_per_clk_per_cu: dict[MatrixType, Positive]
     """Dense matrix rate of one compute unit, for every type that it has natively."""
 
+    matrix_instructions: dict[MatrixType, str] = Field(default_factory=dict)
+    """Matrix instruction of long main loops, where it is known; decides nothing, shown in
+    explanations."""
+
     matrix_peak_tflops: dict[MatrixType, Positive]
     """Dense datasheet peak, the denominator of MFU."""
 

@@ -36,6 +36,7 @@ from projector.kernels.gemm import (
 )
 from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
 from projector.lower.hardware import Run, device_record, gemm_menu, tile_row
+from projector.single.gemm_words import ExplainedGemm, gemm_sentences
 from projector.single.inputs import (
     DeviceLike,
     clock_within,
@@ -71,6 +72,8 @@ class GemmReport:
     """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
     factors: dict[str, float]
     """Factors of the time: ``ideal_s``, the FLOP at the peak clock, times the others."""
+    explanation: tuple[str, ...] = ()
+    """What bounds it and why, then how it runs: sentences, for the model of tiles."""
 
     @property
     def flop_per_s(self) -> float:
@@ -186,6 +189,37 @@ class GemmCase:
             watts if watts > 0.0 else None,
             named,
             self._factors(m, n, k, batch, time_s, factors),
+            self._explanation((m, n, k, batch), tile, split, time_s, bound, terms),
+        )
+
+    def _explanation(
+        self,
+        extents: tuple[int, int, int, int],
+        position: int,
+        split: int,
+        time_s: float,
+        bound: str,
+        terms: GemmTerms,
+    ) -> tuple[str, ...]:
+        full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
+        offer = gemm_menu(self.device, self.library, self.dtype)[position]
+        return gemm_sentences(
+            ExplainedGemm(
+                self.device,
+                self.dtype,
+                self.library if self.tile else offer.library,
+                self.run,
+                self.clock_mhz is not None,
+                extents,
+                self.tile or offer.tile,
+                float(self._record[0]["tiles"][position][TILE_UNITS]),
+                split,
+                time_s,
+                bound,
+                full_clock_mhz * terms.clock_share,
+                terms.power_w if terms.power_w > 0.0 else None,
+                terms._asdict(),
+            )
         )
 
     def _factors(

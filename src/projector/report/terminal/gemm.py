@@ -1,8 +1,10 @@
 """Matrix multiplications as tables: times, and the parts of each time."""
 
 from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
-from projector.report.terminal.tables import add_row, bar, grid, section
+from projector.report.terminal.tables import add_row, bar, grid, heading, section
 from projector.single.gemm import GemmReport
 from projector.single.gemm_list import GemmList
 from projector.units import MICROSECOND, TERA
@@ -89,8 +91,11 @@ def _explained(report: GemmReport, copy_s: float, total_s: float) -> list[Render
         add_row(factors, "transposed copies", f"+ {_us(copy_s)} us")
     size = f"{report.m:,} x {report.n:,} x {report.k:,}"
     limit = f"{_us(total_s)} us, bound by {report.bound}"
+    words = [Padding(Text(each), (0, 0, 1, 2)) for each in report.explanation]
     return [
-        *section(size, limit, terms),
+        heading(size, limit),
+        *words,
+        *section("Terms", "side by side or one after another", terms),
         *section("Counts", "", facts),
         *section("Time", "the product of", factors),
     ]
