@@ -104,7 +104,8 @@ def core_s(m, n, k, batch, code, out_bytes, share, device, tile, split, clock_sh
     epilogue_s = (device["gemm_epilogue_clk"] + out_clk) / clock
     between_s = device["gemm_epilogue_exposed"] * epilogue_s
     one_after_another_s = waves * loop_s + (waves - 1) * between_s + epilogue_s
-    l2_s = batch * l2_loads(m, n, k, tile, code) / device["l2_bytes_per_s"]
+    slower = device["gemm_unaligned_loads"] if k * ELEMENT_BYTES[code] % 16 else 1
+    l2_s = batch * l2_loads(m, n, k, tile, code) * slower / device["l2_bytes_per_s"]
     return max(one_after_another_s, waves * epilogue_s, l2_s) / clock_share
 
 

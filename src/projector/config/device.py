@@ -207,6 +207,10 @@ class Device(Sourced):
     gemm_l2_miss_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the loads beyond the first of each element that miss L2 although it would fit."""
 
+    gemm_unaligned_loads: AtLeastOne = 1.0
+    """By how much longer L2 takes to load A and B where they lie along K and their rows are no
+    multiple of 16 bytes."""
+
     gemm_hbm_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the peak bandwidth that GEMMs reach; none given means hbm_efficiency."""
 

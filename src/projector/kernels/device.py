@@ -37,6 +37,9 @@ for every 32 elements (OCP MX v1.0), NVFP4 one for every 16, block-scaled FP8 on
 every 128 (of B even fewer: one for 128 x 128). Scales of whole tensors, rows and columns are too
 few to count."""
 
+ALIGNED_BYTES = 16.0
+"""Rows of a matrix that are a multiple of this are loaded in whole vectors and by copy engines."""
+
 FIRST_NARROW = MATRIX_TYPES.index("fp8")
 """Types from here on have fewer than 16 bits, and a 16-bit operand is quantised first."""
 
@@ -115,6 +118,9 @@ DEVICE = np.dtype(
         # Clocks that the vector pipes of a compute unit take for the block scales of one element of
         # C and of K, by matrix type.
         ("gemm_scale_clk", np.float64, (len(MATRIX_TYPES),)),
+        # By how much longer L2 takes to load rows that are no multiple of ALIGNED_BYTES; 1 where
+        # operands do not lie along K.
+        ("gemm_unaligned_loads", np.float64),
         ("gemm_l2_miss_share", np.float64),
         ("gemm_hbm_bytes_per_s", np.float64),
         # Dies that take the tiles of a wave in turn; 1 where neighbours stay together.

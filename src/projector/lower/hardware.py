@@ -93,6 +93,7 @@ def device_record(
     *,
     gemm_library: str = "default",
     gemm_type: str | None = None,
+    rows_along_k: bool = False,
     run: Run = "training",
 ) -> Records:
     """Convert one device.
@@ -106,6 +107,9 @@ def device_record(
     gemm_type : str, optional
         Matrix type whose menu a library has, where its menus differ by type; without one the
         record serves all types, with the menu and the ``step_clk`` of bf16.
+    rows_along_k : bool
+        Whether A and B of GEMMs lie along K in memory, so that an odd K makes their rows unaligned.
+        In a job they do not where K is a number of tokens, the only K that may be odd.
     run : str
         At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
         of the same kernel) and ``short`` (a few launches) at the highest that the power cap
@@ -145,6 +149,7 @@ def device_record(
     row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
     row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
     _add_gemm(row, device, gemm_library, gemm_type or "bf16")
+    row["gemm_unaligned_loads"] = device.gemm_unaligned_loads if rows_along_k else 1.0
     if run != "training" and clock_mhz is None:
         _add_power(row, device, run)
     _attention(row, device, clock_mhz, attention_kernel, run)

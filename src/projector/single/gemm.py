@@ -93,6 +93,8 @@ class GemmCase:
     run: Run
     tile: GemmTile | None
     l2_hit_rate: float
+    rows_along_k: bool = True
+    """Whether A and B lie along K in memory."""
 
     @cached_property
     def _record(self) -> Records:
@@ -101,6 +103,7 @@ class GemmCase:
             self.clock_mhz,
             gemm_library=self.library,
             gemm_type=self.dtype,
+            rows_along_k=self.rows_along_k,
             run=self.run,
         )
         if self.tile is not None:

@@ -1,7 +1,7 @@
 """Shapes of matrix multiplications, from the command line or a table, and their times."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,9 @@ def list_gemms(
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
     shapes = [_shape(given, repeats)] if table is None else _read_table(table, repeats)
     rows = np.array(shapes, np.int64).reshape(-1, 4)
+    # Narrow types are copied until K is contiguous.
+    along_k = order == "tn" or MATRIX_TYPES.index(case.dtype) >= FIRST_NARROW
+    case = replace(case, rows_along_k=along_k)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
     return GemmList(case, order, tuple(reports), _copies(case, order, rows))
 

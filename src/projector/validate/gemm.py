@@ -258,6 +258,7 @@ def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight:
         setup.clock_mhz,
         gemm_library=setup.library,
         gemm_type=setup.kind,
+        rows_along_k=True,
         run=setup.run,
     )
     if kernel is not None:

@@ -59,6 +59,8 @@ class Cost(NamedTuple):
     core: Core
     memory_s: float
     hbm_bytes: float
+    cache_bytes: float
+    """Through the last cache before memory."""
     reduce_s: float
 
 
@@ -114,7 +116,7 @@ def core_of(problem: Problem, tile: Tile, grid: Cut, waves: float, walked: float
         walked * tile.wait * problem.clock_s,
         epilogue_s * (1.0 + (waves - 1.0) * problem.epilogue_exposed),
         epilogue_s * waves,
-        loaded_bytes(problem, grid) * problem.l2_byte_s,
+        loaded_bytes(problem, grid) * problem.load_byte_s,
     )
 
 
@@ -272,6 +274,7 @@ def cost_of(problem: Problem, tile: Tile) -> Cost:
         core_times(problem, tile, grid),
         traffic_seconds(problem, hbm_bytes, fabric_bytes),
         hbm_bytes,
+        fabric_bytes,
         reduction_seconds(problem, tile.split),
     )
 

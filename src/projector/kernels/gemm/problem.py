@@ -12,6 +12,7 @@ import numpy as np
 from projector.arrays import Floats
 from projector.kernels._jit import helper, inlined
 from projector.kernels.device import (
+    ALIGNED_BYTES,
     OPERAND_BYTES,
     TILE_CLUSTER_M,
     TILE_CLUSTER_N,
@@ -68,6 +69,8 @@ class Problem(NamedTuple):
     l2_bytes: float
     l2_byte_s: float
     """One byte out of L2."""
+    load_byte_s: float
+    """One byte of A or B out of L2."""
     l2_miss_share: float
     of_die: float
     """Share of a wave whose rectangle one die sees."""
@@ -141,6 +144,10 @@ def meet(
     a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
     shared_units = units if behind_l2 else units / dies
     hbm_rate = device["gemm_hbm_bytes_per_s"]
+    # Scales are less than a quarter of a byte, and lie elsewhere.
+    row_bytes = k * np.floor(4.0 * OPERAND_BYTES[code]) / 4.0
+    unaligned = row_bytes % ALIGNED_BYTES != 0.0
+    slower = device["gemm_unaligned_loads"] if unaligned else 1.0
     return Problem(
         m=m,
         n=n,
@@ -158,6 +165,7 @@ def meet(
         clock_s=1.0 / clock,
         l2_bytes=device["l2_bytes"],
         l2_byte_s=1.0 / device["l2_bytes_per_s"],
+        load_byte_s=slower / device["l2_bytes_per_s"],
         l2_miss_share=device["gemm_l2_miss_share"],
         of_die=device["gemm_die_stride"] / dies,
         die_rows=1.0 / device["gemm_die_stride"],

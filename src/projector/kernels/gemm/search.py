@@ -33,11 +33,11 @@ from projector.kernels.gemm.model import (
 )
 from projector.kernels.gemm.problem import Problem, Tile, candidate
 
-SCRATCH_ROWS = 5
-CORE, MEMORY, HBM_BYTES, WHOLE, PARTS = range(SCRATCH_ROWS)
+SCRATCH_ROWS = 6
+CORE, MEMORY, HBM_BYTES, CACHE_BYTES, WHOLE, PARTS = range(SCRATCH_ROWS)
 """Rows of the scratch: seconds of the compute units with a whole K, and of the traffic behind L2
-(negative where it is not known); bytes out of memory; bounds of the time with a whole K, and with
-several parts."""
+(negative where it is not known); bytes out of memory and through the cache before it; bounds of
+the time with a whole K, and with several parts."""
 
 UNKNOWN = -1.0
 
@@ -100,6 +100,7 @@ def _add_memory(problem: Problem, tile: Tile, grid: Cut, t: int, scratch_RT: Flo
     if scratch_RT[MEMORY, t] < 0.0:
         hbm_bytes, fabric_bytes = memory_traffic(problem, tile, grid)
         scratch_RT[HBM_BYTES, t] = hbm_bytes
+        scratch_RT[CACHE_BYTES, t] = fabric_bytes
         scratch_RT[MEMORY, t] = traffic_seconds(problem, hbm_bytes, fabric_bytes)
 
 
@@ -211,5 +212,6 @@ def cost_found(problem: Problem, tile: Tile, best: int, scratch_RT: Floats) -> C
         core_times(problem, tile, cut(problem, tile)),
         scratch_RT[MEMORY, best],
         scratch_RT[HBM_BYTES, best],
+        scratch_RT[CACHE_BYTES, best],
         reduction_seconds(problem, tile.split),
     )

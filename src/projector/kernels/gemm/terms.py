@@ -41,6 +41,8 @@ class GemmTerms(NamedTuple):
     """Compute units that run."""
     hbm_bytes: float
     """Bytes out of memory."""
+    cache_bytes: float
+    """Bytes through the last cache before it."""
     l2_bytes: float
     """Bytes out of L2."""
     clock_share: float

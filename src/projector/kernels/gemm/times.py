@@ -215,6 +215,7 @@ def gemm_terms(
             waves=count_waves(tile, grid),
             units=min(tiles, tile.units),
             hbm_bytes=cost.hbm_bytes,
+            cache_bytes=cost.cache_bytes,
             l2_bytes=loaded_bytes(problem, grid),
             clock_share=share,
             power_w=watts,
