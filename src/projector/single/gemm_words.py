@@ -162,7 +162,7 @@ def _why_l2(gemm: ExplainedGemm) -> str:
     once = (m + n) * k * batch * gemm.element_bytes
     return (
         f"L2 bounds it: the {gemm.words.group}s load A and B {loaded / once:,.1f} times, "
-        f"{_size(loaded)} in {_us(l2_s)}. Larger tiles or clusters would load less."
+        f"{_size(loaded)} in {_us(l2_s)}. Larger tiles would load less."
     )
 
 
