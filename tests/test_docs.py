@@ -41,13 +41,15 @@ def test_named_files_and_modules_exist(page):
         resolve_name(name)
 
 
-def test_the_worked_example_of_a_gemm_is_current(capsys):
+def test_the_worked_examples_of_a_gemm_are_current(capsys):
     page = (ROOT / "docs" / "gemm.md").read_text(encoding="utf-8")
-    command, shown = re.findall(r"```\n\$ projector (gemm .*)\n([\s\S]*?)\n```", page)[0]
-    assert run(command.split()) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert shown.splitlines() == printed[: len(shown.splitlines())]
-    assert not any(printed[len(shown.splitlines()) :])
+    examples = re.findall(r"```\n\$ projector (gemm .*)\n([\s\S]*?)\n```", page)
+    assert examples
+    for command, shown in examples:
+        assert run(command.split()) == 0
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert shown.splitlines() == printed[: len(shown.splitlines())]
+        assert not any(printed[len(shown.splitlines()) :])
 
 
 def test_the_quick_start_is_two_blocks_that_stand_alone():
