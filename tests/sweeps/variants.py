@@ -105,7 +105,7 @@ BASES: dict[str, dict[str, Any]] = {
     "fsdp 1": {
         "model": "llama3.2_1b",
         "parallelism": {"fsdp": 1},
-        "training": {**_STEP, "global_batch_size": 128},
+        "training": {**_STEP, "global_batch_size": 128, "precision": "fp8"},
         "cluster": {**_NODES, "device": "mi300x"},
     },
     "planned": {
