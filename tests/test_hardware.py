@@ -1,5 +1,6 @@
 """The shipped hardware files: complete, sourced, and physically consistent."""
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
 
@@ -10,6 +11,7 @@ from projector.config import resources
 from projector.config.device import Device, load_device, load_network, load_transport
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
+from projector.validate import attention
 
 HARDWARE = resources.data_dir("hardware")
 DEVICES = resources.shipped("hardware")
@@ -19,7 +21,9 @@ TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 EXPERTS = read_yaml(HARDWARE / "experts.yaml")
 GEMM = read_yaml(HARDWARE / "gemm.yaml")
-FAMILIES = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
+FAMILIES = {
+    name: entry for name, entry in ATTENTION.items() if name not in {"sources", "shared", "bands"}
+}
 
 EXPECTED = {
     "a100", "a100_40gb", "a100_pcie", "b200", "b300", "gb200", "gb300", "gh200", "h100",
@@ -130,8 +134,9 @@ def test_network_of_device_exists(device):
 
 
 def test_every_number_of_an_attention_kernel_has_a_source():
-    assert not list(numbers(FAMILIES))
-    assert set(sourced_keys(FAMILIES)) == ATTENTION["sources"].keys()
+    told = {name: entry for name, entry in ATTENTION.items() if name != "sources"}
+    assert not list(numbers(told))
+    assert set(sourced_keys(told)) == ATTENTION["sources"].keys()
     assert all(len(text) > 10 for text in ATTENTION["sources"].values())
 
 
@@ -141,6 +146,24 @@ def test_every_number_of_a_layer_of_experts_has_a_source():
     assert set(sourced_keys(families)) == EXPERTS["sources"].keys()
     assert all(len(text) > 10 for text in EXPERTS["sources"].values())
     assert {load_device(stem).expert_family for stem in DEVICES} == families.keys()
+
+
+def test_attention_kernels_were_measured_where_they_say():
+    with (HARDWARE.parent / "validation/data/attention_measured.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not attention.KIND.why_not_eligible(row)]
+    found: dict[tuple[str, str, str], dict[str, set[int]]] = {}
+    for case in (attention.read_case(row) for row in rows if not row["doubt"]):
+        device = load_device(case.device)
+        default = FAMILIES[device.attention_family]["default"]
+        name = default if case.kernel == "default" else case.kernel
+        for way in ("forward", "backward"):
+            if getattr(case, way):
+                widths = found.setdefault((device.attention_family, name, f"{way}_measured"), {})
+                widths.setdefault(device.name, set()).add(case.extents[5])
+    for (family, name, field), widths in found.items():
+        told = FAMILIES[family]["kernels"][name][field]
+        assert {device: set(value) for device, value in told["value"].items()} == widths, name
+        assert told["source"] == "rows"
 
 
 def test_every_device_has_the_attention_kernels_of_its_family(device):

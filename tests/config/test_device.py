@@ -7,6 +7,13 @@ from projector.config.device import Device, load_device, load_network, load_tran
 from projector.errors import ConfigError
 
 
+def test_a_mapping_replaces_a_sourced_one():
+    measured = {"NVIDIA H100 SXM 80GB": [96]}
+    kernels = {"fa3": {"forward_measured": measured}}
+    device = load_device({"extends": "h100", "attention_kernels": kernels})
+    assert device.attention_kernels["fa3"].forward_measured == {"NVIDIA H100 SXM 80GB": (96,)}
+
+
 def test_number_may_be_bare_in_an_override():
     device = load_device({"extends": "h100", "name": "test", "tdp_w": 350})
     assert device.tdp_w == 350

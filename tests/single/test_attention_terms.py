@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projector import attention_time
+from projector.config.device import attention_band, load_device
 from projector.errors import ConfigError
 from projector.kernels.attention import HIDDEN_LOSS
 from projector.single.attention import (
@@ -47,6 +48,67 @@ def test_terms_add_up_to_the_time(batch, groups, length, causal, backward, impl,
     assert min(term.values()) >= 0.0
     alone = attention_time(batch, 4 * groups, length, head_dim=width, device="h100", **options)
     assert found.time_s[0] == alone
+
+
+FUSED = [
+    (stem, name)
+    for stem in ("a100", "h100", "b200", "mi300x", "mi355x")
+    for name, kernel in load_device(stem).attention_kernels.items()
+    if not kernel.forward_score_passes
+]
+
+
+@pytest.mark.parametrize(("stem", "impl"), FUSED)
+@pytest.mark.parametrize("backward", [False, True])
+def test_softmax_that_shows_shrinks_where_exponentials_double(stem, impl, backward):
+    device = load_device(stem)
+    types = device.attention_kernels[impl].dtypes
+    options = {"impl": impl, "dtype": types[0] if types else "bf16", "backward": backward}
+    options |= {"causal": False, "clock_mhz": 1000.0}
+    rate = device.transcendental_per_clk_per_cu
+    twice = device.model_copy(update={"transcendental_per_clk_per_cu": 2.0 * rate})
+    now, then = (
+        project_attention(4, 16, 8192, head_dim=128, device=each, **options)
+        for each in (device, twice)
+    )
+    kernel = device.attention_kernels[impl]
+    shown = kernel.softmax_exposed
+    if backward and kernel.backward_softmax_exposed is not None:
+        shown = kernel.backward_softmax_exposed
+    lost = float(now.terms["softmax_s"][0] - then.terms["softmax_s"][0])
+    exponentials_s = 4 * 16 * 8192**2 / (rate * device.compute_units * 1e9)
+    # Whole tiles hold a few more scores than are visible; a step is never shorter than its
+    # exponentials, so more may be won where they bound it.
+    assert lost >= 0.5 * shown * exponentials_s * 0.999
+    assert then.time_s[0] <= now.time_s[0]
+    if now.bound[0] == "matrix":
+        assert lost <= 0.5 * shown * exponentials_s * 1.03
+
+
+@pytest.mark.parametrize(
+    ("device", "impl", "width", "backward", "evidence"),
+    [
+        ("mi300x", "aiter", 128, True, "width"),
+        ("mi300x", "aiter", 256, True, "device"),
+        ("mi325x", "aiter", 128, False, "family"),
+        ("mi355x", "aiter", 128, True, "none"),
+        ("mi355x", "ck", 128, True, "none"),
+        ("b300", "te", 192, True, "family"),
+        ("h100", "unfused", 128, False, "none"),
+    ],
+)
+def test_a_kernel_says_where_it_was_measured(device, impl, width, backward, evidence):
+    found = project(1, 8, 1024, head_dim=width, device=device, impl=impl, backward=backward)
+    assert found.evidence == evidence
+    assert found.uncertainty == {"relative": attention_band(evidence), "basis": found.basis}
+    known = project(1, 8, 1024, device="mi300x", impl="aiter")
+    assert (found.uncertainty["relative"] > known.uncertainty["relative"]) == (evidence != "width")
+
+
+def test_of_several_widths_the_one_known_least_counts():
+    found = project(1, 8, 1024, head_dim=[128, 256], device="mi300x")
+    assert found.evidence == "device"
+    assert "64 and 128 and 192" in found.basis
 
 
 def test_the_object_is_plain_and_complete():

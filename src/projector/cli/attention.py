@@ -67,7 +67,7 @@ def command(
         write_attention_figure(projection, columns, plot)
     if as_json:
         result = {**plain_envelope(), **projection.to_dict(), "warnings": list(projection.warnings)}
-        result["uncertainty"] = {"relative": None, "basis": "docs/attention.md, by implementation"}
+        result["uncertainty"] = projection.uncertainty
         if together_s is not None:
             result["time_ms"] = together_s * 1e3
         print_json(result)

@@ -21,7 +21,12 @@ from projector.config._base import (
     NotNegative,
     Positive,
 )
-from projector.config.device_kernels import AttentionKernel, ExpertExchange, ExpertLayerCosts
+from projector.config.device_kernels import (
+    AttentionKernel,
+    Evidence,
+    ExpertExchange,
+    ExpertLayerCosts,
+)
 from projector.config.gemm import (
     MOST_TILES,
     GemmLibrary,
@@ -656,7 +661,7 @@ def _family(
     if name is None:
         return None, {}
     table = _table(resources.data_dir("hardware") / file)
-    known = sorted(table.keys() - {"sources"})
+    known = sorted(table.keys() - {"sources", "shared", "bands"})
     if not isinstance(name, str) or name not in known:
         msg = f"{key}.{field}: unknown family {name!r}; known: {', '.join(known)}"
         raise ConfigError(msg, key=f"{key}.{field}", value=name, allowed=known)
@@ -690,6 +695,12 @@ def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
         "attention_kernels": kernels,
     }
     return merge(_of_family(name, family, table), data)
+
+
+def attention_band(evidence: Evidence) -> float:
+    """Return the relative error that 68 % of attentions stay within that are known like this."""
+    bands = _table(resources.data_dir("hardware") / "attention.yaml")["bands"]
+    return float(bands[evidence]["value"])
 
 
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
@@ -763,7 +774,9 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     merged = dict(base)
     for name, value in override.items():
         old = merged.get(name)
+        sourced = isinstance(old, Mapping) and "source" in old
         nested = isinstance(old, Mapping) and isinstance(value, Mapping) and "value" not in value
+        nested = nested and not sourced
         merged[name] = merge(old, value) if nested else value  # type: ignore[arg-type]  # nested: both are mappings
     return merged
 

@@ -1,9 +1,15 @@
 """What a device file says about kernels: attention, layers of experts and their exchange."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
 from projector.config.gemm import MatrixType
+
+Evidence = Literal["width", "device", "family", "none"]
+"""Where a kernel was measured: on this device at this head width, on it at others, on other
+devices of the family, or nowhere."""
 
 
 class AttentionHeadDim(Config):
@@ -26,6 +32,12 @@ class AttentionHeadDim(Config):
 
     backward_scale: float = Field(default=1.0, gt=0, le=4)
     """Efficiency of the backward inner loop over that at heads of 128; no more than makes it 1."""
+
+    forward_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Efficiency that forward_scale multiplies, where another kernel runs at this width."""
+
+    backward_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Efficiency that backward_scale multiplies, where another kernel runs at this width."""
 
     mask_rows: CountOrNone = 0
     """Multiple of keys up to which masked work is done all the same; 0 means one inner step."""
@@ -124,9 +136,32 @@ class AttentionKernel(Config):
     """Other head widths that the implementation has a tile or an efficiency for. A head takes the
     narrowest that holds it, else the widest."""
 
+    forward_measured: dict[str, tuple[Count, ...]] = Field(default_factory=dict, max_length=32)
+    """Head widths whose forward was measured, by name of the device. Elsewhere the numbers are
+    those of other devices of the family, and a projection's band is wider."""
+
+    backward_measured: dict[str, tuple[Count, ...]] = Field(default_factory=dict, max_length=32)
+    """The same of the backward."""
+
     dtypes: tuple[MatrixType, ...] = ()
     """Types of Q, K and V that it takes. None given means any: the numbers are those of 16 bits,
     and other types have the same shares of their own matrix rate."""
+
+    def evidence(self, device: str, width: int, *, backward: bool) -> Evidence:
+        """Return where a pass was measured.
+
+        Parameters
+        ----------
+        device : str
+            Name of the device, as its file gives it.
+        width : int
+            Width of a query and key head.
+        backward : bool
+        """
+        measured = self.backward_measured if backward else self.forward_measured
+        if device in measured:
+            return "width" if width in measured[device] else "device"
+        return "family" if measured else "none"
 
 
 class ExpertKernels(Config):

@@ -9,7 +9,7 @@ import numpy as np
 from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.config.device_kernels import ExpertKernels
+from projector.config.device_kernels import AttentionKernel, ExpertKernels
 from projector.config.gemm import K_PARTS, GemmLibrary, GemmTile, MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
@@ -356,8 +356,11 @@ def _attention(row: np.void, device: Device, clock_mhz: float | None, name: str,
     # A fused multiply-add counts as two FLOP; the vector peak is quoted at the boost clock.
     vector_share = clock / (boost_mhz * MEGA)
     row["attention_vector_per_s"] = 0.5 * device.vector_tflops * TERA * vector_share
+    set_attention_kernel(row, device, device.attention_kernels.get(name, device.attention))
 
-    kernel = device.attention_kernels.get(name, device.attention)
+
+def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) -> None:
+    """Write what a record says about an implementation of attention, beside the device's rates."""
     row["attention_forward_rows"] = kernel.forward_rows
     row["attention_forward_columns"] = kernel.forward_columns
     row["attention_backward_columns"] = kernel.backward_columns
@@ -400,10 +403,15 @@ def _attention(row: np.void, device: Device, clock_mhz: float | None, name: str,
             at.forward_columns or kernel.forward_columns,
             at.backward_columns or kernel.backward_columns,
             at.backward_rows or kernel.backward_rows,
-            min(at.forward_scale, 1.0 / kernel.forward_efficiency),
-            min(at.backward_scale, 1.0 / kernel.backward_efficiency),
+            _relative(at.forward_efficiency, at.forward_scale, kernel.forward_efficiency),
+            _relative(at.backward_efficiency, at.backward_scale, kernel.backward_efficiency),
             at.mask_rows,
         )
+
+
+def _relative(own: float | None, scale: float, usual: float) -> float:
+    """Return the efficiency at one head width over the usual one; it never makes it exceed 1."""
+    return min(scale * _given(own, usual), 1.0) / usual
 
 
 def _given(value: float | None, otherwise: float) -> float:

@@ -14,7 +14,13 @@ from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
+from projector.projection.provenance import (
+    Provenance,
+    envelope,
+    provenance_of,
+    uncertainty,
+    widened,
+)
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
@@ -157,8 +163,9 @@ class PerformanceProjection:
 
     @property
     def uncertainty(self) -> dict[str, Any]:
-        """Band of the step time, from published training runs."""
-        return uncertainty(self.job, "time")
+        """Band of the step time, from published runs; wider with an attention not measured."""
+        share = self.breakdown_s["compute_attention"] / self.iteration_time_s
+        return widened(uncertainty(self.job, "time"), self.job, share)
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector performance --json`` prints."""

@@ -1,5 +1,6 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -7,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from projector.config.device import attention_band
+from projector.config.device_kernels import Evidence
 from projector.config.job import Job
 from projector.config.origins import origins_of
 from projector.config.resources import data_dir
@@ -43,6 +46,8 @@ def provenance_of(job: Job) -> Provenance:
     if split.sequence_parallel is None and split.tp > 1:
         derived.setdefault("parallelism.sequence_parallel", "true (tp > 1)")
     derived.setdefault("cluster.network", job.cluster.network.name)
+    if job.training.attention_kernel == "default" and {*_attention_evidence(job)} != {"width"}:
+        derived.setdefault("training.attention_kernel", f"default ({_attention_basis(job)})")
     defaults: dict[str, Any] = {}
     for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
@@ -133,6 +138,51 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
         return {"relative": None, "basis": "no published run to compare with"}
     runs = f"{band['runs']} published runs ({basis})"
     return {"relative": band["relative"], "basis": f"68 % of {runs} are within it"}
+
+
+def widened(band: dict[str, Any], job: Job, attention_share: float) -> dict[str, Any]:
+    """Return a band of the step time, wider where the job's attention kernel has no rows.
+
+    Parameters
+    ----------
+    band : dict
+        As `uncertainty` returns it, of runs whose kernels were measured.
+    attention_share : float
+        Share of attention in the step.
+    """
+    known, relative = attention_band("width"), band["relative"]
+    passes = [attention_band(evidence) for evidence in _attention_evidence(job)]
+    # The backward takes about two thirds of attention.
+    own = (passes[0] + 2.0 * passes[1]) / 3.0
+    if relative is None or own <= known:
+        return band
+    relative = round(math.hypot(relative, attention_share * own), 3)
+    basis = f"{band['basis']}; wider for attention that is {_attention_basis(job)}"
+    return {"relative": relative, "basis": basis}
+
+
+def _attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
+    """Return where forward and backward of the job's attention kernel were measured."""
+    device, mla = job.cluster.device, job.model.mla
+    kernel = device.attention_kernels.get(job.training.attention_kernel, device.attention)
+    width = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else job.model.head_dim
+    forward = kernel.evidence(device.name, width, backward=False)
+    return forward, kernel.evidence(device.name, width, backward=True)
+
+
+def _attention_basis(job: Job) -> str:
+    forward, backward = (_WHERE[evidence] for evidence in _attention_evidence(job))
+    if forward == backward:
+        return forward
+    return f"forward {forward}, backward {backward}"
+
+
+_WHERE: dict[Evidence, str] = {
+    "width": "measured here",
+    "device": "measured at other heads",
+    "family": "measured in the family",
+    "none": "not measured",
+}
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
-from projector.config.device import Device
+from projector.config.device import Device, attention_band
+from projector.config.device_kernels import AttentionKernel, Evidence
 from projector.errors import ConfigError
 from projector.kernels.attention import (
     BOUNDS,
@@ -77,10 +78,41 @@ class AttentionProjection:
         return np.divide(self.terms["flop"], time_s, out=np.zeros_like(time_s), where=time_s > 0.0)
 
     @property
+    def kernel(self) -> AttentionKernel:
+        """The implementation."""
+        return self.device.attention_kernels.get(self.impl, self.device.attention)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Where this pass of the kernel was measured, for the row known the least."""
+        widths = {int(width) for width in self.extents[:, EXTENTS.index("head_dim")]}
+        known = [
+            self.kernel.evidence(self.device.name, width, backward=self.backward)
+            for width in sorted(widths)
+        ]
+        return max(known, key=attention_band, default="none")
+
+    @property
+    def basis(self) -> str:
+        """What the numbers of the kernel rest on, as a sentence."""
+        measured = self.kernel.backward_measured if self.backward else self.kernel.forward_measured
+        widths = " and ".join(str(width) for width in measured.get(self.device.name, ()))
+        return {
+            "width": "measured on this device at these heads",
+            "device": f"measured on this device at heads of {widths} alone",
+            "family": f"not measured on this device: shares of {' and '.join(measured)}",
+            "none": "no published row of this pass: shares as hardware/attention.yaml explains",
+        }[self.evidence]
+
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """Band that 68 % of attentions stay within that are known as well as this one."""
+        return {"relative": attention_band(self.evidence), "basis": self.basis}
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Assumptions of the projection: a type that the kernel is not described for."""
-        kernel = self.device.attention_kernels.get(self.impl, self.device.attention)
-        if kernel.dtypes or self.dtype in SIXTEEN_BITS:
+        if self.kernel.dtypes or self.dtype in SIXTEEN_BITS:
             return ()
         known = " and ".join(SIXTEEN_BITS)
         text = (

@@ -5,12 +5,13 @@ milliseconds.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats
+from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.device import Device, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
@@ -51,8 +52,12 @@ IMPLEMENTATIONS = (
     "CK",
     "AITER",
     "HipKittens",
+    "Primus-Turbo",
 )
 """Kernels that are mature enough to be compared, by the beginning of their name."""
+
+RUNS: tuple[Run, Run] = ("short", "training")
+"""Clocks between which the clock of a row lies."""
 
 _EXTENTS = ("batch", "q_heads", "kv_heads", "seq_len", "head_dim", "v_head_dim")
 
@@ -92,13 +97,16 @@ _KERNELS = (
     (r"CK", ("ck",)),
     (r"AITER", ("aiter",)),
     (r"HipKittens", ("hipkittens",)),
+    # Its 16-bit attention calls AITER, its 8-bit one is a Triton kernel of its own.
+    (r"Primus-Turbo flash_attn_fp8", ("primus_turbo_fp8", "triton")),
+    (r"Primus-Turbo", ("aiter",)),
 )
 """What an implementation's name looks like from its beginning -> names of attention kernels in
 device files, the first that a device has; the device's default where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class AttentionCase:
     """One row, read."""
 
     extents: tuple[int, ...]
@@ -117,47 +125,94 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all passes in two batches."""
-    return outcomes(read_cases(rows, _read), _times_s, MILLISECOND)
+    return outcomes(read_cases(rows, read_case), _times_s, MILLISECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
-    return readings(read_cases(rows, _read), _times_s, MILLISECOND)
+    return readings(read_cases(rows, read_case), _times_s, MILLISECOND)
 
 
-def _times_s(cases: Sequence[_Case], device_for: DeviceFor = load_device) -> Floats:
-    short_s = _passes_s(cases, device_for, "short")
-    long_s = _passes_s(cases, device_for, "training")
+def _times_s(cases: Sequence[AttentionCase], device_for: DeviceFor = load_device) -> Floats:
+    kernels = list(dict.fromkeys((case.device, case.kernel) for case in cases))
+    records = {
+        run: np.concatenate(
+            [device_record(device_for(name), None, kernel, run=run) for name, kernel in kernels]
+        )
+        for run in RUNS
+    }
+    device = [kernels.index((case.device, case.kernel)) for case in cases]
+    return case_times_s(case_columns(cases, device), records)
+
+
+class CaseColumns(NamedTuple):
+    """Rows as columns."""
+
+    extents: Ints
+    causal: Ints
+    window: Ints
+    forward: Flags
+    backward: Flags
+    code: Ints
+    device: Ints
+    """Position of the record of the device with the kernel."""
+
+
+def case_columns(cases: Sequence[AttentionCase], device: Sequence[int]) -> CaseColumns:
+    """Return rows as columns, each with the position of its record."""
+    return CaseColumns(
+        np.array([case.extents for case in cases]),
+        np.array([case.causal for case in cases], np.int64),
+        np.array([case.window for case in cases]),
+        np.array([case.forward for case in cases]),
+        np.array([case.backward for case in cases]),
+        np.array([case.code for case in cases]),
+        np.array(device),
+    )
+
+
+def case_times_s(columns: CaseColumns, records: Mapping[Run, Records]) -> Floats:
+    """Return the time of rows whose clock moves with their length.
+
+    Parameters
+    ----------
+    columns : CaseColumns
+    records : dict
+        By each of `RUNS`, DEVICE[kernels on devices].
+
+    Returns
+    -------
+    float64[rows]
+        Seconds.
+    """
+    short_s, long_s = (_passes_s(columns, records[run]) for run in RUNS)
     return short_s + (long_s - short_s) * short_s / (short_s + SLOWS_AFTER_S)
 
 
-def _passes_s(cases: Sequence[_Case], device_for: DeviceFor, run: Run) -> Floats:
-    devices = list(dict.fromkeys((case.device, case.kernel) for case in cases))
-    records = np.concatenate(
-        [device_record(device_for(name), None, kernel, run=run) for name, kernel in devices]
-    )
-    extents = np.array([case.extents for case in cases])
-    causal = np.array([case.causal for case in cases], np.int64)
-    window = np.array([case.window for case in cases])
-    code = np.array([case.code for case in cases])
-    device = np.array([devices.index((case.device, case.kernel)) for case in cases])
-    total_s = np.zeros(len(cases))
-    for backward in (False, True):
-        selected = np.array([case.backward if backward else case.forward for case in cases])
+def _passes_s(columns: CaseColumns, records: Records) -> Floats:
+    total_s = np.zeros(len(columns.device))
+    for backward, selected in enumerate((columns.forward, columns.backward)):
         time_s, _ = attention_time_columns(
-            extents[selected],
-            causal[selected],
-            window[selected],
-            np.full(int(selected.sum()), int(backward)),
-            code[selected],
-            device[selected],
+            columns.extents[selected],
+            columns.causal[selected],
+            columns.window[selected],
+            np.full(int(selected.sum()), backward),
+            columns.code[selected],
+            columns.device[selected],
             records,
         )
         total_s[selected] += time_s
     return total_s
 
 
-def _read(row: Row) -> _Case:
+def read_case(row: Row) -> AttentionCase:
+    """Read a row.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or has no meaning.
+    """
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
@@ -184,7 +239,7 @@ def _read(row: Row) -> _Case:
         raise ValueError(msg)
     flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
     window = re.search(r"sliding window (\d+)", row.get("notes") or "")
-    return _Case(
+    return AttentionCase(
         extents=(batch, heads, kv_heads, length, length, d_qk, d_v),
         causal=causal,
         window=min(int(window[1]), MAX_EXTENT) if window else 0,

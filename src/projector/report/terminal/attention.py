@@ -128,7 +128,9 @@ def title(projection: AttentionProjection) -> str:
 def _note(projection: AttentionProjection, packed_s: float | None) -> str:
     total = f"{milliseconds(float(projection.time_s.sum()))} ms in turn"
     packed = "" if packed_s is None else f", {milliseconds(packed_s)} ms as one kernel"
-    return f"at {projection.clock_mhz:,.0f} MHz; {total}{packed}"
+    band = f"± {100.0 * projection.uncertainty['relative']:.0f} %"
+    known = f"{projection.basis}, {band}"
+    return f"at {projection.clock_mhz:,.0f} MHz; {total}{packed}; {known}"
 
 
 def _explained(projection: AttentionProjection, row: int) -> list[RenderableType]:
