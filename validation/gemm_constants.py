@@ -1,11 +1,13 @@
 """Fitted constants of GEMMs, and measured rows for each, by family of devices.
 
 A constant is a number of a device file, or of ``hardware/gemm.yaml``, whose source is a fit to GEMM
-rows. Equal values of one field in a family (of a type and of the one that shares its kernels, of
-two devices) are one constant. Rows are those that `projector validate` projects without a stated
-doubt; those that name a device of the family count, whatever their library.
+rows. Equal values of one field in a family (of a type and of the one that shares its kernels, of a
+library and of the one that calls it, of two devices) are one constant. Rows are those that
+`projector validate` projects without a stated doubt; those that name a device of the family count,
+whatever their library.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +64,8 @@ def _leaves(entry: Any, path: str) -> Iterator[tuple[str, float]]:
     if isinstance(entry.get("value"), float | int):
         if str(entry.get("source", "")).startswith(FITS):
             field, _, last = path.rpartition(".")
-            yield field if last in MATRIX_TYPES else path, float(entry["value"])
+            field = field if last in MATRIX_TYPES else path
+            yield re.sub(r"^gemm_libraries\.\w+", "gemm_libraries", field), float(entry["value"])
         return
     for key, value in entry.items():
         yield from _leaves(value, f"{path}.{key}" if path else str(key))
