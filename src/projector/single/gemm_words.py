@@ -131,6 +131,8 @@ def _why_compute(gemm: ExplainedGemm) -> str:
             f", and {_us(scale_s)} more ({scale_s / gemm.time_s:.0%} of the time) while vector "
             "instructions multiply the accumulators by the scales of each block of K"
         )
+    elif gemm.dtype == "fp8_block":
+        text += ", which holds the multiplications by the scales of each block of K"
     if gemm.term("wait_s") > 0.0:
         text += f"; barriers and waits of the steps add {_us(gemm.term('wait_s'))}"
     return f"{text}. Memory needs {_us(gemm.term('memory_s'))} beside them."
