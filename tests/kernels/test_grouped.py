@@ -21,6 +21,9 @@ ROUND = {
     "compute_units": 100.0,
     "unit_flop_per_s": 1e12,
     "operand_bytes": 2.0,
+    "weight_bytes": 2.0,
+    "output_bytes": 2.0,
+    "row_share": 1.0,
     "fill_bytes_per_s": 1e11,
     "hbm_bytes_per_s": 2e12,
     "group_s": 1e-7,
@@ -35,6 +38,9 @@ devices = st.fixed_dictionaries(
         "compute_units": st.integers(1, 320).map(float),
         "unit_flop_per_s": st.floats(1e11, 1e14),
         "operand_bytes": st.sampled_from([0.5625, 1.0, 2.0]),
+        "weight_bytes": st.sampled_from([0.53125, 1.0, 2.0]),
+        "output_bytes": st.sampled_from([0.0, 1.0, 2.0]),
+        "row_share": st.sampled_from([1.0 / 3.0, 0.5, 1.0]),
         "fill_bytes_per_s": st.floats(1e10, 1e12),
         "hbm_bytes_per_s": st.floats(1e11, 2e13),
         "group_s": st.floats(0.0, 1e-6),
@@ -137,7 +143,7 @@ def test_never_beats_either_roofline(load, extent, device):
     active = [x for x in load if x > 0]
     flop = 2.0 * sum(active) * n * k
     rate = device["compute_units"] * device["unit_flop_per_s"]
-    weights = len(active) * n * k * device["operand_bytes"]
+    weights = len(active) * n * k * device["weight_bytes"]
     found = time_s(load, extent, device)
     assert found >= flop / rate * (1.0 - 1e-12)
     assert found >= weights / device["hbm_bytes_per_s"] * (1.0 - 1e-12)

@@ -13,7 +13,8 @@ def core_time(loads, n, k, high, wide, device):
     per_wave = int(device["compute_units"])
     waves = [tiles[start : start + per_wave] for start in range(0, len(tiles), per_wave)]
     pipe_s = 2.0 * high * wide * k / device["unit_flop_per_s"]
-    fill_s = (high + wide) * k * device["operand_bytes"] / device["fill_bytes_per_s"]
+    rows_bytes = high * k * device["row_share"] * device["operand_bytes"]
+    fill_s = (rows_bytes + wide * k * device["weight_bytes"]) / device["fill_bytes_per_s"]
     return len(waves) * (max(pipe_s, fill_s) + device["wave_s"])
 
 
@@ -28,9 +29,9 @@ def grouped_gemm_time(loads, n, k, device, tuned=0):
     tile = min(menu, key=lambda shape: core_time(known, n, k, *shape, device))
     best_s = core_time(active, n, k, *tile, device)
 
-    operand = device["operand_bytes"]
-    weights = len(active) * n * k * operand
-    rows = sum(load * k * operand + load * n * 2.0 for load in active)
+    weights = len(active) * n * k * device["weight_bytes"]
+    taken = k * device["row_share"] * device["operand_bytes"]
+    rows = sum(load * taken + load * n * device["output_bytes"] for load in active)
     memory_s = (weights + rows) / device["hbm_bytes_per_s"]
     hidden_s, longer_s = sorted((best_s, memory_s))
     groups_s = len(active) * device["group_s"]

@@ -12,6 +12,7 @@ from projector.serving.routing import (
     group_limited_loads,
     picks_of_loads,
     power_law_loads,
+    random_loads,
 )
 
 
@@ -48,6 +49,23 @@ def test_power_law_loads_keep_every_pair(tokens, experts, topk, exponent):
     picks = picks_of_loads(loads, tokens)
     assert picks.shape == (tokens, topk)
     assert all(len(set(row)) == topk for row in picks.tolist())
+
+
+@pytest.mark.parametrize(("tokens", "experts", "topk"), [(1, 8, 8), (100, 8, 8), (5, 512, 11)])
+def test_random_loads_never_pick_an_expert_twice(tokens, experts, topk):
+    loads = random_loads(tokens, experts, topk, np.random.default_rng(0))
+    assert loads.shape == (experts,)
+    assert loads.sum() == tokens * topk
+    assert loads.max() <= tokens
+
+
+def test_random_loads_are_those_of_independent_tokens():
+    generator = np.random.default_rng(0)
+    draws = np.stack([random_loads(64, 128, 8, generator) for _ in range(400)])
+    # Each load is binomial: 64 tokens that pick an expert with probability 8 / 128.
+    np.testing.assert_allclose(draws.mean(axis=0), 4.0, atol=0.6)
+    assert draws.var() == pytest.approx(64 * (1 / 16) * (15 / 16), rel=0.05)
+    assert (draws == 0).mean() == pytest.approx((15 / 16) ** 64, rel=0.1)
 
 
 def test_the_fullest_rank_comes_first():
@@ -186,3 +204,68 @@ def test_fused_kernels_pass_over_fewer_rows():
     loads = np.full(64, 200)
     plain, fused = (time_s(loads, dtype="nvfp4", device="b200", fused=f) for f in (False, True))
     assert fused < plain
+
+
+AMD = {"device": "mi355x", "dtype": "fp8", "inner": 768, "gemms_alone": True}
+
+
+def test_gemms_alone_leave_the_passes_out():
+    loads = np.full(128, 64)
+    alone, layer_s = (time_s(loads, **{**AMD, "gemms_alone": each}) for each in (True, False))
+    around = load_device("mi355x").expert_layer.routing_start_us * 1e-6
+    assert layer_s > alone + around
+
+
+def test_narrow_weights_are_read_in_their_own_bytes():
+    few, many = np.full(128, 1), np.full(128, 2048)
+    wide, narrow = (
+        time_s(few, **{**AMD, "inner": 4096, "weights": weights}) for weights in ("", "mxfp4")
+    )
+    assert narrow < 0.7 * wide
+    # Where the matrix units bind, the activations' type decides.
+    fp8, mxfp4 = (
+        time_s(many, **{**AMD, **each})
+        for each in ({"weights": "mxfp4"}, {"weights": "mxfp4", "dtype": "bf16"})
+    )
+    assert mxfp4 > 1.5 * fp8
+
+
+def test_integers_have_kernels_of_their_own():
+    loads = np.full(128, 64)
+    for one_kernel in (False, True):
+        for device in ("mi300x", "mi355x"):
+            fields = {**AMD, "device": device, "one_kernel": one_kernel}
+            integers, floats = (time_s(loads, **{**fields, "dtype": x}) for x in ("int8", "fp8"))
+            assert integers == pytest.approx(floats)
+
+
+def test_one_kernel_by_hand():
+    device = load_device("mi355x")
+    fields = {**AMD, "one_kernel": True, "block_scaled": True, "inner": 300}
+    kernels = layer(**fields).kernels
+    assert kernels.slice_columns == 256
+    loads = np.full(64, 20)
+    peak = device.hbm_peak_tb_per_s * 1e12
+    # Two slices, so that every row of a token's result is added twice.
+    sum_s = 2 * 64 * 20 * 4096 * 2.0 / (peak * kernels.sum_efficiency)
+    rate = 8192 * 2.4e9 * kernels.matrix_efficiency
+    fill = device.l2_fill_bytes_per_clk_per_cu * 2.4e9
+    core_s = (
+        min(
+            max(2.0 * high * 256 * 3 * 4096 / rate, (high / 3 + 256) * 3 * 4096 / fill)
+            for high in (16, 32, 64, 128, 256)
+        )
+        + kernels.wave_us * 1e-6
+    )
+    moved = 64 * 3 * 300 * 4096 + 64 * 20 * 4096
+    memory_s = moved / (peak * device.expert_layer.memory_efficiency)
+    gemm_s = max(core_s, memory_s) + device.expert_layer.overlap_loss * min(core_s, memory_s)
+    fixed_s = (kernels.start_us + 64 * kernels.expert_us) * 1e-6
+    assert time_s(loads, **fields) == pytest.approx(sum_s + gemm_s + fixed_s)
+
+
+def test_layers_of_experts_have_a_memory_rate_of_their_own():
+    base = {"extends": "h100", "expert_layer": {"memory_efficiency": 0.5}}
+    loads = np.full(128, 2)
+    slow, fast = (time_s(loads, tokens=32, device=x) for x in (load_device(base), "h100"))
+    assert slow > 1.5 * fast

@@ -69,5 +69,40 @@ def test_a_bad_value_fails_its_row_only(column, text):
     assert bad.predicted is None
 
 
+AITER = {
+    **ROW, "gpu": "MI355X", "ep": "1", "num_tokens": "64", "distribution": "random",
+    "library": "AITER, fastest of the tuner (two kernels; per_1x32 scales)",
+    "notes": "the two grouped GEMMs with activation and weighted sum alone: no routing",
+}  # fmt: skip
+
+
+def tuner(**changes):
+    (outcome,) = KIND.project([{**AITER, **changes}])
+    assert outcome.status == OK
+    return outcome.predicted
+
+
+def test_tuners_time_the_gemms_alone():
+    assert tuner() < tuner(notes="") - 10.0
+
+
+def test_random_routing_leaves_experts_idle():
+    assert tuner(num_tokens="8") < 0.9 * tuner(num_tokens="8", distribution="balanced")
+    assert tuner(num_tokens="4096") == pytest.approx(
+        tuner(num_tokens="4096", distribution="balanced"), rel=0.2
+    )
+    assert tuner() == tuner()
+
+
+def test_types_of_weights_and_activations():
+    mixed = tuner(dtype="mxfp4 weights, bf16 activations")
+    assert mixed < tuner(dtype="bf16")
+    assert tuner(dtype="mxfp4") != tuner(dtype="mxfp4 weights, fp8 activations")
+    one = "AITER, fastest of the tuner (one kernel; per_Token scales)"
+    assert tuner(dtype="fp8", library=one) != tuner(dtype="fp8")
+    assert tuner(dtype="int8", library=one) == pytest.approx(tuner(dtype="fp8", library=one))
+    assert KIND.project([{**AITER, "dtype": "int3 weights, bf16 activations"}])[0].status != OK
+
+
 def test_nothing_is_projected_as_nothing():
     assert KIND.project([]) == []

@@ -194,6 +194,18 @@ class ExpertKernels(Config):
     gathers: bool = False
     """A pass copies the rows together before finalising."""
 
+    fuses: bool = False
+    """The GEMMs gather their rows, apply the activation and sum the results of a token
+    themselves, without passes of their own."""
+
+    sum_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the peak memory rate at which fused GEMMs add their 16-bit results to the tokens'
+    rows; none means that it is hidden."""
+
+    slice_columns: CountOrNone = 0
+    """Columns of an expert that a work-group takes through both GEMMs, where they are one kernel;
+    0 means two kernels."""
+
     fullest_expert_ns: NotNegative = 0.0
     """What a row of the fullest expert costs in an activation that gives every expert the same few
     work-groups; 0 where rows are shared out evenly."""
@@ -215,6 +227,14 @@ class ExpertLayerCosts(Config):
     overlap_loss: float = Field(default=0.2, ge=0, le=1)
     """Share of the shorter of compute and memory time that a grouped GEMM does not hide."""
 
+    memory_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the peak memory rate at which grouped GEMMs stream weights and rows; none given
+    means hbm_efficiency."""
+
+    routing_start_us: NotNegative = 0.0
+    """Fixed time of the kernels that route, sort and quantise, where start_us is that of the GEMMs
+    alone; 0 where start_us holds it."""
+
     sort_unit_ns: NotNegative = 10.0
     """Time of one compute unit to sort one pick of a token by its expert."""
 
@@ -234,8 +254,10 @@ class ExpertLayerCosts(Config):
         default_factory=lambda: {"bf16": ExpertKernels()}, min_length=1
     )
     """By matrix type; ``fp8_block`` has a scale for every 128 elements, ``nvfp4_low_latency`` fuses
-    activation and finalising into the GEMMs. ``NAME@RELEASE`` is what an older release of the
-    library ran. A type without an entry runs as the next wider one that has one."""
+    activation and finalising into the GEMMs, ``mxfp4_fp8`` multiplies weights of the first type by
+    activations of the second, and ``fp8_one`` is one kernel for both GEMMs. ``NAME@RELEASE`` is
+    what an older release of the library ran. A type without an entry runs as the next wider one
+    that has one."""
 
 
 class ExchangeKernel(Config):

@@ -24,9 +24,6 @@ MAX_ROW_TILES = 8
 MAX_COLUMN_TILES = 4
 """Longest menu of tile widths."""
 
-OUTPUT_BYTES = 2.0
-"""An output element is stored in 16 bits, whatever the operands are."""
-
 OK, INVALID = 0, 1
 
 GROUPED = np.dtype(
@@ -34,7 +31,12 @@ GROUPED = np.dtype(
         ("compute_units", np.float64),
         # What one compute unit reaches in its main loop.
         ("unit_flop_per_s", np.float64),
+        # Of an element of the rows, of the weights and of the output.
         ("operand_bytes", np.float64),
+        ("weight_bytes", np.float64),
+        ("output_bytes", np.float64),
+        # Share of k that a row brings in; the rest of its operand never leaves the unit.
+        ("row_share", np.float64),
         # From L2 into one compute unit.
         ("fill_bytes_per_s", np.float64),
         ("hbm_bytes_per_s", np.float64),
@@ -69,7 +71,8 @@ def _core_s(
     """Seconds of all waves of tiles of one shape, memory aside."""
     waves = np.ceil(row_tiles * np.ceil(n / wide) / device["compute_units"])
     pipe_s = 2.0 * high * wide * k / device["unit_flop_per_s"]
-    fill_s = (high + wide) * k * device["operand_bytes"] / device["fill_bytes_per_s"]
+    row_bytes = device["row_share"] * device["operand_bytes"]
+    fill_s = (high * row_bytes + wide * device["weight_bytes"]) * k / device["fill_bytes_per_s"]
     core_s: float = waves * (max(pipe_s, fill_s) + device["wave_s"])
     return core_s
 
@@ -140,7 +143,9 @@ def grouped_gemm_times(
     Every group is padded to whole tiles by itself; the tiles of all groups then go through the
     compute units together, in ``ceil(tiles / units)`` waves. A wave lasts as long as one tile's
     ``max(matrix pipe, L2 into the unit)`` and its start and end. Beside it run, from memory, the
-    weights of the groups that have rows, and the activations once. ``time = max(core, memory) +
+    weights of the groups that have rows, and the activations once. A kernel that runs two
+    multiplications back to back is one launch over the k of both, of which its rows bring only
+    ``row_share`` from outside. ``time = max(core, memory) +
     loss * min(core, memory) + groups with rows * group time``. One tile shape serves the launch:
     the one with the shortest core, the first of equals, for the loads or for the equal ones that
     a tuner saw.
@@ -175,8 +180,8 @@ def grouped_gemm_times(
             continue
         loads = load_R[offset_B1[s] : offset_B1[s + 1]]
         tile_L[i], best_s = _best_tile(device, loads, tuned_L[i], n, k)
-        operand = device["operand_bytes"]
-        moved = groups * n * k * operand + rows * (k * operand + n * OUTPUT_BYTES)
+        row_bytes = k * device["row_share"] * device["operand_bytes"] + n * device["output_bytes"]
+        moved = groups * n * k * device["weight_bytes"] + rows * row_bytes
         memory_s = moved / device["hbm_bytes_per_s"]
         loss_s = device["overlap_loss"] * min(best_s, memory_s)
         time_s_L[i] = max(best_s, memory_s) + loss_s + groups * device["group_s"]

@@ -24,6 +24,9 @@ Run = Literal["training", "loaded", "short"]
 RUNS: tuple[Run, ...] = ("training", "loaded", "short")
 """Clocks that single kernels may run at."""
 
+SIXTEEN_BIT_BYTES = 2.0
+"""Bytes of an output element, whatever the operands are."""
+
 _STAND_INS = {
     "mxfp4": "nvfp4",
     "nvfp4": "mxfp8",
@@ -315,11 +318,16 @@ def expert_kernels(device: Device, name: str, release: str = "") -> ExpertKernel
 
 
 def grouped_record(
-    device: Device, dtype: str, kernels: ExpertKernels, clock_mhz: float | None = None
+    device: Device,
+    dtype: str,
+    kernels: ExpertKernels,
+    clock_mhz: float | None = None,
+    weights: str = "",
 ) -> Records:
     """Convert what grouped GEMMs of one kind need of a device; ``dtype`` is native to it.
 
     Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
+    Weights are stored in ``dtype`` unless their type is named; they are widened on their way.
 
     Returns
     -------
@@ -332,8 +340,11 @@ def grouped_record(
     row["compute_units"] = device.compute_units
     row["unit_flop_per_s"] = rate * clock_hz * kernels.matrix_efficiency
     row["operand_bytes"] = OPERAND_BYTES[MATRIX_TYPES.index(dtype)]
+    row["weight_bytes"] = OPERAND_BYTES[MATRIX_TYPES.index(weights or dtype)]
+    row["output_bytes"], row["row_share"] = SIXTEEN_BIT_BYTES, 1.0
     row["fill_bytes_per_s"] = device.l2_fill_bytes_per_clk_per_cu * clock_hz
-    row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
+    memory = layer.memory_efficiency or device.hbm_efficiency
+    row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * memory * TB
     row["group_s"] = kernels.expert_us * MICROSECOND
     row["wave_s"] = kernels.wave_us * MICROSECOND
     row["overlap_loss"] = layer.overlap_loss

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
-from projector.lower.hardware import expert_kernels, grouped_record
+from projector.lower.hardware import SIXTEEN_BIT_BYTES, expert_kernels, grouped_record
 from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
 
 GEMMS = 2
@@ -36,6 +36,13 @@ class ExpertLayer:
     topk: int
     dtype: str
     """Matrix type of the grouped GEMMs, native to the device."""
+    weights: str = ""
+    """Type that the weights are stored in where it is another one; they are widened on their
+    way."""
+    one_kernel: bool = False
+    """Both GEMMs in one kernel, where the device has such a kernel."""
+    gemms_alone: bool = False
+    """Without routing, sorting, permutation and quantising, as tuners of kernels time them."""
     block_scaled: bool = False
     """FP8 with a scale for every 128 elements, quantised in passes of its own."""
     fused: bool = False
@@ -46,8 +53,20 @@ class ExpertLayer:
     @property
     def kernels(self) -> ExpertKernels:
         """Constants of the kernels that run."""
-        suffix = "_block" if self.block_scaled else "_low_latency" if self.fused else ""
-        return expert_kernels(self.device, self.dtype + suffix, self.release)
+        return expert_kernels(self.device, self.kernel_name, self.release)
+
+    @property
+    def kernel_name(self) -> str:
+        """Key of ``expert_layer.kernels`` that the kernels are looked up by."""
+        name = self.dtype if not self.weights else f"{self.weights}_{self.dtype}"
+        if self.block_scaled and not name.endswith("_block"):
+            name += "_block"
+        elif self.fused:
+            name += "_low_latency"
+        table = self.device.expert_layer.kernels
+        if self.one_kernel and f"{name}_one" in table:
+            name += "_one"
+        return name
 
 
 def expert_layer_times(
@@ -70,10 +89,26 @@ def expert_layer_times(
     gemm_s = _grouped_gemms(layers, tokens, loads)
     out = np.empty(len(layers))
     for row, layer in enumerate(layers):
-        fixed_s = layer.kernels.start_us * MICROSECOND + _routing_s(layer, tokens[row])
-        passes_s = _passes_s(layer, tokens[row], loads[row])
-        out[row] = fixed_s + (passes_s + gemm_s[row]).mean()
+        each_s = layer.kernels.start_us * MICROSECOND + gemm_s[row] + _sum_s(layer, loads[row])
+        if not layer.gemms_alone:
+            each_s += _routing_s(layer, tokens[row]) + _passes_s(layer, tokens[row], loads[row])
+        out[row] = each_s.mean()
     return out
+
+
+def _sum_s(layer: ExpertLayer, loads: Ints) -> Floats:
+    """Return float64[draws], what adding up the results of fused GEMMs takes.
+
+    A kernel that runs both GEMMs adds a part for each slice of an expert that it takes.
+    """
+    kernels, device = layer.kernels, layer.device
+    pairs = loads.sum(axis=1).astype(np.float64)
+    if not kernels.fuses or kernels.sum_efficiency is None:
+        return np.zeros(len(pairs))
+    slices = -(-layer.inner // kernels.slice_columns) if kernels.slice_columns else 1
+    rate = device.hbm_peak_tb_per_s * kernels.sum_efficiency * TB
+    seconds: Floats = pairs * (slices * SIXTEEN_BIT_BYTES * layer.hidden / rate)
+    return seconds
 
 
 def _pass_s(layer: ExpertLayer, num_bytes: Floats | float, elements: Floats | float) -> Floats:
@@ -90,6 +125,7 @@ def _routing_s(layer: ExpertLayer, tokens: int) -> float:
     costs = layer.device.expert_layer
     scores, picks = float(tokens * layer.experts), float(tokens * layer.topk)
     sort_s = costs.sort_unit_ns * NANOSECOND * picks / layer.device.compute_units
+    sort_s += costs.routing_start_us * MICROSECOND
     fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
     if fused:
         # A score is read once in FP32 and then compared; picks and weights are small beside it.
@@ -108,12 +144,17 @@ def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
     arriving, inner = pairs * layer.hidden, pairs * layer.inner
     # Bytes and elements of everything but the activation.
     moved, elements = np.zeros(len(pairs)), np.zeros(len(pairs))
-    wide = blocks or code < FIRST_NARROW
+    fuses = layer.fused or kernels.fuses
+    wide = code < FIRST_NARROW or (blocks and not fuses)
     if not wide:
         moved += (2.0 + operand) * rows
         elements += 2.0 * rows
-    if layer.fused:
-        # The GEMMs gather their rows themselves, apply the activation and finalise.
+    if fuses:
+        # The GEMMs gather their rows themselves, apply the activation and finalise; two kernels
+        # without low latency leave their activations to be quantised in between.
+        if not (wide or layer.fused or kernels.slice_columns):
+            moved += (2.0 + operand) * inner
+            elements += 2.0 * inner
         return _pass_s(layer, moved, elements)
     moved += 2.0 * (2.0 if wide else operand) * arriving + 2.0 * arriving + 2.0 * rows
     elements += 2.0 * arriving + arriving + rows
@@ -135,13 +176,29 @@ def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
     return passes_s
 
 
-def _tuned_rows(layer: ExpertLayer, tokens: int) -> int:
+def tuned_rows(layer: ExpertLayer, tokens: int) -> int:
     """Rows of an expert that the tile was tuned for, 0 where it is picked for the loads."""
     if not layer.kernels.tuned or tokens == 0:
         return 0
     most = min(tokens, layer.device.expert_layer.tuned_tokens)
     below = 1 << (most.bit_length() - 1)
     return -(-below * layer.topk // layer.experts)
+
+
+def _launches(layer: ExpertLayer) -> tuple[list[tuple[int, int]], Records]:
+    """Return (n, k) of both launches and GROUPED[2]; one kernel leaves the second empty."""
+    kernels, projections = layer.kernels, 1 + layer.gated
+    record = grouped_record(layer.device, layer.dtype, kernels, weights=layer.weights)
+    records = np.concatenate([record] * GEMMS)
+    if kernels.slice_columns:
+        # A unit takes rows in once, multiplies by a slice of all weights, and adds up the results.
+        records["num_column_tiles"], records["column_tiles"][:, 0] = 1, kernels.slice_columns
+        records["row_share"], records["output_bytes"] = 1.0 / (projections + 1), 0.0
+        return [(layer.inner, layer.hidden * (projections + 1)), (0, 0)], records
+    if kernels.fuses:
+        # The activation goes out, and the sums are counted apart.
+        records["output_bytes"] = SIXTEEN_BIT_BYTES / projections, 0.0
+    return [(layer.inner * projections, layer.hidden), (layer.hidden, layer.inner)], records
 
 
 def _grouped_gemms(
@@ -153,21 +210,16 @@ def _grouped_gemms(
     draws = np.array([len(item) for item in loads])
     sizes = np.concatenate([np.full(len(item), item.shape[1]) for item in loads])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    extents = np.array(
-        [
-            [(item.inner * (1 + item.gated), item.hidden), (item.hidden, item.inner)]
-            for item in layers
-        ]
-    )
-    classes = np.concatenate(
-        [grouped_record(item.device, item.dtype, item.kernels) for item in layers]
-    )
-    tuned = np.array([_tuned_rows(*item) for item in zip(layers, tokens, strict=True)])
+    launches = [_launches(item) for item in layers]
+    extents = np.array([extent for extent, _ in launches])
+    classes = np.concatenate([records for _, records in launches])
+    tuned = np.array([tuned_rows(*item) for item in zip(layers, tokens, strict=True)])
     row = np.repeat(np.arange(len(layers)), draws)
     sets = np.arange(len(row))
     seconds, _ = grouped_gemm_time_columns(
         offsets, np.concatenate([item.reshape(-1) for item in loads]), np.repeat(sets, GEMMS),
-        extents[row].reshape(-1, 2), np.repeat(tuned[row], GEMMS), np.repeat(row, GEMMS), classes,
+        extents[row].reshape(-1, 2), np.repeat(tuned[row], GEMMS),
+        (GEMMS * row[:, None] + np.arange(GEMMS)).reshape(-1), classes,
     )  # fmt: skip
     both = seconds.reshape(-1, GEMMS).sum(axis=1)
     return np.split(both, np.cumsum(draws)[:-1])

@@ -51,6 +51,20 @@ def power_law_loads(
     return _hand_out(loads, pairs - int(loads.sum()), tokens)
 
 
+def random_loads(tokens: int, experts: int, topk: int, generator: np.random.Generator) -> Ints:
+    """Return int64[experts], loads of independent tokens that each pick ``topk`` distinct experts.
+
+    All sets of experts are equally likely (R. W. Floyd's sampling, all tokens at a time).
+    """
+    picks = np.empty((topk, tokens), np.int64)
+    for row, last in enumerate(range(experts - topk, experts)):
+        drawn = generator.integers(0, last + 1, tokens)
+        taken = (picks[:row] == drawn).any(axis=0)
+        picks[row] = np.where(taken, last, drawn)
+    loads: Ints = np.bincount(picks.reshape(-1), minlength=experts).astype(np.int64)
+    return loads
+
+
 def fullest_rank_first(loads: Ints, ranks: int) -> Ints:
     """Return int64[experts] with the experts of the fullest rank swapped into rank 0."""
     by_rank = loads.reshape(ranks, -1).copy()

@@ -1,12 +1,14 @@
 """Rows that time one rank's mixture-of-experts layer.
 
 Loads follow the row's distribution. Power-law ones are drawn `DRAWS` times with the seed `SEED`,
-the fullest rank is timed, and the times are averaged.
+the fullest rank is timed, and the times are averaged. Random ones, of independent tokens, are drawn
+as often for few tokens, and less often for many, whose loads hardly vary; any rank is timed.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from projector.serving.routing import (
     group_limited_loads,
     picks_of_loads,
     power_law_loads,
+    random_loads,
 )
 from projector.units import MICROSECOND
 from projector.validate.kind import (
@@ -41,6 +44,9 @@ DRAWS = 32
 SEED = 0
 """Seed of the draws; every row draws anew from it, so that it does not depend on its neighbours."""
 
+RANDOM_TOKENS = 1 << 14
+"""Tokens that all random draws of one row have together, or those of one draw."""
+
 MAX_TOKENS = 1 << 22
 MAX_EXPERTS = 1 << 14
 MAX_PICKS = 1 << 26
@@ -51,7 +57,7 @@ _COLUMNS = ("gpu", "dtype", "gated", *_COUNTS, "distribution", "time_us")
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class LayerCase:
     """One row, read."""
 
     layer: ExpertLayer
@@ -65,10 +71,10 @@ class _Case:
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all layers in one batch."""
     devices: dict[str, Device] = {}
-    return outcomes(read_cases(rows, lambda row: _read(row, devices)), _times_s, MICROSECOND)
+    return outcomes(read_cases(rows, lambda row: read_layer(row, devices)), _times_s, MICROSECOND)
 
 
-def _times_s(cases: Sequence[_Case]) -> Floats:
+def _times_s(cases: Sequence[LayerCase]) -> Floats:
     return np.asarray(
         expert_layer_times(
             [case.layer for case in cases],
@@ -78,7 +84,14 @@ def _times_s(cases: Sequence[_Case]) -> Floats:
     )
 
 
-def _read(row: Row, devices: dict[str, Device]) -> _Case:
+def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
+    """Read a row; ``devices`` keeps the devices that rows before it named.
+
+    Raises
+    ------
+    ValueError
+        If the row does not describe a measured layer.
+    """
     counts = {name: _count(row, name) for name in _COUNTS}
     measured_us = number(row, "time_us")
     if measured_us is None or measured_us <= 0.0:
@@ -96,20 +109,21 @@ def _read(row: Row, devices: dict[str, Device]) -> _Case:
     loads = _loads(row.get("distribution") or "", tokens, experts, topk, ep, grouped=grouped)
     if grouped:
         note = "; ".join(filter(None, (note, "routed by groups of experts, as this library does")))
-    return _Case(layer, tokens, loads, measured_us, note)
+    return LayerCase(layer, tokens, loads, measured_us, note)
 
 
 def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
     name = device_of(row.get("gpu") or "")
     device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
-    kind = precision_of(row.get("dtype") or "")
+    library = row.get("library") or ""
+    kind, stored = _types(row.get("dtype") or "", library)
     dtype = native_type(device, kind)
     note = "" if dtype == kind else f"{device.name} has no {kind}: {dtype}"
     gated = (row.get("gated") or "").strip().lower()
     if gated not in {"true", "false"}:
         msg = f"gated is {row.get('gated')!r}, not True or False"
         raise ValueError(msg)
-    library = row.get("library") or ""
+    alone = (row.get("notes") or "").lower()
     release = re.search(r"\b(\d+\.\d+\.\d+\w*)", library)
     layer = ExpertLayer(
         device=device,
@@ -119,11 +133,33 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
         experts=counts["experts"],
         topk=counts["topk"],
         dtype=dtype,
+        weights="" if stored == kind else stored,
+        one_kernel="one kernel" in library.lower(),
+        gemms_alone="grouped gemms" in alone and "alone" in alone,
         block_scaled=dtype == "fp8" and "block" in (row.get("dtype") or "").lower(),
         fused="min_latency" in library,
         release=release[1] if release else "",
     )
     return layer, note
+
+
+def _types(text: str, library: str) -> tuple[str, str]:
+    """Return the types that a row multiplies and stores its weights in."""
+    mixed = re.fullmatch(r"(.+) weights, (.+) activations", text.strip())
+    if mixed is not None:
+        return precision_of(mixed[2]), precision_of(mixed[1])
+    kind = precision_of(text)
+    if kind == "fp8" and "1x32" in library:
+        kind = "mxfp8"  # The library names the scales.
+    return kind, kind
+
+
+@lru_cache(maxsize=256)
+def _random_loads(tokens: int, experts: int, topk: int) -> Ints:
+    """Return int64[draws, experts]; tables repeat a few numbers of tokens for every width."""
+    generator = np.random.default_rng(SEED)
+    draws = max(1, min(DRAWS, RANDOM_TOKENS // tokens))
+    return np.stack([random_loads(tokens, experts, topk, generator) for _ in range(draws)])
 
 
 def _loads(
@@ -137,6 +173,8 @@ def _loads(
         else:
             loads = balanced_loads(tokens, experts, topk)
         return loads[None, :local]
+    if distribution.strip().lower() == "random":
+        return _random_loads(tokens, experts, topk)[:, :local]
     match = re.fullmatch(r"power_law_(\d+(?:\.\d+)?)", distribution.strip().lower())
     if match is None:
         msg = f"unknown distribution {distribution!r}"
