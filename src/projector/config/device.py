@@ -203,7 +203,8 @@ class Device(Sourced):
 
     gemm_scale_instructions: NotNegative = 0.0
     """Vector instructions that an accumulator takes for each block of K with scales of its own
-    (``fp8_block``), while the matrix pipe waits; 0 where the efficiency of the type holds them."""
+    (``fp8_block``) in a library that is named, while the matrix pipe waits; of the default one, and
+    where it is 0, the efficiency of the type holds them."""
 
     gemm_fill_bytes_per_clk_per_cu: Positive | None = None
     """Bytes of operands that the main loop of a GEMM brings to the matrix pipe of a compute unit
@@ -421,6 +422,10 @@ class Device(Sourced):
                     key = f"gemm_libraries.{name}.members"
                     msg = f"{key}: {member!r} is no library with kernels of its own"
                     raise ConfigError(msg, key=key, value=member, allowed=known)
+
+    def gemm_library(self, name: str) -> GemmLibrary:
+        """Return a GEMM library by name, the default one for any other name."""
+        return self.gemm_libraries.get(name, GemmLibrary())
 
     @property
     def highest_clock_mhz(self) -> float:

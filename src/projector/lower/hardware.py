@@ -10,7 +10,7 @@ from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_kernels import AttentionKernel, ExpertKernels
-from projector.config.gemm import K_PARTS, GemmLibrary, GemmTile, MatrixType
+from projector.config.gemm import K_PARTS, GemmTile, MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
@@ -190,7 +190,7 @@ def _l2_clock_mhz(device: Device, clock_mhz: float | None, run: Run) -> float:
 
 def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     """Fill in the GEMM library's numbers, with its menu for a matrix type."""
-    chosen = device.gemm_libraries.get(library, GemmLibrary())
+    chosen = device.gemm_library(library)
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
     row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
@@ -209,7 +209,8 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     clocks = device.gemm_clk_per_k | chosen.clk_per_k
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
-        row["gemm_scale_clk"][code] = _scale_clk(device) if native == "fp8_block" else 0.0
+        named = library in device.gemm_libraries
+        row["gemm_scale_clk"][code] = named * (native == "fp8_block") * _scale_clk(device)
         row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
         # Of a library with members each tile has its own share.
         share: float = 1.0 if chosen.members else chosen.efficiency.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
@@ -248,11 +249,11 @@ def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
     Members that name the types of their kernels offer none for others, if any member has some.
     """
     native: MatrixType = native_type(device, kind)  # type: ignore[assignment]  # a key of the tables
-    chosen = device.gemm_libraries.get(library, GemmLibrary())
+    chosen = device.gemm_library(library)
     offers: list[Offer] = []
     others: list[Offer] = []
     for name in chosen.members or (library,):
-        member = device.gemm_libraries.get(name, GemmLibrary())
+        member = device.gemm_library(name)
         share = member.efficiency.get(native, device.gemm_efficiency[native])
         share = share if chosen.members else 1.0
         tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles

@@ -19,6 +19,9 @@ _LIBRARIES = (
     (re.compile(r"hipBLASLt|rocBLAS|.*\(hipBLASLt|Primus-Turbo gemm_fp8 tensorwise"), "hipblaslt"),
     (re.compile(r"torch\.m"), "hipblaslt"),
     (re.compile(r"HipKittens"), "hipkittens"),
+    # Of what AITER's tuner took, these are kernels of others.
+    (re.compile(r"AITER torch"), "hipblaslt"),
+    (re.compile(r"AITER triton"), "triton"),
     (re.compile(r"AITER"), "aiter"),
     (re.compile(r"PyTorch"), "pytorch"),
 )
@@ -40,7 +43,9 @@ _MEMBERS = {
 
 def member_of(row: Row) -> str:
     """Return the library that has the kernel which a tuner took, where the row names it."""
-    name = row.get("library") or ""
+    name, config = row.get("library") or "", row.get("kernel_config") or ""
+    if name.startswith("AITER ck,") and "preshuffle" in config:
+        return "ck_preshuffled"
     return next((known for start, known in _MEMBERS.items() if name.startswith(start)), "")
 
 
@@ -94,12 +99,26 @@ LOOPS = (
     # The logic files of hipBLASLt for MI210: the nine smallest of each type lie 28 to 35 us above a
     # MI250X die with two more units, whose own logic file begins at 6 us.
     Loop("amd", re.compile(r"^hipBLASLt, fastest of the tuner.*\| MI210 "), added_us=31.0),
-    # Loops of Primus-Turbo around a call of PyTorch: a call of a grouped GEMM is the same 64 to
-    # 67 us for a group of 512 or 1,024 rows, a backward 140 to 150 us, and one that quantises first
-    # 113 to 121 us up to three times as much work. Its dense rows are all longer than its host.
-    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(fwd"), least_us=64.0),
-    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(bwd"), least_us=140.0),
-    Loop("amd", re.compile(r"^Primus-Turbo grouped_gemm_fp8 .*\(fwd"), least_us=114.0),
+    # Loops of Primus-Turbo: a call of PyTorch a hundred times, at the clock of training. A call of
+    # a grouped GEMM is the same 64 to 67 us for a group of 512 or 1,024 rows, a backward 140 to 150
+    # us, and one that quantises first 113 to 121 us up to three times as much work. Its dense rows
+    # are all longer than its host.
+    Loop(
+        "amd",
+        re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(fwd"),
+        least_us=64.0,
+        run="training",
+    ),
+    Loop(
+        "amd",
+        re.compile(r"^Primus-Turbo grouped_gemm .*\| grouped gemm \(bwd"),
+        least_us=140.0,
+        run="training",
+    ),
+    Loop(
+        "amd", re.compile(r"^Primus-Turbo grouped_gemm_fp8 .*\(fwd"), least_us=114.0, run="training"
+    ),
+    Loop("amd", re.compile(r"^Primus-Turbo"), run="training"),
 )
 """Loops whose cost shows in their rows, the first that is found counting. Others time the kernel
 alone, as a profiler or a graph does: the tuner of AITER lies at 2.6 to 4 us where there is next to
