@@ -31,6 +31,8 @@ def test_block_scales_are_named_where_they_cost():
     report, text = words(8192, 8192, 8192, device=device, dtype="fp8_block", library="ck")
     assert report.terms["scale_s"] > 0.0
     assert "multiply the accumulators by the scales" in text
+    _, default = words(8192, 8192, 8192, device=device, dtype="fp8_block")
+    assert "holds the multiplications by the scales" in default
     assert "scales of each block" not in words(8192, 8192, 8192, device="mi300x")[1]
 
 
