@@ -21,7 +21,7 @@ from projector.validate.gemm_benchmarks import library_of, loop_of
         ("Triton", "triton"),
         ("CK", "ck"),
         ("AITER ck, fastest of the tuner", "aiter"),
-        ("AITER torch, fastest of the tuner", "aiter"),
+        ("AITER torch, fastest of the tuner", "hipblaslt"),
         ("HipKittens", "hipkittens"),
         ("PyTorch", "pytorch"),
         ("CUTLASS CuTeDSL persistent", "cutedsl"),
@@ -80,7 +80,7 @@ def test_an_inference_library_has_one_for_each_type():
             {"library": "Primus-Turbo grouped_gemm (CK), balanced", "op": "grouped gemm (fwd)"},
             0.0,
             64.0,
-            None,
+            "training",
         ),
         (
             "amd",
@@ -90,7 +90,7 @@ def test_an_inference_library_has_one_for_each_type():
             },
             0.0,
             140.0,
-            None,
+            "training",
         ),
         (
             "amd",
@@ -100,9 +100,9 @@ def test_an_inference_library_has_one_for_each_type():
             },
             0.0,
             114.0,
-            None,
+            "training",
         ),
-        ("amd", {"library": "Primus-Turbo gemm (hipBLASLt)", "op": "gemm"}, 0.0, 0.0, None),
+        ("amd", {"library": "Primus-Turbo gemm (hipBLASLt)"}, 0.0, 0.0, "training"),
         ("amd", {}, 0.0, 0.0, None),
     ],
 )
