@@ -143,6 +143,16 @@ def test_a_tile_that_is_no_library_s_runs_all_the_same():
     assert again.kernel.startswith("128x256:2x1")
 
 
+@pytest.mark.parametrize("library", ["default", "triton", "ck", "aiter"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_block", "mxfp4"])
+def test_the_chosen_tile_given_by_hand_takes_as_long(library, dtype):
+    rows = np.array([[4096, 4096, 8192, 1]]), np.array([2.0])
+    best = gemm_case("mi355x", dtype, library=library).explain(*rows)[0]
+    tile = best.kernel.split(" ")[0]
+    again = gemm_case("mi355x", dtype, library=library, tile=tile).explain(*rows)[0]
+    assert (again.kernel, again.time_s) == (best.kernel, best.time_s)
+
+
 def test_a_table_of_shapes():
     found = list_gemms((), str(SHAPES), gpu="b200", dtype="fp8", run="loaded")
     assert len(found.reports) == 21

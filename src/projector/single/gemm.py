@@ -35,7 +35,7 @@ from projector.kernels.gemm import (
     sol_time_columns,
 )
 from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
-from projector.lower.hardware import Run, device_record, gemm_menu, tile_row
+from projector.lower.hardware import Offer, Run, device_record, gemm_menu, tile_row
 from projector.single.gemm_words import ExplainedGemm, gemm_sentences
 from projector.single.inputs import (
     DeviceLike,
@@ -91,7 +91,8 @@ class GemmCase:
     clock_mhz: float | None
     library: str
     run: Run
-    tile: GemmTile | None
+    offers: tuple[Offer, ...]
+    """Tiles to choose from."""
     l2_hit_rate: float
     rows_along_k: bool = True
     """Whether A and B lie along K in memory."""
@@ -106,9 +107,9 @@ class GemmCase:
             rows_along_k=self.rows_along_k,
             run=self.run,
         )
-        if self.tile is not None:
-            records[0]["tiles"][0] = tile_row(self.device, self.tile)
-            records[0]["num_tiles"] = 1
+        for position, offer in enumerate(self.offers):
+            records[0]["tiles"][position] = tile_row(self.device, offer.tile, offer)
+        records[0]["num_tiles"] = len(self.offers)
         return records
 
     @property
@@ -205,16 +206,16 @@ class GemmCase:
         terms: GemmTerms,
     ) -> tuple[str, ...]:
         full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
-        offer = gemm_menu(self.device, self.library, self.dtype)[position]
+        offer = self.offers[position]
         return gemm_sentences(
             ExplainedGemm(
                 self.device,
                 self.dtype,
-                self.library if self.tile else offer.library,
+                offer.library,
                 self.run,
                 self.clock_mhz is not None,
                 extents,
-                self.tile or offer.tile,
+                offer.tile,
                 float(self._record[0]["tiles"][position][TILE_UNITS]),
                 split,
                 time_s,
@@ -236,7 +237,7 @@ class GemmCase:
         return {"ideal_s": ideal_s, **factors, "utilisation": time_s / known}
 
     def _label(self, position: int, split: int) -> str:
-        tile = self.tile or gemm_menu(self.device, self.library, self.dtype)[position].tile
+        tile = self.offers[position].tile
         text = f"{tile.m}x{tile.n}"
         if tile.cluster_m * tile.cluster_n > 1:
             text += f":{tile.cluster_m}x{tile.cluster_n}"
@@ -365,7 +366,7 @@ def gemm_case(
         clock,
         library,
         _run(profile, run),
-        _tile(profile, tile),
+        _offers(profile, library, kind, tile),
         _hit_rate(l2_hit_rate, model),
     )
 
@@ -384,10 +385,39 @@ def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
         raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
-def _tile(device: Device, text: str | None) -> GemmTile | None:
-    """Read ``128x256`` or ``128x256:2x1``; a tile of the menu keeps its other fields."""
+def _offers(device: Device, library: str, kind: MatrixType, text: str | None) -> tuple[Offer, ...]:
+    """Return what a library offers, or only the tiles that ``128x256`` or ``128x256:2x1`` names.
+
+    A tile that only another library has keeps its fields, and reaches what this one does.
+    """
+    menu = tuple(gemm_menu(device, library, kind))
     if text is None:
-        return None
+        return menu
+    sizes = _tile_sizes(text)
+    named = tuple(offer for offer in menu if _sizes(offer.tile) == sizes)
+    if named:
+        return named
+    libraries = device.gemm_libraries.values()
+    menus = (
+        device.gemm_tiles,
+        *(tiles for other in libraries for tiles in (other.tiles, *other.tiles_of.values())),
+    )
+    known = (tile for tiles in menus for tile in tiles if _sizes(tile) == sizes)
+    first, (m, n, high, wide) = menu[0], sizes
+    tile = next(known, None) or GemmTile(
+        m=m, n=n, k_bytes=first.tile.k_bytes, cluster_m=high, cluster_n=wide
+    )
+    share = first.efficiency / first.tile.efficiency * tile.efficiency
+    step_clk = first.step_clk if tile.step_clk is None else tile.step_clk
+    return (Offer(library, tile, share, step_clk),)
+
+
+def _sizes(tile: GemmTile) -> list[int]:
+    return [tile.m, tile.n, tile.cluster_m, tile.cluster_n]
+
+
+def _tile_sizes(text: str) -> list[int]:
+    """Read ``128x256`` or ``128x256:2x1``."""
     legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
     match = _TILE.fullmatch(str(text))
     sizes = [int(number or 1) for number in match.groups()] if match else []
@@ -395,17 +425,7 @@ def _tile(device: Device, text: str | None) -> GemmTile | None:
     if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
         msg = f"tile must be {legal}, got {shown(text)}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
-    libraries = device.gemm_libraries.values()
-    menus = (
-        device.gemm_tiles,
-        *(menu for library in libraries for menu in (library.tiles, *library.tiles_of.values())),
-    )
-    for tile in (tile for menu in menus for tile in menu):
-        if [tile.m, tile.n, tile.cluster_m, tile.cluster_n] == sizes:
-            return tile
-    m, n, high, wide = sizes
-    step = device.gemm_tiles[0].k_bytes
-    return GemmTile(m=m, n=n, k_bytes=step, cluster_m=high, cluster_n=wide)
+    return sizes
 
 
 def _hit_rate(value: float, model: str) -> float:
