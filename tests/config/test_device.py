@@ -150,6 +150,42 @@ def test_members_are_libraries_with_kernels_of_their_own(member):
     assert "aiter" not in error.value.allowed
 
 
+SMALL = {"m": 16, "n": 16, "k_bytes": 128}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "match"),
+    [
+        ({"ours": {"tiles_of": {"bf16": [SMALL] * 65}}}, r"ours\.tiles_of\.bf16: .* at most 64"),
+        (
+            {"ours": {"tiles": [SMALL] * 40}, "both": {"members": ["ours", "ours"]}},
+            r"both\.members: they have 80 tiles together, more than 64",
+        ),
+        ({"aiter": {"tiles": [SMALL]}}, r"aiter\.tiles: it takes the kernels of its members"),
+        ({"aiter": {"efficiency": {"bf16": 0.5}}}, r"aiter\.efficiency: it takes the kernels"),
+        ({"ours": {"split_k": [2, 65]}}, r"ours\.split_k\.1: should be less than or equal to 64"),
+    ],
+)
+def test_a_library_that_cannot_be(libraries, match):
+    with pytest.raises(ConfigError, match=match) as error:
+        load_device({"extends": "mi300x", "gemm_libraries": libraries})
+    assert error.value.allowed
+
+
+@pytest.mark.parametrize("sources", [["a"], "a", 1])
+def test_sources_are_a_table(sources):
+    base = {"extends": "mi300x", "sources": sources}
+    for given in (base, {"extends": base}):
+        with pytest.raises(ConfigError, match="sources: must be a mapping") as error:
+            load_device(given)
+        assert error.value.key.endswith("sources")
+
+
+def test_a_key_of_sources_may_be_a_number():
+    noted = {"tdp_w": {"value": 700, "source": 1}, "sources": {1: "our lab"}}
+    assert load_device({"extends": "mi300x", **noted}).sources["tdp_w"] == "our lab"
+
+
 def test_extends_in_a_circle(tmp_path):
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text(f"extends: {two}\n")

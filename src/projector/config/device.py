@@ -28,6 +28,7 @@ from projector.config.device_kernels import (
     ExpertLayerCosts,
 )
 from projector.config.gemm import (
+    MATRIX_TYPES,
     MOST_TILES,
     GemmLibrary,
     GemmTile,
@@ -38,7 +39,7 @@ from projector.config.gemm import (
     WsPersistent,
 )
 from projector.config.yaml_file import base_of, read_yaml
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 CollectiveAlgorithm = Literal[
     "ring",
@@ -73,7 +74,7 @@ class Sourced(Config):
     def _split_sources(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        table = data.get("sources") or {}
+        table = _source_table(data)
         noted: dict[str, str] = {}
         body = {
             str(name): _strip(value, str(name), table, noted)
@@ -82,6 +83,14 @@ class Sourced(Config):
         }
         known = {key: text for key, text in table.items() if _is_field(cls, key)}
         return {**body, "sources": {**known, **noted}}
+
+
+def _source_table(data: Mapping[str, Any]) -> dict[str, Any]:
+    table = data.get("sources") or {}
+    if isinstance(table, Mapping):
+        return {str(key): text for key, text in table.items()}
+    msg = f"sources: must be a mapping of keys to texts (got {shown(table)})"
+    raise ConfigError(msg, key="sources", value=table, allowed="a mapping of keys to texts")
 
 
 def _is_field(owner: type[Sourced], key: str) -> bool:
@@ -422,6 +431,23 @@ class Device(Sourced):
                     key = f"gemm_libraries.{name}.members"
                     msg = f"{key}: {member!r} is no library with kernels of its own"
                     raise ConfigError(msg, key=key, value=member, allowed=known)
+            if library.members:
+                self._check_members(name, library)
+
+    def _check_members(self, name: str, library: GemmLibrary) -> None:
+        key = f"gemm_libraries.{name}"
+        for field in ("tiles", "tiles_of", "efficiency", "step_clk"):
+            if getattr(library, field):
+                msg = f"{key}.{field}: it takes the kernels of its members; set it of one of those"
+                raise ConfigError(msg, key=f"{key}.{field}", allowed=list(library.members))
+        members = [self.gemm_libraries[member] for member in library.members]
+        most = max(
+            sum(len(each.tiles_of.get(kind) or each.tiles or self.gemm_tiles) for each in members)
+            for kind in MATRIX_TYPES
+        )
+        if most > MOST_TILES:
+            msg = f"{key}.members: they have {most} tiles together, more than {MOST_TILES}"
+            raise ConfigError(msg, key=f"{key}.members", value=most, allowed=f"<= {MOST_TILES}")
 
     def gemm_library(self, name: str) -> GemmLibrary:
         """Return a GEMM library by name, the default one for any other name."""
@@ -642,7 +668,7 @@ def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]
 
     A key would not do: what is laid over the data may call a source of its own by it.
     """
-    table = data.get("sources") or {}
+    table = _source_table(data)
 
     def written(value: Any) -> Any:
         if isinstance(value, Mapping):

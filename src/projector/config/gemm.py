@@ -102,7 +102,9 @@ class GemmLibrary(Config):
     tiles: tuple[GemmTile, ...] = Field(default=(), max_length=MOST_TILES)
     """Its tile menu; none given means the device's ``gemm_tiles``."""
 
-    tiles_of: dict[MatrixType, tuple[GemmTile, ...]] = Field(default_factory=dict)
+    tiles_of: dict[MatrixType, Annotated[tuple[GemmTile, ...], Field(max_length=MOST_TILES)]] = (
+        Field(default_factory=dict)
+    )
     """Menus of the types that have their own."""
 
     members: tuple[str, ...] = ()
@@ -115,7 +117,7 @@ class GemmLibrary(Config):
     overhead_us: NotNegative | None = None
     """Its fixed cost, instead of ``gemm_overhead_us``."""
 
-    split_k: bool | Annotated[tuple[Parts, ...], Field(max_length=MOST_SPLITS)] = True
+    split_k: Annotated[tuple[Parts, ...], Field(max_length=MOST_SPLITS)] | bool = True
     """Whether it splits K, into 2, 4, 8 or 16 parts, or the numbers of parts that it offers."""
 
     group_m: Count | None = None
