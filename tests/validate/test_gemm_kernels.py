@@ -76,6 +76,11 @@ def test_a_tile_that_no_unit_holds(config):
         named_kernel(config)
 
 
+def test_a_step_that_no_main_loop_takes():
+    with pytest.raises(ValueError, match="kernel_config: a step of 999999999 of K must be up to"):
+        named_kernel("macro tile 64x64x999999999 global split-U 1")
+
+
 @pytest.mark.parametrize(
     ("library", "in_dtype", "n", "groups", "kernel"),
     [

@@ -128,6 +128,8 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
         allowed, text = cause.allowed, str(cause)
     elif cause is not None:
         text = str(cause)
+    elif first["type"] == "missing":
+        return ConfigError(f"{key}: is required", key=key, allowed="a value")
     else:
         text = _sentence(first["msg"])
         allowed = first.get("ctx", {}).get("expected", text)

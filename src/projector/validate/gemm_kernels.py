@@ -27,6 +27,9 @@ class NamedKernel(NamedTuple):
     """Whether a tuner chose it as the fastest of its library."""
 
 
+MOST_DEPTH = 4096
+"""Elements of K beyond which no step of a main loop goes: of 4 bits, 2 KiB of each row."""
+
 _HALVINGS_LEFT_OPEN = (1, 2)
 """Kernels of CK and FP4 assembly are given a number of halvings of K (``KBatch = 2 ** splitK`` in
 ROCm/aiter). Tables of its tuner name it from two halvings on."""
@@ -76,6 +79,9 @@ def named_kernel(config: str) -> NamedKernel | None:
     found = {name: text for name, text in match.groupdict().items() if text is not None}
     m, n, k = (int(found.get(name, "0")[:9]) for name in "mnk")
     _check("tile", f"{m}x{n}", (m, n), MOST_ROWS)
+    if k > MOST_DEPTH:
+        msg = f"kernel_config: a step of {k} of K must be up to {MOST_DEPTH}"
+        raise ValueError(msg)
     return NamedKernel(m, n, k, splits=_splits(found))
 
 
