@@ -270,7 +270,7 @@ def test_merge_replaces_a_sourced_number_whole():
 
 
 def test_missing_field_is_named():
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"^gpu\.\w+: is required$") as error:
         Device.parse({"name": "x", "vendor": "other"}, path="gpu")
     assert str(error.value.key).startswith("gpu.")
 

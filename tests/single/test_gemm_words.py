@@ -60,6 +60,21 @@ def test_every_bound_says_why(shape, bound, part):
     assert part in text
 
 
+def test_a_kernel_that_no_part_alone_bounds():
+    tile = {"m": 16, "n": 64, "k_bytes": 512, "step_clk": 700}
+    device = {"extends": "mi308x", "gemm_tiles": [tile], "gemm_overlap_loss": 1.0}
+    report, text = words(3, 4096, 12800, device=device, dtype="fp8_block")
+    assert report.bound == "overhead"
+    assert "No part alone bounds it" in text
+    assert "Starting and ending the kernel bounds" not in text
+
+
+@pytest.mark.parametrize(("tile", "named"), [("256x192", True), ("16x64", False)])
+def test_an_instruction_is_named_where_whole_ones_make_the_tile(tile, named):
+    _, text = words(4096, 4096, 4096, device="mi300x", dtype="fp8_block", tile=tile)
+    assert ("v_mfma_f32_32x32x16_fp8_fp8" in text) == named
+
+
 def test_parts_of_k_and_a_batch_are_counted():
     report, text = words(256, 256, 65536, device="h100")
     assert "split" in report.kernel

@@ -1,5 +1,6 @@
 """What bounds a matrix multiplication, and why, in the words of those who write its kernels."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -195,16 +196,32 @@ def _why_epilogue(gemm: ExplainedGemm) -> str:
 
 def _why_overhead(gemm: ExplainedGemm) -> str:
     start_s, reduce_s = gemm.term("start_s"), gemm.term("reduce_s")
+    work_s = max(_loop_s(gemm), gemm.term("memory_s"))
+    if start_s + reduce_s < work_s:
+        text = (
+            f"No part alone bounds it: the main loops last {_us(_loop_s(gemm))} and memory "
+            f"{_us(gemm.term('memory_s'))}, of whose overlap {_us(gemm.term('loss_s'))} are lost; "
+            f"starting and ending the kernel takes {_us(start_s)}"
+        )
+        return text + (f", adding the parts of K {_us(reduce_s)}." if reduce_s > 0.0 else ".")
     text = f"Starting and ending the kernel bounds it: {_us(start_s)}"
     if reduce_s > 0.0:
         text += f", and {_us(reduce_s)} to add the parts of K"
-    work_s = max(_loop_s(gemm), gemm.term("memory_s"))
     return f"{text}, where the longest part of the work lasts {_us(work_s)}."
 
 
 def _loop_s(gemm: ExplainedGemm) -> float:
     pipe_s = gemm.term("matrix_s") + gemm.term("scale_s")
     return max(pipe_s, gemm.term("l2_fill_s"), gemm.term("issue_s")) + gemm.term("wait_s")
+
+
+def _divides(instruction: str, tile: GemmTile) -> bool:
+    """Whether a tile is made of whole results of an instruction, where its name tells their size.
+
+    What is known is that of long main loops; narrow tiles take another.
+    """
+    size = re.search(r"_(\d+)x(\d+)x\d", instruction)
+    return size is None or tile.m % int(size[1]) == tile.n % int(size[2]) == 0
 
 
 def _cut(gemm: ExplainedGemm) -> str:
@@ -217,7 +234,7 @@ def _cut(gemm: ExplainedGemm) -> str:
     instruction = gemm.device.matrix_instructions.get(gemm.dtype)  # type: ignore[call-overload]  # any name may be asked
     text = f"A {words.tile} of {tile.m}x{tile.n} walks through K in steps of {depth:,.0f}"
     text += f" ({staged:,.0f} KiB of {words.scratch} each)"
-    if instruction:
+    if instruction and _divides(instruction, tile):
         text += f" with {instruction}"
     cuts = f"{down:,} x {across:,} tiles"
     if gemm.split > 1:
