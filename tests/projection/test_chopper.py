@@ -59,5 +59,5 @@ def test_gemms_scale_with_batch_times_length():
     for width in WIDTHS:
         rows = np.array([[tokens, *width, 1] for tokens in (4096, 8192, 16384, 32768)])
         times = case.times_s(rows, np.full(4, 2.0))
-        # Of 4,096 tokens the narrowest layer leaves units idle and shows its memory traffic.
+        # The first doubling of 6,144 columns comes out as 1.74; Primus-Turbo measured 1.93.
         np.testing.assert_allclose(times[1:] / times[:-1], 2.0, rtol=0.14)
