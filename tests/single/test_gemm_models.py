@@ -312,6 +312,17 @@ def test_a_type_that_a_device_lacks_is_named_with_those_it_has():
     assert refused.value.allowed == ["fp32", "tf32", "fp16", "bf16"]
 
 
+def test_fewer_units_scale_blocks_as_slowly_each():
+    few, many = (
+        pj.gemm_time(
+            8192, 8192, 8192, device={"extends": "mi300x", "compute_units": units},
+            dtype="fp8_block", library="ck",
+        )
+        for units in (76, 304)
+    )  # fmt: skip
+    assert few == pytest.approx(4.0 * many, rel=0.15)
+
+
 def test_scales_by_block_slow_a_kernel():
     def tflops(dtype):
         return 2 * 8192**3 / pj.gemm_time(8192, 8192, 8192, device="mi355x", dtype=dtype) / 1e12

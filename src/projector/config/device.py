@@ -215,6 +215,9 @@ class Device(Sourced):
     (``fp8_block``) in a library that is named, while the matrix pipe waits; of the default one, and
     where it is 0, the efficiency of the type holds them."""
 
+    gemm_scale_lanes_per_cu: Positive = 128.0
+    """FP32 lanes of a compute unit that start such an instruction each clock."""
+
     gemm_fill_bytes_per_clk_per_cu: Positive | None = None
     """Bytes of operands that the main loop of a GEMM brings to the matrix pipe of a compute unit
     per clock, through L1 and shared memory; none given means ``l2_fill_bytes_per_clk_per_cu``."""

@@ -224,10 +224,7 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
 
 def _scale_clk(device: Device) -> float:
     """Return clocks of a unit's vector pipes for the scales of one element of C and of K."""
-    lanes = (
-        0.5 * device.vector_tflops * TERA / (device.compute_units * device.peak_clock_mhz * MEGA)
-    )
-    return device.gemm_scale_instructions / (SCALE_BLOCK * lanes)
+    return device.gemm_scale_instructions / (SCALE_BLOCK * device.gemm_scale_lanes_per_cu)
 
 
 class Offer(NamedTuple):
