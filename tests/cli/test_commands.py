@@ -121,7 +121,7 @@ SURFACE = {
     | {"--algorithm", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
     "topology": set(),
-    "validate": {"kind", "file", "--out", "--plot"} | OUTPUT_OPTIONS,
+    "validate": {"kind", "file", "--by", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
     | OUTPUT_OPTIONS,
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,

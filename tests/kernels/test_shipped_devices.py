@@ -85,9 +85,11 @@ def test_a_narrower_type_is_no_slower(m, n, k, name):
     codes = [FP32, FP16, BF16, FP8_BLOCK, MXFP8, FP8, INT8, MXFP6, NVFP4, MXFP4]
     rows = [(256 * m, 256 * n, 256 * k, 1)] * len(codes)
     times = dict(zip(codes, gemm_times(rows, device, dtype=codes), strict=True))
-    rates = device["matrix_flop_per_s"]
+    rates, clocks = device["matrix_flop_per_s"], device["clock_hz"]
     for wide, narrow in itertools.combinations(codes, 2):
-        if OPERAND_BYTES[narrow] < OPERAND_BYTES[wide] and rates[narrow] >= rates[wide]:
+        # What a tile takes in clocks is shorter for a type that holds a higher clock.
+        faster = rates[narrow] >= rates[wide] and clocks[narrow] >= clocks[wide]
+        if OPERAND_BYTES[narrow] < OPERAND_BYTES[wide] and faster:
             assert times[narrow] <= times[wide]
 
 
@@ -128,7 +130,8 @@ def test_causal_attention_costs_half_of_full_or_more(name, widths, backward):
         causal = attention_times(rows, device, causal=1, backward=backward)
         full = attention_times(rows, device, causal=0, backward=backward)
         ratio = causal / full
-        assert ratio.min() >= 0.43
+        # The last wave of full attention may be nearly empty.
+        assert ratio.min() >= 0.41
         # One block has a tile of masks to set and nothing to skip.
         assert ratio.max() <= 1.15
         # One head is two waves on some devices, and its long blocks come last.
@@ -152,7 +155,10 @@ def test_the_backward_costs_more_than_the_forward(name):
         forward = attention_times(rows, device, causal=causal)
         backward = attention_times(rows, device, causal=causal, backward=1)
         assert np.all((backward > forward)[filled])
-        assert 2.0 < (backward / forward)[-1] < 5.0
+        ratio = dict(zip(WIDTHS, (backward / forward)[-len(WIDTHS) :], strict=True))
+        assert 2.0 < ratio[128, 128] < 5.0
+        # Primus-Turbo measured 7.7 to 10.7 at these widths on MI300X.
+        assert 2.0 < ratio[192, 128] < 11.0
 
 
 @pytest.mark.parametrize("backward", [0, 1], ids=["forward", "backward"])

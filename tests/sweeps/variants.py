@@ -163,6 +163,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "cluster.device.power": lambda _: [None],
     "cluster.device.collective_algorithms": lambda _: [("ring",), ("tree", "direct")],
     "cluster.device.attention.dtypes": lambda _: [("bf16",), ("fp16", "bf16", "fp8")],
+    "cluster.device.attention.forward_measured": lambda _: [{"a device": (64, 128)}],
+    "cluster.device.attention.backward_measured": lambda _: [{"a device": (64, 128)}],
     "cluster.network.node": lambda _: ["mi250x"],
     "cluster.device.gpc_units": lambda job: [(job.cluster.device.compute_units,)],
 }

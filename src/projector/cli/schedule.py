@@ -241,10 +241,10 @@ def _print(
     warnings: tuple[str, ...] = ()
     if job is not None:
         from projector.projection.provenance import envelope as envelope_of
-        from projector.projection.provenance import provenance_of, uncertainty
+        from projector.projection.provenance import provenance_of
 
         provenance = provenance_of(job)
-        envelope, warnings = envelope_of(provenance, uncertainty(job, "time")), provenance.warnings
+        envelope, warnings = envelope_of(provenance, _band(comparison, job)), provenance.warnings
     if as_json:
         print_json({**envelope, **comparison.to_dict()})
     else:
@@ -252,6 +252,16 @@ def _print(
 
         print_report(schedule_report(comparison, job))
     return warnings
+
+
+def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
+    """Return the band of the best schedule's step, or of the job's where none can run."""
+    from projector.projection.api import project_performance
+    from projector.projection.provenance import uncertainty
+
+    if comparison.best is None:
+        return uncertainty(job, "time")
+    return project_performance(job, schedule="all").uncertainty
 
 
 def _write(

@@ -130,9 +130,19 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
         sections.setdefault(section, []).append(f"{name}={plain(value)}")
     for section, values in sections.items():
         text.append("\n" if text else "").append(f"{section} defaults: ", style="italic")
-        text.append("  ".join(sorted(values, key=lambda entry: len(entry) > LONG_ENTRY)))
+        text.append("  ".join(_shortened(values)))
     note = f"{left_out} more defaults change nothing here; --json lists them" if left_out else ""
     return [heading("Filled in", note), Padding(text, (0, 0, 0, 2))]
+
+
+def _shortened(values: list[str]) -> list[str]:
+    """Return entries, long ones last; of neighbours in one group the first alone names it."""
+    entries = sorted(values, key=lambda entry: len(entry) > LONG_ENTRY)
+    groups = [entry.split("=")[0].rpartition(".")[0] for entry in entries]
+    return [
+        entry[len(group) :] if group and group == before else entry
+        for entry, group, before in zip(entries, groups, ["", *groups], strict=False)
+    ]
 
 
 def _idle_settings(job: Job) -> tuple[str, ...]:
@@ -170,12 +180,17 @@ def _idle_training(job: Job) -> list[str]:
     else:
         if training.moe.load == "balanced":
             idle.append("training.moe.zipf_exponent")
+        waits = training.moe.host_sync and training.moe.capacity_factor is None
+        unused = "layer_sync_free_ms" if waits else "layer_ms"
+        idle.append(f"cluster.software.moe_{unused}")
         if not training.moe.dispatcher_units:
             idle.append("training.moe.dispatcher_sms")
     if training.precision in {"fp32", "bf16", "fp16"}:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
+    if not job.parallelism.fsdp:
+        idle.append("training.fp8_weight_cache")
     unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
     idle.append(f"cluster.software.{unused}.")
     if training.schedule not in {"auto", "all", "seaailab-ilp"}:
