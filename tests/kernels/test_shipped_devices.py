@@ -44,7 +44,10 @@ shapes = st.tuples(
 
 def gemm_times(rows, *devices, dtype=BF16, out=2.0, share=1.0, index=0):
     """Time of each (m, n, k, batch)."""
-    columns = np.broadcast_arrays(dtype, out, share, index, np.zeros(len(rows)))
+    # Copies: a kernel that is compiled for a broadcast array asks whether it can be written.
+    columns = [
+        each.copy() for each in np.broadcast_arrays(dtype, out, share, index, np.zeros(len(rows)))
+    ]
     dtype, out, share, index = columns[:4]
     table = np.array(rows, np.int64)
     return gemm_time_columns(table, dtype, out, share, index, record(*devices))[0]
