@@ -244,7 +244,9 @@ def _print(
         from projector.projection.provenance import provenance_of
 
         provenance = provenance_of(job)
-        envelope, warnings = envelope_of(provenance, _band(comparison, job)), provenance.warnings
+        warnings = provenance.warnings
+        if as_json:
+            envelope = envelope_of(provenance, _band(comparison, job))
     if as_json:
         print_json({**envelope, **comparison.to_dict()})
     else:
@@ -257,11 +259,12 @@ def _print(
 def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
     """Return the band of the best schedule's step, or of the job's where none can run."""
     from projector.projection.api import project_performance
+    from projector.projection.job_pipeline import under_schedule
     from projector.projection.provenance import uncertainty
 
     if comparison.best is None:
         return uncertainty(job, "time")
-    return project_performance(job, schedule="all").uncertainty
+    return project_performance(under_schedule(job, comparison.best.schedule)).uncertainty
 
 
 def _write(
