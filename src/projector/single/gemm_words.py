@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.config.device import Device
-from projector.config.gemm import GemmTile
+from projector.config.gemm import GemmTile, MatrixType
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import STEP_ELEMENT_BYTES
 from projector.units import GB, KIB, MEGA, MICROSECOND, TB, TERA
@@ -45,7 +45,7 @@ class ExplainedGemm:
     """One GEMM with the kernel that was chosen for it."""
 
     device: Device
-    dtype: str
+    dtype: MatrixType
     library: str
     """Whose kernel it is."""
     run: str
@@ -98,15 +98,11 @@ def _headline(gemm: ExplainedGemm) -> str:
     device, kind = gemm.device, _TYPES.get(gemm.dtype, gemm.dtype.upper())
     rate = gemm.flop / gemm.time_s
     text = f"{device.name} takes {_us(gemm.time_s)} in {kind}: {rate / TERA:,.0f} TFLOP/s"
-    peaks: Mapping[str, float] = {str(name): value for name, value in _peaks(device).items()}
-    if gemm.dtype in peaks:
-        share = rate / (peaks[gemm.dtype] * TERA)
-        text += f", {share:.0%} of the {peaks[gemm.dtype]:,.0f} of its data sheet"
+    peak_tflops = device.matrix_peak_tflops.get(gemm.dtype)
+    if peak_tflops is not None:
+        share = rate / (peak_tflops * TERA)
+        text += f", {share:.0%} of the {peak_tflops:,.0f} of its data sheet"
     return f"{text}."
-
-
-def _peaks(device: Device) -> Mapping[str, float]:
-    return {str(name): value for name, value in device.matrix_peak_tflops.items()}
 
 
 def _why(gemm: ExplainedGemm) -> str:
@@ -144,7 +140,7 @@ def _busy_share(gemm: ExplainedGemm) -> float:
     tile, k = gemm.tile, gemm.extents[2]
     step = tile.k_bytes / STEP_ELEMENT_BYTES
     depth = np.ceil(np.ceil(k / step) / gemm.split) * step
-    per_clk = gemm.device.matrix_flop_per_clk_per_cu[gemm.dtype]  # type: ignore[index]  # any name may be asked
+    per_clk = gemm.device.matrix_flop_per_clk_per_cu[gemm.dtype]
     flop = gemm.term("waves") * depth * 2.0 * tile.m * tile.n
     return float(flop / (per_clk * gemm.clock_mhz * MEGA) / gemm.term("matrix_s"))
 
@@ -231,7 +227,7 @@ def _cut(gemm: ExplainedGemm) -> str:
     across = int(np.ceil(n / (tile.n * tile.cluster_n))) * tile.cluster_n
     depth = tile.k_bytes / STEP_ELEMENT_BYTES
     staged = (tile.m + tile.n) * depth * gemm.element_bytes / KIB
-    instruction = gemm.device.matrix_instructions.get(gemm.dtype)  # type: ignore[call-overload]  # any name may be asked
+    instruction = gemm.device.matrix_instructions.get(gemm.dtype)
     text = f"A {words.tile} of {tile.m}x{tile.n} walks through K in steps of {depth:,.0f}"
     text += f" ({staged:,.0f} KiB of {words.scratch} each)"
     if instruction and _divides(instruction, tile):
