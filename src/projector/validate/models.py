@@ -101,6 +101,26 @@ def family_of(name: str) -> str:
     return "moe" if data.get("moe") else "dense"
 
 
+@lru_cache(maxsize=1024)
+def model_name(text: str) -> str:
+    """Return one name for all spellings of a model, with the layers that a proxy keeps.
+
+    A text that names no model, or a different one by its other columns, stays as it is.
+    """
+    proxy = _PROXY.search(text)
+    bare = _PROXY.sub("", text)
+    normalised = resources.normalise(_NOISE.sub("", text))
+    if normalised == "gpt1.7b":
+        return text
+    try:
+        stem = _find(text, normalised, bare).stem
+    except ValueError:
+        return text
+    if proxy:
+        return f"{stem}, {proxy[1] or proxy[2]} layers"
+    return f"{stem}, proxy" if re.search(r"\bproxy\b", text, re.IGNORECASE) else stem
+
+
 def _is_2021(seq_len: int | None, gpu: str) -> bool:
     """GPT-1.7B is a row of two tables: A100 with 2048 tokens, and H100 with 4096."""
     return seq_len == 2048 or gpu.upper().startswith("A100")

@@ -17,6 +17,8 @@ PRECISIONS = {
     "fp8": "fp8",
     "fp8_e4m3": "fp8",
     "mxfp8": "mxfp8",
+    "fp8_mx": "mxfp8",
+    "fp8mx": "mxfp8",
     "fp8_block": "fp8_block",
     "fp8_blockwise": "fp8_block",
     "nvfp4": "nvfp4",
@@ -27,6 +29,49 @@ PRECISIONS = {
     "int8": "int8",
 }
 """Normalised spelling -> matrix type."""
+
+_REPOSITORIES = (
+    "AMD-AGI/Primus",
+    "Azure/AI-benchmarking-guide",
+    "deepseek-ai/DeepSeek-V3",
+    "egmsft/AI-benchmarking-guide",
+    "foundation-model-stack/fms-fsdp",
+    "InternLM/InternEvo",
+    "MooreThreads/SimuMax",
+    "mosaicml/llm-foundry",
+    "NVIDIA-NeMo/Automodel",
+    "NVIDIA-NeMo/Megatron-Bridge",
+    "NVIDIA/dgxc-benchmarking",
+    "NVIDIA/Megatron-LM",
+    "NVIDIA/NeMo",
+    "oracle-quickstart/oci-gpu-quickstarts",
+    "pytorch/torchtitan",
+    "samuel-bohman/AI-benchmarking-guide",
+)
+"""Repositories that tables also cite by their name, or by their owner, alone."""
+
+_OWNERS = {"azure": "Azure", "egmsft": "egmsft", "samuel-bohman": "samuel-bohman"}
+"""Owners cited alone -> spelling; each of them publishes one guide of benchmarks."""
+
+_MOVED = {"oci-ai-incubations/oci-gpu-quickstarts": "oracle-quickstart/oci-gpu-quickstarts"}
+"""Copies of a repository, in lower case -> the repository."""
+
+_PAPERS = (
+    (r"^zero[- ]bubble|2401\.10241|sail-sg/zero", "Zero Bubble"),
+    (r"^calculon|korthikanti|2205\.05198", "Korthikanti"),
+    (r"ultra-?scale[ -]playbook", "Ultra-Scale Playbook"),
+    (r"primus[ -]projection[ -]blog", "Primus-projection-blog"),
+)
+"""Words of a source -> a publication whose name has several words or spellings."""
+
+_SCALES = (
+    (r"1x128|\bblock|blockwise|subchannel|[ _-]sc\b|fp8sc\b", "block"),
+    (r"per-token|per-channel", "per token"),
+    (r"row-?wise", "rowwise"),
+    (r"tensor-?wise|current|[ _-]cs\b|fp8cs\b|float8 linear", "tensorwise"),
+    (r"delayed|[ _-]ds\b|fp8ds\b", "delayed"),
+)
+"""Words of a precision of eight bits -> how it is scaled; the first that applies."""
 
 _NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu")
 
@@ -69,6 +114,55 @@ def precision_of(text: str) -> str:
             return PRECISIONS[spelling]
     msg = f"unknown precision {text!r}"
     raise ValueError(msg)
+
+
+def source_of(text: str) -> str:
+    """Return the origin of a row: the name before the first space, one for each origin.
+
+    A commit and the address of a host do not count, nor does the page within a repository. A
+    repository cited without its owner is the one that has it, and a paper keeps its name however
+    it is cited.
+    """
+    for words, name in _PAPERS:
+        if re.search(words, text, re.IGNORECASE):
+            return name
+    first = re.sub(r"^https?://(www\.)?(github\.com/)?", "", text.strip()).partition(" ")[0]
+    first = first.partition("@")[0].strip("/:;,")
+    if first.count("/") > 1:
+        first = "/".join(first.split("/")[:2])
+    name = _MOVED.get(first.lower(), first)
+    for repository in _REPOSITORIES:
+        owner, _, project = repository.partition("/")
+        is_owner = owner == _OWNERS.get(name.lower())
+        if is_owner or name.lower() in {repository.lower(), project.lower()}:
+            return repository
+    return name
+
+
+def device_name(text: str) -> str:
+    """Return one name for all spellings of a device; a text that names none stays as it is."""
+    try:
+        return device_of(text)
+    except ValueError:
+        return text
+
+
+def precision_name(text: str) -> str:
+    """Return one name for all spellings of a precision: its type, and how FP8 is scaled.
+
+    Mixed types and texts that name none stay as they are.
+    """
+    lowered = text.strip().lower()
+    if re.search(r"weights|activations|w\d+a\d+|\bkv\b|compile|eager", lowered):
+        return text
+    try:
+        kind = precision_of(lowered.removeprefix("amp_"))
+    except ValueError:
+        return text
+    if kind not in {"fp8", "fp8_block", "int8"}:
+        return kind
+    scales = [name for words, name in _SCALES if re.search(words, lowered)]
+    return f"{kind.removesuffix('_block')} {scales[0]}" if scales else kind
 
 
 def _shortenings(name: str) -> list[str]:

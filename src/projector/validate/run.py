@@ -9,6 +9,7 @@ from pathlib import Path
 from projector.errors import ConfigError, ProjectorError
 from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, failed
 from projector.validate.models import family_of
+from projector.validate.names import source_of
 from projector.validate.registry import kind_of
 from projector.validate.table import Line, Table
 
@@ -40,6 +41,8 @@ class Result:
     """``dense``, ``moe`` or ``""``."""
     group: str = ""
     """Text of the columns that the caller groups by; ``""`` without any."""
+    origin: str = ""
+    """The source by one name for all its spellings (`names.source_of`)."""
 
     @property
     def eligible(self) -> bool:
@@ -200,6 +203,7 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
         source=sys.intern(_text(row, "source").partition(" ")[0]),
         doubt=_text(row, "doubt"),
         family=family_of(model) if kind.name in WITH_FAMILY else "",
+        origin=sys.intern(source_of(_text(row, "source"))),
     )
 
 
@@ -209,7 +213,7 @@ def _group(row: Row, by: Sequence[str]) -> str:
     for column in by:
         text = _text(row, column)
         if column == "source":
-            text = text.partition(" ")[0]
+            text = source_of(text)
         if column == "doubt":
             text = "doubtful" if text else "certain"
         texts.append(text or "-")

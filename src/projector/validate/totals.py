@@ -7,20 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from projector.validate.models import model_name
+from projector.validate.names import device_name, precision_name
 from projector.validate.run import Result, Validation
 
 SMALLEST_GROUP = 5
 """Fewest projected rows of a group in `group_mean_ape`."""
 
 GROUPINGS: dict[str, Callable[[Result], str]] = {
-    "device": lambda result: result.device,
-    "model": lambda result: result.model,
-    "precision": lambda result: result.precision,
-    "source": lambda result: result.source,
+    "device": lambda result: device_name(result.device),
+    "model": lambda result: model_name(result.model),
+    "precision": lambda result: precision_name(result.precision),
+    "source": lambda result: result.origin or result.source,
     "mark": lambda result: result.outcome.mark if result.projected else "",
     "by": lambda result: result.group,
 }
-"""Key of each grouping; ``by`` are the columns that the caller named."""
+"""Key of each grouping, one name for all spellings of a thing; ``by`` are the columns that the
+caller named."""
 
 AS_NAMED = "as named"
 """Behind a group of ``by``: the same rows with the kernels that they name."""
