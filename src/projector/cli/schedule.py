@@ -259,8 +259,8 @@ def _print(
 def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
     """Return the band of the best schedule's step, or of the job's where none can run."""
     from projector.projection.api import project_performance
+    from projector.projection.bands import uncertainty
     from projector.projection.job_pipeline import under_schedule
-    from projector.projection.provenance import uncertainty
 
     if comparison.best is None:
         return uncertainty(job, "time")

@@ -76,7 +76,8 @@ def command(
     pictures = read_pictures(plots, html, "OF_SEARCH")
     job = JobRequest(**request).load()
     announce_compilation(quiet=quiet)
-    from projector.projection.provenance import envelope, provenance_of, uncertainty
+    from projector.projection.bands import uncertainty
+    from projector.projection.provenance import envelope, provenance_of
     from projector.searches.configurations import RECOMPUTE, Limits, search
 
     limits = Limits(

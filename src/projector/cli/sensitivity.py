@@ -182,7 +182,8 @@ class Answer:
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""
-        from projector.projection.provenance import envelope, provenance_of, uncertainty
+        from projector.projection.bands import uncertainty
+        from projector.projection.provenance import envelope, provenance_of
 
         envelopes = [envelope(provenance_of(job), uncertainty(job, "time")) for job in jobs]
         maps = [{"map": job_map.to_dict()} for job_map in self.maps] or [{}] * len(jobs)

@@ -9,10 +9,11 @@ import numpy as np
 from projector.config.job import Job
 from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
+from projector.projection.bands import Band, memory_band
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
-from projector.projection.provenance import Provenance, envelope, provenance_of, uncertainty
+from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
 from projector.units import GIB, to_gib
 
@@ -116,9 +117,14 @@ class MemoryProjection:
         return bool(self.scalars["fits"])
 
     @property
-    def uncertainty(self) -> dict[str, Any]:
+    def band(self) -> Band:
         """Band of the peak, from published measurements of memory."""
-        return uncertainty(self.job, "memory")
+        return memory_band(self.job)
+
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """The band as the JSON object has it."""
+        return self.band.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector memory --json`` prints."""

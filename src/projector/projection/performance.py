@@ -10,17 +10,12 @@ from projector.config.job import Job
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
+from projector.projection.bands import Band, time_band
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.provenance import (
-    Provenance,
-    envelope,
-    provenance_of,
-    uncertainty,
-    widened,
-)
+from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
@@ -162,10 +157,15 @@ class PerformanceProjection:
         return str(self.scalars["bound"])
 
     @property
-    def uncertainty(self) -> dict[str, Any]:
+    def band(self) -> Band:
         """Band of the step time, from published runs; wider with an attention not measured."""
         share = self.breakdown_s["compute_attention"] / self.iteration_time_s
-        return widened(uncertainty(self.job, "time"), self.job, share)
+        return time_band(self.job, share)
+
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """The band as the JSON object has it."""
+        return self.band.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector performance --json`` prints."""

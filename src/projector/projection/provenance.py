@@ -1,19 +1,14 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pydantic import BaseModel
 
-from projector.config.device import attention_band
 from projector.config.device_kernels import Evidence
 from projector.config.job import Job
 from projector.config.origins import origins_of
-from projector.config.resources import data_dir
-from projector.config.yaml_file import read_yaml
 from projector.lower.jobs import data_parallel
 
 SCHEMA_VERSION = 1
@@ -46,8 +41,8 @@ def provenance_of(job: Job) -> Provenance:
     if split.sequence_parallel is None and split.tp > 1:
         derived.setdefault("parallelism.sequence_parallel", "true (tp > 1)")
     derived.setdefault("cluster.network", job.cluster.network.name)
-    if job.training.attention_kernel == "default" and {*_attention_evidence(job)} != {"width"}:
-        derived.setdefault("training.attention_kernel", f"default ({_attention_basis(job)})")
+    if job.training.attention_kernel == "default" and {*attention_evidence(job)} != {"width"}:
+        derived.setdefault("training.attention_kernel", f"default ({attention_basis(job)})")
     defaults: dict[str, Any] = {}
     for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
@@ -111,57 +106,7 @@ def _uneven_stages(job: Job) -> list[str]:
     return []
 
 
-def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
-    """Return the band of ``time`` or ``memory``: what 68 % of comparable published runs stay in.
-
-    Runs are comparable on the same family of devices with the same kind of model (dense or
-    experts); where too few were published, all runs are taken together. A device without any run
-    has at least the band in which every measured device counts the same: it is one more device,
-    and not one more run of those that constants were fitted to.
-    """
-    bands = _bands().get(quantity, {})
-    device = job.cluster.device
-    kind = "dense" if job.model.moe is None else "moe"
-    name = f"{device.architecture}.{kind}"
-    band, basis = bands.get(name), name.replace(".", ", ")
-    unseen = bands.get("unseen")
-    if unseen is not None and device.name not in unseen["devices"]:
-        relative = max(unseen["relative"], band["relative"] if band else 0.0)
-        basis = (
-            f"68 % of published runs of {len(unseen['devices'])} other devices, each counting the "
-            f"same, are within it"
-        )
-        return {"relative": relative, "basis": basis}
-    if band is None:
-        band, basis = bands.get("all"), "any device"
-    if band is None:
-        return {"relative": None, "basis": "no published run to compare with"}
-    runs = f"{band['runs']} published runs ({basis})"
-    return {"relative": band["relative"], "basis": f"68 % of {runs} are within it"}
-
-
-def widened(band: dict[str, Any], job: Job, attention_share: float) -> dict[str, Any]:
-    """Return a band of the step time, wider where the job's attention kernel has no rows.
-
-    Parameters
-    ----------
-    band : dict
-        As `uncertainty` returns it, of runs whose kernels were measured.
-    attention_share : float
-        Share of attention in the step.
-    """
-    known, relative = attention_band("width"), band["relative"]
-    passes = [attention_band(evidence) for evidence in _attention_evidence(job)]
-    # The backward takes about two thirds of attention.
-    own = (passes[0] + 2.0 * passes[1]) / 3.0
-    if relative is None or own <= known:
-        return band
-    relative = round(math.hypot(relative, attention_share * own), 3)
-    basis = f"{band['basis']}; wider for attention that is {_attention_basis(job)}"
-    return {"relative": relative, "basis": basis}
-
-
-def _attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
+def attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
     """Return where forward and backward of the job's attention kernel were measured."""
     device, mla = job.cluster.device, job.model.mla
     kernel = device.attention_kernels.get(job.training.attention_kernel, device.attention)
@@ -170,8 +115,9 @@ def _attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
     return forward, kernel.evidence(device.name, width, backward=True)
 
 
-def _attention_basis(job: Job) -> str:
-    forward, backward = (_WHERE[evidence] for evidence in _attention_evidence(job))
+def attention_basis(job: Job) -> str:
+    """Say where forward and backward of the job's attention kernel were measured."""
+    forward, backward = (_WHERE[evidence] for evidence in attention_evidence(job))
     if forward == backward:
         return forward
     return f"forward {forward}, backward {backward}"
@@ -183,12 +129,6 @@ _WHERE: dict[Evidence, str] = {
     "family": "measured in the family",
     "none": "not measured",
 }
-
-
-@lru_cache(maxsize=1)
-def _bands() -> dict[str, Any]:
-    path = data_dir("hardware") / "uncertainty.yaml"
-    return read_yaml(path) if path.is_file() else {}
 
 
 def envelope(provenance: Provenance, band: dict[str, Any]) -> dict[str, Any]:

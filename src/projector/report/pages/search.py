@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from projector.projection.provenance import uncertainty
+from projector.projection.bands import uncertainty
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import configuration, sample
 from projector.report.pages import figures as page_figures
