@@ -49,7 +49,9 @@ def main() -> None:
             bands["memory"] = _bands(validation.results)
     if "--record" in sys.argv[1:]:
         TOTALS.write_text(json.dumps(totals, indent=2) + "\n", encoding="utf-8")
-        BANDS.write_text(_document(bands), encoding="utf-8")
+        # Bands of ratios are written by pairs.py.
+        kept = {"pairs": yaml.safe_load(BANDS.read_text(encoding="utf-8")).get("pairs", {})}
+        BANDS.write_text(_document(bands | kept), encoding="utf-8")
         head, rest = PAGE.read_text(encoding="utf-8").split("<!-- figures -->\n")
         _, tail = rest.split("<!-- end of figures -->\n")
         body = "\n".join([*HEADER, *lines, "", *WORST_HEADER, *worst, ""])

@@ -363,6 +363,12 @@ def test_compare_shows_what_moved(projector_run):
     assert total == pytest.approx((b.iteration_time_s - a.iteration_time_s) * 1e3)
     assert found["settings"]["cluster.nodes"] == {"a": 8, "b": 4}
     assert found["fits"] == {"a": True, "b": False}
+    ratio = found["time_ratio"]
+    assert ratio["value"] == pytest.approx(a.tokens_per_s_per_gpu / b.tokens_per_s_per_gpu)
+    low, high = ratio["low"], ratio["high"]
+    assert low["90"] < low["68"] < ratio["value"] < high["68"] < high["90"]
+    # Their vocabularies differ, so nothing cancels.
+    assert ratio["basis"] == "the bands of both jobs, taken as independent"
 
 
 def test_compare_of_a_job_with_itself(projector_run):

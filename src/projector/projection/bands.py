@@ -12,10 +12,14 @@ from projector.config.device import attention_band
 from projector.config.job import Job
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
+from projector.projection.pairs import SEVERAL, name_of
 from projector.projection.provenance import attention_basis, attention_evidence
 
 SHARES = (68, 90)
 """Percent of comparable runs that the bands hold."""
+
+ONE_SETTING = "one"
+"""Pairs of runs that differ in any one setting, in `pairs` of the file."""
 
 EIGHT_BITS_AND_LESS = "low_precision"
 SIXTEEN_BITS_AND_MORE = "16_bit"
@@ -71,6 +75,60 @@ def time_band(job: Job, attention_share: float = 0.0) -> Band:
 def memory_band(job: Job) -> Band:
     """Return the band of the peak of memory."""
     return _band(job, "memory")
+
+
+def ratio_band(
+    settings: tuple[str, ...] | None, first: Band = NOTHING, second: Band = NOTHING
+) -> Band:
+    """Return the band of the step time for a token of one job over that of another.
+
+    Parameters
+    ----------
+    settings : tuple of str or None
+        In what the jobs differ (`projector.projection.pairs.changed_settings`); None where model,
+        device or framework differ. Then nothing cancels, and the errors count as independent.
+    first, second : Band
+        Bands of both step times; the ratio is that of the second over the first.
+    """
+    if settings == ():
+        return Band(1.0, 1.0, 1.0, 1.0, 0, "the same settings twice")
+    known = _bands().get("pairs", {})
+    name = name_of(settings or ())
+    if name not in known:
+        name = ONE_SETTING
+    if not settings or name not in known:
+        return _independent(first, second)
+    entry = known[name]
+    words = {SEVERAL: "several settings", ONE_SETTING: "one setting"}.get(name, name)
+    pairs = int(entry["pairs"])
+    basis = f"68 % of {pairs} pairs of published runs that differ in {words} are within it"
+    sides: dict[str, float] = {}
+    for share in SHARES:
+        width = 1.0 + float(entry[f"relative_{share}"])
+        sides |= {f"low_{share}": round(1.0 / width, 3), f"high_{share}": round(width, 3)}
+    return Band(**sides, runs=pairs, basis=basis.replace("_", " "))
+
+
+def _independent(first: Band, second: Band) -> Band:
+    """Return the band of second over first where squares of logarithms add."""
+    if first.relative is None or second.relative is None:
+        return NOTHING
+    sides = {
+        f"{side}_{share}": round(
+            math.exp(
+                sign
+                * math.hypot(
+                    math.log(getattr(second, f"{side}_{share}")),
+                    math.log(getattr(first, f"{other}_{share}")),
+                )
+            ),
+            3,
+        )
+        for share in SHARES
+        for side, other, sign in (("low", "high", -1.0), ("high", "low", 1.0))
+    }
+    basis = "the bands of both jobs, taken as independent"
+    return Band(**sides, runs=min(first.runs, second.runs), basis=basis)
 
 
 def uncertainty(job: Job, quantity: str) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.config.job import Job
+from projector.projection.bands import SHARES, Band, ratio_band
 from projector.projection.memory import StageMemoryProjection
 from projector.projection.memory_terms import MEMORY_TERMS
+from projector.projection.pairs import changed_settings
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
@@ -97,6 +99,17 @@ class Comparison:
         )
 
     @property
+    def time_ratio(self) -> float:
+        """Time that B takes for a token on each of its devices, over that of A."""
+        return self.first.tokens_per_s_per_gpu / self.second.tokens_per_s_per_gpu
+
+    @property
+    def ratio_band(self) -> Band:
+        """Band of `time_ratio`: what both jobs have in common cancels."""
+        changed = changed_settings(self.first.job, self.second.job)
+        return ratio_band(changed, self.first.band, self.second.band)
+
+    @property
     def settings(self) -> dict[str, tuple[Any, Any]]:
         """Settings that differ, by dotted field, defaults filled in."""
         first, second = job_settings(self.first.job), job_settings(self.second.job)
@@ -114,12 +127,25 @@ class Comparison:
             **head,
             "warnings": list(dict.fromkeys(notes)),
             "headline": _plain(self.headline),
+            "time_ratio": self._ratio(),
             "breakdown_ms": _plain(self.breakdown_ms),
             "memory_gib": _plain(self.memory_gib),
             "fits": {"a": self.first.memory.fits, "b": self.second.memory.fits},
             "bound": {"a": self.first.bound, "b": self.second.bound},
             "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
         }
+
+    def _ratio(self) -> dict[str, Any]:
+        ratio, band = self.time_ratio, self.ratio_band
+        sides = {
+            side: {
+                f"{share}": None if factor is None else ratio * factor
+                for share in SHARES
+                for factor in [getattr(band, f"{side}_{share}")]
+            }
+            for side in ("low", "high")
+        }
+        return {"value": ratio, **sides, "basis": band.basis}
 
 
 def compare_report(comparison: Comparison) -> list[RenderableType]:
@@ -128,12 +154,35 @@ def compare_report(comparison: Comparison) -> list[RenderableType]:
     for label, result in (("A", comparison.first), ("B", comparison.second)):
         parts.append(Text(f"{label}  ", style="bold").append_text(title(result.job)))
         parts.append(Text("   ").append_text(verdict(result.memory)))
+    if comparison.settings:
+        parts.append(_ratio_line(comparison))
     parts.append(Text())
     parts += _changes("Result", comparison.headline, keep_all=True)
     parts += _changes("Time of one step", comparison.breakdown_ms, unit="ms")
     parts += _changes("Memory of the peak stage", comparison.memory_gib, unit="GiB")
     parts += _settings(comparison.settings)
     return parts
+
+
+def _ratio_line(comparison: Comparison) -> Text:
+    """Return which job is faster, and how well that is known."""
+    ratio, band = comparison.time_ratio, comparison.ratio_band
+    line = Text(f"B/A {ratio:.3f} of the time for a token on each GPU", style="bold")
+    if band.low_68 is None or band.high_68 is None or band.low_90 is None or band.high_90 is None:
+        return line.append(f"; {band.basis}", style=DIM)
+    texts = [
+        f"{ratio * low:.3f} to {ratio * high:.3f} ({share} %)"
+        for share, low, high in (
+            (68, band.low_68, band.high_68),
+            (90, band.low_90, band.high_90),
+        )
+    ]
+    line.append(f"; {', '.join(texts)}", style="default")
+    if ratio * band.low_68 < 1.0 < ratio * band.high_68:
+        line.append("; within noise of each other", style="default")
+    elif ratio * band.low_90 < 1.0 < ratio * band.high_90:
+        line.append(f"; {'B' if ratio < 1.0 else 'A'} is likely faster", style="default")
+    return line.append(f"\n    {band.basis}", style=DIM)
 
 
 def job_settings(job: Job) -> dict[str, Any]:
