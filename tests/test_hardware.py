@@ -21,6 +21,7 @@ TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 EXPERTS = read_yaml(HARDWARE / "experts.yaml")
 GEMM = read_yaml(HARDWARE / "gemm.yaml")
+TRAINING = read_yaml(HARDWARE / "training.yaml")
 FAMILIES = {
     name: entry for name, entry in ATTENTION.items() if name not in {"sources", "shared", "bands"}
 }
@@ -200,6 +201,21 @@ def test_every_device_of_amd_has_a_gemm_family(device):
     if device.gemm_family is not None:
         assert device.gemm_family == device.architecture
         assert device.gemm_libraries.keys() == GEMM[device.gemm_family]["gemm_libraries"].keys()
+
+
+def test_every_constant_of_training_has_a_source_and_every_architecture_has_both_classes(device):
+    assert not list(numbers(TRAINING["families"]))
+    assert set(sourced_keys(TRAINING["families"])) == TRAINING["sources"].keys()
+    assert device.training_gemm_share.keys() == {"16_bit", "8_bit"}
+    assert device.architecture in TRAINING["families"]
+
+
+def test_constants_of_training_are_equal_where_they_share_a_parameter():
+    for name, parameter in TRAINING["parameters"].items():
+        field, kind = parameter["field"].split(".")
+        found = [TRAINING["families"][each][field][kind] for each in parameter["architectures"]]
+        fitted = {each["value"] for each in found if each["source"] == "training_runs"}
+        assert len(fitted) == 1, name
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -93,13 +93,9 @@ class SoftwareConfig(Config):
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
 
-    gemm_share: float = Field(default=0.929, gt=0, le=1)
-    """Rate of a GEMM within a training step over that of the same GEMM alone: its operands are
-    cold or transposed, it shares compute units with collectives and power with what surrounds
-    it. One value for all devices: over published runs on A100, H100, B200 and GB200 GEMMs take
-    1.14, 1.17 to 1.22, 1.14 and 1.18 times as long as alone, by a regression for each group. That
-    holds the wait for the slowest device, 6 % at the sizes of these runs, which is a term of its
-    own (``variation.device_spread``); the rest is fitted over all runs."""
+    gemm_share: float | None = Field(default=None, gt=0, le=2)
+    """Rate of a GEMM within a training step over that of the same GEMM alone, for all matrix
+    types; none given means the device's ``training_gemm_share``."""
 
     host_sync_us: NonNegativeFloat = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""

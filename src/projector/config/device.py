@@ -8,7 +8,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -58,6 +58,15 @@ TAKEN = "taken from "
 """How the source of a number begins that a device has from another one: ``taken from NAME: …``."""
 
 _SOURCED = {"value", "source", "note"}
+
+TrainingClass = Literal["16_bit", "8_bit"]
+"""Matrix types that share a constant of training: those of 16 bits and more, and the narrower."""
+
+TrainingShare = Annotated[float, Field(gt=0, le=2)]
+"""Rate within a training step over that of the same kernel alone, at its sustained clock."""
+
+OTHER_FAMILY = "other"
+"""Entry of ``hardware/training.yaml`` for architectures that it does not list."""
 
 STALE_PEAK = 0.15
 """A datasheet peak this far from units * rate * clock is not this device's."""
@@ -275,6 +284,12 @@ class Device(Sourced):
     gemm_family: str | None = None
     """Architecture whose GEMM libraries and constants (``hardware/gemm.yaml``) this device has;
     what the device gives itself is laid over them."""
+
+    training_gemm_share: dict[TrainingClass, TrainingShare] = Field(default_factory=dict)
+    """Rate of a GEMM within a training step over that of the same GEMM alone at its sustained
+    clock: its operands are cold or transposed, and it shares compute units with collectives and
+    power with what surrounds it. The architecture's (``hardware/training.yaml``), unless the device
+    states its own; 1 where neither has a class."""
 
     attention_family: str | None = None
     """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
@@ -630,7 +645,7 @@ def _shipped(name: str, key: str) -> Device:
 
 def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
     data = _with_expert_family(_device_data(name, key, depth=0), key)
-    data = _with_gemm_family(data, key)
+    data = _with_training(_with_gemm_family(data, key))
     return Device.parse(_with_family(data, key), path=key)
 
 
@@ -716,6 +731,17 @@ def _with_gemm_family(data: dict[str, Any], key: str) -> dict[str, Any]:
     if name is None:
         return data
     return merge(_of_family(name, table[name], table), data)
+
+
+def _with_training(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a device's data over what a training step costs on its architecture."""
+    table = _table(resources.data_dir("hardware") / "training.yaml")
+    name = data.get("architecture")
+    name = name.get("value") if isinstance(name, Mapping) else name
+    known = isinstance(name, str) and name in table["families"]
+    family = str(name) if known else OTHER_FAMILY
+    constants = {"sources": table["sources"], **table["families"][family]}
+    return merge(_of_family(family, constants, table), data)
 
 
 def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device
+from projector.config.device import Device, TrainingClass
 from projector.config.device_kernels import AttentionKernel, ExpertKernels
 from projector.config.gemm import K_PARTS, GemmTile, MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_HEAD_DIMS, OPERAND_BYTES
+from projector.kernels.device import (
+    DEVICE,
+    FIRST_NARROW,
+    MATRIX_TYPES,
+    MAX_HEAD_DIMS,
+    OPERAND_BYTES,
+)
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import EXCHANGE
 from projector.topology.build import load_topology
@@ -50,6 +56,16 @@ SCALE_BLOCK = 128
 SLOWDOWNS = ("within", "network", "collective")
 """What runs beside something: compute beside a collective of one domain, and beside one that
 leaves it; a collective beside compute."""
+
+
+def gemm_shares(cluster: ClusterConfig) -> tuple[float, ...]:
+    """Rate of a GEMM in a training step over that alone, for each of `MATRIX_TYPES`."""
+    given = cluster.software.gemm_share
+    wide, narrow = (
+        cluster.device.training_gemm_share.get(name, 1.0) if given is None else given
+        for name in get_args(TrainingClass)
+    )
+    return (*[wide] * FIRST_NARROW, *[narrow] * (len(MATRIX_TYPES) - FIRST_NARROW))
 
 
 def slowdowns(device: Device) -> tuple[float, float, float]:

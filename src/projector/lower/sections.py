@@ -419,9 +419,6 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
         "2**-20",
         "Of a collective that AsyncTP does not hide.",
     )
-    gemm_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.gemm_share * LOAD_ONE), "2**-20", "Rate of a GEMM in a step."
-    )
     moe_layer_shares = _cluster.floats(
         _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
     )

@@ -364,9 +364,6 @@ class WorkloadColumns:
         lambda p: p.split.shared_overlap, "flag", "They hide beside shared experts."
     )
     load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
-    gemm_share_2e20 = _shared(
-        lambda p: p.cluster.gemm_share_2e20, "2**-20", "Rate of a GEMM in a step over that alone."
-    )
 
 
 COLUMNS: tuple[WorkloadColumn, ...] = tuple(

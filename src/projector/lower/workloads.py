@@ -24,6 +24,7 @@ from projector.lower.hardware import (
     device_record,
     exchange_record,
     fabric_record,
+    gemm_shares,
     slowdowns,
     under_fsdp1,
 )
@@ -50,7 +51,7 @@ class Machines:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._devices: dict[tuple[bytes, tuple[float, float, float]], int] = {}
+        self._devices: dict[tuple[bytes, tuple[float, float, float], tuple[float, ...]], int] = {}
         self._fabrics: dict[tuple[bytes, bytes], int] = {}
         self._device_records: list[Records] = []
         self._fabric_records: list[Records] = []
@@ -60,8 +61,9 @@ class Machines:
         """Return the number of a cluster's device running an attention kernel."""
         device = under_fsdp1(cluster.device) if fsdp1 else cluster.device
         record = device_record(device, cluster.gpu_clock_mhz, attention_kernel)
-        # The record leaves out what collectives and compute cost each other.
-        key = (record.tobytes(), slowdowns(device))
+        # The record leaves out what collectives and compute cost each other, and what a GEMM
+        # loses within a step.
+        key = (record.tobytes(), slowdowns(device), gemm_shares(cluster))
         if key not in self._devices:
             self._devices[key] = len(self._devices)
             self._device_records.append(record)
@@ -85,7 +87,12 @@ class Machines:
     @property
     def slowdown(self) -> Floats:
         """Share by which each of `SLOWDOWNS` takes longer, float64[devices, 3]."""
-        return np.array([slowdown for _, slowdown in self._devices], np.float64)
+        return np.array([slowdown for _, slowdown, _ in self._devices], np.float64)
+
+    @property
+    def gemm_shares(self) -> Floats:
+        """Rate of a GEMM in a step over that alone, float64[devices, matrix types]."""
+        return np.array([shares for _, _, shares in self._devices], np.float64)
 
     @property
     def fabrics(self) -> Records:
@@ -123,6 +130,8 @@ class Workloads:
     """DEVICE[devices]."""
     slowdown: Floats
     """float64[devices, 3]: share by which each of `SLOWDOWNS` takes longer."""
+    gemm_shares: Floats
+    """float64[devices, matrix types]: rate of a GEMM in a step over that alone."""
     fabrics: Records
     """FABRIC[fabrics]."""
     exchanges: Records
@@ -264,6 +273,7 @@ def build_workloads(
         rows=rows[distinct_rows],
         devices=machines.devices,
         slowdown=machines.slowdown,
+        gemm_shares=machines.gemm_shares,
         fabrics=machines.fabrics,
         exchanges=machines.exchanges,
         device=device,

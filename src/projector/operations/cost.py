@@ -14,7 +14,6 @@ from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.lower.hardware import SLOWDOWNS
-from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.emit import emit_operations
@@ -148,7 +147,7 @@ def _cost_gemms(
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
     is_grouped = (table.expert[rows] == 1) & (table.batch[rows] > 1)
     efficiency = np.where(is_grouped, grouped, 1.0)
-    efficiency *= workloads.columns.gemm_share_2e20[table.workload[rows]] / LOAD_ONE
+    efficiency *= workloads.gemm_shares[device[rows], table.dtype[rows]]
     time_s[rows], detail[rows], _ = gemm_time_columns(
         extents,
         table.dtype[rows],
