@@ -92,7 +92,7 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 
 _NOT_ENTRIES = {
-    "aliases", "attention", "experts", "gemm", "left_out", "networks", "software", "training",
-    "transports", "uncertainty",
+    "aliases", "attention", "experts", "gemm", "left_out", "networks", "recipes", "software",
+    "training", "transports", "uncertainty",
 }  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

@@ -9,8 +9,9 @@ from typing import Any
 from projector.config.cluster import ClusterConfig
 from projector.validate.clusters import cluster_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
-from projector.validate.models import model_of
+from projector.validate.models import model_name, model_of
 from projector.validate.names import device_of, precision_of
+from projector.validate.recipes import OF_RECIPE, Layout, container_of, virtual_stages
 
 DEFAULT_MICROBATCHES = 8
 """Microbatches of a step whose global batch is not stated: enough that the once-a-step costs
@@ -232,7 +233,34 @@ class JobRow:
             extra_layers = 0 if layers % self.pp == 0 else 2
             vpp = (layers + extra_layers) // self.pp
             self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
+        elif not name and not self.text("vpp"):
+            vpp = self._recipe_stages()
         return schedule, vpp if self.pp > 1 else 1
+
+    def _recipe_stages(self) -> int:
+        """Fill in the virtual stages of NVIDIA's pipelines, which its recipes interleave."""
+        microbatches = self.global_batch // (self.micro_batch * self.dp)
+        source = self.source.lower()
+        # Megatron interleaves whole rounds of microbatches alone.
+        if self.pp == 1 or not self._is_nvidia or microbatches % self.pp:
+            return 1
+        if "automodel" in source or "paxml" in source or self.says("jax"):
+            return 1
+        layout = Layout(
+            device=device_of(self.text("gpu")),
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            ep=self.ep,
+            precision=precision_of(self.text("precision")),
+            release=container_of(self.row),
+        )
+        name = model_name(self.text("model")).partition(",")[0]
+        vpp, origin = virtual_stages(name, int(self.model["num_layers"]), layout)
+        if origin != OF_RECIPE and "megatron-bridge" in source:
+            return 1  # its tables have the column, and leave it blank where a pipeline has none
+        self.weaken(FROM_RULE, f"vpp {vpp} {origin}")
+        return vpp
 
     def _zero_bubble(self) -> dict[str, Any]:
         """Read ZB-1p and ZB-2p, which plan with the activations of p or 2 p microbatches."""
