@@ -21,6 +21,11 @@ def test_the_command_line_reference_is_current():
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
+def test_the_table_of_frameworks_is_current():
+    script = str(ROOT / "docs" / "make_frameworks.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

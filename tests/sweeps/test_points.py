@@ -46,6 +46,21 @@ SPACES = {
         },
         "constraints": ["dp >= 4", "microbatches % 1 == 0"],
     },
+    "frameworks, which bring defaults along": {
+        "axes": {
+            "training.framework": [None, "torchtitan", {"name": "llm_foundry", "release": "0.4"}],
+            "cluster.device": ["h100", "b200"],
+            "parallelism.fsdp": [1, 2],
+        },
+        "constraints": ["fsdp_backward_prefetch >= 1 or fsdp == 1"],
+    },
+    "releases that do not exist, and whole sections": {
+        "axes": {
+            "cluster": [{"device": "h100", "nodes": 2}, {"device": "b200", "nodes": 2}],
+            "training.framework": ["nemo", {"name": "nemo", "release": "24.05"}, "nemoo"],
+        },
+        "constraints": ["gradient_accumulation_fusion"],
+    },
     "what follows from nothing": {
         "axes": {"parallelism.tp": [0, 1], "cluster.nodes": ["2", 1], "name": ["a"]},
         "constraints": ["dp >= 1", "microbatches >= 1"],

@@ -105,7 +105,12 @@ BASES: dict[str, dict[str, Any]] = {
     "fsdp 1": {
         "model": "llama3.2_1b",
         "parallelism": {"fsdp": 1},
-        "training": {**_STEP, "global_batch_size": 128, "precision": "fp8"},
+        "training": {
+            **_STEP,
+            "global_batch_size": 128,
+            "precision": "fp8",
+            "framework": "megatron_lm",
+        },
         "cluster": {**_NODES, "device": "mi300x"},
     },
     "planned": {
@@ -156,6 +161,9 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "parallelism.decoder_first_pipeline_num_layers": _end_layers,
     "parallelism.decoder_last_pipeline_num_layers": _end_layers,
     "parallelism.rank_order": lambda _: ["tp-cp-ep-pp-dp", "pp-dp-cp-ep-tp"],
+    "training.framework": lambda _: [{"name": "nemo"}, {"name": "torchtitan"}],
+    "training.framework.name": lambda _: ["nemo", "torchtitan"],
+    "training.framework.release": lambda _: ["0.12"],
     "training.recompute.modules": lambda _: [(name,) for name in RECOMPUTE_MODULES],
     "training.recompute.layers": lambda _: [(0,), (0, 1)],
     "training.schedule": lambda _: [name for name, e in SCHEDULES.items() if not e.on_request],

@@ -1,12 +1,13 @@
 """One training job: model, parallelism, training and cluster."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
+from projector.config.framework import SECTIONS, fill
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
@@ -60,3 +61,21 @@ class Job(Config):
                 if section in data and data[section] is None:
                     return {**data, section: {}}
         return data
+
+    @model_validator(mode="after")
+    def _framework_sets_defaults(self) -> Self:
+        # Fields stay unset: a job that is made of this one derives them anew.
+        self.__dict__.update(self.with_framework_defaults().__dict__)
+        return self
+
+    def with_framework_defaults(self) -> Self:
+        """Return the job with the defaults of its framework in all fields that it leaves out."""
+        decided = self.training.framework, self.cluster.device.architecture
+        filled = {name: fill(name, getattr(self, name), *decided) for name in SECTIONS}
+        changed = {name: new for name, new in filled.items() if new is not getattr(self, name)}
+        if not changed:
+            return self
+        fields_set = set(self.model_fields_set)
+        job = self.model_copy(update=changed)
+        job.__pydantic_fields_set__.intersection_update(fields_set)
+        return job

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_network, without_transport
+from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.model_file import load_model, model_data, read_json
@@ -59,8 +60,9 @@ def load_job(
 class Variants:
     """Jobs that differ from one base in some fields.
 
-    The same as `load_job` with overrides, for many of them: no rule of the configuration looks at
-    two sections of a job, so each section is read once for all jobs that have it in common.
+    The same as `load_job` with overrides, for many of them: no rule of the configuration but the
+    defaults of frameworks looks at two sections of a job, so each section is read once for all jobs
+    that have it in common.
     """
 
     def __init__(self, base: Job) -> None:
@@ -68,6 +70,7 @@ class Variants:
         self._base = base
         self._data = _job_data(base)
         self._sections: dict[tuple[tuple[str, str], ...], Any] = {}
+        self._frameworks: dict[tuple[tuple[str, str], ...], tuple[FrameworkConfig | None, str]] = {}
 
     def job(self, overrides: Mapping[str, Any]) -> Job:
         """Return the base with dotted fields replaced.
@@ -81,7 +84,12 @@ class Variants:
         for dotted, value in overrides.items():
             changes.setdefault(dotted.partition(".")[0], {})[dotted] = value
         update = {name: self._known(name, fields) for name, fields in changes.items()}
-        return self.put_together(update, overrides)
+        job = self.put_together(update, overrides)
+        return job.with_framework_defaults() if self.has_framework(overrides) else job
+
+    def has_framework(self, overrides: Iterable[str] = ()) -> bool:
+        """Whether the base has a framework, or variants with these dotted fields may have one."""
+        return self._base.training.framework is not None or any(map(names_framework, overrides))
 
     def put_together(self, sections: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
         """Return the base with whole sections replaced, of which ``overrides`` were stated."""
@@ -97,13 +105,33 @@ class Variants:
         name : str
             ``model``, ``parallelism``, ``training`` or ``cluster``.
         overrides : mapping
-            Dotted field, from the job on -> value.
+            Dotted field, from the job on -> value: of the section, and those on which the defaults
+            of frameworks depend.
 
         Raises
         ------
         ConfigError
             As `load_job`.
         """
+        own = {field: value for field, value in overrides.items() if _is_of(field, name)}
+        section = self._read(name, own) if own else getattr(self._base, name)
+        if name == "model" or not self.has_framework(overrides):
+            return section
+        return fill(name, section, *self._decided(overrides))
+
+    def _decided(self, overrides: Mapping[str, Any]) -> tuple[FrameworkConfig | None, str]:
+        """Return the framework of a variant, and the architecture that it runs on."""
+        decisive = {field: value for field, value in overrides.items() if decides_defaults(field)}
+        key = tuple((field, repr(value)) for field, value in decisive.items())
+        if key not in self._frameworks:
+            found = []
+            for name in ("training", "cluster"):
+                own = {field: value for field, value in decisive.items() if _is_of(field, name)}
+                found.append(self._read(name, own) if own else getattr(self._base, name))
+            self._frameworks[key] = found[0].framework, found[1].device.architecture
+        return self._frameworks[key]
+
+    def _read(self, name: str, overrides: Mapping[str, Any]) -> Any:
         kind = _SECTION_TYPES.get(name)
         if kind is None:
             return getattr(load_job(self._base, overrides), name)
@@ -120,13 +148,17 @@ class Variants:
         key = tuple((dotted, repr(value)) for dotted, value in fields.items())
         if key not in self._sections:
             try:
-                self._sections[key] = self.section(name, fields)
+                self._sections[key] = self._read(name, fields)
             except ConfigError as error:
                 self._sections[key] = error
         section = self._sections[key]
         if isinstance(section, ConfigError):
             raise section
         return section
+
+
+def _is_of(field: str, section: str) -> bool:
+    return field.partition(".")[0] == section
 
 
 def _check_arguments(source: Any, overrides: Any) -> None:
@@ -274,6 +306,7 @@ _SECTION_TYPES: dict[str, type[Config]] = {
 
 _SHORT_FORMS = {
     "training.recompute": "granularity",
+    "training.framework": "name",
     "training.optimizer": "name",
     "cluster.device": "extends",
     "cluster.network": "extends",

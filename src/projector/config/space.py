@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from projector.config.expression import Expression
+from projector.config.framework import decides_defaults, names_framework, profiles
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.yaml_file import read_yaml
@@ -154,6 +155,8 @@ class Space:
                     axes.add(number)
             if any(name.startswith(f"{field}.") for field in self.fields):
                 further.add(section)
+            if self._is_of_framework(name):
+                further |= {field for field in self.fields if decides_defaults(field)}
             wanted += further - seen
             seen |= further
         return tuple(sorted(axes)), tuple(field for field in self.derived if field in derived)
@@ -199,14 +202,28 @@ class Space:
     def _value(self, field: str, overrides: Mapping[str, Any]) -> Any:
         if field in overrides:
             return overrides[field]
-        if any(changed in overrides for changed in _around(field, self.fields)):
-            # Another model or device brings its own fields along.
+        decided = self._is_of_framework(field)
+        if decided or any(changed in overrides for changed in _around(field, self.fields)):
+            # Another model, device or framework brings its own fields along.
             section = field.partition(".")[0]
             of_section = {
-                key: value for key, value in overrides.items() if key.partition(".")[0] == section
+                key: value
+                for key, value in overrides.items()
+                if key.partition(".")[0] == section or (decided and decides_defaults(key))
             }
             return flat_fields(load_job(self.base, of_section))[field]
         return self._base[field]
+
+    def _is_of_framework(self, field: str) -> bool:
+        """Whether points may differ in the default that a framework gives a field."""
+        return (
+            any(decides_defaults(each) for each in self.fields)
+            and (
+                self.base.training.framework is not None
+                or any(names_framework(each) for each in self.fields)
+            )
+            and field in profiles().fields
+        )
 
     def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
         given = {field: self._value(field, overrides) for field in _DERIVED_FROM[name]}

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from projector.config._base import Config
+from projector.config.framework import FrameworkConfig
 from projector.config.gemm import matrix_type_named
 from projector.errors import ConfigError
 
@@ -153,6 +154,11 @@ class TrainingConfig(Config):
     seq_length: PositiveInt = Field(le=1 << 28)
     """Tokens of one sequence."""
 
+    framework: FrameworkConfig | None = None
+    """Training framework, a name or a mapping of name and release: it sets the defaults of fields
+    that the job leaves out (docs/frameworks.md). None given means the defaults shown here, those of
+    Megatron Core on current libraries."""
+
     precision: Precision = "bf16"
     """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits.
     ``fp8-blockwise`` is short for ``fp8`` with the recipe ``blockwise``."""
@@ -251,6 +257,11 @@ class TrainingConfig(Config):
             msg = f"precision {data['precision']} has blockwise scales, fp8_recipe is {recipe!r}"
             raise ConfigError(msg, key="fp8_recipe", value=recipe, allowed="blockwise")
         return {**data, "precision": "fp8", "fp8_recipe": "blockwise"}
+
+    @field_validator("framework", mode="before")
+    @classmethod
+    def _framework_by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
     @field_validator("recompute", mode="before")
     @classmethod

@@ -26,6 +26,7 @@ _SENDS = "ranks of a pipeline meet in the replay, which follows the costs of its
 _ORDER = "decides the order, which is found for each job"
 _USABLE = "usable memory is a column of its own, compared where an order is planned for it"
 _SHOWN = "shown in reports alone"
+_DECIDES = "sets the defaults of other fields, which are compared"
 _PLACES = "where groups of a layer lie is compared beside it"
 
 
@@ -89,6 +90,7 @@ TRAINING = Sharing(
         "optimizer.offload_fraction": _UPDATES,
     },
     job={
+        "framework": _DECIDES,
         "global_batch_size": "decides the number of microbatches, each of which costs the same",
         "schedule": "compared under the name it resolves to",
         "zero_bubble_max_pending_backward": _ORDER,

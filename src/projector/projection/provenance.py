@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from projector.config.device_kernels import Evidence
+from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.origins import origins_of
 from projector.lower.jobs import data_parallel
@@ -34,7 +35,7 @@ class Provenance:
 def provenance_of(job: Job) -> Provenance:
     """Collect what was filled in for one job."""
     split = job.parallelism
-    derived = dict(job.origins)
+    derived = dict(framework_origins(job)) | dict(job.origins)
     derived.setdefault("parallelism.dp", f"{data_parallel(job)} (cluster / (tp * pp * cp))")
     if split.etp is None and job.model.moe is not None:
         derived.setdefault("parallelism.etp", f"{split.tp} (tp)")

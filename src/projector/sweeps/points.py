@@ -12,6 +12,7 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.config.device import Device
+from projector.config.framework import decides_defaults
 from projector.config.job import Job
 from projector.config.load import Variants
 from projector.config.space import Space
@@ -170,9 +171,10 @@ class PointReader:
             )
             for constraint in space.constraints
         ]
+        self._fields_of = {name: self._read_by(name) for name in SECTIONS}
         self._sections = [
             self._lookup(
-                [field for field in space.fields if field.partition(".")[0] == name],
+                self._fields_of[name],
                 lambda overrides, name=name: self._section(name, overrides),
             )
             for name in SECTIONS
@@ -180,6 +182,19 @@ class PointReader:
         other = [field for field in space.fields if field.partition(".")[0] not in SECTIONS]
         self._others = self._lookup(other, self._other)
         self._tables = [_Table(name) for name in SECTIONS]
+
+    def _read_by(self, section: str) -> list[str]:
+        """Return the fields of a space that change a section."""
+        decisive = (
+            {field for field in self.space.fields if decides_defaults(field)}
+            if section != "model" and self._variants.has_framework(self.space.fields)
+            else set()
+        )
+        return [
+            field
+            for field in self.space.fields
+            if field.partition(".")[0] == section or field in decisive
+        ]
 
     def _lookup(self, fields: Sequence[str], compute: Callable[..., Any]) -> Lookup:
         axes, derived = self.space.axes_of(fields)
@@ -191,9 +206,7 @@ class PointReader:
 
     def _section(self, name: str, overrides: Mapping[str, Any]) -> Any:
         stated = {
-            field: value
-            for field, value in overrides.items()
-            if field.partition(".")[0] == name and field in self.space.fields
+            field: value for field, value in overrides.items() if field in self._fields_of[name]
         }
         if name == "cluster":
             stated = self._with_device(stated)

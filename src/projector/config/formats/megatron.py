@@ -119,6 +119,7 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
     dialect = Dialect(spell, MEGATRON_DEFAULTS, "Megatron default", "argument")
     job, further, origins = translate(stated, dialect)
     job["name"] = name
+    job.setdefault("training", {})["framework"] = "megatron_lm"
     if name:
         job["model"].setdefault("name", name)
     return job, (*warnings, *further), origins

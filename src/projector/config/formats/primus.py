@@ -137,6 +137,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
     dialect = Dialect(lambda setting: setting, PRIMUS_DEFAULTS, ORIGIN, "setting")
     job, further, origins = translate(stated, dialect, base=base, sources=sources)
 
+    job.setdefault("training", {})["framework"] = "primus"
     if base is not None:
         changed = job.get("model", {})
         job["model"] = {"extends": Path(model).name.removesuffix(".yaml"), **changed}

@@ -17,13 +17,15 @@ LONG_ENTRY = 40
 
 
 def title(job: Job) -> Text:
-    """Name model, devices and precision in one line."""
+    """Name model, devices, precision and framework in one line."""
     cluster = job.cluster
     line = Text(job.model.name, style="bold")
     line.append(f" on {cluster.gpus:,} x {cluster.device.name}", style="bold")
     nodes = "node" if cluster.nodes == 1 else "nodes"
     line.append(f" ({cluster.nodes:,} {nodes} of {cluster.gpus_per_node})", style="not bold")
     line.append(f", {precision(job)}", style="not bold")
+    if job.training.framework is not None:
+        line.append(f", {job.training.framework}", style="not bold")
     if job.name and job.name != job.model.name:
         line.append(f"  {job.name}", style="not bold dim")
     return line
