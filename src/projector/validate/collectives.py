@@ -20,6 +20,7 @@ from projector.kernels.collectives import algorithm_mask, collective_time_column
 from projector.lower.hardware import domain_gpus, exchange_record, fabric_record
 from projector.units import MICROSECOND
 from projector.validate.benchmarks import Loop, forced_algorithm, loop_of, with_loop_s
+from projector.validate.clusters import network_of
 from projector.validate.exchanges import (
     Routing,
     exchange_times_s,
@@ -40,7 +41,6 @@ from projector.validate.kind import (
 )
 from projector.validate.measured import BYTES_PER_S, SECONDS, plausible, positive, unit_of
 from projector.validate.names import device_of
-from projector.validate.networks import stated_network
 
 MAX_RANKS = 1 << 20
 MAX_NODE_GPUS = 16
@@ -226,22 +226,13 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
 
 
 def _links(row: Row) -> _Links:
-    device, adapters = device_of(row.get("gpu") or ""), _adapters(row)
+    device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
-    network = stated_network(row, adapters[1] if adapters else usual.nic_gbit_per_s)
+    adapters, network = network_of(device, row.get("system") or "")
     ranks = integer(row, "n_gpus") or 0
     one_node = (integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
     held = min(ranks, MAX_NODE_GPUS) if one_node else 0
     return _Links(device, adapters, forced_algorithm(row), network, held)
-
-
-def _adapters(row: Row) -> tuple[int, float] | None:
-    """Return number and rate [Gbit/s] of a system's adapters: ``8x200Gb`` or ``8x50GB/s``."""
-    match = re.search(r"\b(\d+)x(?:(\d+)x)?(\d+) ?(Gb|G|GB/s)\b", row.get("system") or "")
-    if match is None:
-        return None
-    nics = int(match[1]) * int(match[2] or 1)
-    return nics, float(match[3]) * (8.0 if match[4] == "GB/s" else 1.0)
 
 
 def _cluster(links: _Links) -> ClusterConfig:

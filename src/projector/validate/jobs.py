@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from projector.config.cluster import ClusterConfig
-from projector.validate.clusters import cluster_of
+from projector.validate.clusters import Stated, cluster_of, network_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
 from projector.validate.models import model_name, model_of
 from projector.validate.names import device_of, precision_of
@@ -171,14 +171,13 @@ class JobRow:
             self.weaken(FROM_RULE, "one MTP module, as in every Megatron-Bridge recipe")
         return model
 
-    def _cluster(self) -> tuple[ClusterConfig, tuple[str, int, int]]:
+    def _cluster(self) -> tuple[ClusterConfig, tuple[str, int, Stated]]:
         device = device_of(self.text("gpu"))
-        stated = re.search(r"(\d{3,4}) ?gbps", f"{self.flags} {self.source}", re.IGNORECASE)
-        node_gbit = int(stated[1]) if stated else 0
-        cluster, ruled = cluster_of(device, self.gpus, node_gbit)
+        stated = network_of(device, f"{self.flags}; {self.source}")
+        cluster, ruled = cluster_of(device, self.gpus, stated)
         if ruled:
             self.weaken(FROM_RULE, ruled)
-        return cluster, (device, self.gpus, node_gbit)
+        return cluster, (device, self.gpus, stated)
 
     def _data_parallel(self) -> int:
         split = self.tp * self.pp * self.cp
