@@ -106,12 +106,12 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         around = text[max(0, match.start() - 28) : match.end() + 12]
         unit = match["unit"]
         count = int(match["count"] or 0) * int(match["cards"] or 1)
-        if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
-            continue
         gbit = float(match["rate"]) * _factor(unit)
         if match["count"] and not (count and gbit):
             msg = f"{match[0].strip()!r} states no adapters"
             raise ValueError(msg)
+        if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
+            continue
         if gbit < _SLOWEST:
             continue
         if count:
