@@ -1,6 +1,12 @@
 import pytest
 
-from projector.config.constants import Changes, Parameter, training_parameters
+from projector.config.constants import (
+    Changes,
+    Parameter,
+    own_run_noise,
+    own_run_parameters,
+    training_parameters,
+)
 from projector.config.device import load_device
 from projector.config.load import load_job
 from projector.errors import ConfigError
@@ -72,3 +78,15 @@ def test_unknown_names_and_fields_are_refused():
         wrong.of(job())
     with pytest.raises(ConfigError, match="SoftwareConfig has no field 'nothing'"):
         Changes((wrong,)).of(job(), {"wrong": 1.0})
+
+
+def test_parameters_of_own_runs_start_from_the_device():
+    device = load_device("h100")
+    found = {parameter.field: parameter for parameter in own_run_parameters(device)}
+    memory = found["cluster.device.training_memory_share"]
+    assert (memory.prior, memory.log_width) == (1.0, 0.3)
+    links = found["cluster.device.scale_up_efficiency"]
+    assert (links.prior, links.upper) == (device.scale_up_efficiency, 1.0)
+    gemm = found["cluster.device.training_gemm_share.16_bit"]
+    assert gemm.prior == device.training_gemm_share["16_bit"]
+    assert 0.0 < own_run_noise() < 0.2

@@ -56,10 +56,19 @@ class Parameter:
         return float(value)
 
 
+MOST_SHARE = 2.0
+"""Largest share of a kernel's own rate within a step that a device may state."""
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
+
+
 @cache
 def training_parameters() -> tuple[Parameter, ...]:
     """Return the fitted constants of training, as ``hardware/training.yaml`` lists them."""
-    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
+    table = _table()
     return tuple(
         Parameter(
             name=name,
@@ -72,6 +81,28 @@ def training_parameters() -> tuple[Parameter, ...]:
         )
         for name, entry in table["parameters"].items()
     )
+
+
+def own_run_parameters(device: Device) -> tuple[Parameter, ...]:
+    """Return what a calibration to a user's runs moves; the priors are the device's own values."""
+    table = _table()["own_runs"]["log_widths"]
+    most = {"scale_up_efficiency": 1.0}
+    parameters = []
+    for field, log_width in table.items():
+        name, _, key = field.partition(".")
+        value = getattr(device, name)
+        prior = value.get(key) if key else value
+        if prior is not None:
+            upper = most.get(name, MOST_SHARE)
+            parameters.append(
+                Parameter(field, f"cluster.device.{field}", prior, log_width, upper=upper)
+            )
+    return tuple(parameters)
+
+
+def own_run_noise() -> float:
+    """Return what is left of the logarithm of a run's time once a calibration has moved them."""
+    return float(_table()["own_runs"]["noise"])
 
 
 class Changes:

@@ -291,6 +291,14 @@ class Device(Sourced):
     power with what surrounds it. The architecture's (``hardware/training.yaml``), unless the device
     states its own; 1 where neither has a class."""
 
+    training_attention_share: TrainingShare = 1.0
+    """Rate of attention within a training step over that of the same kernel alone. Published runs
+    do not ask for one; a calibration to a user's own runs may."""
+
+    training_memory_share: TrainingShare = 1.0
+    """The same of memory-bound operators: it also stands for passes that a framework makes more or
+    less than what is counted."""
+
     attention_family: str | None = None
     """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
     stands under ``attention`` and ``attention_kernels`` is laid over them."""

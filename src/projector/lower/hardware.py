@@ -89,6 +89,14 @@ def under_fsdp1(device: Device) -> Device:
     )
 
 
+def within_a_step(record: Records, device: Device) -> Records:
+    """Slow attention and memory-bound operators of a record as a training step does, in place."""
+    for field in ("attention_flop_per_s", "attention_exp_per_s", "attention_vector_per_s"):
+        record[field] *= device.training_attention_share
+    record["elementwise_bytes_per_s"] *= device.training_memory_share
+    return record
+
+
 def device_records(
     clusters: Sequence[ClusterConfig],
 ) -> tuple[Records, Ints]:

@@ -27,6 +27,7 @@ from projector.lower.hardware import (
     gemm_shares,
     slowdowns,
     under_fsdp1,
+    within_a_step,
 )
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import KIND_OF_LAYER, Kind
@@ -60,7 +61,9 @@ class Machines:
     def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         """Return the number of a cluster's device running an attention kernel."""
         device = under_fsdp1(cluster.device) if fsdp1 else cluster.device
-        record = device_record(device, cluster.gpu_clock_mhz, attention_kernel)
+        record = within_a_step(
+            device_record(device, cluster.gpu_clock_mhz, attention_kernel), device
+        )
         # The record leaves out what collectives and compute cost each other, and what a GEMM
         # loses within a step.
         key = (record.tobytes(), slowdowns(device), gemm_shares(cluster))
