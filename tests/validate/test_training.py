@@ -1,6 +1,7 @@
 import pytest
 
 import projector
+from projector.config.load import load_job
 from projector.validate.jobs import JobRow
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE
 from projector.validate.models import family_of, is_hybrid, model_of
@@ -271,7 +272,7 @@ def test_settings_that_rows_of_primus_state():
     assert job["training"]["gradient_accumulation_fusion"]
     _, job = read(**PRIMUS, precision="FP8", other_flags="no fp8 weight transpose cache")
     assert job["training"]["fp8_weight_transpose_cache"] is False
-    assert job["training"]["fp8_weight_cache"]
+    assert load_job(job).training.fp8_weight_cache
     _, job = read(**PRIMUS, other_flags="sync-free stage 2; alltoall dispatcher")
     assert job["training"]["moe"]["host_sync"] is False
     assert job["training"]["moe"]["dispatcher"] == "alltoall"

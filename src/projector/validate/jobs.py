@@ -8,6 +8,7 @@ from typing import Any
 
 from projector.config.cluster import ClusterConfig
 from projector.validate.clusters import Stated, cluster_of, network_of
+from projector.validate.frameworks import framework_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
 from projector.validate.models import model_name, model_of
 from projector.validate.names import device_of, precision_of
@@ -94,6 +95,8 @@ class JobRow:
             **self._optimizer(),
             **self._switches(),
         }
+        if framework := framework_of(self.row):
+            training["framework"] = framework
         if self.is_moe:
             training["moe"] = self._moe()
         stated = {"model": self.model, "parallelism": parallelism, "training": training}
@@ -324,7 +327,6 @@ class JobRow:
             return {
                 "fsdp": self._fsdp_generation(text),
                 "fsdp_reshard_after_forward": not keep,
-                **self._fsdp_prefetch(),
             }
         if text in {"ddp", "none"} or text.startswith("none "):
             return {"zero_stage": 0}
@@ -341,13 +343,6 @@ class JobRow:
             self.weaken(FROM_RULE, "FSDP 2, the only one of its framework")
             return 2
         return 1
-
-    def _fsdp_prefetch(self) -> dict[str, Any]:
-        if not self.source.lower().startswith("mosaicml"):
-            return {}
-        # The default of Composer, which its recipes keep.
-        self.weaken(FROM_RULE, "BACKWARD_POST prefetch")
-        return {"fsdp_backward_prefetch": 0}
 
     def _layout(self) -> dict[str, Any]:
         """Place layers that the stages do not divide."""
@@ -461,9 +456,6 @@ class JobRow:
         settings: dict[str, Any] = {"precision": kind}
         if self.says("no fp8 weight transpose cache"):
             settings["fp8_weight_transpose_cache"] = False
-        if self._primus or "megatron" in self.flags.lower():
-            # Of gathered weights; without FSDP it changes nothing.
-            settings["fp8_weight_cache"] = True
         if kind == "fp8":
             if "fp8_recipe=mxfp8" in self.other:
                 settings["precision"] = "mxfp8"
@@ -532,19 +524,11 @@ class JobRow:
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
             settings["cross_entropy_fusion"] = False
             self.weaken(FROM_RECIPE)
-        if self.source.lower().startswith(("calculon", "zero bubble")):
-            # Megatron-LM of 2022 has no fused attention; the fork of the zero-bubble paper was
-            # published with a script that does not switch it on.
-            settings["flash_attention"] = False
-            self.weaken(FROM_RULE, "unfused attention")
-        if self.source.lower().startswith("mosaicml"):
-            # llm-foundry's published runs set attn_impl to triton.
-            settings["attention_kernel"] = "triton"
-            self.weaken(FROM_RULE, "Triton attention")
-        elif self.says("nemo 24.0"):
-            # Transformer Engine preferred FlashAttention-2 to cuDNN on Hopper until mid-2024.
-            settings["attention_kernel"] = "fa2"
-            self.weaken(FROM_RULE, "FlashAttention-2")
+        if self.says("nvte_fused_attn=0"):
+            settings["attention_kernel"] = "fa2"  # Transformer Engine without cuDNN
+            self.weaken(FROM_RECIPE)
+        elif self.says("te +", "attn te", "attn_impl=te", "transformer engine"):
+            settings["attention_kernel"] = "default"
         return settings
 
     def _moe(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def container_of(row: Row) -> str:
         if found:
             return found[1]
         version = re.search(r"\bv0\.\d\.\d(?:rc\d)?\b", text)
-        if version and version[0] in _VERSIONS:
+        if version and version[0] in _VERSIONS and "megatron-bridge" in text.lower():
             return _VERSIONS[version[0]]
     return ""
 
