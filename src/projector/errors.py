@@ -1,6 +1,7 @@
 """Every error that a user can cause, with what was wrong and what would be right."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 
@@ -83,3 +84,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     return str(value)
+
+
+def check_working_folder() -> None:
+    """Raise `ConfigError` if the working directory was removed: processes cannot start there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        msg = "the working directory does not exist any more; change to one that does"
+        allowed = "a directory that exists"
+        raise ConfigError(msg, key="working_directory", allowed=allowed) from None

@@ -47,6 +47,7 @@ SURFACE = {
         "--scheduler",
         "--dry-run",
         "--overwrite",
+        "--allow-risk",
         "--workers",
     }
     | OUTPUT_OPTIONS,
@@ -54,6 +55,7 @@ SURFACE = {
         "assignments",
         "--top",
         "--headroom-gib",
+        "--allow-risk",
         "--tp-across-nodes",
         "--recompute",
         "--schedule",

@@ -19,7 +19,7 @@ NUMBERS = ("--pp", 4, "--microbatches", 8)
 KEYS = {
     "search",
     "status", "reason", "vpp", "makespan_s", "period_s", "iteration_time_ms", "bubble_fraction",
-    "peak_in_flight", "peak_microbatches", "peak_gib",
+    "peak_in_flight", "peak_microbatches", "peak_gib", "peak_gib_low", "peak_gib_high", "verdict",
 }  # fmt: skip
 
 

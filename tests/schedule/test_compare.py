@@ -158,6 +158,9 @@ def test_json_holds_plain_values():
         "peak_in_flight": [4, 3, 2, 1],
         "peak_microbatches": 4.0,
         "peak_gib": None,
+        "peak_gib_low": None,
+        "peak_gib_high": None,
+        "verdict": None,
     }
 
 
@@ -169,6 +172,8 @@ def test_the_run_of_a_job_is_its_projection(path):
     expected = projector.project_performance(job)
     assert run.fits == expected.memory.fits
     assert run.limit_bytes == expected.memory.usable_bytes
+    ends = expected.memory.peak_low_bytes, expected.memory.peak_high_bytes
+    assert run.memory_band == (expected.memory.verdict, *ends)
     np.testing.assert_allclose(
         run.peak_bytes, [stage.peak_bytes for stage in expected.memory.stages], rtol=1e-14
     )

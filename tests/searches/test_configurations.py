@@ -39,10 +39,18 @@ def test_it_finds_what_trying_everything_finds(found):
             continue
         legal[tp, pp, vpp, cp, mbs, recompute] = step
     assert found.evaluated == len(legal)
-    fitting = [step.iteration_time_s for step in legal.values() if step.memory.fits]
+    steps = legal.values()
+    fitting = [step.iteration_time_s for step in steps if step.memory.verdict == "fits"]
     assert [each.iteration_time_s for each in found.configurations] == sorted(fitting)
     assert found.best[0].iteration_time_s == min(fitting)
-    assert found.too_large == len(legal) - len(fitting)
+    roomy = [step.iteration_time_s for step in steps if step.memory.fits]
+    assert found.at_risk == len(roomy) - len(fitting) > 0
+    assert found.too_large == len(legal) - len(roomy)
+    risky = search(JOB, top=5, limits=SMALL, allow_risk=True)
+    assert [each.iteration_time_s for each in risky.configurations] == sorted(roomy)
+    assert {each.verdict for each in risky.configurations} == {"fits", "at_risk"}
+    counts = [(each.fitting, each.at_risk, each.too_large) for each in (found, risky)]
+    assert counts[0] == counts[1]
 
 
 def test_each_is_the_projection_of_its_overrides(found):
@@ -51,6 +59,9 @@ def test_each_is_the_projection_of_its_overrides(found):
         assert step.iteration_time_s == each.iteration_time_s
         assert step.memory.peak_bytes == each.peak_bytes
         assert step.memory.headroom_bytes == each.headroom_bytes
+        ends = step.memory.peak_low_bytes, step.memory.peak_high_bytes
+        assert ends == (each.peak_low_bytes, each.peak_high_bytes)
+        assert step.memory.verdict == each.verdict == "fits"
     assert [step.iteration_time_s for step in found.best] == [
         each.iteration_time_s for each in found.configurations[:5]
     ]
@@ -137,6 +148,11 @@ def test_the_command(tmp_path, capsys):
     assert run([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert [each["rank"] for each in result["best"]] == [1, 2]
+    assert {each["verdict"] for each in result["best"]} == {"fits"}
+    for each in result["best"]:
+        assert each["peak_gib_low"] <= each["peak_gib"] <= each["peak_gib_high"]
+    assert result["best"][0]["group"] == 1 <= result["within_noise"]
+    assert result["fitting"] + result["at_risk"] + result["too_large"] == result["evaluated"]
     assert result["best"][0]["tokens_per_s_per_gpu"] >= result["best"][1]["tokens_per_s_per_gpu"]
     assert run([*arguments, "model=llama3.1_405b"]) == 3
     assert "NOTHING FITS" in capsys.readouterr().out

@@ -29,7 +29,7 @@ def expected():
 
     def rank(row):
         better = -row["tokens_per_s_per_gpu"] if row["fits"] else row["peak_gib"]
-        return (not row["fits"], better, row["peak_gib"])
+        return (not row["fits"], row["verdict"] != "fits", better, row["peak_gib"])
 
     return [min(rows, key=rank) for rows in groups.values()], len(whole)
 

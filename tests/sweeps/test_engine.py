@@ -30,8 +30,8 @@ def test_the_public_name_is_the_function(swept):
 def test_the_object_of_a_sweep(swept):
     found = swept.to_dict()
     assert found.keys() == {
-        "schema_version", "version", "warnings", "rows", "does_not_fit", "evaluated",
-        "infeasible", "not_best", "rate_per_s", "seconds", "output",
+        "schema_version", "version", "warnings", "rows", "does_not_fit", "at_risk",
+        "evaluated", "infeasible", "not_best", "rate_per_s", "seconds", "output",
     }  # fmt: skip
     assert found["rows"] + sum(found["infeasible"].values()) == found["evaluated"] == 216
     assert found["rate_per_s"] == found["rows"] / found["seconds"]
@@ -75,7 +75,7 @@ def front_of(rows, signs):
 )
 def test_the_front_is_what_nothing_beats(objectives, signs, swept):
     found = swept.pareto() if objectives is None else swept.pareto(objectives)
-    rows = [row for row in swept.to_arrow().to_pylist() if row["fits"]]
+    rows = [row for row in swept.to_arrow().to_pylist() if row["verdict"] == "fits"]
     assert found.to_pylist() == front_of(rows, signs)
 
 
@@ -101,7 +101,7 @@ def test_objectives_that_are_none(swept):
 
 
 def test_the_best_rows(swept, tmp_path):
-    rows = [row for row in swept.to_arrow().to_pylist() if row["fits"]]
+    rows = [row for row in swept.to_arrow().to_pylist() if row["verdict"] == "fits"]
     expected = sorted(rows, key=lambda row: -row["tokens_per_s_per_gpu"])[:7]
     assert swept.best(7) == expected
     swept.write(tmp_path / "out")

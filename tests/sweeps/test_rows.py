@@ -95,6 +95,8 @@ def test_kinds_of_columns():
     }
     assert table.column_names[: len(space.fields)] == list(space.fields)
     assert str(table.schema.field("fits").type) == "bool"
+    assert "string" in str(table.schema.field("verdict").type)
+    assert str(table.schema.field("peak_gib_high").type) == "double"
     assert len(set(table.column_names)) == len(table.column_names)
 
 

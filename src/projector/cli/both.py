@@ -21,17 +21,21 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
     """Project memory, then performance, of one job.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+
+    Exit code 3: the projected peak does not fit; the projection is printed all the same. A job that
+    is at risk (the peak fits, but not the upper end of its band) has exit code 0, with a warning.
     """
     result = JobRequest(**request).project_performance(quiet=quiet)
     if as_json:
         from projector.projection.provenance import envelope
 
         parts = {"memory": result.memory.to_dict(), "performance": result.to_dict()}
-        print_json({**envelope(result.provenance, result.uncertainty), **parts})
+        head = envelope(result.provenance, result.uncertainty)
+        print_json({**head, "warnings": list(result.warnings), **parts})
     else:
         from projector.report.terminal.both import both_report
         from projector.report.terminal.suggestions import suggest
 
         print_report(both_report(result, suggest(result)))
-        print_warnings(result.provenance.warnings, quiet=quiet)
+        print_warnings(result.warnings, quiet=quiet)
     return SUCCESS if result.memory.fits else DOES_NOT_FIT

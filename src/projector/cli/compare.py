@@ -28,6 +28,8 @@ def command(
     """Show which terms differ between the jobs of the files A and B, the largest first.
 
     KEY=VALUE overrides a field of both jobs.
+
+    Exit code 3: the projected peak of one of them does not fit.
     """
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_performance

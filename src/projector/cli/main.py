@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from projector.cli.output import SUCCESS, WRONG_INPUT, print_error, say
-from projector.errors import ProjectorError
+from projector.errors import ProjectorError, check_working_folder
 
 CANNOT_WRITE = 1
 INTERRUPTED = 130
@@ -148,6 +148,14 @@ def _run(arguments: Sequence[str]) -> int:
     except (click.ClickException, ProjectorError) as error:
         print_error(error, as_json="--json" in arguments)
         return WRONG_INPUT
+    except FileNotFoundError:
+        # Some imports look for the working directory.
+        try:
+            check_working_folder()
+        except ProjectorError as error:
+            print_error(error, as_json="--json" in arguments)
+            return WRONG_INPUT
+        raise
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return code if isinstance(code, int) else SUCCESS

@@ -21,6 +21,9 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
     """Project the memory of every pipeline stage, term by term.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+
+    Exit code 3: the projected peak does not fit; the projection is printed all the same. A job that
+    is at risk (the peak fits, but not the upper end of its band) has exit code 0, with a warning.
     """
     result = JobRequest(**request).project_memory(quiet=quiet)
     if as_json:
@@ -29,5 +32,5 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
         from projector.report.terminal.memory import memory_report
 
         print_report(memory_report(result))
-        print_warnings(result.provenance.warnings, quiet=quiet)
+        print_warnings(result.warnings, quiet=quiet)
     return SUCCESS if result.fits else DOES_NOT_FIT

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 SUCCESS, WRONG_INPUT, DOES_NOT_FIT = 0, 2, 3
 
+ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of its band."
+"""Help of the option of `search` and `sweep`."""
+
 SCHEMA_VERSION = 1
 """That of `projector.projection.provenance`, which takes a compiler to import."""
 

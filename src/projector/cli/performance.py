@@ -52,6 +52,9 @@ def command(
     """Project the time of one training step, and where it goes.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+
+    Exit code 3: the projected peak does not fit; the projection is printed all the same. A job that
+    is at risk (the peak fits, but not the upper end of its band) has exit code 0, with a warning.
     """
     check_profiling_mode(profiling_mode)
     pictures = read_pictures(plots, None, "OF_JOB")
@@ -73,7 +76,7 @@ def command(
         from projector.report.terminal.suggestions import suggest
 
         print_report(performance_report(result, suggest(result)))
-        print_warnings(result.provenance.warnings, quiet=quiet)
+        print_warnings(result.warnings, quiet=quiet)
     if timeline is not None and not quiet:
         say(f"wrote {timeline}; ui.perfetto.dev opens it")
     return SUCCESS if result.memory.fits else DOES_NOT_FIT

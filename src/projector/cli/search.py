@@ -6,6 +6,7 @@ import click
 
 from projector.cli.job_options import JobRequest, job_options, output_options
 from projector.cli.output import (
+    ALLOW_RISK,
     DOES_NOT_FIT,
     SUCCESS,
     announce_compilation,
@@ -22,6 +23,7 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
 @click.option(
     "--headroom-gib", default=0.0, metavar="G", help="Memory that must stay free on every rank."
 )
+@click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
 @click.option(
     "--tp-across-nodes", is_flag=True, help="Let tensor parallelism leave the scale-up domain."
 )
@@ -50,6 +52,7 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
 def command(
     top: int,
     headroom_gib: float,
+    allow_risk: bool,
     tp_across_nodes: bool,
     recompute: tuple[str, ...],
     schedules: tuple[str, ...],
@@ -63,9 +66,10 @@ def command(
 
     Model, cluster, sequence length and global batch are those of the job. The search tries all
     legal combinations of tensor, pipeline, virtual pipeline, context and expert degrees,
-    micro-batch size, recompute and ZeRO stage. Nothing is sampled.
+    micro-batch size, recompute and ZeRO stage. Nothing is sampled. Configurations of one group
+    differ by less than a projection can tell.
 
-    Exit code 3: nothing fits.
+    Exit code 3: nothing fits, or without --allow-risk nothing but what is at risk.
 
     \b
     Examples:
@@ -76,12 +80,12 @@ def command(
     pictures = read_pictures(plots, html, "OF_SEARCH")
     job = JobRequest(**request).load()
     announce_compilation(quiet=quiet)
-    from projector.projection.bands import uncertainty
     from projector.projection.provenance import envelope, provenance_of
     from projector.searches.configurations import RECOMPUTE, Limits, search
 
     limits = Limits(
         headroom_gib=headroom_gib,
+        allow_risk=allow_risk,
         tp_inside_node=not tp_across_nodes,
         recompute=recompute or RECOMPUTE,
         schedules=schedules or ("auto",),
@@ -95,7 +99,7 @@ def command(
         say_written(html, quiet=quiet)
     provenance = provenance_of(result.job)
     if as_json:
-        print_json({**envelope(provenance, uncertainty(result.job, "time")), **result.to_dict()})
+        print_json({**envelope(provenance, result.uncertainty), **result.to_dict()})
     else:
         from projector.report.terminal.search import search_report
 

@@ -6,6 +6,7 @@ import click
 
 from projector.cli.job_options import output_options
 from projector.cli.output import (
+    ALLOW_RISK,
     DOES_NOT_FIT,
     SUCCESS,
     announce_compilation,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     "--dry-run", is_flag=True, help="Project a sample and estimate the time of the whole sweep."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing sweep at PATH.")
+@click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
 @click.option(
     "--workers",
     type=int,
@@ -64,6 +66,7 @@ def command(
     scheduler: str | None,
     dry_run: bool,
     overwrite: bool,
+    allow_risk: bool,
     workers: int | None,
     plots: tuple[str, ...],
     html: str | None,
@@ -74,7 +77,8 @@ def command(
 
     SPACE is a file with a base job, axes and constraints. The same command continues an
     unfinished sweep at PATH and leaves a finished one as it is. Rows are in the order of the
-    space. Without --out only the summary and the figures remain.
+    space, whether they fit or not. Without --out only the summary and the figures remain. These
+    rank what fits with the band of its memory.
 
     Exit code 3: no point of the space is a legal job.
 
@@ -110,6 +114,7 @@ def command(
                 engine=engine,
                 scheduler=scheduler,
                 progress=progress,
+                allow_risk=allow_risk,
             )
     except KeyboardInterrupt:
         if out is not None:

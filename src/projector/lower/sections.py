@@ -191,6 +191,7 @@ class ModelColumns(SectionColumns[ModelConfig]):
     )
     max_positions = _model.ints(lambda m: m.max_position_embeddings, "tokens", "Longest sequence.")
     tied = _model.ints(lambda m: m.tied_embeddings, "flag", "The head is the embedding.")
+    band_key = _model.key(lambda m: m.moe is None, "How far off a projection may be.")
 
 
 class ParallelismColumns(SectionColumns[ParallelismConfig]):
@@ -255,6 +256,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     layout_key = _split.key(LayerSplit.of, "Where layers lie.")
     pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key(), "What a pipeline costs.")
     replica_key = _split.key(sharing.PARALLELISM.replica_key(), "What a replica adds to it.")
+    band_key = _split.key(lambda p: bool(p.fsdp), "How far off a projection may be.")
 
 
 class TrainingColumns(SectionColumns[TrainingConfig]):
@@ -354,6 +356,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     replica_key = _training.key(sharing.TRAINING.replica_key(), "What a replica adds to it.")
     attention_key = _training.key(lambda t: t.attention_kernel, "Which attention runs.")
     schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
+    band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
 
 
 class ClusterColumns(SectionColumns[ClusterConfig]):
@@ -430,3 +433,6 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
+    band_key = _cluster.key(
+        lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
+    )

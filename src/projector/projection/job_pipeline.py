@@ -7,6 +7,7 @@ from projector.config.load import load_job
 from projector.lower.jobs import data_parallel
 from projector.lower.sections import usable_bytes
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
+from projector.projection.verdict import verdict_of
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
 from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.replay.run import PipelineRun
@@ -20,7 +21,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     It fits where `MemoryProjection` says so: the limit is the usable memory of the device, and
     everything but activations counts for the whole step.
     """
-    inputs = evaluation.inputs
+    inputs, job = evaluation.inputs, evaluation.job(row)
     replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
     replica, timings = int(replicas.of_job[row]), pipeline.timings
     sends_ps = None
@@ -34,7 +35,8 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
         activation_bytes=pipeline.activation_bytes,
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
         static_bytes=inputs.static_bytes[replicas.ranks(replica)],
-        limit_bytes=usable_bytes(evaluation.job(row).cluster),
+        limit_bytes=usable_bytes(job.cluster),
+        memory_band=verdict_of(job, float(evaluation.steps.peak_bytes[row])),
         sends_ps=sends_ps,
     )
 

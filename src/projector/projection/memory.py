@@ -15,6 +15,7 @@ from projector.projection.evaluate import Evaluation
 from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
+from projector.projection.verdict import AT_RISK, COVERED, WORDS, at_risk_text, band_text
 from projector.units import GIB, to_gib
 
 
@@ -107,6 +108,21 @@ class MemoryProjection:
         """What is left at the peak; negative where the job does not fit."""
         return self._bytes("headroom_gib")
 
+    @property
+    def peak_low_bytes(self) -> float:
+        """Lower end of the band of the peak."""
+        return self._bytes("peak_gib_low")
+
+    @property
+    def peak_high_bytes(self) -> float:
+        """Upper end of the band of the peak."""
+        return self._bytes("peak_gib_high")
+
+    @property
+    def peak_band(self) -> str:
+        """Both ends of the band of the peak in GiB, as reports write them."""
+        return f"{COVERED} %: " + band_text(self.peak_low_bytes, self.peak_high_bytes)
+
     def _bytes(self, name: str) -> float:
         # A power of two apart, so that nothing is rounded.
         return float(self.scalars[name]) * GIB
@@ -115,6 +131,19 @@ class MemoryProjection:
     def fits(self) -> bool:
         """Whether the peak stays below the usable memory."""
         return bool(self.scalars["fits"])
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
+        return str(self.scalars["verdict"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may not be as it was meant, and that memory is at risk."""
+        if self.verdict != AT_RISK:
+            return self.provenance.warnings
+        ends = self.peak_low_bytes, self.peak_high_bytes
+        return (*self.provenance.warnings, at_risk_text(*ends, self.usable_bytes))
 
     @property
     def band(self) -> Band:
@@ -132,6 +161,7 @@ class MemoryProjection:
         del scalars["documented"]
         return {
             **envelope(self.provenance, self.uncertainty),
+            "warnings": list(self.warnings),
             **scalars,
             "schedule": self.schedule,
             "stages": [stage.to_dict() for stage in self.stages],
@@ -141,11 +171,11 @@ class MemoryProjection:
 
     def __repr__(self) -> str:
         """Say whether it fits, in one line."""
-        verdict = "fits" if self.fits else "does not fit"
         return (
             f"MemoryProjection({self.job.model.name} on {self.job.cluster.gpus} x "
-            f"{self.job.cluster.device.name}: {verdict}, peak {to_gib(self.peak_bytes):.2f} GiB on "
-            f"stage {self.peak_stage}, headroom {to_gib(self.headroom_bytes):.2f} GiB)"
+            f"{self.job.cluster.device.name}: {WORDS[self.verdict]}, peak "
+            f"{to_gib(self.peak_bytes):.2f} GiB ({self.peak_band}) on stage {self.peak_stage}, "
+            f"headroom {to_gib(self.headroom_bytes):.2f} GiB)"
         )
 
     def _repr_html_(self) -> str:

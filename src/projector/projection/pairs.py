@@ -4,7 +4,7 @@ What two jobs have in common (model, device, framework) is off by about as much 
 ratio of their step times is known better than either. How well depends on what differs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from projector.config.job import Job
@@ -72,15 +72,21 @@ def changed_settings(first: Job, second: Job) -> tuple[str, ...] | None:
     fields = _changed_fields(first, second)
     if fields is None:
         return None
+    changed = {*settings_of(fields)}
+    if "sequence" in changed and _tokens_stay(first, second):
+        changed.discard("micro_batch")
+    if changed - {"global_batch"} and _batch_follows(first, second):
+        changed.discard("global_batch")
+    return tuple(name for name in SETTINGS if name in changed)
+
+
+def settings_of(fields: Collection[str]) -> tuple[str, ...]:
+    """Return the settings that dotted fields of parallelism and training belong to, in order."""
     changed = {_setting_of(field) for field in fields if not _of(field, _FOLLOWS)}
     for field in fields:
         owners = _of(field, _FOLLOWS)
         if owners and not changed.intersection(owners):
             changed.add(_setting_of(field))
-    if "sequence" in changed and _tokens_stay(first, second):
-        changed.discard("micro_batch")
-    if changed - {"global_batch"} and _batch_follows(first, second):
-        changed.discard("global_batch")
     return tuple(name for name in SETTINGS if name in changed)
 
 

@@ -17,9 +17,10 @@ from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
+from projector.projection.verdict import WORDS
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
-from projector.units import to_ms
+from projector.units import to_gib, to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,15 @@ class Communication:
         }
 
 
+_OF_MEMORY = ("peak_gib", "peak_gib_low", "peak_gib_high", "fits", "verdict")
+"""What a step tells about memory."""
+
 _OF_ALTERNATIVES = (
     "schedule",
     "parallelism.vpp",
     "iteration_time_ms",
     "bubble_fraction",
-    "peak_gib",
-    "fits",
+    *_OF_MEMORY,
 )
 """What a report tells about a compared schedule."""
 
@@ -157,6 +160,11 @@ class PerformanceProjection:
         return str(self.scalars["bound"])
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may not be as it was meant, and that memory is at risk."""
+        return self.memory.warnings
+
+    @property
     def band(self) -> Band:
         """Band of the step time, from published runs; wider with an attention not measured."""
         share = self.breakdown_s["compute_attention"] / self.iteration_time_s
@@ -173,9 +181,10 @@ class PerformanceProjection:
         bound = scalars.pop("bound")
         result = {
             **envelope(self.provenance, self.uncertainty),
+            "warnings": list(self.warnings),
             **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
-            "memory": {name: self.scalars[name] for name in ("peak_gib", "fits")},
+            "memory": {name: self.scalars[name] for name in _OF_MEMORY},
             "bound": bound,
             "provenance": {"times": "analytic", **self.provenance.to_dict()},
         }
@@ -196,7 +205,8 @@ class PerformanceProjection:
             f"PerformanceProjection({self.job.model.name} on {self.gpus} x "
             f"{self.job.cluster.device.name}: {to_ms(self.iteration_time_s):,.1f} ms a step, "
             f"{self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {self.mfu:.1%}, "
-            f"limited by {self.bound})"
+            f"limited by {self.bound}; memory {WORDS[self.memory.verdict]}, peak "
+            f"{to_gib(self.memory.peak_bytes):.2f} GiB ({self.memory.peak_band}))"
         )
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from projector.projection.bound import Coded, bounds
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.documented import DocumentedTotals, documented_forms, documented_gib
 from projector.projection.evaluate import Evaluation
+from projector.projection.verdict import VERDICTS, Factors, memory_factors, verdict_codes
 from projector.units import TERA, to_gib, to_ms
 
 Column = Floats | Ints | Flags | Coded
@@ -135,6 +136,27 @@ class Results:
     def fits(self) -> Flags:
         """Whether the peak stays below the usable memory."""
         return self.headroom_bytes >= 0.0
+
+    @cached_property
+    def memory_factors(self) -> Factors:
+        """Both ends of the band of each peak, relative to it."""
+        return memory_factors(self.evaluation.batch)
+
+    @property
+    def peak_low_bytes(self) -> Floats:
+        """Lower end of the band of each peak."""
+        return self.steps.peak_bytes * self.memory_factors.low
+
+    @property
+    def peak_high_bytes(self) -> Floats:
+        """Upper end of the band of each peak."""
+        return self.steps.peak_bytes * self.memory_factors.high
+
+    @cached_property
+    def verdict(self) -> Coded:
+        """What the band of the peak says about the usable memory."""
+        peak, usable = self.steps.peak_bytes, self.cluster.usable_bytes
+        return Coded(verdict_codes(peak, self.memory_factors, usable), list(VERDICTS))
 
     @cached_property
     def counts(self) -> Counts:
@@ -273,8 +295,11 @@ MEMORY_SCALARS = (
     Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
     Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.usable_bytes), True),
     Scalar("peak_gib", FLOAT, "GiB", lambda r: to_gib(r.steps.peak_bytes)),
+    Scalar("peak_gib_low", FLOAT, "GiB", lambda r: to_gib(r.peak_low_bytes)),
+    Scalar("peak_gib_high", FLOAT, "GiB", lambda r: to_gib(r.peak_high_bytes)),
     Scalar("headroom_gib", FLOAT, "GiB", lambda r: to_gib(r.headroom_bytes), True),
     Scalar("fits", BOOL, "", lambda r: r.fits),
+    Scalar("verdict", TEXT, "", lambda r: r.verdict),
     Scalar("peak_stage", INT, "", lambda r: r.steps.peak_rank),
     Scalar("documented.parameters_total", INT, "", lambda r: r.documented.parameters_total),
     Scalar("documented.parameters_per_rank", INT, "", lambda r: r.documented.parameters_per_rank),

@@ -52,6 +52,7 @@ class Candidate:
         """Return the entry as ``--json`` prints it; what is not known is null."""
         run = self.run
         in_bytes = run is not None and run.static_bytes is not None
+        band = None if run is None else run.memory_band
         return {
             "status": self.status,
             "reason": self.reason or None,
@@ -64,6 +65,9 @@ class Candidate:
             "peak_in_flight": None if run is None else run.peak_in_flight,
             "peak_microbatches": None if run is None or in_bytes else self.peak,
             "peak_gib": to_gib(self.peak) if in_bytes else None,
+            "peak_gib_low": None if band is None else to_gib(band.low_bytes),
+            "peak_gib_high": None if band is None else to_gib(band.high_bytes),
+            "verdict": None if band is None else band.verdict,
         }
 
 

@@ -3,8 +3,9 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,14 @@ from projector.lower.batch import JobBatch
 from projector.lower.hardware import job_domain_gpus
 from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
+from projector.projection.bands import ratio_band, uncertainty
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
+from projector.projection.pairs import settings_of
 from projector.projection.performance import PerformanceProjection
+from projector.projection.results import Results
+from projector.projection.verdict import FITS
 from projector.schedule import registry
+from projector.searches.groups import noise_groups
 from projector.units import GIB, to_gib, to_ms
 
 PLACED = (
@@ -45,7 +51,9 @@ class Limits:
     """Limits of a search."""
 
     headroom_gib: float = 0.0
-    """Memory that must stay free on every rank."""
+    """Memory that must stay free on every rank, by the projected peak."""
+    allow_risk: bool = False
+    """Whether configurations are ranked whose peak fits, but not the upper end of its band."""
     tp_inside_node: bool = True
     """Keep tensor parallelism within one scale-up domain."""
     recompute: tuple[str, ...] = RECOMPUTE
@@ -79,10 +87,15 @@ class Configuration:
     iteration_time_s: float
     peak_bytes: float
     headroom_bytes: float
+    peak_low_bytes: float
+    """Lower end of the band of the peak."""
+    peak_high_bytes: float
+    verdict: str
+    """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
 
     @property
     def fits(self) -> bool:
-        """Whether the device has room for it, limits of the search aside."""
+        """Whether the device has room for its projected peak, limits of the search aside."""
         return self.headroom_bytes >= 0.0
 
 
@@ -99,32 +112,61 @@ class SearchResult:
     configurations: tuple[Configuration, ...]
     """All configurations within the limits, ranked."""
     evaluated: int
+    at_risk: int
+    """Configurations whose peak leaves enough memory, but not the upper end of its band."""
     too_large: int
     """Configurations that are legal and leave too little memory."""
     illegal: Mapping[str, int]
     """Illegal configurations, counted by the field that refuses them."""
     seconds: float
 
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """Band of the fastest step, or of the job's where nothing is ranked."""
+        return self.best[0].uncertainty if self.best else uncertainty(self.job, "time")
+
+    @property
+    def fitting(self) -> int:
+        """Configurations that fit with the band of their memory."""
+        return self.evaluated - self.at_risk - self.too_large
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """Group of each ranked configuration: those of one cannot be told apart; 1 the fastest."""
+        times_s = np.array([each.iteration_time_s for each in self.configurations], np.float64)
+        settings = [each.overrides for each in self.configurations]
+        return tuple(noise_groups(times_s, settings, _noise).tolist())
+
     def __repr__(self) -> str:
         return (
-            f"SearchResult({len(self.configurations):,} of {self.evaluated:,} legal "
-            f"configurations fit; the fastest: {self.best[0] if self.best else None!r})"
+            f"SearchResult({self.fitting:,} of {self.evaluated:,} legal configurations fit, "
+            f"{self.at_risk:,} are at risk; the fastest: {self.best[0] if self.best else None!r})"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector search --json`` prints, without its envelope."""
-        configurations = self.configurations
+        configurations, groups = self.configurations, self.groups
+        group_of = {id(each): group for each, group in zip(configurations, groups, strict=True)}
         return {
             "evaluated": self.evaluated,
-            "fitting": len(configurations),
+            "fitting": self.fitting,
+            "at_risk": self.at_risk,
             "too_large": self.too_large,
+            "within_noise": groups.count(1),
             "infeasible": dict(self.illegal),
             "seconds": self.seconds,
             "best": [
-                {"rank": index + 1, **_plain(configurations[index], self.job), **_figures(step)}
+                {
+                    "rank": index + 1,
+                    "group": groups[index],
+                    **_plain(configurations[index], self.job),
+                    **_figures(step),
+                }
                 for index, step in enumerate(self.best)
             ],
-            "pareto": [_plain(configuration, self.job) for configuration in self.pareto],
+            "pareto": [
+                {"group": group_of[id(each)], **_plain(each, self.job)} for each in self.pareto
+            ],
         }
 
 
@@ -134,6 +176,7 @@ def search(
     nodes: int | None = None,
     top: int = 20,
     limits: Limits | None = None,
+    allow_risk: bool = False,
 ) -> SearchResult:
     """Evaluate every legal configuration of a job and rank them.
 
@@ -151,6 +194,9 @@ def search(
         Configurations that are projected in full.
     limits : Limits, optional
         Limits of the configurations.
+    allow_risk : bool
+        Whether configurations are ranked that are at risk: their peak fits, but not the upper end
+        of the band of memory. ``limits.allow_risk`` says the same.
 
     Raises
     ------
@@ -160,34 +206,39 @@ def search(
     began = time.perf_counter()
     _check_top(top)
     limits = limits or Limits()
+    if allow_risk:
+        limits = replace(limits, allow_risk=True)
     limits.check()
     base = load_job(job, {} if nodes is None else {"cluster.nodes": nodes})
     base = load_job(base, dict.fromkeys(PLACED))
     illegal: Counter[str] = Counter()
     evaluated = _evaluate(base, _candidates(base, limits), illegal)
-    fitting = [
-        configuration
-        for configuration in evaluated
-        if configuration.headroom_bytes >= limits.headroom_gib * GIB
-    ]
+    roomy = [each for each in evaluated if each.headroom_bytes >= limits.headroom_gib * GIB]
+    fitting = [each for each in roomy if each.verdict == FITS]
+    ranked = roomy if limits.allow_risk else fitting
     # Equally fast ones are sorted by memory, then by the order in which they were tried.
-    fitting.sort(
-        key=lambda configuration: (configuration.iteration_time_s, configuration.peak_bytes)
-    )
-    best = project_jobs(
-        [load_job(base, configuration.overrides) for configuration in fitting[:top]]
-    )
+    ranked.sort(key=lambda each: (each.iteration_time_s, each.peak_bytes))
+    best = project_jobs([load_job(base, each.overrides) for each in ranked[:top]])
     return SearchResult(
         job=base,
         limits=limits,
         best=tuple(best),
-        pareto=tuple(_pareto(fitting)),
-        configurations=tuple(fitting),
+        pareto=tuple(_pareto(ranked)),
+        configurations=tuple(ranked),
         evaluated=len(evaluated),
-        too_large=len(evaluated) - len(fitting),
+        at_risk=len(roomy) - len(fitting),
+        too_large=len(evaluated) - len(roomy),
         illegal=dict(sorted(illegal.items())),
         seconds=time.perf_counter() - began,
     )
+
+
+def _noise(fields: Collection[str]) -> float:
+    """Return by how much a step may be longer than another one and be as fast in truth.
+
+    It is the upper side of the 68 % band of pairs of runs that differ in these fields.
+    """
+    return (ratio_band(settings_of(fields)).high_68 or 1.0) - 1.0
 
 
 def _check_top(top: Any) -> None:
@@ -280,10 +331,16 @@ def _evaluate(
 def _configurations(
     chosen: list[dict[str, Any]], evaluation: Evaluation
 ) -> Iterator[Configuration]:
-    steps = evaluation.steps
-    headroom = evaluation.batch.cluster.usable_bytes - steps.peak_bytes
-    columns = (steps.iteration_s.tolist(), steps.peak_bytes.tolist(), headroom.tolist())
-    return map(Configuration, chosen, *columns)
+    steps, results = evaluation.steps, Results(evaluation)
+    columns = (
+        steps.iteration_s,
+        steps.peak_bytes,
+        results.headroom_bytes,
+        results.peak_low_bytes,
+        results.peak_high_bytes,
+    )
+    verdicts = [results.verdict.texts[code] for code in results.verdict.code.tolist()]
+    return map(Configuration, chosen, *(column.tolist() for column in columns), verdicts)
 
 
 def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:
@@ -302,7 +359,10 @@ def _plain(configuration: Configuration, job: Job) -> dict[str, Any]:
         "iteration_time_ms": to_ms(configuration.iteration_time_s),
         "tokens_per_s_per_gpu": tokens / configuration.iteration_time_s / job.cluster.gpus,
         "peak_gib": to_gib(configuration.peak_bytes),
+        "peak_gib_low": to_gib(configuration.peak_low_bytes),
+        "peak_gib_high": to_gib(configuration.peak_high_bytes),
         "headroom_gib": to_gib(configuration.headroom_bytes),
+        "verdict": configuration.verdict,
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.config.space import Space
-from projector.errors import ConfigError, UnsupportedError
+from projector.errors import ConfigError, UnsupportedError, check_working_folder
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
@@ -57,7 +57,9 @@ class Estimate:
     legal: int
     """Points of the sample that are jobs."""
     fit: int
-    """Points of the sample that fit."""
+    """Points of the sample that fit with the band of their memory."""
+    at_risk: int
+    """Points of the sample whose peak fits, but not the upper end of its band."""
     seconds: float
     """Time of the whole space with the given workers."""
     infeasible: dict[str, int]
@@ -77,6 +79,7 @@ def sweep(
     engine: str = LOCAL,
     scheduler: "str | Path | Client | None" = None,
     progress: Progress | None = None,
+    allow_risk: bool = False,
 ) -> SweepResult:
     """Project every point of a space.
 
@@ -99,6 +102,9 @@ def sweep(
         When left out, one is started on this machine for this call.
     progress : callable, optional
         Called after every chunk with the points done and to do in this call, and the rows found.
+    allow_risk : bool
+        Whether the result also ranks rows at risk, as ``allow_risk`` of `SweepResult`; the rows
+        are the same.
 
     Raises
     ------
@@ -106,9 +112,12 @@ def sweep(
         If the space does not exist or takes too long, ``out`` cannot be written or holds something
         else, a worker dies, or the cluster does not exist. Finished chunks are kept.
     """
+    check_working_folder()
     loaded = read_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
-        return _sweep(loaded, out, overwrite, _workers(workers), cluster, progress)
+        result = _sweep(loaded, out, overwrite, _workers(workers), cluster, progress)
+    result.allow_risk = allow_risk
+    return result
 
 
 def _sweep(
@@ -293,7 +302,8 @@ def _estimate(space: Space, workers: int, most: int) -> Estimate:
         points=space.size,
         sampled=len(points),
         legal=batch.rows,
-        fit=batch.fit,
+        fit=batch.fit - batch.at_risk,
+        at_risk=batch.at_risk,
         seconds=point_s * space.size / min(workers, -(-space.size // chunk)),
         infeasible=batch.infeasible,
     )

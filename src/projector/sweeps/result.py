@@ -12,6 +12,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.provenance import SCHEMA_VERSION, package_version
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
+from projector.sweeps.rows import fits_with_band, flags
 from projector.sweeps.store import (
     Part,
     Plan,
@@ -31,6 +32,9 @@ MAX, MIN = "max", "min"
 MORE_IS_BETTER = frozenset(scalar.name for scalar in SCALARS if scalar.more_is_better)
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
+VERDICT_COLUMNS = ("fits", "verdict")
+"""Columns that say which rows are ranked."""
+
 BEST_BY = "tokens_per_s_per_gpu"
 
 
@@ -49,6 +53,9 @@ class SweepResult:
     warnings: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
     """Finished chunks, where they are in memory."""
+    allow_risk: bool = False
+    """Whether `best`, `pareto` and pictures also rank rows at risk: their peak fits, but not the
+    upper end of its band."""
 
     @property
     def rows(self) -> int:
@@ -67,8 +74,18 @@ class SweepResult:
 
     @property
     def does_not_fit(self) -> int:
-        """Rows that do not fit."""
+        """Rows whose projected peak does not fit."""
         return self.totals.rows - self.totals.fit
+
+    @property
+    def at_risk(self) -> int:
+        """Rows whose projected peak fits, but not the upper end of its band."""
+        return self.totals.at_risk
+
+    @property
+    def fit(self) -> int:
+        """Rows that fit with the band of their memory."""
+        return self.totals.fit - self.totals.at_risk
 
     @property
     def infeasible(self) -> dict[str, int]:
@@ -94,6 +111,7 @@ class SweepResult:
             "warnings": list(self.warnings),
             "rows": self.rows,
             "does_not_fit": self.does_not_fit,
+            "at_risk": self.at_risk,
             "evaluated": self.evaluated,
             "infeasible": self.infeasible,
             "not_best": self.not_best,
@@ -195,13 +213,20 @@ class SweepResult:
             content = part_path(source, number).read_bytes() if totals.rows else b""
             yield Part(number, content, totals)
 
+    def is_ranked(self, table: "pa.Table") -> Flags:
+        """Return which rows of a table with `VERDICT_COLUMNS` are ranked."""
+        return flags(table, "fits") if self.allow_risk else fits_with_band(table)
+
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
-        """Return the rows that fit with the largest ``by``, best first; earlier ones win ties."""
+        """Return the ranked rows with the largest ``by``, best first; earlier ones win ties.
+
+        Ranked is what fits with the band of its memory, and what is at risk with ``allow_risk``.
+        """
         self._check_number(by)
         best: list[tuple[float, int, dict[str, Any]]] = []
         begin = 0
         for table in self.tables():
-            values = np.where(_where(table, "fits"), _floats(table, by), np.nan)
+            values = np.where(self.is_ranked(table), _floats(table, by), np.nan)
             order = np.argsort(-values, kind="stable")[:count].tolist()
             for row in order:
                 value = float(values[row])
@@ -225,7 +250,7 @@ class SweepResult:
             Columns of numbers, or column -> ``max`` or ``min``. Without a direction rates and
             utilisations are made large, everything else small.
         fits : bool
-            Whether only rows that fit take part.
+            Whether only ranked rows take part, as in `best`.
 
         Returns
         -------
@@ -234,13 +259,13 @@ class SweepResult:
         """
         directions = self._directions(objectives)
         values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
-        for table in self.tables([*directions, "fits"]):
+        for table in self.tables([*directions, *VERDICT_COLUMNS]):
             signed = np.column_stack(
                 [_floats(table, name) * sign for name, sign in directions.items()]
             )
             takes_part = ~np.isnan(signed).any(axis=1)
             if fits:
-                takes_part &= _where(table, "fits")
+                takes_part &= self.is_ranked(table)
             numbers = np.flatnonzero(takes_part)
             # The front of a front and what follows is the front of both, and stays small.
             values = np.concatenate([values, signed[numbers]])
@@ -256,6 +281,7 @@ class SweepResult:
         left_out = sum(self.totals.infeasible.values())
         return (
             f"SweepResult({self.rows:,} rows{where}, {self.does_not_fit:,} do not fit, "
+            f"{self.at_risk:,} are at risk, "
             f"{left_out:,} points left out)"
         )
 
@@ -323,10 +349,6 @@ def _floats(table: "pa.Table", name: str) -> Floats:
 
     column = table.column(name).cast(pa.float64())
     return np.asarray(column.to_numpy(), np.float64)
-
-
-def _where(table: "pa.Table", name: str) -> Flags:
-    return np.asarray(table.column(name).to_numpy(), np.bool_)
 
 
 def _front(values: Floats) -> Ints:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Ints
+from projector.arrays import Flags, Ints
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.cost import KnownCosts
 from projector.projection.bound import Coded
 from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
+from projector.projection.verdict import FITS
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell
 from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode, write_draft
@@ -47,10 +48,13 @@ class Batch:
 
     @property
     def fit(self) -> int:
-        """Rows that fit."""
-        import pyarrow.compute as pc
+        """Rows whose projected peak fits."""
+        return int(np.count_nonzero(flags(self.table, "fits")))
 
-        return int(pc.sum(self.table.column("fits")).as_py() or 0)
+    @property
+    def at_risk(self) -> int:
+        """Rows whose projected peak fits, but not the upper end of its band."""
+        return self.fit - int(np.count_nonzero(fits_with_band(self.table)))
 
 
 def column_kinds(axes: Mapping[str, str]) -> dict[str, str]:
@@ -136,12 +140,24 @@ class Projector:
         return pa.schema([(name, types[kind]) for name, kind in kinds.items()])
 
 
+def flags(table: "pa.Table", name: str) -> Flags:
+    """Return a column of switches."""
+    return np.asarray(table.column(name).to_numpy(), np.bool_)
+
+
+def fits_with_band(table: "pa.Table") -> Flags:
+    """Return which rows fit at the upper end of the band of their memory."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.equal(table.column("verdict"), FITS).to_numpy(), np.bool_)
+
+
 def best_rows(table: "pa.Table", group: Ints) -> Ints:
     """Return the best row of each group, in the order of the groups.
 
-    What fits goes before what does not. Of rows that fit the fastest by tokens per second and
-    device is the best, of others the one that needs least memory; then what leaves more memory,
-    then the first.
+    What fits with the band of its memory goes before what is at risk, and that before what does
+    not fit. Of rows that fit or are at risk the fastest by tokens per second and device is the
+    best, of others the one that needs least memory; then what leaves more memory, then the first.
 
     Parameters
     ----------
@@ -149,9 +165,9 @@ def best_rows(table: "pa.Table", group: Ints) -> Ints:
     group : int64[rows]
         Rising.
     """
-    names = ("fits", "tokens_per_s_per_gpu", "peak_gib")
-    fits, rate, peak = (table.column(name).to_numpy() for name in names)
-    order = np.lexsort((peak, np.where(fits, -rate, peak), ~fits, group))
+    fits, safe = flags(table, "fits"), fits_with_band(table)
+    rate, peak = (table.column(name).to_numpy() for name in ("tokens_per_s_per_gpu", "peak_gib"))
+    order = np.lexsort((peak, np.where(fits, -rate, peak), ~safe, ~fits, group))
     ranked = group[order]
     return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
 
@@ -192,7 +208,7 @@ class Sweeper:
         """
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
-        totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible)
+        totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
         content = encode(batch.table, self._schema)
         if self._drafts is None or not content:
             return Part(chunk, content, totals)

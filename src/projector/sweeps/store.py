@@ -140,12 +140,15 @@ class Totals:
     rows: int = 0
     fit: int = 0
     infeasible: dict[str, int] = field(default_factory=dict)
+    at_risk: int = 0
+    """Of those that fit, the rows that do not at the upper end of the band of memory."""
 
     def add(self, other: "Totals") -> None:
         """Count more chunks."""
         self.points += other.points
         self.rows += other.rows
         self.fit += other.fit
+        self.at_risk += other.at_risk
         for reason, count in other.infeasible.items():
             known = reason in self.infeasible or len(self.infeasible) < MOST_REASONS
             name = reason if known else OTHER_REASONS
@@ -269,6 +272,7 @@ class Store:
                 "points": totals.points,
                 "rows": totals.rows,
                 "fit": totals.fit,
+                "at_risk": totals.at_risk,
                 "bytes": len(content) if draft is None else draft.size,
                 "infeasible": totals.infeasible,
             }
@@ -527,7 +531,7 @@ def _entries(folder: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
 
 
 def _is_entry(entry: Any) -> bool:
-    numbers = ("chunk", "points", "rows", "fit", "bytes")
+    numbers = ("chunk", "points", "rows", "fit", "at_risk", "bytes")
     return (
         isinstance(entry, dict)
         and all(isinstance(entry.get(name), int) and entry[name] >= 0 for name in numbers)
@@ -536,7 +540,8 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _totals(entry: Mapping[str, Any]) -> Totals:
-    return Totals(entry["points"], entry["rows"], entry["fit"], entry["infeasible"])
+    counts = (entry[name] for name in ("points", "rows", "fit", "infeasible", "at_risk"))
+    return Totals(*counts)
 
 
 def _damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:

@@ -52,6 +52,8 @@ def row(tp=1, pp=1, recompute="none", nodes=1, *, rate=100.0, peak=10.0, fits=Tr
         "parallelism.tp": tp, "parallelism.pp": pp, "training.recompute": recompute,
         "cluster.nodes": nodes, "gpus": 8 * nodes, "tokens_per_s_per_gpu": rate,
         "peak_gib": peak, "usable_gib": 70.0, "fits": fits, "mfu": rate / 1000.0,
+        "peak_gib_low": 0.9 * peak, "peak_gib_high": 1.1 * peak,
+        "verdict": "does_not_fit" if not fits else "fits" if 1.1 * peak <= 70.0 else "at_risk",
         "iteration_time_ms": 1e5 / rate, **other,
     }  # fmt: skip
 
@@ -69,7 +71,7 @@ def result(rows=(), axes=AXES, chunk=7, **counts):
     parts = [Part(number, encode(each, schema), Totals()) for number, each in enumerate(tables)]
     totals = Totals(
         counts.get("points", len(rows)), len(rows), sum(each["fits"] for each in rows),
-        counts.get("infeasible", {}),
+        counts.get("infeasible", {}), sum(each["verdict"] == "at_risk" for each in rows),
     )  # fmt: skip
     plan = Plan({"base": BASE}, "0" * 64, len(rows), kinds, chunk)
     return SweepResult(plan, totals, 0.0, 0, parts=parts)
@@ -140,7 +142,8 @@ def test_the_cloud_counts_every_row_once(monkeypatch, few):
     else:
         drawn = sum(cells.sum() for cells in cloud.counts) + cloud.outside
     assert drawn == cloud.rows == 300
-    assert cloud.fit == sum(each["fits"] for each in many())
+    assert cloud.fit + cloud.at_risk == sum(each["fits"] for each in many())
+    assert cloud.at_risk == sum(each["verdict"] == "at_risk" for each in many()) > 0
     assert found.usable == (70.0, 70.0)
     assert pareto_figure(found)
 
@@ -354,8 +357,8 @@ def test_the_page_has_what_was_found(tmp_path):
     best = found.best(1)[0]
     assert f'data-value="{best["tokens_per_s_per_gpu"]!r}"' in own
     names = [each["name"] for each in pareto[0]["data"]]
-    assert names == ["does not fit", "fits", "front"]
-    assert len(pareto[0]["data"][2]["x"]) == len(found.pareto())
+    assert names == ["does not fit", "at risk", "fits", "front"]
+    assert len(pareto[0]["data"][3]["x"]) == len(found.pareto())
     assert len(heat) == 6
     cells = np.array(heat[0]["data"][1]["z"], float)
     assert np.nanmax(cells) == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-6)
@@ -385,7 +388,7 @@ def test_only_the_columns_that_a_figure_needs_are_read(monkeypatch):
     heat_maps(SWEEPS["many"], [("parallelism.tp", "gpus", "mfu")])
     read_scaling(SWEEPS["many"])
     assert all(columns is not None for columns in asked)
-    assert set(asked[0]) == {"fits", "parallelism.tp", "gpus", "mfu"}
+    assert set(asked[0]) == {"fits", "verdict", "parallelism.tp", "gpus", "mfu"}
 
 
 def test_nothing_in_a_page_is_taken_for_markup():
@@ -405,10 +408,12 @@ def searched(count):
                  limits=Limits(recompute=("none",), micro_batch_sizes=(1,))).job  # fmt: skip
     found = tuple(
         Configuration({"parallelism.tp": place + 1, "parallelism.etp": None}, 1.0 + place,
-                      2**30 * (50.0 - place % 13), 2**30 * 10.0)
+                      2**30 * (50.0 - place % 13), 2**30 * 10.0, 2**30 * 34.0, 2**30 * 51.0, "fits")
         for place in range(count)
     )  # fmt: skip
-    return SearchResult(job, Limits(), (), found[:2], found, count, 3, {"parallelism.tp": 4}, 0.1)
+    return SearchResult(
+        job, Limits(), (), found[:2], found, count, 0, 3, {"parallelism.tp": 4}, 0.1
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])

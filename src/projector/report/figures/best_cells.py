@@ -11,16 +11,14 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures.rows import (
-    FITS,
     axes_of,
     codes,
     more_is_better,
     numbers,
     resolve,
-    switches,
     unit_of,
 )
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 from projector.sweeps.space import cell
 from projector.sweeps.store import Plan
 
@@ -88,9 +86,11 @@ def heat_maps(
         for request in requests
     ]
     if grids:
-        columns = dict.fromkeys([FITS, *(name for request in requests for name in request)])
+        columns = dict.fromkeys(
+            [*VERDICT_COLUMNS, *(name for request in requests for name in request)]
+        )
         for table in result.tables(list(columns)):
-            fits = switches(table, FITS)
+            fits = result.is_ranked(table)
             coded = {name: codes(table, name) for request in requests for name in request[:2]}
             for grid in grids:
                 grid.add(coded, numbers(table, grid.column), fits)

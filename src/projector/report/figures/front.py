@@ -1,25 +1,28 @@
 """Speed against memory: all rows as a cloud, and the Pareto front."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Floats, Ints
+from projector.projection.verdict import AT_RISK, FITS, VERDICTS
 from projector.report.figures.rows import (
-    FITS,
+    HIGH,
+    LOW,
     PEAK,
     RATE,
     USABLE,
+    VERDICT,
     axes_of,
     configuration,
     differing,
     numbers,
     shared,
-    switches,
+    verdicts,
 )
-from projector.searches.configurations import SearchResult
+from projector.searches.configurations import Configuration, SearchResult
 from projector.sweeps.result import SweepResult
 from projector.units import to_gib
 
@@ -32,8 +35,8 @@ CELLS = 110, 80
 BEYOND = 1.3
 """Largest memory shown, relative to the usable memory; rows above it are only counted."""
 
-Triple = tuple[Floats, Floats, Flags]
-"""Speed, peak memory and whether it fits, of some rows."""
+Triple = tuple[Floats, Floats, Ints]
+"""Speed, peak memory and verdict, as its position in `VERDICTS`, of some rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,16 @@ class Cloud:
 
     rows: int
     fit: int
+    """Rows that fit with the band of their memory."""
+    at_risk: int
     shown: tuple[float, float, float, float]
     """Least and most memory in GiB, least and most tokens/s/GPU of the figure."""
     outside: int
     """Rows outside of the figure."""
     points: tuple[Triple, ...]
     """All rows, where they are few."""
-    counts: tuple[Floats, Floats] | None
-    """Rows in each cell, float64[memory, speed], those that fit and those that do not."""
+    counts: tuple[Floats, ...] | None
+    """Rows in each cell, float64[memory, speed], of each of `VERDICTS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,9 @@ class Front:
     """tokens/s/GPU of the front, the fastest first."""
     peak: Floats
     """GiB."""
+    low: Floats
+    """Lower end of the band of each peak, GiB."""
+    high: Floats
     settings: tuple[Mapping[str, Any], ...]
     """Field -> value of each of its rows."""
     usable: tuple[float, float] | None
@@ -91,8 +99,8 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
     low, high = np.inf, -np.inf
 
     def triples() -> Iterable[Triple]:
-        for table in result.tables([RATE, PEAK, FITS]):
-            yield numbers(table, RATE), numbers(table, PEAK), switches(table, FITS)
+        for table in result.tables([RATE, PEAK, VERDICT]):
+            yield numbers(table, RATE), numbers(table, PEAK), verdicts(table)
 
     for table in result.tables([USABLE]):
         usable_gib = numbers(table, USABLE)
@@ -109,6 +117,8 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
         cloud=_cloud(triples, usable),
         rate=numbers(best, RATE),
         peak=numbers(best, PEAK),
+        low=numbers(best, LOW),
+        high=numbers(best, HIGH),
         settings=tuple(best.select(list(fields)).to_pylist()),
         usable=usable,
     )
@@ -119,16 +129,15 @@ def front_of_search(result: SearchResult) -> Front:
     job = result.job
     tokens = job.training.global_batch_size * job.training.seq_length / job.cluster.gpus
 
-    def columns(configurations: Iterable[Any]) -> tuple[Floats, Floats]:
-        pairs = [
-            (tokens / candidate.iteration_time_s, to_gib(candidate.peak_bytes))
-            for candidate in configurations
-        ]
-        rate, peak = np.array(pairs, np.float64).reshape(-1, 2).T
-        return rate, peak
+    def rates(configurations: Iterable[Configuration]) -> Floats:
+        return np.array([tokens / each.iteration_time_s for each in configurations], np.float64)
 
-    all_points = columns(result.configurations)
-    front = columns(result.pareto)
+    def gib(configurations: Iterable[Configuration], name: str) -> Floats:
+        return np.array([to_gib(getattr(each, name)) for each in configurations], np.float64)
+
+    every, front = result.configurations, result.pareto
+    codes = np.array([VERDICTS.index(each.verdict) for each in every], np.int64)
+    all_points = rates(every), gib(every, "peak_bytes"), codes
     limit_gib = [
         to_gib(candidate.peak_bytes + candidate.headroom_bytes)
         for candidate in result.configurations[:1]
@@ -137,9 +146,11 @@ def front_of_search(result: SearchResult) -> Front:
     name = f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
     return Front(
         title=name,
-        cloud=_cloud(lambda: [(*all_points, np.ones(len(all_points[0]), np.bool_))], usable),
-        rate=front[0],
-        peak=front[1],
+        cloud=_cloud(lambda: [all_points], usable),
+        rate=rates(front),
+        peak=gib(front, "peak_bytes"),
+        low=gib(front, "peak_low_bytes"),
+        high=gib(front, "peak_high_bytes"),
         settings=tuple(
             {name: value for name, value in candidate.overrides.items() if value is not None}
             for candidate in result.pareto
@@ -150,15 +161,15 @@ def front_of_search(result: SearchResult) -> Front:
 
 def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] | None) -> Cloud:
     """Look at the rows twice: for their range, then to count them."""
-    rows = fit = 0
-    ranges = {True: np.array([np.inf, -np.inf, 0.0]), False: np.array([np.inf, -np.inf, 0.0])}
+    of_kind = np.zeros(len(VERDICTS), np.int64)
+    ranges = [np.array([np.inf, -np.inf, 0.0]) for _ in VERDICTS]
     few: list[Triple] = []
-    for rate, peak, fits in triples():
-        rows, fit = rows + len(rate), fit + int(fits.sum())
-        if rows <= FEW:
-            few.append((rate, peak, fits))
-        for kind, range_ in ranges.items():
-            selected = (fits == kind) & np.isfinite(rate) & np.isfinite(peak)
+    for rate, peak, verdict in triples():
+        of_kind += np.bincount(verdict, minlength=len(VERDICTS))
+        if of_kind.sum() <= FEW:
+            few.append((rate, peak, verdict))
+        for kind, range_ in enumerate(ranges):
+            selected = (verdict == kind) & np.isfinite(rate) & np.isfinite(peak)
             if selected.any():
                 range_[0] = min(range_[0], float(peak[selected].min()))
                 range_[1] = max(range_[1], float(peak[selected].max()))
@@ -168,29 +179,36 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
         np.linspace(*side, cells + 1)
         for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
     ]
-    counts = (np.zeros(CELLS), np.zeros(CELLS))
-    inside = 0
-    for rate, peak, fits in triples():
+    counts = tuple(np.zeros(CELLS) for _ in VERDICTS)
+    inside, rows = 0, int(of_kind.sum())
+    for rate, peak, verdict in triples():
         visible = (peak <= shown[1]) & (rate <= shown[3])
         inside += int(visible.sum())
         if rows > FEW:
-            for index, kind in enumerate((True, False)):
-                selected = visible & (fits == kind)
-                counts[index][:] += np.histogram2d(peak[selected], rate[selected], edges)[0]
-    points = tuple(few) if rows <= FEW else ()
-    return Cloud(rows, fit, shown, rows - inside, points, None if rows <= FEW else counts)
+            for kind, cells in enumerate(counts):
+                selected = visible & (verdict == kind)
+                cells[:] += np.histogram2d(peak[selected], rate[selected], edges)[0]
+    return Cloud(
+        rows=rows,
+        fit=int(of_kind[VERDICTS.index(FITS)]),
+        at_risk=int(of_kind[VERDICTS.index(AT_RISK)]),
+        shown=shown,
+        outside=rows - inside,
+        points=tuple(few) if rows <= FEW else (),
+        counts=None if rows <= FEW else counts,
+    )
 
 
 def _shown(
-    ranges: Mapping[bool, Floats], usable: tuple[float, float] | None
+    ranges: Sequence[Floats], usable: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
-    """Return the range of the figure: all rows that fit, and rows slightly too large."""
-    fitting, others = ranges[True], ranges[False]
-    drawn = fitting if np.isfinite(fitting[0]) else others
+    """Return the range of the figure: all rows that may fit, and rows slightly too large."""
+    may_fit, others = _union(ranges[:-1]), ranges[-1]
+    drawn = may_fit if np.isfinite(may_fit[0]) else others
     if not np.isfinite(drawn[0]):
         return 0.0, 1.0, 0.0, 1.0
     least, most, fastest = (float(value) for value in drawn)
-    if drawn is fitting and usable is not None:
+    if drawn is may_fit and usable is not None:
         beyond = np.isfinite(others[0])
         most = max(most, usable[1] * (BEYOND if beyond else 1.02))
     elif usable is not None:
@@ -198,6 +216,12 @@ def _shown(
         least, most = min(least, 0.95 * usable[0]), min(most, max(4.0 * usable[1], 2.0 * least))
     room = 0.04 * (most - least) or 0.1 * most
     return max(0.0, least - room), most + room, 0.0, 1.08 * fastest
+
+
+def _union(ranges: Sequence[Floats]) -> Floats:
+    """Return the least, the most and the fastest of several ranges."""
+    low, high, fastest = np.array(ranges).T
+    return np.array([low.min(), high.max(), fastest.max()])
 
 
 def _unit(values: Floats) -> Floats:

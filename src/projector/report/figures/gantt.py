@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from projector.projection.verdict import AT_RISK, COVERED
 from projector.report.figures.figure import DPI, INK, SOFT, new_figure, one_line, save_figure
 from projector.report.figures.gantt_chart import (
     ALWAYS,
@@ -127,9 +128,16 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
         f"bubble {_percent(run.bubble_fraction)} of the work",
         f"peak {_number(float(peak.max()) / held.scale)} {held.name} on {where}",
     ]
+    if run.memory_band is not None:
+        ends = (run.memory_band.low_bytes, run.memory_band.high_bytes)
+        low, high = (_number(end / held.scale) for end in ends)
+        facts[-1] += f" ({COVERED} %: {low} to {high})"
     if run.limit_bytes is not None:
         limit = f"{_number(run.limit_bytes / held.scale)} {held.name}"
-        facts.append(f"fits in {limit}" if run.fits else f"does not fit in {limit}")
+        if run.memory_band is not None and run.memory_band.verdict == AT_RISK:
+            facts.append(f"at risk in {limit}")
+        else:
+            facts.append(f"fits in {limit}" if run.fits else f"does not fit in {limit}")
     if title:
         facts.insert(0, run.schedule)
     for text, down, options in (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Floats
+from projector.projection.verdict import AT_RISK, COVERED, DOES_NOT_FIT, FITS, VERDICTS, WORDS
 from projector.report.figures.figure import (
     FAINT,
     INK,
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
 NAMED = 12
 """Points of the front that are named."""
 
-FRONT, FIT, TOO_LARGE = PALETTE[3], PALETTE[0], "#9A9A9A"
+FRONT = PALETTE[3]
+KINDS = (
+    (DOES_NOT_FIT, "#9A9A9A", "s", "Greys"),
+    (AT_RISK, "#E0A030", "^", "YlOrBr"),
+    (FITS, PALETTE[0], "o", "Blues"),
+)
+"""Verdict, colour, marker and shades of counted cells; what is drawn last lies on top."""
+
 RATE_LABEL, PEAK_LABEL = "tokens/s/GPU", "peak memory of the fullest rank, GiB"
 
 
@@ -70,7 +78,10 @@ def pareto_figure(front: Front) -> "Figure":
     _draw_cloud(axes, cloud)
     _draw_limit(axes, front)
     if not len(front.rate):
-        note = "Nothing fits, so there is no front." if cloud.rows else ""
+        note = ""
+        if cloud.rows:
+            why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
+            note = f"{why}, so there is no front."
         draw_list(side, (), (), notes=[note] if note else [])
     else:
         _draw_front(axes, side, front)
@@ -83,6 +94,8 @@ def counts_of(cloud: Cloud) -> str:
     """Say how many rows there are, and how many lie outside of the figure."""
     fit = "all" if cloud.rows and cloud.fit == cloud.rows else f"{cloud.fit:,}"
     text = f"{cloud.rows:,} {'row' if cloud.rows == 1 else 'rows'}, {fit} fit"
+    if cloud.at_risk:
+        text += f", {cloud.at_risk:,} at risk"
     if cloud.outside:
         text += f"; {cloud.outside:,} lie outside of the figure"
     return text
@@ -90,26 +103,27 @@ def counts_of(cloud: Cloud) -> str:
 
 def _draw_cloud(axes: "Axes", cloud: Cloud) -> None:
     if cloud.counts is not None:
-        _draw_cells(axes, cloud, *cloud.counts)
+        _draw_cells(axes, cloud, cloud.counts)
         return
-    for kind, colour, label in ((False, TOO_LARGE, "does not fit"), (True, FIT, "fits")):
+    for name, colour, marker, _ in KINDS:
+        kind = VERDICTS.index(name)
         rate = np.concatenate([part[0][part[2] == kind] for part in cloud.points] or [[]])
         peak = np.concatenate([part[1][part[2] == kind] for part in cloud.points] or [[]])
         if len(rate):
             axes.scatter(
-                peak, rate, s=11, c=colour, alpha=0.45, linewidths=0, label=label, zorder=2,
-                marker="o" if kind else "s",
+                peak, rate, s=11, c=colour, alpha=0.45, linewidths=0, label=WORDS[name], zorder=2,
+                marker=marker,
             )  # fmt: skip
 
 
-def _draw_cells(axes: "Axes", cloud: Cloud, fit: Floats, others: Floats) -> None:
-    """Shade cells by the logarithm of their rows, both kinds on one scale."""
+def _draw_cells(axes: "Axes", cloud: Cloud, counts: tuple[Floats, ...]) -> None:
+    """Shade cells by the logarithm of their rows, all verdicts on one scale."""
     from matplotlib.colors import LogNorm
 
     low, high, bottom, top = cloud.shown
-    most = max(10.0, float(fit.max()), float(others.max()))
+    most = max(10.0, *(float(cells.max()) for cells in counts))
     norm = LogNorm(1.0, most)
-    kinds = ((others, "Greys", "does not fit"), (fit, "Blues", "fits"))
+    kinds = [(counts[VERDICTS.index(name)], shades, WORDS[name]) for name, *_, shades in KINDS]
     shown = [kind for kind in kinds if kind[0].any()]
     for cells, name, label in shown:
         shades = _shades(name)
@@ -159,17 +173,23 @@ def _draw_front(axes: "Axes", side: "Axes", front: Front) -> None:
         label=f"front: {len(front.rate):,} that no other beats in both",
     )  # fmt: skip
     axes.plot(front.peak, front.rate, "o", ms=4.5, color=FRONT, mec="white", mew=0.6, zorder=6)
+    axes.hlines(
+        front.rate, front.low, front.high, color=FRONT, lw=1.0, alpha=0.45, zorder=4,
+        label=f"{COVERED} % band of its peaks",
+    )  # fmt: skip
     named = front.chosen(NAMED)
     points = np.column_stack([front.peak[named], front.rate[named]])
     number_points(axes, points, np.full(len(named), 5.0))
     texts, same = front.names(named)
     rows = [
-        (str(number + 1), f"{rate:,.0f}", f"{peak:,.1f}", text)
-        for number, ((peak, rate), text) in enumerate(zip(points.tolist(), texts, strict=True))
+        (str(number + 1), f"{rate:,.0f}", f"{peak:,.1f}", f"{high:,.1f}", text)
+        for number, ((peak, rate), high, text) in enumerate(
+            zip(points.tolist(), front.high[named].tolist(), texts, strict=True)
+        )
     ]
     notes = [f"All of these: {same}"] if same else []
     if len(front.rate) > len(named):
         notes.append(f"{len(named)} of the {len(front.rate)} points of the front are named.")
     columns = (("", 0.0, "left"), (RATE_LABEL, 0.22, "right"), ("GiB", 0.31, "right"),
-               ("configuration", 0.35, "left"))  # fmt: skip
-    draw_list(side, columns, rows, notes=notes, wrap=50)
+               ("to", 0.38, "right"), ("configuration", 0.42, "left"))  # fmt: skip
+    draw_list(side, columns, rows, notes=notes, wrap=46)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
+from projector.projection.verdict import VERDICTS
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-RATE, PEAK, FITS, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "fits", "gpus", "usable_gib"
+RATE, PEAK, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "gpus", "usable_gib"
+LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 
 FIRST_RESULT = "iteration_time_ms"
 """First column after those of the axes."""
@@ -25,6 +27,8 @@ UNITS = {
     "tflops_per_gpu": "TFLOP/s/GPU",
     "iteration_time_ms": "step, ms",
     "peak_gib": "peak memory, GiB",
+    "peak_gib_low": "lower end of peak memory, GiB",
+    "peak_gib_high": "upper end of peak memory, GiB",
     "headroom_gib": "free memory, GiB",
     "usable_gib": "usable memory, GiB",
     "mfu": "MFU",
@@ -85,9 +89,11 @@ def numbers(table: "pa.Table", name: str) -> Floats:
     return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
 
-def switches(table: "pa.Table", name: str) -> Flags:
-    """Return a column of switches."""
-    return np.asarray(table.column(name).to_numpy(), np.bool_)
+def verdicts(table: "pa.Table") -> Ints:
+    """Return the verdict of each row, as its position in `VERDICTS`."""
+    code, names = codes(table, VERDICT)
+    of_name = np.array([VERDICTS.index(name) for name in names], np.int64)
+    return of_name[code] if len(names) else code
 
 
 def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:

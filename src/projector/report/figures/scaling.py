@@ -22,7 +22,6 @@ from projector.report.figures.figure import (
 from projector.report.figures.markers import draw_list
 from projector.report.figures.names import title_of_sweep
 from projector.report.figures.rows import (
-    FITS,
     GPUS,
     RATE,
     axes_of,
@@ -30,9 +29,8 @@ from projector.report.figures.rows import (
     differing,
     numbers,
     shared,
-    switches,
 )
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,9 +88,9 @@ def read_scaling(result: SweepResult) -> Scaling:
     """Find the fastest row at each number of devices, one chunk in memory at a time."""
     fields = [name for name in axes_of(result.columns) if name not in _SIZES]
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([GPUS, RATE, FITS, *fields]):
+    for table in result.tables([GPUS, RATE, *VERDICT_COLUMNS, *fields]):
         gpus = numbers(table, GPUS).astype(np.int64)
-        rate = np.where(switches(table, FITS), numbers(table, RATE), np.nan)
+        rate = np.where(result.is_ranked(table), numbers(table, RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
         # By devices, the fastest of each first, earlier rows before equal ones.
         order = np.lexsort((-rate, gpus))

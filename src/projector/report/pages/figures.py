@@ -5,31 +5,33 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Floats, Ints
+from projector.projection.verdict import VERDICTS, WORDS
 from projector.report.figures.best_cells import HeatMap
 from projector.report.figures.figure import PALETTE
 from projector.report.figures.front import Front
 from projector.report.figures.heat_map import MOST_WRITTEN, cell_text
-from projector.report.figures.pareto import FIT, FRONT, PEAK_LABEL, RATE_LABEL, TOO_LARGE
+from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL
 from projector.report.figures.rows import configuration, more_is_better, value_text
 from projector.report.figures.scaling import Scaling
 
 _GRID = "#E6E6E6"
+_SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
 
 
-def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequence[str]) -> Any:
-    """Return the front over some of the rows, each with its configuration."""
+def pareto(front: Front, rate: Floats, peak: Floats, verdict: Ints, names: Sequence[str]) -> Any:
+    """Return the front over some of the rows, each with its configuration and verdict."""
     low, high, bottom, top = front.cloud.shown
     data: list[dict[str, Any]] = []
-    for kind, colour, label in ((False, TOO_LARGE, "does not fit"), (True, FIT, "fits")):
-        rows = np.flatnonzero(fits == kind)
+    for kind, colour, marker, _ in KINDS:
+        rows = np.flatnonzero(verdict == VERDICTS.index(kind))
         if len(rows):
             data.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
-                    "name": label,
+                    "name": WORDS[kind],
                     "x": peak[rows],
                     "y": rate[rows],
                     "text": [names[row] for row in rows.tolist()],
@@ -37,7 +39,7 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequenc
                         "color": colour,
                         "size": 5,
                         "opacity": 0.5,
-                        "symbol": "circle" if kind else "square",
+                        "symbol": _SYMBOLS[marker],
                     },
                     "hovertemplate": _HOVER,
                 }
@@ -54,6 +56,14 @@ def pareto(front: Front, rate: Floats, peak: Floats, fits: Flags, names: Sequenc
                 "text": [configuration(front.settings[row]) for row in order.tolist()],
                 "line": {"color": FRONT, "width": 2, "shape": "hv"},
                 "marker": {"size": 8, "line": {"color": "white", "width": 1}},
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": (front.high - front.peak)[order],
+                    "arrayminus": (front.peak - front.low)[order],
+                    "thickness": 1,
+                    "width": 0,
+                },
                 "hovertemplate": _HOVER,
             }
         )

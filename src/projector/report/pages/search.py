@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from projector.projection.bands import uncertainty
+from projector.projection.verdict import COVERED, VERDICTS, WORDS
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import configuration, sample
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, check_page, write_page
-from projector.report.terminal.search import command_of
+from projector.report.terminal.search import command_of, counts_of, groups_text, nothing_ranked
 from projector.searches.configurations import Configuration, SearchResult
 from projector.units import to_gib, to_ms
 
@@ -19,7 +19,18 @@ RANKED = 300
 SAMPLE = 4_000
 """Configurations of the cloud; fewer are all there."""
 
-_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "free GiB": 2, "MFU %": 1, "bubble %": 1}
+_LOW, _HIGH = f"{COVERED} %: from", f"{COVERED} %: to"
+
+_DIGITS = {
+    _LOW: 2,
+    _HIGH: 2,
+    "tokens/s/GPU": 1,
+    "step ms": 1,
+    "peak GiB": 2,
+    "free GiB": 2,
+    "MFU %": 1,
+    "bubble %": 1,
+}
 
 
 def write_search_page(result: SearchResult, path: str | Path) -> None:
@@ -34,11 +45,10 @@ def write_search_page(result: SearchResult, path: str | Path) -> None:
     job = result.job
     title = f"Search: {job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
     lead = (
-        f"{result.evaluated:,} legal configurations: {len(result.configurations):,} fit, "
-        f"{result.too_large:,} leave too little memory. Global batch "
+        f"{result.evaluated:,} legal configurations: {counts_of(result)}. Global batch "
         f"{job.training.global_batch_size:,}, sequence {job.training.seq_length:,}."
     )
-    band = uncertainty(job, "time")
+    band = result.uncertainty
     if band["relative"] is not None:
         lead += f" Times to ±{100.0 * band['relative']:.0f} %: {band['basis']}."
     write_page(path, title, lead, [*_ranked(result), _pareto(result), *_illegal(result)])
@@ -46,14 +56,18 @@ def write_search_page(result: SearchResult, path: str | Path) -> None:
 
 def _ranked(result: SearchResult) -> list[Section]:
     if not result.configurations:
-        return [Section("Ranked", "Nothing fits.")]
+        return [Section("Ranked", f"Nothing fits. {nothing_ranked(result)}")]
     shown = result.configurations[:RANKED]
     heads = [
         "#",
+        "group",
         "tokens/s/GPU",
         "step ms",
         "peak GiB",
+        _LOW,
+        _HIGH,
         "free GiB",
+        "verdict",
         "MFU %",
         "bubble %",
         "configuration",
@@ -65,19 +79,24 @@ def _ranked(result: SearchResult) -> list[Section]:
         rows.append(
             [
                 index + 1,
+                result.groups[index],
                 _rate(result, candidate),
                 to_ms(candidate.iteration_time_s),
                 to_gib(candidate.peak_bytes),
+                to_gib(candidate.peak_low_bytes),
+                to_gib(candidate.peak_high_bytes),
                 to_gib(candidate.headroom_bytes),
+                WORDS[candidate.verdict],
                 100.0 * step.mfu if step else "",
                 100.0 * step.bubble_fraction if step else "",
                 _name(candidate),
                 command_of(candidate),
             ]
         )
-    text = f"The {len(shown):,} fastest of {len(result.configurations):,} that fit"
+    text = f"The {len(shown):,} fastest of {len(result.configurations):,} that are ranked"
     if len(result.best) < len(shown):
         text += f", the first {len(result.best)} of them projected in full"
+    text += f". {groups_text(result)} The band of the peak holds {COVERED} % of comparable runs"
     return [Section("Ranked", f"{text}. A click on a head sorts.", Table(heads, rows, _DIGITS))]
 
 
@@ -101,7 +120,7 @@ def _pareto(result: SearchResult) -> Section:
         front,
         np.array([_rate(result, candidate) for candidate in drawn], np.float64),
         np.array([to_gib(candidate.peak_bytes) for candidate in drawn], np.float64),
-        np.ones(len(drawn), np.bool_),
+        np.array([VERDICTS.index(candidate.verdict) for candidate in drawn], np.int64),
         [_name(candidate) for candidate in drawn],
     )
     text = f"The front has {len(front.rate):,} configurations that no other beats in both."

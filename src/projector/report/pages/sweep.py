@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from projector.projection.provenance import package_version
+from projector.projection.verdict import COVERED, VERDICTS, WORDS
 from projector.report.figures.best_cells import HeatMap, heat_maps
 from projector.report.figures.names import title_of_sweep
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import (
-    FITS,
+    HIGH,
     PEAK,
     RATE,
+    VERDICT,
     axes_of,
     configuration,
     rows_at,
@@ -23,6 +25,7 @@ from projector.report.figures.rows import (
 from projector.report.figures.scaling import read_scaling
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, write_page
+from projector.report.terminal.sweep import nothing_ranked
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import SweepResult
 
@@ -43,7 +46,9 @@ MOST_REASONS = 15
 _FIRST = ("tp", "pp", "cp", "ep", "micro_batch_size", "nodes")
 """Axes that are shown first if there are many."""
 
-_DIGITS = {"tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "MFU %": 1}
+_HIGH = f"{COVERED} %: to"
+
+_DIGITS = {_HIGH: 2, "tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "MFU %": 1}
 
 
 def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) -> None:
@@ -72,7 +77,7 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
     title = title_of_sweep(result)
     lead = (
         f"{result.rows:,} jobs of {result.evaluated:,} points: "
-        f"{result.rows - result.does_not_fit:,} fit, {result.does_not_fit:,} do not."
+        f"{result.fit:,} fit, {result.at_risk:,} are at risk, {result.does_not_fit:,} do not fit."
     )
     sections = [
         *_best(result),
@@ -89,8 +94,7 @@ def _best(result: SweepResult) -> list[Section]:
     fields = axes_of(result.columns)
     rows = result.best(BEST)
     if not rows:
-        why = "No row fits." if result.rows else "No point of the space is a legal job."
-        return [Section("Best that fit", why)]
+        return [Section("Best that fit", f"{nothing_ranked(result)}.")]
     names = [field.rpartition(".")[2] for field in fields]
     heads = [
         "#",
@@ -98,6 +102,8 @@ def _best(result: SweepResult) -> list[Section]:
         "step ms",
         "MFU %",
         "peak GiB",
+        _HIGH,
+        "verdict",
         "GPUs",
         *(
             name if names.count(name) == 1 else field
@@ -111,13 +117,16 @@ def _best(result: SweepResult) -> list[Section]:
             row["iteration_time_ms"],
             100.0 * row["mfu"],
             row[PEAK],
+            row[HIGH],
+            WORDS[row[VERDICT]],
             row["gpus"],
             *(_cell(row[field]) for field in fields),
         ]
         for index, row in enumerate(rows)
     ]
     text = f"The {len(rows)} rows with the most tokens/s/GPU. A click on a head sorts."
-    return [Section("Best that fit", text, Table(heads, cells, _DIGITS))]
+    name = "Best, those at risk too" if result.allow_risk else "Best that fit"
+    return [Section(name, text, Table(heads, cells, _DIGITS))]
 
 
 def _cell(value: Any) -> Any:
@@ -129,14 +138,14 @@ def _pareto(result: SweepResult) -> Section:
     front = read_front(result)
     fields = axes_of(result.columns)
     drawn = sample(result.rows, SAMPLE)
-    rows = [row for _, row in rows_at(result, [RATE, PEAK, FITS, *fields], drawn)]
+    rows = [row for _, row in rows_at(result, [RATE, PEAK, VERDICT, *fields], drawn)]
     rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
-    fits = np.array([row[FITS] for row in rows], np.bool_)
+    verdict = np.array([VERDICTS.index(row[VERDICT]) for row in rows], np.int64)
     names = [configuration({field: row[field] for field in fields}) for row in rows]
     # What lies outside of the figure would only make the page larger.
     inside = np.flatnonzero((peak <= front.cloud.shown[1]) & (rate <= front.cloud.shown[3]))
     figure = page_figures.pareto(
-        front, rate[inside], peak[inside], fits[inside], [names[row] for row in inside.tolist()]
+        front, rate[inside], peak[inside], verdict[inside], [names[row] for row in inside.tolist()]
     )
     text = f"The front has {len(front.rate):,} rows that no other beats in both, all of them shown."
     if len(drawn) < result.rows:

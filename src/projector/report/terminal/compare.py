@@ -27,6 +27,8 @@ HEADLINE = (
     "hfu",
     "bubble_fraction",
     "peak_gib",
+    "peak_gib_low",
+    "peak_gib_high",
 )
 """Scalars that people ask for first."""
 
@@ -122,7 +124,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector compare --json`` prints."""
         head = envelope(self.first.provenance, self.first.uncertainty)
-        notes = [*self.first.provenance.warnings, *self.second.provenance.warnings]
+        notes = [*self.first.warnings, *self.second.warnings]
         return {
             **head,
             "warnings": list(dict.fromkeys(notes)),
@@ -131,6 +133,7 @@ class Comparison:
             "breakdown_ms": _plain(self.breakdown_ms),
             "memory_gib": _plain(self.memory_gib),
             "fits": {"a": self.first.memory.fits, "b": self.second.memory.fits},
+            "verdict": {"a": self.first.memory.verdict, "b": self.second.memory.verdict},
             "bound": {"a": self.first.bound, "b": self.second.bound},
             "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
         }

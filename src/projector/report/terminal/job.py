@@ -9,6 +9,7 @@ from projector.config.training import RecomputeConfig
 from projector.lower.jobs import data_parallel
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
+from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, WORDS
 from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
 from projector.units import to_gib
 
@@ -96,20 +97,26 @@ def configuration(job: Job, schedule: str) -> Padding:
     return Padding(text, (0, 0, 0, 2))
 
 
+STYLES = {FITS: "green", AT_RISK: "yellow", DOES_NOT_FIT: "red"}
+"""Colour of each verdict."""
+
+
 def verdict(memory: MemoryProjection) -> Text:
-    """Say whether the job fits, and by how much."""
-    fits = memory.fits
-    line = Text("FITS" if fits else "DOES NOT FIT", style="bold green" if fits else "bold red")
+    """Say whether the job fits, how far the peak may be off, and how much is left."""
+    line = Text(WORDS[memory.verdict].upper(), style=f"bold {STYLES[memory.verdict]}")
+    free_bytes, device_gib = memory.headroom_bytes, to_gib(memory.device_memory_bytes)
     line.append(
-        f"  peak {gib(memory.peak_bytes)} GiB on stage {memory.peak_stage}, "
-        f"usable {gib(memory.usable_bytes)} of {to_gib(memory.device_memory_bytes):,.2f}, ",
+        f"  peak {gib(memory.peak_bytes)} GiB ({memory.peak_band}) on stage "
+        f"{memory.peak_stage}, usable {gib(memory.usable_bytes)} of {device_gib:,.2f}, "
+        f"{gib(abs(free_bytes))} {'free' if memory.fits else 'over'}",
         style="not bold default",
     )
-    free_bytes = memory.headroom_bytes
-    line.append(
-        f"{gib(free_bytes)} free" if fits else f"{gib(-free_bytes)} over", style="not bold default"
-    )
     return line
+
+
+def risk(name: str) -> Text:
+    """Return a verdict as tables write it; nothing where a job fits."""
+    return Text("" if name == FITS else WORDS[name], style=STYLES[name])
 
 
 def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:

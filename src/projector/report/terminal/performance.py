@@ -8,7 +8,8 @@ from rich.text import Text
 
 from projector.projection.breakdown import LIMITS
 from projector.projection.performance import PerformanceProjection
-from projector.report.terminal.job import configuration, filled_in, title, verdict
+from projector.projection.verdict import FITS, WORDS
+from projector.report.terminal.job import configuration, filled_in, risk, title, verdict
 from projector.report.terminal.suggestions import Suggestion
 from projector.report.terminal.tables import (
     DIM,
@@ -136,7 +137,7 @@ def alternatives(result: PerformanceProjection) -> list[RenderableType]:
             milliseconds(other.iteration_time_s),
             percent(other.bubble_fraction),
             gib(other.memory.peak_bytes),
-            "chosen" if other is result else "" if other.memory.fits else "does not fit",
+            Text("chosen") if other is result else risk(other.memory.verdict),
         )
     parts = section("Schedules", "", table)
     if result.left_out:
@@ -156,8 +157,9 @@ def next_steps(
     table = grid("<change", "tokens/s", "peak GiB", "<")
     for suggestion in suggestions:
         outcome = "trains differently" if suggestion.changes_training else ""
-        if not result.memory.fits:
-            outcome = "fits" if suggestion.fits else "still does not fit"
+        if result.memory.verdict != FITS:
+            still = "still " if suggestion.verdict == result.memory.verdict else ""
+            outcome = f"{still}{WORDS[suggestion.verdict]}"
         add_row(
             table,
             suggestion.change,

@@ -4,7 +4,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.config.job import Job
-from projector.report.terminal.job import title
+from projector.projection.verdict import COVERED, FITS, WORDS
+from projector.projection.verdict import DOES_NOT_FIT as NOT
+from projector.report.terminal.job import STYLES, risk, title
 from projector.report.terminal.tables import DIM, add_row, gib, grid, milliseconds, percent, section
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
 from projector.schedule.registry import SCHEDULES
@@ -43,6 +45,9 @@ def _verdict(comparison: ScheduleComparison) -> Text:
     compared = sum(candidate.run is not None for candidate in comparison.candidates) > 1
     if comparison.fits:
         line = Text("FASTEST THAT FITS" if compared else "FITS", style="bold green")
+        band = None if best.run is None else best.run.memory_band
+        if band is not None and band.verdict != FITS:
+            line = Text(WORDS[band.verdict].upper(), style=f"bold {STYLES[band.verdict]}")
     else:
         line = Text("NOTHING FITS" if compared else "DOES NOT FIT", style="bold red")
     name = best.schedule if comparison.fits or not compared else f"the fastest is {best.schedule}"
@@ -57,8 +62,8 @@ def _time(candidate: Candidate) -> str:
 
 def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableType]:
     times = ("step ms", "pipeline ms") if of_a_job else ("time s",)
-    memory = "peak GiB" if of_a_job else "microbatches"
-    table = grid("=schedule", "vpp", *times, "bubble", "in flight", memory, "=status")
+    memory = ("peak GiB", "to GiB") if of_a_job else ("microbatches",)
+    table = grid("=schedule", "vpp", *times, "bubble", "in flight", *memory, "=status")
     ran = [
         (candidate, candidate.run)
         for candidate in comparison.candidates
@@ -77,14 +82,25 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
             makespan,
             percent(run.bubble_fraction),
             f"{max(run.peak_in_flight):,}",
-            gib(candidate.peak) if of_a_job else f"{candidate.peak:,.6g}",
-            Text("ok") if fits else Text("does not fit", style="red"),
+            *([gib(candidate.peak)] if of_a_job else [f"{candidate.peak:,.6g}"]),
+            *([] if run.memory_band is None else [gib(run.memory_band.high_bytes)]),
+            _status(candidate),
             style="bold" if fits and candidate is comparison.best else None,
         )
     note = "in flight: microbatch-chunks that the fullest rank holds"
-    if not of_a_job:
+    if of_a_job:
+        note += f"; to GiB: where the {COVERED} % band of the peak ends"
+    else:
         note += "; microbatches: over all its chunks"
     return section("Schedules", note, table)
+
+
+def _status(candidate: Candidate) -> Text:
+    """Say whether a schedule fits; one whose peak fits may be at risk."""
+    band = None if candidate.run is None else candidate.run.memory_band
+    if candidate.status == DOES_NOT_FIT:
+        return Text("does not fit", style=STYLES[NOT])
+    return risk(band.verdict) if band is not None and band.verdict != FITS else Text("ok")
 
 
 def _searches(comparison: ScheduleComparison) -> list[RenderableType]:

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.projection.performance import PerformanceProjection
+from projector.projection.verdict import COVERED, FITS
 from projector.report.terminal.tables import DIM, add_row, gib, grid, percent, section
 from projector.searches.configurations import Configuration, SearchResult
 
@@ -24,9 +25,29 @@ def search_report(result: SearchResult) -> list[RenderableType]:
     )
     counts = Text(
         f"  {result.evaluated:,} legal configurations in {result.seconds:.1f} s: "
-        f"{len(result.configurations):,} fit, {result.too_large:,} leave too little memory"
+        f"{counts_of(result)}"
     )
     return [title, counts, Text(), *_best(result), *_pareto(result), *_illegal(result)]
+
+
+def counts_of(result: SearchResult) -> str:
+    """Say how many configurations fit, are at risk, and leave too little memory."""
+    return (
+        f"{result.fitting:,} fit, {result.at_risk:,} are at risk, {result.too_large:,} leave too "
+        f"little memory"
+    )
+
+
+def nothing_ranked(result: SearchResult) -> str:
+    """Say why nothing is ranked, and what would rank something."""
+    if not result.at_risk:
+        return "No configuration leaves enough memory."
+    one = result.at_risk == 1
+    return (
+        f"{result.at_risk:,} {'configuration is' if one else 'configurations are'} at risk: the "
+        f"projected peak fits, the upper end of its band does not. --allow-risk ranks "
+        f"{'it' if one else 'them'}."
+    )
 
 
 def command_of(candidate: Configuration) -> str:
@@ -42,9 +63,11 @@ def _text(value: Any) -> str:
 
 def _best(result: SearchResult) -> list[RenderableType]:
     if not result.best:
-        return [Text("NOTHING FITS", style="bold red")]
+        text = Text("NOTHING FITS", style="bold red")
+        return [text.append(f"  {nothing_ranked(result)}", style="not bold default"), Text()]
     table = grid(
         "#",
+        "group",
         *(name.upper() for name in DEGREES),
         "MBS",
         "=recompute",
@@ -53,17 +76,35 @@ def _best(result: SearchResult) -> list[RenderableType]:
         "tokens/s/GPU",
         "MFU",
         "peak GiB",
+        "to GiB",
+        *(["=risk"] if result.limits.allow_risk else []),
+        gap=1,
     )
     for index, step in enumerate(result.best):
-        add_row(table, str(index + 1), *_cells(step), style="bold" if index == 0 else None)
-    lines = section("Fastest", "", table)
+        cells = [str(index + 1), str(result.groups[index]), *_cells(step)]
+        if result.limits.allow_risk:
+            cells.append("" if step.memory.verdict == FITS else "yes")
+        add_row(table, *cells, style="bold" if index == 0 else None)
+    lines = section("Fastest", f"to GiB: where the {COVERED} % band of the peak ends", table)
     return [
         *lines,
+        Text(groups_text(result)),
         Text(f"The first is limited by {result.best[0].bound}."),
         Text("The first as overrides of the job:", style=DIM),
         Text(f"  {command_of(result.configurations[0])}"),
         Text(),
     ]
+
+
+def groups_text(result: SearchResult) -> str:
+    """Say how many configurations are as fast as the fastest, as far as can be told."""
+    same = result.groups.count(1)
+    if same == 1:
+        return "No other configuration is within the noise of the fastest."
+    return (
+        f"Group 1: {same:,} configurations that differ from the fastest by less than the noise of "
+        f"a comparison. Choose among them by memory, or measure."
+    )
 
 
 def _cells(step: PerformanceProjection) -> list[str]:
@@ -77,6 +118,7 @@ def _cells(step: PerformanceProjection) -> list[str]:
         f"{step.tokens_per_s_per_gpu:,.0f}",
         percent(step.mfu),
         gib(step.memory.peak_bytes),
+        gib(step.memory.peak_high_bytes),
     ]
 
 

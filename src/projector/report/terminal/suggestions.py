@@ -11,6 +11,7 @@ from projector.errors import ProjectorError
 from projector.projection.api import project_jobs
 from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
+from projector.projection.verdict import FITS, VERDICTS
 
 MAX_CANDIDATES = 6
 """Jobs projected to find the suggestions of one report."""
@@ -35,7 +36,12 @@ class Suggestion:
     """Change of tokens per second and device, as a fraction."""
     peak_bytes: float
     """Change of the peak."""
-    fits: bool
+    verdict: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the changed job fits with the band of its memory."""
+        return self.verdict == FITS
 
     @property
     def change(self) -> str:
@@ -56,7 +62,8 @@ _TRAINS_DIFFERENTLY = {"training.global_batch_size", "training.grad_reduce_dtype
 def suggest(result: PerformanceProjection) -> list[Suggestion]:
     """Return up to four changes that make the job fit, or faster while it still fits.
 
-    Every candidate is projected; those that are illegal or do not help are left out.
+    A job at risk gets what lowers its peak, as one that does not fit. Every candidate is
+    projected; those that are illegal or do not help are left out.
     """
     jobs, changes = _legal(result.job, _candidates(result))
     if not jobs:
@@ -66,22 +73,23 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
             overrides=dict(change),
             speed=other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1.0,
             peak_bytes=other.memory.peak_bytes - result.memory.peak_bytes,
-            fits=other.memory.fits,
+            verdict=other.memory.verdict,
         )
         for change, other in zip(changes, _project(jobs), strict=True)
         if other is not None
     ]
-    if result.memory.fits:
+    if result.memory.verdict == FITS:
         helpful = [option for option in options if option.fits and option.speed >= WORTH_NAMING]
         helpful.sort(key=lambda option: -option.speed)
     else:
-        missing = -result.memory.headroom_bytes
+        missing = result.memory.peak_high_bytes - result.memory.usable_bytes
         helpful = [option for option in options if -option.peak_bytes >= WORTH_NAMING * missing]
+        # What makes the job fit goes alone; else what leaves it at risk, with what it needs less.
         if any(option.fits for option in helpful):
             helpful = [option for option in helpful if option.fits]
         helpful.sort(
             key=lambda option: (
-                not option.fits,
+                VERDICTS.index(option.verdict),
                 -option.speed if option.fits else option.peak_bytes,
             )
         )
@@ -232,7 +240,7 @@ def _against_small_work(result: PerformanceProjection) -> _Ranked:
 
 
 def _candidates(result: PerformanceProjection) -> list[Overrides]:
-    return faster(result) if result.memory.fits else smaller(result.memory)
+    return faster(result) if result.memory.verdict == FITS else smaller(result.memory)
 
 
 def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overrides]]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.projection.verdict import COVERED, WORDS
 from projector.report.terminal.tables import add_row, grid, heading, percent, plain, section
 from projector.sweeps.engine import Estimate
 from projector.sweeps.result import SweepResult
@@ -23,7 +24,8 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[RenderableT
     """Return counts, reasons and the best rows."""
     left_out = sum(result.infeasible.values())
     table = grid("<", "points")
-    add_row(table, "fit", f"{result.rows - result.does_not_fit:,}")
+    add_row(table, "fit", f"{result.fit:,}")
+    add_row(table, "at risk", f"{result.at_risk:,}")
     add_row(table, "do not fit", f"{result.does_not_fit:,}")
     if result.not_best:
         add_row(table, "not the best", f"{result.not_best:,}")
@@ -48,7 +50,8 @@ def estimate_report(estimate: Estimate, fields: Sequence[str]) -> list[Renderabl
     table = grid("<", "<")
     add_row(table, "points", f"{estimate.points:,}")
     add_row(table, "axes", ", ".join(fields))
-    for name, number in (("legal", estimate.legal), ("fit", estimate.fit)):
+    counts = (("legal", estimate.legal), ("fit", estimate.fit), ("at risk", estimate.at_risk))
+    for name, number in counts:
         share = number / estimate.sampled if estimate.sampled else 0.0
         text = f"{number:,} of {estimate.sampled:,} looked at ({percent(share)})"
         if estimate.sampled < estimate.points:
@@ -69,16 +72,26 @@ def _reasons(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
     return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
 
+def nothing_ranked(result: SweepResult) -> str:
+    """Say why no row is ranked, and what would rank some."""
+    if not result.rows:
+        return "No point of the space is a legal job"
+    if not result.at_risk:
+        return "No row fits"
+    rows = "1 row is" if result.at_risk == 1 else f"{result.at_risk:,} rows are"
+    return f"No row fits with the band of its memory; {rows} at risk, which --allow-risk ranks"
+
+
 def _best(result: SweepResult, fields: Sequence[str]) -> list[RenderableType]:
     rows = result.best(BEST)
     if not rows:
-        why = "No row fits" if result.rows else "No point of the space is a legal job"
-        return [heading(why), Text()]
-    numbers = ("tokens/s/GPU", "step ms", "peak GiB")
+        return [heading(nothing_ranked(result)), Text()]
+    numbers = ("tokens/s/GPU", "step ms", "peak GiB", "to GiB")
+    verdict = ["=verdict"] if result.allow_risk else []
     if len(fields) <= MOST_AXES:
-        table = grid(*numbers, *(f"<{field.rsplit('.', 1)[-1]}" for field in fields))
+        table = grid(*numbers, *verdict, *(f"<{field.rsplit('.', 1)[-1]}" for field in fields))
     else:
-        table = grid(*numbers, "<axes")
+        table = grid(*numbers, *verdict, "<axes")
     for row in rows:
         shown = [plain(row[field]) for field in fields]
         if len(fields) > MOST_AXES:
@@ -88,10 +101,12 @@ def _best(result: SweepResult, fields: Sequence[str]) -> list[RenderableType]:
             table,
             f"{row['tokens_per_s_per_gpu']:,.0f}",
             f"{row['iteration_time_ms']:,.1f}",
-            f"{row['peak_gib']:,.1f}",
+            *(f"{row[name]:,.1f}" for name in ("peak_gib", "peak_gib_high")),
+            *([WORDS[row["verdict"]]] if verdict else []),
             *shown,
         )
-    return section("Best that fit", "by tokens/s/GPU", table)
+    note = f"by tokens/s/GPU; to GiB: where the {COVERED} % band of the peak ends"
+    return section("Best, those at risk too" if verdict else "Best that fit", note, table)
 
 
 def _duration(seconds: float) -> str:

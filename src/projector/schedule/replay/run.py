@@ -24,6 +24,15 @@ SEARCHED = ("seaailab-ilp",)
 """Schedules whose plan says how far it may be from the best."""
 
 
+class MemoryBand(NamedTuple):
+    """How far the peak of the fullest rank may be off."""
+
+    verdict: str
+    """``fits``, ``at_risk`` or ``does_not_fit``."""
+    low_bytes: float
+    high_bytes: float
+
+
 class MemoryCurve(NamedTuple):
     """What one rank holds over time: ``bytes[i]`` from ``time_ps[i]`` until ``time_ps[i + 1]``."""
 
@@ -49,6 +58,8 @@ class PipelineRun:
     """``float64[pp]``: everything else that a rank holds; None where it is not known."""
     limit_bytes: float | None = None
     """The most that a rank may hold altogether; None where there is no limit."""
+    memory_band: MemoryBand | None = None
+    """Of a job; None where nothing is known of what is off."""
     sends_ps: Ints | None = None
     """``int64[pp]``: what of the operations of each rank is waiting for its own messages to
     arrive; None where ranks work on meanwhile."""
