@@ -15,7 +15,6 @@ from projector.projection.verdict import (
     DOES_NOT_FIT,
     FITS,
     VERDICTS,
-    Factors,
     memory_factors,
     verdict_codes,
     verdict_of,
@@ -101,11 +100,13 @@ def test_a_batch_has_the_verdicts_of_its_jobs():
     ]
     jobs = [pj.load_job(JOB, change) for change in changes]
     factors = memory_factors(JobBatch.of(jobs))
-    peaks = np.linspace(20.0, 200.0, len(jobs)) * GIB
+    peaks = np.linspace(60.0, 115.0, len(jobs)) * GIB
+    usable = np.full(len(jobs), 100.0) * GIB
+    codes = verdict_codes(peaks, factors, usable)
+    assert set(codes.tolist()) == {0, 1, 2}
     for row, job in enumerate(jobs):
         assert (factors.low[row], factors.high[row]) == verdict._factors(job)
-        found = verdict_of(job, peaks[row])
-        limit = np.array([job.cluster.device.hbm_gib - job.cluster.memory_reserve_gib]) * GIB
-        limit /= 1.0 + job.cluster.fragmentation
-        one = Factors(factors.low[row : row + 1], factors.high[row : row + 1])
-        assert found.verdict == VERDICTS[verdict_codes(peaks[row : row + 1], one, limit)[0]]
+        found = verdict_of(job, peaks[row], usable[row])
+        assert found.verdict == VERDICTS[codes[row]]
+        assert found.low_bytes == peaks[row] * factors.low[row]
+        assert found.high_bytes == peaks[row] * factors.high[row]

@@ -127,10 +127,15 @@ class Results:
         """What limits each step."""
         return bounds(self.steps, self.jobs.pp, self.jobs.microbatches)
 
+    @property
+    def usable_bytes(self) -> Floats:
+        """What a rank may allocate."""
+        return self.cluster.usable_bytes
+
     @cached_property
     def headroom_bytes(self) -> Floats:
         """What is left at the peak; negative where a job does not fit."""
-        return self.cluster.usable_bytes - self.steps.peak_bytes
+        return self.usable_bytes - self.steps.peak_bytes
 
     @property
     def fits(self) -> Flags:
@@ -155,8 +160,8 @@ class Results:
     @cached_property
     def verdict(self) -> Coded:
         """What the band of the peak says about the usable memory."""
-        peak, usable = self.steps.peak_bytes, self.cluster.usable_bytes
-        return Coded(verdict_codes(peak, self.memory_factors, usable), list(VERDICTS))
+        code = verdict_codes(self.steps.peak_bytes, self.memory_factors, self.usable_bytes)
+        return Coded(code, list(VERDICTS))
 
     @cached_property
     def counts(self) -> Counts:
@@ -293,7 +298,7 @@ MEMORY_SCALARS = (
     Scalar("parameters_total", INT, "", lambda r: r.counts.parameters_total),
     Scalar("parameters_active", INT, "", lambda r: r.counts.parameters_active),
     Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
-    Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.usable_bytes), True),
+    Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.usable_bytes), True),
     Scalar("peak_gib", FLOAT, "GiB", lambda r: to_gib(r.steps.peak_bytes)),
     Scalar("peak_gib_low", FLOAT, "GiB", lambda r: to_gib(r.peak_low_bytes)),
     Scalar("peak_gib_high", FLOAT, "GiB", lambda r: to_gib(r.peak_high_bytes)),

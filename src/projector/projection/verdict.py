@@ -12,7 +12,6 @@ from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.sections import usable_bytes
 from projector.projection.bands import memory_band
 from projector.schedule.replay.run import MemoryBand
 from projector.units import to_gib
@@ -53,11 +52,10 @@ def verdict_codes(peak_bytes: Floats, factors: Factors, usable_bytes: Floats) ->
     return np.where(fits, 0, np.where(too_large, 2, 1))
 
 
-def verdict_of(job: Job, peak_bytes: float) -> MemoryBand:
+def verdict_of(job: Job, peak_bytes: float, usable_bytes: float) -> MemoryBand:
     """Return the verdict of one job with a peak, and both ends of its band."""
     low, high = (peak_bytes * factor for factor in _factors(job))
-    usable = usable_bytes(job.cluster)
-    name = FITS if high <= usable else DOES_NOT_FIT if low > usable else AT_RISK
+    name = FITS if high <= usable_bytes else DOES_NOT_FIT if low > usable_bytes else AT_RISK
     return MemoryBand(name, low, high)
 
 
