@@ -73,7 +73,10 @@ def record(pairs: Sequence[Pair]) -> None:
         }
         for name, spread in sorted(bands(pairs).items())
     }
-    BANDS.write_text(head + yaml.safe_dump(content, sort_keys=True), encoding="utf-8")
+    BANDS.write_text(
+        head + yaml.safe_dump(content, sort_keys=True, default_flow_style=None, width=100),
+        encoding="utf-8",
+    )
 
 
 def _line(name: str, spread: Spread, held: tuple[float, float] | None) -> str:

@@ -1,10 +1,9 @@
 """Devices for kernel tests: one of round numbers, random ones, and all that ship."""
 
-from pathlib import Path
-
 import numpy as np
 from hypothesis import strategies as st
 
+from projector.config import resources
 from projector.config.device import load_device
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
 from projector.lower.hardware import device_record
@@ -276,12 +275,9 @@ def scaled(device, name, factor):
 
 
 def _shipped():
-    folder = Path(__file__).parents[2] / "hardware"
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    names = [name for name in names if name not in NO_DEVICES]
-    return {name: as_dict(device_record(load_device(name))[0]) for name in names}
+    return {
+        name: as_dict(device_record(load_device(name))[0]) for name in resources.shipped("hardware")
+    }
 
-
-NO_DEVICES = {"aliases", "attention", "experts", "gemm", "networks", "transports", "uncertainty"}
 
 SHIPPED = _shipped()

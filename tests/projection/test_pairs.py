@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from projector.config.bands import Band
 from projector.config.load import load_job
-from projector.projection.bands import Band, ratio_band
+from projector.projection.bands import ratio_band
 from projector.projection.pairs import SETTINGS, SEVERAL, changed_settings, name_of
 
 BASE = {

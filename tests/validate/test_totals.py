@@ -40,6 +40,9 @@ def test_nothing_projected_has_no_errors():
         "p90_ape": None,
         "mean_ape": None,
         "geomean_ratio": None,
+        "coverage_68": None,
+        "coverage_90": None,
+        "left_out": None,
     }
 
 

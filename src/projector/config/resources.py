@@ -93,6 +93,6 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 _NOT_ENTRIES = {
     "aliases", "attention", "experts", "gemm", "left_out", "networks", "recipes", "software",
-    "training", "transports", "uncertainty",
+    "training", "transports", "uncertainty", "uncertainty_left_out",
 }  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

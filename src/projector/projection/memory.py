@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from projector.config.bands import Band
 from projector.config.job import Job
 from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
-from projector.projection.bands import Band, memory_band
+from projector.projection.bands import memory_band
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from projector.config.bands import Band
 from projector.config.job import Job
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
-from projector.projection.bands import Band, time_band
+from projector.projection.bands import time_band
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
-from projector.config.device import Device, load_device
+from projector.config.bands import attention_classes
+from projector.config.device import Device, attention_band, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import Run, device_record, native_type
@@ -331,11 +332,23 @@ def _why_not_eligible(row: Row) -> str:
     return ""
 
 
+def _classes(row: Row) -> tuple[str, ...]:
+    """Return the classes of a row that bands are kept for: its pass known the least counts."""
+    case, device = read_case(row), load_device(device_of(row.get("gpu") or ""))
+    kernel = device.attention_kernels.get(case.kernel, device.attention)
+    width = case.extents[-2]
+    passes = [backward for backward, runs in enumerate((case.forward, case.backward)) if runs]
+    known = [kernel.evidence(device.name, width, backward=bool(each)) for each in passes]
+    return attention_classes(max(known, key=attention_band))
+
+
 KIND = Kind(
     name="attention_measured",
     columns=("gpu", "impl", "dtype", "pass", *_EXTENTS, "causal", "tflops", "time_ms"),
     why_not_eligible=_why_not_eligible,
     project=project,
+    quantity="attention",
+    classes=_classes,
     read=read,
     precision="dtype",
 )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints, Records
+from projector.config.bands import collective_classes
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Network, load_device, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
@@ -35,6 +36,7 @@ from projector.validate.kind import (
     Readings,
     Row,
     integer,
+    number,
     outcomes,
     read_cases,
     readings,
@@ -290,6 +292,12 @@ def _why_not_eligible(row: Row) -> str:
     return ""
 
 
+def _classes(row: Row) -> tuple[str, ...]:
+    """Return the classes of a row that bands are kept for."""
+    device = load_device(device_of(row.get("gpu") or ""))
+    return collective_classes(device, number(row, "message_bytes"))
+
+
 KIND = Kind(
     name="collectives_measured",
     columns=(
@@ -305,6 +313,8 @@ KIND = Kind(
     ),
     why_not_eligible=_why_not_eligible,
     project=project,
+    quantity="collective",
+    classes=_classes,
     read=read,
     precision="",
 )

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints, Records
+from projector.config.bands import kernel_classes
 from projector.config.device import Device, load_device
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import (
@@ -438,11 +439,19 @@ def _why_not_eligible(row: Row) -> str:
     return f"no {', '.join(missing)}" if missing else ""
 
 
+def _classes(row: Row) -> tuple[str, ...]:
+    """Return the classes of a row that bands are kept for."""
+    kind = precision_of(row.get("in_dtype") or "")
+    return kernel_classes(load_device(device_of(row.get("gpu") or "")), kind)
+
+
 KIND = Kind(
     name="gemm_measured",
     columns=("gpu", "op", "in_dtype", "out_dtype", "m", "n", "k", "runtime_us", "tflops"),
     why_not_eligible=_why_not_eligible,
     project=project,
+    quantity="gemm",
+    classes=_classes,
     read=read,
     precision="in_dtype",
 )

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from projector.arrays import Floats
+from projector.config.bands import NOTHING, Band
 from projector.config.device import Device
 from projector.errors import ProjectorError
 
@@ -46,6 +47,46 @@ class Outcome:
     as_named: float | None = None
     """Prediction for the kernel that the row names, in the unit of the row, where ``predicted`` is
     that of the model's own choice."""
+
+    is_rate: bool = False
+    """Whether the unit of the row is work over time, so that ``ratio`` is measured over predicted
+    in that unit."""
+
+    band: Band = NOTHING
+    """Where measured over predicted (``1 / ratio``) of comparable rows lies."""
+
+    classes: tuple[str, ...] = ()
+    """Classes of the row that bands are kept for, the narrowest first."""
+
+    left_out: "Outcome | None" = None
+    """The same row with constants and band that have not seen its source; None where the source has
+    no part in any."""
+
+    def limits(self, share: int) -> tuple[float, float] | None:
+        """Return the band for 68 or 90 % in the unit of the row; None where there is none."""
+        factors = self.band.limits(share)
+        if factors is None or self.predicted is None:
+            return None
+        low, high = factors
+        if self.is_rate:
+            low, high = 1.0 / high, 1.0 / low
+        return self.predicted * low, self.predicted * high
+
+    def covered(self, share: int) -> bool | None:
+        """Whether the measured value lies in the band; None where there is none."""
+        factors = self.band.limits(share)
+        if factors is None or self.ratio is None or self.ratio <= 0.0:
+            return None
+        return factors[0] <= 1.0 / self.ratio <= factors[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Constants fitted without one source."""
+
+    source: str
+    values: Mapping[str, float]
+    """Name of a parameter, or dotted field of a job -> value."""
 
 
 DeviceFor = Callable[[str], Device]
@@ -90,6 +131,15 @@ class Kind:
 
     precision: str = "precision"
     """Column that names the precision; ``""`` where the table has none."""
+
+    quantity: str = ""
+    """Name of its bands in ``hardware/uncertainty.yaml``; ``""`` where there are none."""
+
+    classes: Callable[[Row], tuple[str, ...]] | None = None
+    """Classes of a row that bands are kept for, where `project` does not say."""
+
+    project_without: Callable[[Sequence[Row], Sequence[Without]], list[Outcome]] | None = None
+    """Project rows, each with the constants beside it; None where a kind has no such path."""
 
     read: Callable[[Sequence[Row]], Readings] | None = None
     """Read eligible rows for a calibration; None where a kind has no such path."""

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from projector.errors import ProjectorError
+from projector.projection.bands import classes_of, memory_band
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, failed, number
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
 from projector.validate.models import is_hybrid
 from projector.validate.training import JOB_COLUMNS, evaluate_all
 
@@ -29,12 +30,20 @@ def why_not_eligible(row: Row) -> str:
     return ""
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
-    """Project rows; equal jobs, whose components differ, are projected once."""
+def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
+    """Project rows; equal jobs, whose components differ, are projected once.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    without : sequence of Without, optional
+        Constants of each row, e.g. those that have not seen its source.
+    """
     outcomes: list[Outcome] = []
     entries: list[tuple[JobRow, float] | None] = []
     jobs: dict[str, dict[str, Any]] = {}
-    for row in rows:
+    constants: dict[str, Without] = {}
+    for position, row in enumerate(rows):
         try:
             reader = JobRow(row)
             job = reader.job()
@@ -43,10 +52,13 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
             outcomes.append(failed(str(error)))
             entries.append(None)
             continue
+        if without is not None:
+            reader.key = f"{without[position].source}: {reader.key}"
+            constants[reader.key] = without[position]
         jobs[reader.key] = job
         outcomes.append(failed("not projected"))
         entries.append((reader, measured))
-    evaluated = evaluate_all(jobs)
+    evaluated = evaluate_all(jobs, constants)
     for position, entry in enumerate(entries):
         if entry is None:
             continue
@@ -60,6 +72,7 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
         except ValueError as error:
             outcomes[position] = failed(str(error))
             continue
+        evaluated_job = result[0].job(result[1])
         outcomes[position] = Outcome(
             status=OK,
             predicted=predicted,
@@ -67,6 +80,8 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
             ratio=predicted / measured,
             mark=reader.mark,
             note="; ".join(reader.notes),
+            band=memory_band(evaluated_job, constants[reader.key].source if constants else None),
+            classes=classes_of(evaluated_job),
         )
     return outcomes
 
@@ -105,4 +120,6 @@ KIND = Kind(
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,
+    quantity="memory",
+    project_without=project,
 )

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.bands import kernel_classes
 from projector.config.device import Device, load_device
 from projector.lower.hardware import native_type
 from projector.serving.experts import ExpertLayer, expert_layer_times
@@ -203,10 +204,18 @@ def _why_not_eligible(row: Row) -> str:  # noqa: ARG001
     return ""
 
 
+def _classes(row: Row) -> tuple[str, ...]:
+    """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
+    kind, _ = _types(row.get("dtype") or "", row.get("library") or "")
+    return kernel_classes(load_device(device_of(row.get("gpu") or "")), kind)
+
+
 KIND = Kind(
     name="moe_measured",
     columns=_COLUMNS,
     why_not_eligible=_why_not_eligible,
     project=project,
+    quantity="moe_layer",
+    classes=_classes,
     precision="dtype",
 )

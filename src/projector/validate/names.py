@@ -1,8 +1,10 @@
 """One table of the names that published measurements use for our devices and precisions."""
 
 import re
+from functools import lru_cache
 
 from projector.config import resources
+from projector.config.device import load_device
 
 PRECISIONS = {
     "bf16": "bf16",
@@ -76,6 +78,10 @@ _SCALES = (
 _NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu")
 
 
+KNOWN_TEXTS = 1 << 14
+"""Texts of long tables whose names are kept."""
+
+
 def device_of(text: str) -> str:
     """Return the shipped device that a published name means.
 
@@ -139,6 +145,7 @@ def source_of(text: str) -> str:
     return name
 
 
+@lru_cache(maxsize=KNOWN_TEXTS)
 def device_name(text: str) -> str:
     """Return one name for all spellings of a device; a text that names none stays as it is."""
     try:
@@ -147,6 +154,16 @@ def device_name(text: str) -> str:
         return text
 
 
+@lru_cache(maxsize=KNOWN_TEXTS)
+def vendor_name(text: str) -> str:
+    """Return the vendor of a device, ``""`` if the text names none."""
+    try:
+        return load_device(device_of(text)).vendor
+    except ValueError:
+        return ""
+
+
+@lru_cache(maxsize=KNOWN_TEXTS)
 def precision_name(text: str) -> str:
     """Return one name for all spellings of a precision: its type, and how FP8 is scaled.
 

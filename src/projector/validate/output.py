@@ -7,11 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from projector.config.bands import SHARES
 from projector.errors import ConfigError
+from projector.validate.kind import Outcome
 from projector.validate.run import Result, Validation, validate
 from projector.validate.table import Line
 
-RESULT_COLUMNS = ("predicted", "measured", "ratio", "status", "mark", "rule", "note", "as_named")
+BAND_COLUMNS = ("low_68", "high_68", "low_90", "high_90")
+"""The bands of a row, in its unit."""
+
+LEFT_OUT = "predicted_left_out"
+"""Prediction with constants that have not seen the source of the row."""
+
+RESULT_COLUMNS = (
+    *("predicted", "measured", "ratio", "status", "mark", "rule", "note", "as_named"),
+    *BAND_COLUMNS,
+    LEFT_OUT,
+)
 """Columns that ``--out`` adds: ``rule`` leaves a row out, ``mark`` is where settings came from,
 ``as_named`` the prediction for the kernel that a tuner named."""
 
@@ -75,7 +87,25 @@ def _object(result: Result) -> dict[str, Any]:
         "mark": outcome.mark if result.projected else None,
         "note": outcome.note,
         "as_named": outcome.as_named,
+        **_bands(outcome),
+        "left_out": _left_out(outcome),
     }
+
+
+def _left_out(outcome: Outcome) -> dict[str, Any] | None:
+    """Return a row as projected by constants that have not seen its source."""
+    other = outcome.left_out
+    if other is None:
+        return None
+    return {"predicted": other.predicted, "ratio": other.ratio, **_bands(other)}
+
+
+def _bands(outcome: Outcome) -> dict[str, float | None]:
+    """Return both bands in the unit of the row; None where there is none."""
+    sides: list[float | None] = []
+    for share in SHARES:
+        sides += outcome.limits(share) or (None, None)
+    return dict(zip(BAND_COLUMNS, sides, strict=True))
 
 
 def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Validation:
@@ -99,6 +129,8 @@ def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Va
                 result.rule,
                 outcome.note,
                 _text(outcome.as_named),
+                *(_text(side) for side in _bands(outcome).values()),
+                _text(outcome.left_out.predicted if outcome.left_out else None),
             ]
         )
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from projector.config.bands import band_of
+from projector.config.device import load_device
 from projector.errors import ConfigError, ProjectorError
-from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, failed
+from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed
+from projector.validate.left_out import without
 from projector.validate.models import family_of
-from projector.validate.names import source_of
+from projector.validate.names import device_of, source_of
 from projector.validate.registry import kind_of
 from projector.validate.table import Line, Table
 
@@ -170,10 +173,26 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
     projected = _project(kind, [lines[position].row for position in waiting])
     for position, outcome in zip(waiting, projected, strict=True):
         outcomes[position] = outcome
+    _leave_out(kind, lines, outcomes)
     return [
         _result(kind, line, rule, outcome)
         for line, rule, outcome in zip(lines, rules, outcomes, strict=True)
     ]
+
+
+def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> None:
+    """Put beside the outcome of each row that of constants which have not seen its source."""
+    if kind.project_without is None:
+        return
+    known: list[tuple[int, Without]] = []
+    for position, (line, outcome) in enumerate(zip(lines, outcomes, strict=True)):
+        constants = without(kind.quantity, source_of(_text(line.row, "source")))
+        if constants is not None and outcome.ratio is not None:
+            known.append((position, constants))
+    rows = [lines[position].row for position, _ in known]
+    others = kind.project_without(rows, [constants for _, constants in known]) if rows else []
+    for (position, _), other in zip(known, others, strict=True):
+        outcomes[position] = replace(outcomes[position], left_out=other)
 
 
 def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
@@ -181,13 +200,29 @@ def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
     if not rows:
         return []
     try:
-        outcomes = kind.project(rows)
+        outcomes = _with_bands(kind, rows, kind.project(rows))
     except (ValueError, ArithmeticError, ProjectorError) as error:
         if len(rows) == 1:
             return [failed(str(error))]
         middle = len(rows) // 2
         return _project(kind, rows[:middle]) + _project(kind, rows[middle:])
     return outcomes
+
+
+def _with_bands(kind: Kind, rows: Sequence[Row], outcomes: list[Outcome]) -> list[Outcome]:
+    """Add the bands of a kind whose rows say their classes."""
+    if kind.classes is None:
+        return outcomes
+    found = []
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if outcome.status == OK:
+            classes = kind.classes(row)
+            device = load_device(device_of(_text(row, kind.device))).name
+            band = band_of(kind.quantity, classes, device)
+            found.append(replace(outcome, band=band, classes=classes))
+        else:
+            found.append(outcome)
+    return found
 
 
 def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from projector.config.bands import ALL, family_of_device
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.errors import ProjectorError
@@ -209,9 +210,16 @@ def _count(row: Row, column: str, default: int | None = None) -> int:
     return value
 
 
+def _classes(row: Row) -> tuple[str, ...]:
+    """Return the classes of a row that bands are kept for."""
+    return family_of_device(load_device(device_of(row.get("gpu") or ""))), ALL
+
+
 KIND = Kind(
     name="serving_measured",
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,
+    quantity="serving",
+    classes=_classes,
 )

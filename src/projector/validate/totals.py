@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from projector.validate.kind import Outcome
 from projector.validate.models import model_name
-from projector.validate.names import device_name, precision_name
+from projector.validate.names import device_name, precision_name, vendor_name
 from projector.validate.run import Result, Validation
 
 SMALLEST_GROUP = 5
 """Fewest projected rows of a group in `group_mean_ape`."""
 
 GROUPINGS: dict[str, Callable[[Result], str]] = {
+    "vendor": lambda result: vendor_name(result.device),
     "device": lambda result: device_name(result.device),
     "model": lambda result: model_name(result.model),
     "precision": lambda result: precision_name(result.precision),
@@ -41,22 +43,42 @@ class Totals:
     p90_ape: float | None
     mean_ape: float | None
     geomean_ratio: float | None
+    coverage_68: float | None = None
+    """Share of the rows with a band that lie in that for 68 %; None without any."""
+    coverage_90: float | None = None
+    left_out: "LeftOut | None" = None
+    """The same rows with constants that have not seen their source."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``--json`` prints."""
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Errors and coverage where neither constants nor bands have seen the source of a row."""
+
+    projected: int
+    median_ape: float
+    p90_ape: float
+    mean_ape: float
+    geomean_ratio: float
+    coverage_68: float | None
+    coverage_90: float | None
+
+
 def totals(results: Iterable[Result]) -> Totals:
     """Return the totals of some rows."""
     total = eligible = 0
     ratios: list[float] = []
+    shown: list[Outcome] = []
     for result in results:
         total += 1
         eligible += result.eligible
         if result.projected:
             assert result.outcome.ratio is not None
             ratios.append(result.outcome.ratio)
+            shown.append(result.outcome)
     if not ratios:
         return Totals(total, eligible, 0, None, None, None, None)
     ratio = np.array(ratios)
@@ -70,7 +92,66 @@ def totals(results: Iterable[Result]) -> Totals:
         p90_ape=float(np.percentile(error, 90.0)),
         mean_ape=float(np.mean(error)),
         geomean_ratio=float(np.exp(np.mean(np.log(ratio)))) if positive else None,
+        coverage_68=_coverage(shown, 68),
+        coverage_90=_coverage(shown, 90),
+        left_out=_left_out(shown),
     )
+
+
+def _coverage(outcomes: Sequence[Outcome], share: int) -> float | None:
+    held = [outcome.covered(share) for outcome in outcomes]
+    known = [each for each in held if each is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _left_out(outcomes: Sequence[Outcome]) -> LeftOut | None:
+    others = [each.left_out for each in outcomes if each.left_out is not None]
+    projected = [each for each in others if each.ratio is not None and each.ratio > 0.0]
+    if not projected:
+        return None
+    ratio = np.array([each.ratio for each in projected])
+    error = np.abs(ratio - 1.0)
+    return LeftOut(
+        projected=len(projected),
+        median_ape=float(np.median(error)),
+        p90_ape=float(np.percentile(error, 90.0)),
+        mean_ape=float(np.mean(error)),
+        geomean_ratio=float(np.exp(np.mean(np.log(ratio)))),
+        coverage_68=_coverage(projected, 68),
+        coverage_90=_coverage(projected, 90),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Errors of a table where every source weighs the same, whatever its rows."""
+
+    sources: int
+    mean_of_medians: float
+    worst: str
+    """Source with the largest median error."""
+    worst_median_ape: float
+
+
+def over_sources(results: Iterable[Result], *, left_out: bool = False) -> Sources | None:
+    """Return the mean over sources of their median errors, and the worst; None without rows.
+
+    Parameters
+    ----------
+    results : iterable of Result
+    left_out : bool
+        Take the projections whose constants have not seen the source.
+    """
+    errors: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        outcome = result.outcome.left_out if left_out else result.outcome
+        if result.projected and outcome is not None and outcome.ratio is not None:
+            errors[result.origin or result.source].append(abs(outcome.ratio - 1.0))
+    if not errors:
+        return None
+    medians = {source: float(np.median(values)) for source, values in errors.items()}
+    worst = max(medians, key=lambda source: (medians[source], source))
+    return Sources(len(medians), float(np.mean([*medians.values()])), worst, medians[worst])
 
 
 def by_group(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str, Totals]:
@@ -118,6 +199,7 @@ def summary(validation: Validation) -> dict[str, Any]:
         "without_doubt": _all_totals(certain, validation),
         **families,
         **(tuned if named else {}),
+        "over_sources": _over_sources(results),
         "groups": {
             name: {
                 value: group_totals.to_dict()
@@ -132,6 +214,15 @@ def summary(validation: Validation) -> dict[str, Any]:
             Counter(r.status for r in results if r.eligible and not r.projected).most_common()
         ),
     }
+
+
+def _over_sources(results: Sequence[Result]) -> dict[str, Any]:
+    """Return errors with sources weighing the same, in-sample and left out."""
+    found = {
+        name: over_sources(results, left_out=left_out)
+        for name, left_out in (("in_sample", False), ("left_out", True))
+    }
+    return {name: None if each is None else asdict(each) for name, each in found.items()}
 
 
 def _all_totals(results: Sequence[Result], validation: Validation) -> dict[str, Any]:

@@ -1,14 +1,20 @@
 """Rows that time a training step: tokens per second and device, or seconds a step."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from projector.config.bands import Band
+from projector.config.constants import Changes
+from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ProjectorError
+from projector.projection.bands import classes_of, time_band
+from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, failed, number
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
 from projector.validate.models import is_hybrid
 
 BATCH = 96
@@ -40,12 +46,20 @@ def why_not_eligible(row: Row) -> str:
     return ""
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
-    """Project rows; equal jobs are projected once."""
+def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
+    """Project rows; equal jobs are projected once.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    without : sequence of Without, optional
+        Constants of each row, e.g. those that have not seen its source.
+    """
     outcomes: list[Outcome] = []
     entries: list[tuple[JobRow, float] | None] = []
     jobs: dict[str, dict[str, Any]] = {}
-    for row in rows:
+    constants: dict[str, Without] = {}
+    for position, row in enumerate(rows):
         try:
             reader = JobRow(row)
             job = reader.job()
@@ -54,26 +68,37 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
             outcomes.append(failed(str(error)))
             entries.append(None)
             continue
+        if without is not None:
+            reader.key = f"{without[position].source}: {reader.key}"
+            constants[reader.key] = without[position]
         jobs[reader.key] = job
         outcomes.append(failed("not projected"))
         entries.append((reader, measured_s))
-    times = {
-        key: outcome
-        if isinstance(outcome, str)
-        else float(outcome[0].steps.iteration_s[outcome[1]])
-        for key, outcome in evaluate_all(jobs).items()
-    }
+    evaluated = evaluate_all(jobs, constants)
     for position, entry in enumerate(entries):
         if entry is None:
             continue
         reader, measured_s = entry
-        seconds = times[reader.key]
-        outcomes[position] = (
-            failed(seconds)
-            if isinstance(seconds, str)
-            else _outcome(rows[position], reader, seconds, measured_s)
+        found = evaluated[reader.key]
+        if isinstance(found, str):
+            outcomes[position] = failed(found)
+            continue
+        source = constants[reader.key].source if constants else None
+        outcomes[position] = replace(
+            _outcome(rows[position], reader, _seconds(*found), measured_s),
+            band=_band(*found, source),
+            classes=classes_of(found[0].job(found[1])),
         )
     return outcomes
+
+
+def _seconds(evaluation: Evaluation, row: int) -> float:
+    return float(evaluation.steps.iteration_s[row])
+
+
+def _band(evaluation: Evaluation, row: int, without: str | None) -> Band:
+    attention = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("compute_attention")])
+    return time_band(evaluation.job(row), attention / _seconds(evaluation, row), without)
 
 
 def step_time(row: Row, reader: JobRow) -> float:
@@ -101,14 +126,26 @@ def step_time(row: Row, reader: JobRow) -> float:
 
 
 def evaluate_all(
-    jobs: dict[str, dict[str, Any]],
+    jobs: dict[str, dict[str, Any]], constants: Mapping[str, Without] | None = None
 ) -> dict[str, tuple[Evaluation, int] | str]:
-    """Evaluate jobs in batches; a job that cannot be projected gives the reason instead."""
+    """Evaluate jobs in batches; a job that cannot be projected gives the reason instead.
+
+    Parameters
+    ----------
+    jobs : dict
+        Key -> mapping of a job.
+    constants : mapping, optional
+        Key -> other constants than those that ship.
+    """
     results: dict[str, tuple[Evaluation, int] | str] = {}
     loaded = []
+    changes = Changes()
     for key, data in jobs.items():
         try:
-            loaded.append((key, load_job(data)))
+            job = load_job(data)
+            if constants and key in constants:
+                job = _with(job, constants[key].values, changes)
+            loaded.append((key, job))
         except (ValueError, ProjectorError) as error:
             results[key] = str(error)
     # Jobs of one shape next to each other share most of their work.
@@ -116,6 +153,13 @@ def evaluate_all(
     for begin in range(0, len(loaded), BATCH):
         results |= dict(_evaluate(loaded[begin : begin + BATCH]))
     return results
+
+
+def _with(job: Job, values: Mapping[str, float], changes: Changes) -> Job:
+    """Return a job with other constants: names of parameters, or dotted fields of the job."""
+    fields = {name: value for name, value in values.items() if "." in name}
+    job = changes.of(job, {name: value for name, value in values.items() if "." not in name})
+    return load_job(job, fields) if fields else job
 
 
 def _evaluate(batch: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[Evaluation, int] | str]]:
@@ -146,6 +190,7 @@ def _outcome(row: Row, reader: JobRow, predicted_s: float, measured_s: float) ->
         ratio=predicted_s / measured_s,
         mark=reader.mark,
         note="; ".join(reader.notes),
+        is_rate=rated,
     )
 
 
@@ -154,4 +199,6 @@ KIND = Kind(
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,
+    quantity="time",
+    project_without=project,
 )

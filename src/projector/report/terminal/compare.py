@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.config.bands import SHARES, Band
 from projector.config.job import Job
-from projector.projection.bands import SHARES, Band, ratio_band
+from projector.projection.bands import ratio_band
 from projector.projection.memory import StageMemoryProjection
 from projector.projection.memory_terms import MEMORY_TERMS
 from projector.projection.pairs import changed_settings

@@ -16,6 +16,7 @@ LONGEST = 14
 """Groups of one kind that the report lists; of those that the user names, all."""
 
 _SHOWN = {
+    "vendor": "By vendor",
     "device": "By device",
     "precision": "By precision",
     "source": "By source",
@@ -34,7 +35,7 @@ _PARTS = {
 def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list[RenderableType]:
     """Return totals, groups, failures and the worst rows."""
     parts: list[RenderableType] = []
-    table = _grid()
+    table = _grid(totals)
     _add(table, "all rows", totals)
     for key, name in _PARTS.items():
         if key in totals:
@@ -44,7 +45,7 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
         groups = {name: group for name, group in totals["groups"][key].items() if group["rows"]}
         if not groups or (len(groups) == 1 and key == "mark"):
             continue
-        table = _grid()
+        table = _grid(totals)
         shown = len(groups) if key == "by" else LONGEST
         for name, group in list(groups.items())[:shown]:
             _add(table, name, group)
@@ -57,28 +58,56 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
 
 def _note(totals: Mapping[str, Any]) -> str:
     mean = totals["group_mean_ape"]
-    groups = "" if mean is None else f", mean over groups {percent(mean)}"
-    return f"errors of the time{groups}" if groups else ""
+    if mean is None:
+        return ""
+    parts = ["errors of the time", f"mean over groups {percent(mean)}"]
+    for name, key in (("sources", "in_sample"), ("sources left out", "left_out")):
+        found = totals["over_sources"][key]
+        if found is not None:
+            worst = f"{found['worst']} {percent(found['worst_median_ape'])}"
+            parts.append(f"mean over {name} {percent(found['mean_of_medians'])}, worst {worst}")
+    return "; ".join(parts)
 
 
-def _grid() -> Any:
-    return grid("<", "rows", "eligible", "projected", "median", "p90", "mean", "ratio")
+def _grid(totals: Mapping[str, Any]) -> Any:
+    left_out = _LEFT_OUT if totals["left_out"] else ()
+    return grid("<", "rows", "eligible", "projected", *_ERRORS, *left_out)
+
+
+_ERRORS = ("median / p90", "ratio", "in bands")
+"""Errors, and the share of rows that lie in their bands for 68 and 90 %."""
+
+_LEFT_OUT = ("left out", "ratio", "in bands")
+"""The same with constants and bands that have not seen the source of a row."""
 
 
 def _add(table: Any, name: str, totals: Mapping[str, Any]) -> None:
+    blank = [""] * (len(table.columns) - 4 - len(_ERRORS))
     add_row(
         table,
         name,
         f"{totals['total_rows']:,}",
         f"{totals['rows']:,}",
         f"{totals['projected']:,}",
-        *(_share(totals[key]) for key in ("median_ape", "p90_ape", "mean_ape")),
-        "-" if totals["geomean_ratio"] is None else f"{totals['geomean_ratio']:.3f}",
+        *_errors(totals),
+        *(_errors(totals["left_out"]) if totals["left_out"] else blank),
     )
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else percent(value)
+def _errors(totals: Mapping[str, Any]) -> list[str]:
+    ratio = totals["geomean_ratio"]
+    return [
+        _pair(totals["median_ape"], totals["p90_ape"], 1),
+        "-" if ratio is None else f"{ratio:.3f}",
+        _pair(totals["coverage_68"], totals["coverage_90"], 0),
+    ]
+
+
+def _pair(first: float | None, second: float | None, digits: int) -> str:
+    """Return two shares as percent."""
+    if first is None or second is None:
+        return "-"
+    return f"{100.0 * first:.{digits}f} / {100.0 * second:.{digits}f} %"
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:

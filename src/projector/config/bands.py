@@ -1,0 +1,194 @@
+"""Bands around projections: where the measured value of a comparable run lies.
+
+``hardware/uncertainty.yaml`` holds them by class; docs/validation.md says how they are made.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from projector.config.device import Device
+from projector.config.resources import data_dir
+from projector.config.yaml_file import read_yaml
+
+SHARES = (68, 90)
+"""Percent of comparable measurements that the bands hold."""
+
+ALL = "all"
+"""The widest class of every quantity."""
+
+_WIDE_TYPES = {"bf16", "fp16", "fp32", "tf32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where the measured value lies, as factors of the projected one; None if nothing is known."""
+
+    low_68: float | None
+    """68 % of comparable measurements lie between this factor and `high_68`."""
+    high_68: float | None
+    low_90: float | None
+    high_90: float | None
+    runs: int
+    """Published rows of the class that the band is named after."""
+    basis: str
+    """What the band rests on, as a sentence."""
+
+    @property
+    def relative(self) -> float | None:
+        """The wider side of the 68 % band, as a fraction of the projected value."""
+        if self.low_68 is None or self.high_68 is None:
+            return None
+        return round(max(1.0 - self.low_68, self.high_68 - 1.0), 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``uncertainty`` of ``--json``."""
+        return {
+            "relative": self.relative,
+            "low": {"68": self.low_68, "90": self.low_90},
+            "high": {"68": self.high_68, "90": self.high_90},
+            "basis": self.basis,
+        }
+
+    def limits(self, share: int) -> tuple[float, float] | None:
+        """Return the factors for one of `SHARES`; None if nothing is known."""
+        low, high = (self.low_68, self.high_68) if share == 68 else (self.low_90, self.high_90)
+        return None if low is None or high is None else (low, high)
+
+    def stretched(self, factor_68: float, factor_90: float) -> "Band":
+        """Return the band with the logarithms of its sides multiplied."""
+        if self.low_68 is None:
+            return self
+        return self._moved(lambda side, share: side * (factor_68 if share == 68 else factor_90))
+
+    def with_error(self, relative: float) -> "Band":
+        """Return the band with one more independent error, whose 68 % lie within ``relative``.
+
+        Squares of logarithms add. 90 % of a normal error lie within 1.65 times what 68 % do.
+        """
+        if self.low_68 is None:
+            return self
+
+        def side(log: float, share: int) -> float:
+            return math.hypot(log, relative * (1.0 if share == 68 else 1.65))
+
+        return self._moved(side)
+
+    def _moved(self, side: Any) -> "Band":
+        """Return the band with a function applied to the distance of each side, a logarithm."""
+
+        def moved(factor: float | None, share: int, sign: float) -> float:
+            assert factor is not None
+            return round(math.exp(sign * side(abs(math.log(factor)), share)), 3)
+
+        return replace(
+            self,
+            low_68=moved(self.low_68, 68, -1.0),
+            high_68=moved(self.high_68, 68, 1.0),
+            low_90=moved(self.low_90, 90, -1.0),
+            high_90=moved(self.high_90, 90, 1.0),
+        )
+
+
+NOTHING = Band(None, None, None, None, 0, "no published measurement to compare with")
+
+
+def family_of_device(device: Device) -> str:
+    """Return the family that bands are kept for: the architecture without its generation."""
+    return device.architecture.rstrip("0123456789")
+
+
+def width_of_type(name: str) -> str:
+    """Return the class of a matrix type: of 16 bits and more, or narrower."""
+    return "16_bit" if name in _WIDE_TYPES else "8_bit"
+
+
+def band_of(
+    quantity: str,
+    classes: Sequence[str],
+    device: str | None = None,
+    without: str | None = None,
+) -> Band:
+    """Return the band of the narrowest class that is known.
+
+    Parameters
+    ----------
+    quantity : str
+        ``time``, ``memory``, or a kernel: ``gemm``, ``attention``, ``collective``, ``moe_layer``.
+    classes : sequence of str
+        Names of classes, the narrowest first.
+    device : str, optional
+        Name of the device; one without rows has a wider band.
+    without : str, optional
+        A source: the band as it is without the rows of that source.
+    """
+    known = _without(without, quantity) if without else table(quantity)
+    name = next((name for name in classes if name in known), None)
+    if name is None:
+        return NOTHING
+    entry = known[name]
+    runs = int(entry["runs"])
+    words = "" if name == ALL else f" ({name.replace('.', ', ').replace('_', ' ')})"
+    band = Band(
+        low_68=float(entry["low_68"]),
+        high_68=float(entry["high_68"]),
+        low_90=float(entry["low_90"]),
+        high_90=float(entry["high_90"]),
+        runs=runs,
+        basis=f"68 % of {runs} published rows{words} lie within it, from sources left out",
+    )
+    unseen = known.get("unseen")
+    if unseen is None or device is None or device in unseen["devices"]:
+        return band
+    wider = band.stretched(float(unseen["factor_68"]), float(unseen["factor_90"]))
+    return replace(wider, basis=f"{band.basis}; wider for a device without rows")
+
+
+def table(quantity: str) -> Mapping[str, Any]:
+    """Return the bands of a quantity, by class; empty if there are none."""
+    found: Mapping[str, Any] = _tables().get(quantity, {})
+    return found
+
+
+def _without(source: str, quantity: str) -> Mapping[str, Any]:
+    """Return the bands of a quantity made without one source; the usual ones if it has no rows."""
+    found: Mapping[str, Any] | None = _left_out().get(quantity, {}).get(source)
+    return table(quantity) if found is None else found
+
+
+@lru_cache(maxsize=1)
+def _tables() -> dict[str, Any]:
+    path = data_dir("hardware") / "uncertainty.yaml"
+    return read_yaml(path) if path.is_file() else {}
+
+
+@lru_cache(maxsize=1)
+def _left_out() -> dict[str, Any]:
+    path = data_dir("hardware") / "uncertainty_left_out.yaml"
+    return read_yaml(path) if path.is_file() else {}
+
+
+SMALL_MESSAGE_BYTES = 1 << 20
+"""Below, a collective is mostly start costs, whose errors are of another kind."""
+
+
+def kernel_classes(device: Device, dtype: str) -> tuple[str, ...]:
+    """Return the classes of a GEMM or of a layer of experts, the narrowest first."""
+    family = family_of_device(device)
+    return f"{family}.{width_of_type(dtype)}", family, ALL
+
+
+def collective_classes(device: Device, size_bytes: float | None) -> tuple[str, ...]:
+    """Return the classes of a collective, the narrowest first; None bytes mean an exchange."""
+    if size_bytes is None:
+        size = "exchange"
+    else:
+        size = "small" if size_bytes < SMALL_MESSAGE_BYTES else "large"
+    return f"{family_of_device(device)}.{size}", size, ALL
+
+
+def attention_classes(evidence: str) -> tuple[str, ...]:
+    """Return the classes of an attention kernel: how near to it one was measured."""
+    return evidence, ALL

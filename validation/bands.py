@@ -1,0 +1,133 @@
+"""Make the bands of uncertainty from validated tables; --record writes them.
+
+Usage: ``bands.py [--record] [KIND ...]``, by default the tables of whole runs; bands of other
+quantities stay as they are. docs/validation.md says how bands are made.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from projector.config.device import load_device
+from projector.validate.bands import (
+    FRACTIONS,
+    residuals_of,
+    tables_of,
+    tables_without,
+    unseen_factors,
+)
+from projector.validate.conformal import Method, Residual, nested_coverage
+from projector.validate.left_out import DEVICE, without
+from projector.validate.names import device_of
+from projector.validate.registry import kind_of
+from projector.validate.run import Result, validate
+from projector.validate.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(__file__).with_name("data")
+BANDS = ROOT / "hardware" / "uncertainty.yaml"
+LEFT_OUT = ROOT / "hardware" / "uncertainty_left_out.yaml"
+WHOLE_RUNS = ("training_throughput", "memory")
+FEWEST = 20
+"""Rows of a class whose coverage is printed."""
+
+HEAD = """\
+# Bands of projections by class: the measured value lies between the factors low and high of the
+# projected one, for 68 and 90 % of comparable rows. The narrowest class that is listed counts.
+# `method` says how they are made and is written by hand, `pairs` is written by validation/pairs.py,
+# everything else by validation/bands.py --record. Every projection reads this file.
+"""
+LEFT_OUT_HEAD = """\
+# The bands of uncertainty.yaml as they are without the rows of one source, by quantity and source:
+# `projector validate` judges a source by bands that have not seen it.
+# Written by validation/bands.py --record.
+"""
+
+
+def main() -> None:
+    """Print bands and their coverage, nested."""
+    chosen = [name for name in sys.argv[1:] if not name.startswith("-")] or list(WHOLE_RUNS)
+    bands = yaml.safe_load(BANDS.read_text(encoding="utf-8"))
+    nested = yaml.safe_load(LEFT_OUT.read_text(encoding="utf-8")) if LEFT_OUT.is_file() else {}
+    stated = bands["method"]
+    for name in chosen:
+        kind = kind_of(name)
+        results = validate(name, DATA / f"{name}.csv").results
+        is_kernel = name not in WHOLE_RUNS
+        pull = stated["pull"]["kernels" if is_kernel else kind.quantity]
+        method = Method(pull=pull["value"])
+        residuals = residuals_of(results, by_device=is_kernel)
+        own = stated["kernels"].get(kind.quantity, {}) if is_kernel else {}
+        widening = own["widening"]["value"] if is_kernel else 1.0
+        table: dict[str, Any] = dict(tables_of(residuals, method, widening))
+        factors = own.get("unseen")
+        if kind.quantity == "time":
+            factors = unseen_factors(
+                _devices_out(results), method, stated["unseen_at_least"]["value"]
+            )
+        elif is_kernel and factors is not None:
+            factors = {f"factor_{share}": factors["value"] for share in (68, 90)}
+        if factors is not None:
+            table["unseen"] = {**factors, "devices": sorted({r.device for r in residuals})}
+        bands[kind.quantity] = table
+        if not is_kernel:
+            nested[kind.quantity] = tables_without(residuals, method, factors)
+        _print(name, table, residuals, method)
+    if "--record" in sys.argv[1:]:
+        BANDS.write_text(
+            HEAD + yaml.safe_dump(bands, sort_keys=True, default_flow_style=None, width=100),
+            encoding="utf-8",
+        )
+        LEFT_OUT.write_text(
+            LEFT_OUT_HEAD
+            + yaml.safe_dump(nested, sort_keys=True, default_flow_style=None, width=100),
+            encoding="utf-8",
+        )
+
+
+def _devices_out(results: Sequence[Result]) -> list[Residual]:
+    """Return residuals of rows projected by constants that have not seen their device."""
+    kind = kind_of("training_throughput")
+    assert kind.project_without is not None
+    rows = {line.number: line.row for line in Table(DATA / f"{kind.name}.csv", (), kind.name)}
+    known = []
+    for result in results:
+        if result.projected and not result.doubt:
+            device = device_of(result.device)
+            constants = without(kind.quantity, device, DEVICE) or without(
+                kind.quantity, load_device(device).name, DEVICE
+            )
+            known.append((result, constants))
+    again = [(result, constants) for result, constants in known if constants is not None]
+    others = kind.project_without(
+        [rows[result.line] for result, _ in again], [constants for _, constants in again]
+    )
+    changed = {result.line: other for (result, _), other in zip(again, others, strict=True)}
+    found = [
+        replace(result, outcome=replace(result.outcome, left_out=changed.get(result.line)))
+        for result, _ in known
+    ]
+    return [replace(each, source=each.device) for each in residuals_of(found)]
+
+
+def _print(
+    name: str, table: Mapping[str, Any], residuals: Sequence[Residual], method: Method
+) -> None:
+    print(name, table.get("unseen", ""))
+    for name_of_class, (rows, held) in nested_coverage(residuals, FRACTIONS, method).items():
+        entry = table[name_of_class]
+        sides = " ".join(
+            f"{entry[f'low_{share}']:.3f} to {entry[f'high_{share}']:.3f}" for share in (68, 90)
+        )
+        shares = " / ".join(f"{100.0 * share:.0f}" for share in held)
+        mark = "" if rows >= FEWEST else "  (few rows)"
+        count = f"{rows:4d} rows {entry['sources']:3d} sources"
+        print(f"  {name_of_class:28s} {count}  held {shares} %  {sides}{mark}")
+
+
+if __name__ == "__main__":
+    main()
