@@ -11,8 +11,10 @@ from projector.validate.clusters import Stated, cluster_of, network_of
 from projector.validate.frameworks import framework_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
 from projector.validate.models import model_name, model_of
-from projector.validate.names import device_of, precision_of
+from projector.validate.names import device_of, precision_name, precision_of
 from projector.validate.recipes import OF_RECIPE, Layout, container_of, virtual_stages
+from projector.validate.sharding import fields as sharding_fields
+from projector.validate.sharding import sharding_of
 
 DEFAULT_MICROBATCHES = 8
 """Microbatches of a step whose global batch is not stated: enough that the once-a-step costs
@@ -40,6 +42,13 @@ _MODULES = {
     "moe_act": "moe_act",
     "shared_experts": "shared_experts",
 }
+_FP8_RECIPES = {
+    "tensorwise": "tensorwise",
+    "rowwise": "rowwise",
+    "per token": "rowwise",
+    "block": "blockwise",
+    "delayed": "delayed",
+}
 _SCHEDULES = {
     "zb-2p": "seaailab",
     "zb-1p": "seaailab",
@@ -49,6 +58,12 @@ _SCHEDULES = {
     "1f1b": "1f1b",
     "gpipe": "gpipe",
 }
+_ACCUMULATION = re.compile(
+    r"\bGA ?=?(\d+)|(?:grad(?:ient)? accum\w*|microbatches|micro_num)[ =:]+(\d+)"
+    r"|\b(\d+) microbatch",
+    re.IGNORECASE,
+)
+"""Spellings of the microbatches of a step."""
 
 
 class JobRow:
@@ -210,6 +225,10 @@ class JobRow:
         if stated and int(stated[1]) % world == 0:
             self.weaken(FROM_RECIPE)
             return int(stated[1])
+        steps = _accumulation(f"{self.flags}; {self.other}")
+        if steps:
+            self.weaken(FROM_ROW, f"{steps} microbatches, as the row says")
+            return world * steps
         pair = re.search(r"gbs from script comment (\d+)->(\d+)", self.flags)
         if pair and int(pair[2]) % (int(pair[1]) * self.dp) == 0:
             self.weaken(FROM_RULE, "gradient accumulation of the script's other batch sizes")
@@ -223,7 +242,10 @@ class JobRow:
     # Parallelism ---------------------------------------------------------------------------
 
     def _schedule(self) -> tuple[str, int]:
+        printed = re.search(r"\bV(?:P|PP) ?=?(\d+)\b", self.flags)
         vpp = self._degree("vpp")
+        if printed and not self.text("vpp"):
+            vpp = max(1, int(printed[1]))
         match = re.search(r"schedule (\S+)|\b(interleaved 1f1b|1f1b)\b", self.flags, re.IGNORECASE)
         name = (match[1] or match[2]).lower().strip(";,") if match else ""
         if name and name not in _SCHEDULES:
@@ -235,7 +257,7 @@ class JobRow:
             extra_layers = 0 if layers % self.pp == 0 else 2
             vpp = (layers + extra_layers) // self.pp
             self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
-        elif not name and not self.text("vpp"):
+        elif not name and not printed and not self.text("vpp"):
             vpp = self._recipe_stages()
         return schedule, vpp if self.pp > 1 else 1
 
@@ -292,6 +314,12 @@ class JobRow:
             split["tp_comm_overlap"] = self._tp_overlap()
             if "calculon" in self.source.lower():
                 split["sequence_parallel"] = "sequence parallel" in self.text("recompute")
+            elif self.says("no sequence parallel", "without sequence parallel"):
+                split["sequence_parallel"] = False
+        if self.cp > 1 and self.says("cp_comm a2a", "cp a2a", "ulysses"):
+            split["cp_comm_type"] = "a2a"
+        elif self.cp > 1 and self.says("cp_comm all_gather", "cp allgather", "cp all-gather"):
+            split["cp_comm_type"] = "all_gather"
         if self.dp * self.cp > 1:
             for field in ("overlap_grad_reduce", "overlap_param_gather"):
                 split[field] = self._dp_overlap(field)
@@ -320,20 +348,27 @@ class JobRow:
             text = self.recipe("fsdp").lower()
             if text:
                 self.weaken(FROM_RECIPE)
-        if "fsdp" in text or "hsdp" in text:
-            if "hsdp" in text:
-                self.weaken(FROM_RULE, "HSDP taken as FSDP over all ranks")
-            keep = "shard_grad_op" in text or "reshard_after_forward=false" in self.other
-            return {
-                "fsdp": self._fsdp_generation(text),
-                "fsdp_reshard_after_forward": not keep,
-            }
-        if text in {"ddp", "none"} or text.startswith("none "):
-            return {"zero_stage": 0}
-        stage = re.search(r"zero-?(\d)", text)
         if not text and self.dp > 1:
             self.weaken(FROM_RULE, "distributed optimizer (ZeRO-1)")
-        return {"zero_stage": int(stage[1]) if stage else 1}
+        read = sharding_of(text)
+        if "reshard_after_forward=false" in self.other:
+            read = read._replace(keeps_weights=True)
+        ranks = self.dp * self.cp
+        node = max(1, 8 // self.tp) if self.gpus > 8 else ranks
+        generation = self._fsdp_generation(text) if read.is_fsdp else 0
+        found = sharding_fields(read, generation, ranks, node)
+        group = found.get("sharding_group_size")
+        if group and read.within_node:
+            self.weaken(FROM_RULE, f"states shared by the {group} ranks of a node")
+        copies = re.search(r"n_distopt_inst=(\d+)", self.other)
+        if copies and int(copies[1]) > 1 and not group and ranks % int(copies[1]) == 0:
+            found["sharding_group_size"] = group = ranks // int(copies[1])
+            self.weaken(FROM_RECIPE)
+        experts = self.gpus // (self.pp * self.ep)
+        if group and self.is_moe and experts % (ranks // group):
+            del found["sharding_group_size"]
+            self.weaken(FROM_RULE, "states shared by all ranks, as copies do not divide experts")
+        return found
 
     def _fsdp_generation(self, text: str) -> int:
         if "fsdp2" in text or "megatron_fsdp" in text:
@@ -378,7 +413,7 @@ class JobRow:
         text = self.recipe("tp_comm_overlap").lower()
         if text:
             self.weaken(FROM_RECIPE)
-            return text.startswith("true")
+            return "async_tp" if "async" in text else text.startswith("true")
         if self.says("no comm overlap", "no overlap", "vanilla tp"):
             return False
         if self.says("asynctp", "async tp"):
@@ -457,7 +492,7 @@ class JobRow:
         if self.says("no fp8 weight transpose cache"):
             settings["fp8_weight_transpose_cache"] = False
         if kind == "fp8":
-            if "fp8_recipe=mxfp8" in self.other:
+            if "fp8_recipe=mxfp8" in self.other or "mxfp8" in printed.lower():
                 settings["precision"] = "mxfp8"
             else:
                 settings["fp8_recipe"] = self._fp8_recipe(printed.lower())
@@ -473,11 +508,14 @@ class JobRow:
 
     def _fp8_recipe(self, printed: str) -> str:
         flags = self.flags.lower()
-        for name in ("tensorwise", "rowwise", "blockwise", "delayed"):
-            if name in printed or f"fp8_recipe={name}" in self.other or name in flags:
-                return name
-        if "cs" in printed or "float8" in printed:
+        if "float8" in printed and not re.search("row|block", printed):
             return "tensorwise"
+        scaled = precision_name(printed).removeprefix("fp8").strip()
+        if scaled in _FP8_RECIPES:
+            return _FP8_RECIPES[scaled]
+        for name in ("tensorwise", "rowwise", "blockwise", "delayed"):
+            if f"fp8_recipe={name}" in self.other or name in flags:
+                return name
         self.weaken(FROM_RULE, "FP8 recipe by source")
         # Both set fp8_recipe in their files; Primus' own preset is delayed, as Megatron's.
         if "megatron-bridge" in self.source.lower() or "primus examples/mlperf" in self._primus:
@@ -496,6 +534,9 @@ class JobRow:
             settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
         if self._primus:
             settings["gradient_accumulation_fusion"] = self._accumulation_is_fused()
+        elif "grad_acc_fusion=false" in self.other:
+            settings["gradient_accumulation_fusion"] = False
+            self.weaken(FROM_RECIPE)
         reduce = self.recipe("grad_reduce_dtype").lower()
         if reduce.startswith("bf16"):
             # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
@@ -516,7 +557,7 @@ class JobRow:
         settings: dict[str, Any] = {}
         graph = self.recipe("cuda_graph").lower()
         captured = re.search(r"full_iteration|enable_cuda_graph|default|\battn\b|\bmlp\b", graph)
-        if captured:
+        if captured and not graph.startswith("none"):
             settings["cuda_graphs"] = True
             self.weaken(FROM_RECIPE)
         if self.says("torch.compile"):
@@ -540,8 +581,11 @@ class JobRow:
             self.weaken(FROM_RULE, "all-to-all dispatcher")
         fused = "hybridep" if "hybridep" in text else "deepep"
         settings: dict[str, Any] = {"dispatcher": fused if deep else "alltoall"}
+        # The units that recipes give HybridEP are not read: their effect on its rate is unknown.
         if deep and units:
             settings["dispatcher_sms"] = int(units[1])
+        elif "allgather" in text.replace("-", "").replace("_", ""):
+            settings["dispatcher"] = "allgather"
         # Tokens padded to capacity: counts are known, so the host never waits.
         padded = self.says("tokendrop", "token drop") or "simumax" in self.source.lower()
         if padded:
@@ -578,6 +622,12 @@ class JobRow:
         if number == 0:
             self.weaken(FROM_RULE, f"permutation {'' if fused else 'not '}fused (Primus)")
         return {"permute_fusion": fused, "host_sync": number < 2}
+
+
+def _accumulation(text: str) -> int:
+    """Return the microbatches of a step that remarks state, 0 where they state none."""
+    found = _ACCUMULATION.search(text)
+    return int(next(group for group in found.groups() if group)) if found else 0
 
 
 def _first_layers(count: int) -> dict[str, Any]:

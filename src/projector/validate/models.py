@@ -50,7 +50,10 @@ _HYBRID = re.compile(
 )
 _FP8_HYBRID = re.compile(r"fp8[ _:-]*hybrid", re.IGNORECASE)
 _PROXY = re.compile(r"[-_ ]L(\d+)$|[-_ ](\d+)-layer proxy$", re.IGNORECASE)
-_NOISE = re.compile(r"\(.*?\)|\b\d+-node\b|\bproxy\b", re.IGNORECASE)
+_NOISE = re.compile(
+    r"\(.*?\)|\b\d+-node\b|\bproxy\b|\b\d+ ?GPUs?\b|[-_ ](?:BF16|FP16|(?:MX|NV)?FP[48])\b",
+    re.IGNORECASE,
+)
 
 
 def is_hybrid(text: str) -> bool:

@@ -21,6 +21,8 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "fp8_mx": "mxfp8",
     "fp8mx": "mxfp8",
+    "float8": "fp8",
+    "e4m3": "fp8",
     "fp8_block": "fp8_block",
     "fp8_blockwise": "fp8_block",
     "nvfp4": "nvfp4",
@@ -75,7 +77,7 @@ _SCALES = (
 )
 """Words of a precision of eight bits -> how it is scaled; the first that applies."""
 
-_NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu")
+_NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx")
 
 
 KNOWN_TEXTS = 1 << 14
@@ -93,7 +95,8 @@ def device_of(text: str) -> str:
     known = resources.index("hardware")
     # "B200 (SM100)" names a generation beside, "H800/H100 (SM90)" the nearer of two first.
     bare = re.sub(r"\(.*?\)", "", text)
-    for spelling in (text, bare, bare.split("/", maxsplit=1)[0]):
+    counted = re.sub(r"^\s*\d+ ?x ?", "", bare)
+    for spelling in (text, bare, bare.split("/", maxsplit=1)[0], counted):
         name = resources.normalise(spelling)
         for noise in _NOISE:
             name = name.replace(noise, "")
