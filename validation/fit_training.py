@@ -3,9 +3,9 @@
 Fits the parameters of ``hardware/training.yaml`` to all eligible runs without doubt. The residual
 of a run is the logarithm of its projected over its measured time, under a soft-L1 loss. Every
 source weighs the same, equal configurations of a source count once, and priors hold each constant
-near what was known before. A parameter needs `FEWEST_ROWS` rows of `FEWEST_SOURCES` sources, else
-it keeps its value. Out of sample, each source (or device) is projected with constants fitted to the
-others; a class that then has too few rows stands at its prior.
+near what was known before; classes that are alike share most of what is unknown about them. A
+parameter needs `FEWEST_ROWS` rows of `FEWEST_SOURCES` sources, else it follows those. Out of
+sample, each source (or device) is projected with constants fitted to the others.
 
 ``--record`` writes the values to ``hardware/training.yaml``, those of every fit that leaves one
 source or device out to ``hardware/left_out.yaml``, and the table of constants to
@@ -14,6 +14,7 @@ source or device out to ``hardware/left_out.yaml``, and the table of constants t
 
 import argparse
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ BEGIN, END = "<!-- constants -->\n", "<!-- end of constants -->\n"
 
 FEWEST_ROWS, FEWEST_SOURCES = 8, 2
 DIGITS = 3
+MOVES = 0.1
+"""Share of the change of a parameter by which a row's time changes that depends on it."""
 SOURCE_WEIGHT = 4.0
 """Independent observations that the runs of one source are worth: most of their error is a bias of
 the source, its model, device and precision, which more rows do not average out."""
@@ -137,7 +140,7 @@ def support(table: Table, linear: Slopes, weights: Floats) -> list[tuple[int, li
     """
     found = []
     for column in range(len(linear.parameters)):
-        moved = (weights > 0.0) & (np.abs(linear.slopes[:, column]) >= 0.1)
+        moved = (weights > 0.0) & (np.abs(linear.slopes[:, column]) >= MOVES)
         keys = {(table.runs[row].source, table.runs[row].configuration)
                 for row in np.flatnonzero(moved)}  # fmt: skip
         found.append((len(keys), sorted({source for source, _ in keys})))
@@ -145,22 +148,16 @@ def support(table: Table, linear: Slopes, weights: Floats) -> list[tuple[int, li
 
 
 def solve(table: Table, linear: Slopes, weights: Floats) -> Floats:
-    """Return the fitted coordinates; a parameter with too little support stays at its prior."""
-    enough = np.array(
-        [
-            rows >= FEWEST_ROWS and len(sources) >= FEWEST_SOURCES
-            for rows, sources in support(table, linear, weights)
-        ]
-    )
-    chosen = [each for each, kept in zip(linear.parameters, enough, strict=True) if kept]
-    point = np.zeros(len(linear.parameters))
-    if not chosen:
-        return point
-    # Those that are not fitted stand at their priors.
-    at_prior = linear.residuals(np.where(enough, linear.start, 0.0))
-    part = Slopes(tuple(chosen), linear.start[enough], at_prior, linear.slopes[:, enough])
-    point[enough] = part.solve(weights, NOISE)
-    return point
+    """Return the fitted coordinates.
+
+    Rows that move a parameter with too little support are not fitted; it then follows those that
+    are alike.
+    """
+    used = weights.copy()
+    for column, (rows, sources) in enumerate(support(table, linear, weights)):
+        if rows < FEWEST_ROWS or len(sources) < FEWEST_SOURCES:
+            used[np.abs(linear.slopes[:, column]) >= MOVES] = 0.0
+    return linear.solve(used, NOISE)
 
 
 def groups(table: Table) -> dict[str, Flags]:
@@ -219,7 +216,8 @@ def constants(fitted: Fitted) -> list[str]:
         at_prior = fitted.point.copy()
         at_prior[column] = 0.0
         moved = linear.residuals(at_prior)
-        prior = f"{parameter.prior:g} · e^(± {parameter.log_width:g})"
+        width = math.hypot(parameter.log_width, parameter.alike_log_width)
+        prior = f"{parameter.prior:g} ± {100.0 * width:.0f} %"
         cells = [errors(moved, kinds[name]) for name in ("dense", "mixture of experts")]
         value = f"{values[parameter.name]:.{DIGITS}g}"
         kept = rows >= FEWEST_ROWS and len(sources) >= FEWEST_SOURCES

@@ -75,7 +75,7 @@ def test_sources_weigh_the_same_and_equal_configurations_count_once():
 
 def test_weights_of_nothing_leave_the_prior():
     linear = Slopes((WIDE,), np.array([0.3]), np.array([0.2]), np.array([[-0.5]]))
-    assert linear.solve(np.zeros(1)) == pytest.approx([0.0])
+    assert linear.solve(np.zeros(1)) == pytest.approx([0.0], abs=1e-12)
     assert not linear.seen(np.zeros(1)).any()
 
 
@@ -93,6 +93,17 @@ def test_a_solution_is_the_least_of_the_loss():
     best = linear.solve(weights)
     for step in rng.normal(0, 1e-3, (50, 2)):
         assert loss(best + step) >= loss(best)
+
+
+def test_what_no_run_has_follows_those_that_are_alike():
+    a, b = (Parameter(name, "", 1.0, 0.03, alike="all", alike_log_width=0.1) for name in "ab")
+    apart = Parameter("c", "", 1.0, 0.03)
+    rows = np.array([[-1.0, 0.0, 0.0]])
+    linear = Slopes((a, b, apart), np.zeros(3), np.array([0.1]), rows)
+    point = linear.solve(np.ones(1), noise=1e-3)
+    assert point[0] == pytest.approx(0.1, rel=0.01)
+    assert point[1] == pytest.approx(point[0] * 0.1**2 / (0.1**2 + 0.03**2))
+    assert point[2] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_slopes_are_those_of_the_projection():

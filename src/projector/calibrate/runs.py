@@ -87,6 +87,8 @@ class Slopes:
     def solve(self, weights: Floats, noise: float = NOISE) -> Floats:
         """Return the coordinates of least loss: Gauss-Newton over soft-L1, with priors.
 
+        A parameter that no run depends on follows those that are alike, as far as its prior says.
+
         Parameters
         ----------
         weights : float64[runs]
@@ -94,20 +96,16 @@ class Slopes:
         noise : float
             Error of the logarithm beyond which the loss is linear.
         """
-        widths = np.array([each.log_width for each in self.parameters])
+        prior = np.linalg.inv(_covariance(self.parameters))
         lower, upper = np.array([_bounds(each) for each in self.parameters]).T
-        seen = self.seen(weights)
-        point = np.where(seen, self.start, 0.0)
-        matrix = self.slopes[:, seen]
+        point, matrix = self.start, self.slopes
         for _ in range(ROUNDS):
-            error = self.residuals(np.where(seen, point, self.start)) / noise
+            error = self.residuals(point) / noise
             # The soft-L1 loss as a quadratic one about the present errors.
             trust = weights / np.sqrt(1.0 + error**2) / noise**2
-            normal = matrix.T @ (trust[:, np.newaxis] * matrix) + np.diag(widths[seen] ** -2.0)
-            pull = matrix.T @ (trust * error * noise) + point[seen] / widths[seen] ** 2
-            moved = point.copy()
-            moved[seen] -= np.linalg.solve(normal, pull)
-            moved = np.clip(moved, lower, upper)
+            normal = matrix.T @ (trust[:, np.newaxis] * matrix) + prior
+            pull = matrix.T @ (trust * error * noise) + prior @ point
+            moved = np.clip(point - np.linalg.solve(normal, pull), lower, upper)
             done = np.abs(moved - point).max(initial=0.0) < CONVERGED
             point = moved
             if done:
@@ -256,6 +254,19 @@ def times_s(jobs: Sequence[Job]) -> Floats:
         rows = order[begin : begin + BATCH]
         times[rows] = evaluate([jobs[row] for row in rows]).steps.iteration_s
     return times
+
+
+def _covariance(parameters: Sequence[Parameter]) -> Floats:
+    """Return the covariance of the priors: what is alike is unknown together."""
+    shared = np.array(
+        [
+            [a.alike_log_width * b.alike_log_width * (a.alike == b.alike != "") for b in parameters]
+            for a in parameters
+        ]
+    )
+    own: Floats = np.diag([each.log_width**2 for each in parameters])
+    total: Floats = own + shared
+    return total
 
 
 def _bounds(parameter: Parameter) -> tuple[float, float]:

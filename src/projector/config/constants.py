@@ -34,6 +34,10 @@ class Parameter:
     """Devices that have it; empty means all."""
     lower: float = 0.0
     upper: float = math.inf
+    alike: str = ""
+    """Group of parameters that share what nobody knows about all of them; empty for none."""
+    alike_log_width: float = 0.0
+    """Standard deviation of that share, beside `log_width` of the parameter's own."""
 
     def concerns(self, job: Job) -> bool:
         """Whether a job's device has this parameter."""
@@ -78,6 +82,8 @@ def training_parameters() -> tuple[Parameter, ...]:
             architectures=tuple(entry.get("architectures", ())),
             lower=float(entry.get("lower", 0.0)),
             upper=float(entry.get("upper", math.inf)),
+            alike=entry.get("alike", ""),
+            alike_log_width=float(table["alike"].get(entry.get("alike", ""), 0.0)),
         )
         for name, entry in table["parameters"].items()
     )
