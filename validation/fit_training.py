@@ -234,26 +234,30 @@ def rounded(linear: Slopes, point: Floats) -> dict[str, float]:
 
 
 def record_constants(values: Mapping[str, float]) -> None:
-    """Write fitted values into the entries of the architectures that share them."""
+    """Write fitted values into the entries of the families that share them.
+
+    Devices that compute in 16 bits alone have one value for both classes, and a family that nobody
+    ran has the geometric mean of all.
+    """
     text = CONSTANTS.read_text(encoding="utf-8")
-    head, body = text.split("\nfamilies:\n")
     entries = yaml.safe_load(text)["parameters"]
-    for name, value in values.items():
-        for family in entries[name]["architectures"]:
-            begin = re.search(rf"^  {family}:\n", body, re.MULTILINE)
-            assert begin is not None, family
-            end = re.compile(r"^(  \w|\w)", re.MULTILINE).search(body, begin.end())
-            stop = end.start() if end else len(body)
-            section = body[begin.end() : stop]
-            for part in entries[name]["field"].split(".")[-1:]:
-                section = re.sub(
-                    rf"^( +{part}: {{value: )[\d.]+(, source: training_runs)",
-                    rf"\g<1>{value:g}\g<2>",
-                    section,
-                    flags=re.MULTILINE,
-                )
-            body = body[: begin.end()] + section + body[stop:]
-    CONSTANTS.write_text(f"{head}\nfamilies:\n{body}", encoding="utf-8")
+    mean = float(f"{math.exp(np.mean(np.log([*values.values()]))):.{DIGITS}g}")
+    head, *families = re.split(r"^(?=  \w+:\n)", text.split("\nfamilies:\n")[1], flags=re.MULTILINE)
+    before = text.split("\nfamilies:\n")[0]
+    written = []
+    for section in families:
+        family = section
+        name = section.strip().partition(":")[0]
+        own = {
+            entry["field"].rpartition(".")[2]: values[key]
+            for key, entry in entries.items()
+            if name in entry["architectures"]
+        }
+        for part in ("16_bit", "8_bit"):
+            value = own.get(part, own.get("16_bit", mean))
+            family = re.sub(rf"( {part}: {{value: )[\d.]+", rf"\g<1>{value:g}", family)
+        written.append(family)
+    CONSTANTS.write_text("\nfamilies:\n".join([before, head + "".join(written)]), encoding="utf-8")
 
 
 def record_left_out(fitted: Fitted) -> None:
