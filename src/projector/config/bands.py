@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from projector.config.device import Device
+from projector.config.device import Device, attention_band
+from projector.config.device_kernels import Evidence
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 
@@ -56,6 +57,13 @@ class Band:
         """Return the factors for one of `SHARES`; None if nothing is known."""
         low, high = (self.low_68, self.high_68) if share == 68 else (self.low_90, self.high_90)
         return None if low is None or high is None else (low, high)
+
+    @property
+    def words(self) -> str:
+        """The 68 % band in words, e.g. ``-5 to +9 %``; ``""`` if nothing is known."""
+        if self.low_68 is None or self.high_68 is None:
+            return ""
+        return f"{100.0 * (self.low_68 - 1.0):+.0f} to {100.0 * (self.high_68 - 1.0):+.0f} %"
 
     def stretched(self, factor_68: float, factor_90: float) -> "Band":
         """Return the band with the logarithms of its sides multiplied."""
@@ -192,3 +200,31 @@ def collective_classes(device: Device, size_bytes: float | None) -> tuple[str, .
 def attention_classes(evidence: str) -> tuple[str, ...]:
     """Return the classes of an attention kernel: how near to it one was measured."""
     return evidence, ALL
+
+
+def gemm_band(device: Device, dtype: str) -> Band:
+    """Return the band of the time of a GEMM."""
+    return band_of("gemm", kernel_classes(device, dtype), device.name)
+
+
+def collective_band(device: Device, size_bytes: float | None) -> Band:
+    """Return the band of the time of a collective, or of an exchange (None bytes)."""
+    return band_of("collective", collective_classes(device, size_bytes), device.name)
+
+
+def attention_time_band(evidence: Evidence, basis: str) -> Band:
+    """Return the band of the time of an attention kernel.
+
+    Rows exist for kernels that were measured at their head width alone; bands of others are as much
+    wider as ``hardware/attention.yaml`` says.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        How near to the kernel one was measured.
+    basis : str
+        The same as a sentence.
+    """
+    factor = attention_band(evidence) / attention_band("width")
+    band = band_of("attention", attention_classes("width")).stretched(factor, factor)
+    return replace(band, basis=basis)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
+from projector.config.bands import Band, attention_time_band
 from projector.config.device import Device, attention_band
 from projector.config.device_kernels import AttentionKernel, Evidence
 from projector.errors import ConfigError
@@ -105,9 +106,14 @@ class AttentionProjection:
         }[self.evidence]
 
     @property
+    def band(self) -> Band:
+        """Where the time of attentions lies that are known as well as this one."""
+        return attention_time_band(self.evidence, self.basis)
+
+    @property
     def uncertainty(self) -> dict[str, Any]:
-        """Band that 68 % of attentions stay within that are known as well as this one."""
-        return {"relative": attention_band(self.evidence), "basis": self.basis}
+        """The band as the JSON object has it."""
+        return self.band.to_dict()
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints, Records
+from projector.config.bands import Band, collective_band
 from projector.config.cluster import ClusterConfig
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
@@ -320,9 +321,15 @@ class CollectiveProjection:
         rates: Floats = np.divide(moved, time_s, out=np.zeros(np.shape(time_s)), where=time_s > 0.0)
         return rates
 
+    @property
+    def band(self) -> Band:
+        """Where measured times of such collectives lie, at the asked size."""
+        return collective_band(self.case.cluster.device, self.num_bytes)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
         head = {
+            "uncertainty": self.band.to_dict(),
             "operation": self.case.operation,
             "device": self.case.cluster.device.name,
             "network": self.case.cluster.network.name,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Ints
+from projector.config.bands import Band, gemm_band
 from projector.errors import ConfigError, shown
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.single.gemm import GemmCase, GemmReport, gemm_case
@@ -34,9 +35,15 @@ class GemmList:
     copy_s: tuple[float, ...]
     """Seconds of transposed copies before each."""
 
+    @property
+    def band(self) -> Band:
+        """Where measured times of such GEMMs lie."""
+        return gemm_band(self.case.device, self.case.dtype)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""
         return {
+            "uncertainty": self.band.to_dict(),
             "device": self.case.device.name,
             "dtype": self.case.dtype,
             "layout": self.layout,

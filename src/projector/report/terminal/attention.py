@@ -128,8 +128,7 @@ def title(projection: AttentionProjection) -> str:
 def _note(projection: AttentionProjection, packed_s: float | None) -> str:
     total = f"{milliseconds(float(projection.time_s.sum()))} ms in turn"
     packed = "" if packed_s is None else f", {milliseconds(packed_s)} ms as one kernel"
-    band = f"± {100.0 * projection.uncertainty['relative']:.0f} %"
-    known = f"{projection.basis}, {band}"
+    known = f"{projection.basis}, {projection.band.words} for 68 %"
     return f"at {projection.clock_mhz:,.0f} MHz; {total}{packed}; {known}"
 
 

@@ -42,7 +42,9 @@ def _note(projection: CollectiveProjection) -> str:
     local = projection.local
     where = "one scale-up domain" if local == projection.ranks else f"{local} in a scale-up domain"
     network = projection.case.cluster.network.name
-    return f"{size_name(projection.num_bytes)}, {where}; {network}"
+    words = projection.band.words
+    band = f"; times {words} for 68 %" if words else ""
+    return f"{size_name(projection.num_bytes)}, {where}; {network}{band}"
 
 
 def _us(seconds: float) -> str:

@@ -46,6 +46,8 @@ def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
     case = gemms.case
     title = f"GEMM, {case.dtype}, {case.device.name}"
     note = f"model {case.model}, library {case.library}, run {case.run}, layout {gemms.layout}"
+    if gemms.band.words:
+        note += f"; times {gemms.band.words} for 68 %"
     table = grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
     for row, report in enumerate(gemms.reports[:MANY]):
         add_row(
