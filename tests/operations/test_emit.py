@@ -9,7 +9,7 @@ from projector.config import resources
 from projector.config.load import load_job
 from projector.config.model import LayerType
 from projector.config.model_file import load_model
-from projector.kernels.collective_algorithms import ALL_TO_ALL
+from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.batch import JobBatch
@@ -326,3 +326,27 @@ def test_blockwise_fp8_runs_on_its_own_kernels_where_a_device_has_them(gpu, kind
     linear = (table.kind == GEMM) & (table.dtype >= FIRST_NARROW)
     assert linear.any()
     assert set(table.dtype[linear]) == {MATRIX_TYPES.index(kind)}
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe", "share"),
+    [
+        ("bf16", "delayed", 1.0),
+        ("fp8", "delayed", 0.5),
+        ("fp8", "tensorwise", 0.5),
+        ("fp8", "rowwise", 1.0),
+        ("mxfp8", "delayed", 33 / 64),
+    ],
+)
+def test_narrow_layers_gather_what_they_quantised_and_reduce_in_16_bits(precision, recipe, share):
+    split = {"parallelism.tp": 4, "parallelism.sequence_parallel": True, "cluster.device": "b200"}
+    how = {"training.precision": precision, "training.fp8_recipe": recipe}
+    sent = []
+    for overrides in (split, split | how):
+        _, workloads, table = table_of(overrides, gpus_per_node=4)
+        layer = np.isin(workloads.rows["kind"][table.workload], [kind.value for kind in LAYERS])
+        rows = (table.kind == COLLECTIVE) & layer
+        gathers = rows & (table.operation == ALL_GATHER)
+        sent.append((table.bytes[gathers], table.bytes[rows & ~gathers]))
+    assert sent[1][0] == pytest.approx(sent[0][0] * share)
+    assert sent[1][1] == pytest.approx(sent[0][1])

@@ -4,7 +4,7 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
-from projector.arrays import Array, Ints
+from projector.arrays import Array, Floats, Ints
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -12,7 +12,8 @@ from projector.kernels.collective_algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
-from projector.lower.sections import LOAD_ONE, TP_OVERLAPS
+from projector.lower.hardware import SIXTEEN_BIT_BYTES
+from projector.lower.sections import FP8_RECIPES, LOAD_ONE, TP_OVERLAPS
 from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import (
     BACKWARD,
@@ -25,6 +26,7 @@ from projector.operations.table import (
     TableBuilder,
 )
 
+ROWWISE = FP8_RECIPES.index("rowwise")
 ASYNC_TP = TP_OVERLAPS.index("async_tp")
 
 
@@ -142,6 +144,7 @@ def _emit_region(
     whole: tuple[_Step, ...],
 ) -> None:
     """Emit one end of a region, with (``split``) and without sequence parallelism."""
+    gathered_bytes = num_bytes * _gathered_share(shapes)
     parallel = where[shapes.tp[where] > 1]
     divided = shapes.sequence_parallel[parallel] == 1
     for workloads, steps in ((parallel[divided], split), (parallel[~divided], whole)):
@@ -153,13 +156,24 @@ def _emit_region(
                 phase=phase,
                 category=TP_COMM,
                 operation=operation,
-                num_bytes=num_bytes,
+                num_bytes=gathered_bytes if operation == ALL_GATHER else num_bytes,
                 ranks=shapes.tp,
                 local=shapes.tp_local,
                 span=shapes.tp_span,
                 segment=segment,
                 **shares,
             )
+
+
+def _gathered_share(shapes: Shapes) -> Floats:
+    """Return the bytes that an all-gather sends over those of 16-bit activations.
+
+    Layers in a narrow type quantise their inputs and gradients first and gather the result
+    (Transformer Engine's `gather_along_first_dim` with a quantizer; torchao for tensor-wise scales
+    alone: a row of a gathered tensor has its own scale on each rank). Sums are in 16 bits.
+    """
+    quantised = shapes.narrow & (shapes.fp8_recipe != ROWWISE)
+    return np.where(quantised, shapes.operand_bytes / SIXTEEN_BIT_BYTES, 1.0)
 
 
 def _pieces(shapes: Shapes) -> Shares:
