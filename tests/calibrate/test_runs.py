@@ -108,9 +108,10 @@ def test_what_no_run_has_follows_those_that_are_alike():
 
 def test_slopes_are_those_of_the_projection():
     linear = slopes_of([Run(job(), 1.0)], [WIDE])
-    low, high = seconds(job(), wide=0.9), seconds(job(), wide=0.95)
-    expected = math.log(high / low) / math.log(0.95 / 0.9)
-    assert linear.slopes[0, 0] == pytest.approx(expected, abs=0.05)
+    present = WIDE.of(load_job(job()))
+    low, high = seconds(job(), wide=present), seconds(job(), wide=present * 1.01)
+    assert linear.log_ratio[0] == pytest.approx(math.log(low))
+    assert linear.slopes[0, 0] == pytest.approx(math.log(high / low) / math.log(1.01), abs=0.1)
 
 
 @pytest.mark.parametrize("measured_s", [0.0, -1.0, math.nan])
