@@ -39,7 +39,8 @@ HEAD = """\
 # Bands of projections by class: the measured value lies between the factors low and high of the
 # projected one, for 68 and 90 % of comparable rows. The narrowest class that is listed counts.
 # `method` says how they are made and is written by hand, `pairs` is written by validation/pairs.py,
-# everything else by validation/bands.py --record. Every projection reads this file.
+# `anchored` by validation/anchors.py, everything else by validation/bands.py, each with --record.
+# Every projection reads this file.
 """
 LEFT_OUT_HEAD = """\
 # The bands of uncertainty.yaml as they are without the rows of one source, by quantity and source:

@@ -124,7 +124,17 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "topology": set(),
     "validate": {"kind", "file", "--by", "--out", "--plot"} | OUTPUT_OPTIONS,
-    "calibrate": {"kind", "file", "--device", "--out", "--fields", "--holdout", "--force"}
+    "calibrate": {
+        "arguments",
+        "--from-run",
+        "--measured-ms",
+        "--from-runs",
+        "--device",
+        "--out",
+        "--fields",
+        "--holdout",
+        "--force",
+    }
     | OUTPUT_OPTIONS,
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,

@@ -2,14 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from projector.calibrate.result import Base, Calibration, Fitted
+from projector.calibrate.result import Base, Calibration, Fitted, OwnCalibration
 from projector.config import resources
 from projector.config.device import Device, load_device, merge
 from projector.config.yaml_file import base_of, read_yaml
@@ -81,8 +81,43 @@ def write_profile(
         If the place is taken and ``force`` is not given, is a shipped profile, the profile that
         was calibrated or the table, or cannot be written.
     """
-    target = check_target(out, calibration.base, table, force=force)
-    text = profile_text(calibration)
+    target = check_target(out, calibration.base, [table], force=force)
+    _save(profile_text(calibration), target, force=force)
+
+
+def own_profile_text(calibration: OwnCalibration) -> str:
+    """Return the profile of a device that was calibrated to a user's own runs."""
+    base = calibration.base
+    data: dict[str, Any] = dict(base.overrides)
+    count = len(calibration.runs)
+    source = f"fit to {count} own run{'s' * (count > 1)} by projector {version('projector')}"
+    for field in calibration.fields:
+        if field.seen:
+            note = f"was {field.prior:g}, moved by {field.shift:+.2f} widths of its prior"
+            entry = {"value": field.value, "source": source, "note": note}
+            data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
+    known = dict.fromkeys([*base.profile.calibrated_to, *calibration.classes])
+    data["calibrated_to"] = list(known)
+    body = yaml.safe_dump(
+        {"extends": base.device, **data}, sort_keys=False, width=100, allow_unicode=True
+    )
+    lines = [f"{base.profile.name}, calibrated to own runs."]
+    lines += [
+        f"{run.name}: measured {1e3 * run.measured_s:.1f} ms, projected {1e3 * run.before_s:.1f} "
+        f"-> {1e3 * run.after_s:.1f} ms."
+        for run in calibration.runs
+    ]
+    return "".join(f"# {line}\n" for line in lines) + body
+
+
+def write_own_profile(calibration: OwnCalibration, out: str | Path, *, force: bool = False) -> None:
+    """Write that profile; raises as `write_profile` does."""
+    inputs = [run.name for run in calibration.runs]
+    target = check_target(out, calibration.base, inputs, force=force)
+    _save(own_profile_text(calibration), target, force=force)
+
+
+def _save(text: str, target: Path, *, force: bool) -> None:
     temporary: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -112,7 +147,7 @@ def write_profile(
             temporary.unlink(missing_ok=True)
 
 
-def check_target(out: str | Path, base: Base, table: str | Path, *, force: bool) -> Path:
+def check_target(out: str | Path, base: Base, inputs: Sequence[str | Path], *, force: bool) -> Path:
     """Return where the profile goes, or raise `ConfigError` if it must not go there."""
     target = Path(out)
     if target.suffix not in SUFFIXES:
@@ -122,7 +157,7 @@ def check_target(out: str | Path, base: Base, table: str | Path, *, force: bool)
     if resolved.is_relative_to(resources.data_dir("hardware").resolve()):
         msg = f"out: {target} is a shipped profile; write to another file"
         raise ConfigError(msg, key="out", value=str(target), allowed="a file elsewhere")
-    if resolved in {file.resolve() for file in (*base.files, Path(table))}:
+    if resolved in {file.resolve() for file in (*base.files, *(Path(name) for name in inputs))}:
         msg = f"out: {target} is an input of the calibration"
         raise ConfigError(msg, key="out", value=str(target), allowed="a new file")
     if target.exists() and not force:

@@ -1,10 +1,30 @@
 """What a calibration starts from and what it finds."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from projector.config.device import Device
+
+FURTHEST = 3.0
+"""Widths of a prior beyond which a run is not explained by its constants."""
+
+LITTLE = 0.95
+"""Share of a prior's width left over from which on the runs say next to nothing."""
+
+UNEXPLAINED = 0.1
+"""Error left over, as a logarithm, that a calibration names."""
+
+SLOWER = (
+    "recomputation or an eager attention that the job does not state, an overlap that is off, "
+    "clocks below those sustained (power cap, heat), the schedule and its chunks, a slow data "
+    "loader, or a slow node"
+)
+FASTER = (
+    "recomputation that the job states and the run does without, an overlap that the job switches "
+    "off, the schedule and its chunks, or a step time that leaves out a part of the step"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +130,99 @@ class Calibration:
             "cross_validation": _optional(self.cross_validation),
             "folds": [asdict(fold) for fold in self.folds],
             "holdout": _optional(self.holdout),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """One of the user's runs, before and after."""
+
+    name: str
+    """Path of its job file."""
+    measured_s: float
+    before_s: float
+    after_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys that ``--json`` prints; errors are projected over measured, less 1."""
+        return {
+            "job": self.name,
+            "measured_ms": 1e3 * self.measured_s,
+            "before_ms": 1e3 * self.before_s,
+            "after_ms": 1e3 * self.after_s,
+            "error_before": self.before_s / self.measured_s - 1.0,
+            "error_after": self.after_s / self.measured_s - 1.0,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One constant and how far the runs moved it."""
+
+    field: str
+    """Dotted field of the device."""
+    prior: float
+    value: float
+    shift: float
+    """Logarithm of value over prior, in widths of the prior."""
+    width_left: float
+    """Share of the prior's width that the runs leave open: 1 where they say nothing."""
+    seen: bool
+    """Whether any run depends on it; one that none depends on is not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCalibration:
+    """A device fitted to the user's own runs."""
+
+    base: Base
+    runs: tuple[OwnRun, ...]
+    fields: tuple[Moved, ...]
+    classes: tuple[str, ...]
+    """Model and precision of each run (`run_class`), each once."""
+    widths_needed: float
+    """Widths of their priors by which all constants together would have to move to explain the run
+    that is furthest off."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Value of each constant that some run depends on."""
+        return {field.field: field.value for field in self.fields if field.seen}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speaks against using the profile."""
+        warnings = []
+        far = [field for field in self.fields if abs(field.shift) > FURTHEST]
+        worst = max(self.runs, key=lambda run: abs(math.log(run.before_s / run.measured_s)))
+        if self.widths_needed > FURTHEST or far:
+            is_slow = worst.measured_s > worst.before_s
+            factor = max(worst.measured_s / worst.before_s, worst.before_s / worst.measured_s)
+            warnings.append(
+                f"{worst.name} is {'slower' if is_slow else 'faster'} than projected by a factor "
+                f"of {factor:.2f}: its constants would have to leave their priors "
+                f"({self.widths_needed:.1f} widths; {FURTHEST:g} are plausible). The job file is "
+                f"more likely wrong than the constants; check {SLOWER if is_slow else FASTER}"
+            )
+        else:
+            warnings += [
+                f"{run.name}: {100.0 * (run.after_s / run.measured_s - 1.0):+.0f} % are left over"
+                for run in self.runs
+                if abs(math.log(run.after_s / run.measured_s)) > UNEXPLAINED
+            ]
+        open_fields = [field.field for field in self.fields if field.width_left > LITTLE]
+        if open_fields:
+            warnings.append(f"the runs say next to nothing about {', '.join(open_fields)}")
+        return warnings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys that ``--json`` prints."""
+        return {
+            "kind": "own_runs",
+            "device": self.base.device,
+            "runs": [run.to_dict() for run in self.runs],
+            "fields": [asdict(field) for field in self.fields],
+            "widths_needed": self.widths_needed,
         }
 
 

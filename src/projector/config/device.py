@@ -299,6 +299,10 @@ class Device(Sourced):
     """The same of memory-bound operators: it also stands for passes that a framework makes more or
     less than what is counted."""
 
+    calibrated_to: tuple[str, ...] = ()
+    """Model and precision of each of a user's own runs that its constants were fitted to
+    (``projector calibrate --from-run``)."""
+
     attention_family: str | None = None
     """Architecture whose attention kernels (``hardware/attention.yaml``) this device has; what
     stands under ``attention`` and ``attention_kernels`` is laid over them."""

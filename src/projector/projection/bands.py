@@ -1,6 +1,7 @@
 """Bands of the step time and of the memory of a job."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from projector.config.bands import (
@@ -39,16 +40,32 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
     # The backward takes about two thirds of attention.
     own = (passes[0] + 2.0 * passes[1]) / 3.0
     if band.relative is None or attention_share <= 0.0 or own <= attention_band("width"):
-        return band
+        return _calibrated(job, band)
     wider = band.with_error(attention_share * own)
-    return Band(
-        wider.low_68,
-        wider.high_68,
-        wider.low_90,
-        wider.high_90,
-        band.runs,
-        f"{band.basis}; wider for attention that is {attention_basis(job)}",
-    )
+    basis = f"{band.basis}; wider for attention that is {attention_basis(job)}"
+    return _calibrated(job, replace(wider, runs=band.runs, basis=basis))
+
+
+def _calibrated(job: Job, band: Band) -> Band:
+    """Return the band of a device that was calibrated to a run like the job, where narrower."""
+    entry = table("anchored").get("dense" if job.model.moe is None else "moe")
+    if entry is None or run_class(job) not in job.cluster.device.calibrated_to:
+        return band
+    words = "published runs, with the device calibrated to another of their group,"
+    anchored = _both_sides(entry, int(entry["runs"]), f"{entry['runs']} {words}")
+    return anchored if _width(anchored) < _width(band) else band
+
+
+def _width(band: Band) -> float:
+    """Return the 90 % band's upper side over its lower one."""
+    if band.low_90 is None or band.high_90 is None:
+        return math.inf
+    return band.high_90 / band.low_90
+
+
+def run_class(job: Job) -> str:
+    """Return what runs share that one of them can stand for: model and precision."""
+    return f"{job.model.name}, {job.training.precision}"
 
 
 def memory_band(job: Job, without: str | None = None) -> Band:
@@ -79,13 +96,17 @@ def ratio_band(
         return _independent(first, second)
     entry = known[name]
     words = {SEVERAL: "several settings", ONE_SETTING: "one setting"}.get(name, name)
-    pairs = int(entry["pairs"])
-    basis = f"68 % of {pairs} pairs of published runs that differ in {words} are within it"
+    basis = f"{entry['pairs']} pairs of published runs that differ in {words}"
+    return _both_sides(entry, int(entry["pairs"]), basis.replace("_", " "))
+
+
+def _both_sides(entry: dict[str, Any], runs: int, basis: str) -> Band:
+    """Return a band that is as wide below as above, in logarithms."""
     sides: dict[str, float] = {}
     for share in SHARES:
         width = 1.0 + float(entry[f"relative_{share}"])
         sides |= {f"low_{share}": round(1.0 / width, 3), f"high_{share}": round(width, 3)}
-    return Band(**sides, runs=pairs, basis=basis.replace("_", " "))
+    return Band(**sides, runs=runs, basis=f"68 % of {basis} are within it")
 
 
 def _independent(first: Band, second: Band) -> Band:

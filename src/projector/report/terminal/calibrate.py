@@ -3,8 +3,45 @@
 from rich.console import RenderableType
 from rich.table import Table
 
-from projector.calibrate.result import Calibration, Change, Fitted
-from projector.report.terminal.tables import add_row, grid, percent, section
+from projector.calibrate.result import Calibration, Change, Fitted, OwnCalibration
+from projector.report.terminal.tables import DIM, add_row, grid, percent, section
+
+
+def report_of(calibration: Calibration | OwnCalibration) -> list[RenderableType]:
+    """Return the report of either kind of calibration."""
+    if isinstance(calibration, OwnCalibration):
+        return own_report(calibration)
+    return calibration_report(calibration)
+
+
+def own_report(calibration: OwnCalibration) -> list[RenderableType]:
+    """Return how far each constant moved, and the runs before and after."""
+    table = grid("=constant", "before", "after", "moved", "<still open")
+    for field in calibration.fields:
+        add_row(
+            table,
+            field.field,
+            f"{field.prior:.4g}",
+            f"{field.value:.4g}",
+            f"{field.shift:+.2f}" if field.seen else "-",
+            f"{100.0 * field.width_left:.0f} %" if field.seen else "no run depends on it",
+            style=None if field.seen else DIM,
+        )
+    note = "moved in widths of the prior; share of the prior's width that the runs leave open"
+    parts = section(f"{calibration.base.device}: own runs", note, table)
+    table = grid("=run", "measured ms", "before", "%", "after", "%")
+    for run in calibration.runs:
+        errors = [time_s / run.measured_s - 1.0 for time_s in (run.before_s, run.after_s)]
+        add_row(
+            table,
+            run.name,
+            f"{1e3 * run.measured_s:,.1f}",
+            f"{1e3 * run.before_s:,.1f}",
+            f"{100.0 * errors[0]:+.1f}",
+            f"{1e3 * run.after_s:,.1f}",
+            f"{100.0 * errors[1]:+.1f}",
+        )
+    return [*parts, *section("Time of one step", "projected before and after", table)]
 
 
 def calibration_report(calibration: Calibration) -> list[RenderableType]:
