@@ -182,10 +182,11 @@ class Answer:
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""
-        from projector.projection.bands import uncertainty
-        from projector.projection.provenance import envelope, provenance_of
+        from projector.projection.api import project_jobs
+        from projector.projection.provenance import envelope
 
-        envelopes = [envelope(provenance_of(job), uncertainty(job, "time")) for job in jobs]
+        # The band depends on the share of attention in a step.
+        envelopes = [envelope(step.provenance, step.uncertainty) for step in project_jobs(jobs)]
         maps = [{"map": job_map.to_dict()} for job_map in self.maps] or [{}] * len(jobs)
         result = {**envelopes[0], **self.sensitivity.to_dict()}
         if self.indices is not None:

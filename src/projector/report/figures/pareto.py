@@ -35,7 +35,7 @@ NAMED = 12
 FRONT = PALETTE[3]
 KINDS = (
     (DOES_NOT_FIT, "#9A9A9A", "s", "Greys"),
-    (AT_RISK, "#E0A030", "^", "YlOrBr"),
+    (AT_RISK, "#C2508F", "^", "RdPu"),
     (FITS, PALETTE[0], "o", "Blues"),
 )
 """Verdict, colour, marker and shades of counted cells; what is drawn last lies on top."""
@@ -190,6 +190,6 @@ def _draw_front(axes: "Axes", side: "Axes", front: Front) -> None:
     notes = [f"All of these: {same}"] if same else []
     if len(front.rate) > len(named):
         notes.append(f"{len(named)} of the {len(front.rate)} points of the front are named.")
-    columns = (("", 0.0, "left"), (RATE_LABEL, 0.22, "right"), ("GiB", 0.31, "right"),
-               ("to", 0.38, "right"), ("configuration", 0.42, "left"))  # fmt: skip
+    columns = (("", 0.0, "left"), (RATE_LABEL, 0.2, "right"), ("GiB", 0.285, "right"),
+               ("to", 0.375, "right"), ("configuration", 0.42, "left"))  # fmt: skip
     draw_list(side, columns, rows, notes=notes, wrap=46)
