@@ -35,14 +35,16 @@ class Factors(NamedTuple):
 
 def memory_factors(batch: JobBatch) -> Factors:
     """Return the band of memory of each of n jobs, float64[n] each; one look-up for each class."""
-    first, of_job = group_rows(
-        batch.model.band_key,
-        batch.parallelism.band_key,
-        batch.training.band_key,
-        batch.cluster.band_key,
-    )
+    sections = batch.model, batch.parallelism, batch.training, batch.cluster
+    keys = [section.band_key for section in sections]
+    # Most batches have one class; to group them would take longer than all the rest.
+    keys = [key for key in keys if len(key) and key.min() < key.max()]
+    if not keys:
+        low, high = _factors(batch.job(0)) if len(batch) else (1.0, 1.0)
+        return Factors(np.full(len(batch), low), np.full(len(batch), high))
+    first, of_job = group_rows(*keys)
     ends = np.array([_factors(batch.job(row)) for row in first.tolist()], np.float64)
-    return Factors(*ends.reshape(-1, 2).T[:, of_job])
+    return Factors(*ends.T[:, of_job])
 
 
 def verdict_codes(peak_bytes: Floats, factors: Factors, usable_bytes: Floats) -> Ints:
