@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 from projector.config.load import load_job
+from projector.errors import ConfigError
 from projector.projection.api import project_memory
 
 SAMPLE = {
@@ -147,3 +150,42 @@ def test_reserve_and_fragmentation_shrink_what_is_usable():
     expected = (memory.device_memory_bytes - 10 * 2**30) / 1.1
     assert memory.usable_bytes == pytest.approx(expected)
     assert memory.headroom_bytes == memory.usable_bytes - memory.peak_bytes
+
+
+@settings(max_examples=40)
+@given(
+    model=st.sampled_from(["llama3.2_1b", "llama3.1_70b", "mixtral_8x7b", "deepseek_v2_lite"]),
+    layers=st.sampled_from([2, 4, 8, 16]),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2]),
+    cp=st.sampled_from([1, 2]),
+    ep=st.sampled_from([1, 2, 4]),
+    nodes=st.sampled_from([1, 2, 4]),
+    gradient=st.sampled_from(["fp32", "bf16"]),
+    precision=st.sampled_from(["bf16", "fp8"]),
+)
+@example("deepseek_v2_lite", 4, 4, 2, 2, 2, 4, "bf16", "bf16")  # 8 % more, its shards
+@example("mixtral_8x7b", 2, 1, 1, 1, 8, 1, "fp32", "bf16")  # experts that nobody shares
+def test_zero_3_needs_no_more_than_zero_2_and_its_shards(
+    model, layers, tp, pp, cp, ep, nodes, gradient, precision
+):
+    """Gathered weights are no more than whole ones; beside them lies the rank's own shard."""
+    job = {
+        "model": {"extends": model, "num_layers": layers},
+        "parallelism": {"tp": tp, "pp": pp, "cp": cp, "ep": ep},
+        "training": {
+            "micro_batch_size": 1, "global_batch_size": 64, "seq_length": 2048,
+            "gradient_dtype": gradient, "precision": precision,
+        },
+        "cluster": {"device": "h100", "nodes": nodes},
+    }  # fmt: skip
+    try:
+        two, three = (
+            project_memory(load_job(job, {"parallelism.zero_stage": stage})) for stage in (2, 3)
+        )
+    except ConfigError:
+        assume(False)
+    for before, after in zip(two.stages, three.stages, strict=True):
+        assert after.peak_bytes <= before.peak_bytes + after.weights_bytes + 1.0
+    if three.peak_bytes > two.peak_bytes:
+        assert any("ZeRO 2 may need less memory" in text for text in three.provenance.warnings)

@@ -44,11 +44,11 @@ def test_components():
         outcome.predicted for outcome in KIND.project([changed(component=name) for name in names])
     ]
     job = JobRow(ROW).job()
-    stages = [each.peak_bytes / 2**30 for each in projector.project_memory(job).stages]
-    cluster = job["cluster"]
-    reserved = max(stages) * (1 + cluster.fragmentation)
+    memory = projector.project_memory(job)
+    stages = [each.peak_bytes / 2**30 for each in memory.stages]
+    reserved = (memory.peak_bytes + memory.allocator_bytes) / 2**30
     assert found == pytest.approx(
-        [max(stages), reserved, min(stages), reserved + cluster.memory_reserve_gib, max(stages)]
+        [max(stages), reserved, min(stages), reserved + memory.reserve_bytes / 2**30, max(stages)]
     )
     assert min(stages) < max(stages)
 

@@ -27,7 +27,10 @@ class LossKernels(Config):
     """What a cross-entropy does to each logit of a rank, in whole bytes.
 
     The defaults are those of the plain loss: logits are read in 16 bits, and FP32 copies of them
-    are passed over five times forward and three times backward. Assumed, not verified.
+    are passed over five times forward and three times backward. Kept is the logarithm of the
+    softmax; its own gradient and that of the logits, both in FP32, lie beside it when the backward
+    begins (``nll_loss`` and ``log_softmax`` of PyTorch), and so do the 16-bit logits: a caller
+    holds them, or their block is too small for anything in FP32. Counted, not measured.
     """
 
     forward_bytes: Count = 22
@@ -39,8 +42,11 @@ class LossKernels(Config):
     saved_bytes: CountOrNone = 4
     """Kept until the backward pass."""
 
-    transient_bytes: CountOrNone = 6
+    transient_bytes: CountOrNone = 10
     """Held for a moment beside what is kept."""
+
+    divided_bytes: CountOrNone = 0
+    """Held besides where tensor parallelism divides the vocabulary."""
 
     launches: Count = 8
     """Kernels of one pass, whatever the number of logits."""
@@ -83,8 +89,23 @@ class ParameterShards(FlatShards):
     gather_passes: NonNegativeFloat = 2.0
 
 
+class AllocatorConfig(Config):
+    """What a caching allocator reserves beside what is allocated."""
+
+    expandable_segments: bool = False
+    """Whether segments grow in place, so that freed blocks of any size serve again."""
+
+    idle_share: NonNegativeFloat = Field(default=0.11, le=4)
+    """Of activations and working sets, what lies in freed blocks that serve no later request: a
+    block serves only requests that are no larger. Fitted over all published rows of reserved and
+    device memory (``validation/fit_memory.py``)."""
+
+
 class SoftwareConfig(Config):
     """Costs of the host side of training; these belong to a framework, not to a chip."""
+
+    allocator: AllocatorConfig = AllocatorConfig()
+    """The caching allocator of device memory."""
 
     launch_us: NonNegativeFloat = 4.5
     """Host time to launch one kernel from Python (4-6 us measured on NVIDIA drivers)."""
@@ -169,11 +190,14 @@ class ClusterConfig(Config):
     """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
     device's usual one."""
 
-    memory_reserve_gib: NonNegativeFloat = 2.0
-    """Device memory that training cannot use: driver context, communicators, libraries."""
+    memory_reserve_gib: NonNegativeFloat | None = None
+    """Device memory that training cannot use: driver context, communicators, libraries. None given
+    means what the device and the groups of the job say (``context_gib``, ``communicator_gib``,
+    ``exchange_peer_gib`` of the device)."""
 
-    fragmentation: float = Field(default=0.03, ge=0, lt=1)
-    """Share of allocated memory that the caching allocator reserves on top."""
+    fragmentation: float | None = Field(default=None, ge=0, lt=1)
+    """Share of allocated memory that the caching allocator reserves on top. None given means what
+    ``software.allocator`` says."""
 
     gpu_clock_mhz: PositiveFloat | None = None
     """Clock to assume instead of the sustained one, for every type; never above the peak."""

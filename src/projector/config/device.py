@@ -319,6 +319,18 @@ class Device(Sourced):
     attention_kernels: dict[str, AttentionKernel] = Field(default_factory=dict)
     """Attentions on this device by the name that a job may ask for."""
 
+    context_gib: NotNegative = 0.5
+    """Memory of the driver's context with the kernels that it has loaded."""
+
+    communicator_gib: NotNegative = 0.6
+    """Memory that one communicator of the collective library keeps for its channels."""
+
+    exchange_peer_gib: NotNegative = 0.45
+    """Memory of its channels for each peer that a rank exchanges tokens with directly."""
+
+    gemm_workspace_mib: NotNegative = 32.0
+    """Workspace that PyTorch, and a library of fused layers once more, allocate for GEMMs."""
+
     scale_up_gb_per_s: Positive
     """Bandwidth of one device into its scale-up fabric, per direction."""
 
@@ -656,7 +668,8 @@ def _shipped(name: str, key: str) -> Device:
 
 
 def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
-    data = _with_expert_family(_device_data(name, key, depth=0), key)
+    data = _with_memory(_device_data(name, key, depth=0))
+    data = _with_expert_family(data, key)
     data = _with_training(_with_gemm_family(data, key))
     return Device.parse(_with_family(data, key), path=key)
 
@@ -727,6 +740,19 @@ def _family(
         msg = f"{key}.{field}: unknown family {name!r}; known: {', '.join(known)}"
         raise ConfigError(msg, key=f"{key}.{field}", value=name, allowed=known)
     return name, table
+
+
+def _with_memory(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a device's data over what drivers and libraries of its architecture keep in memory.
+
+    An architecture that nothing is known of has the defaults of `Device`.
+    """
+    name = data.get("architecture")
+    name = name.get("value") if isinstance(name, Mapping) else name
+    table = _table(resources.data_dir("hardware") / "memory.yaml")
+    if not isinstance(name, str) or name not in table or name == "sources":
+        return data
+    return merge(_of_family(name, table[name], table), data)
 
 
 def _with_expert_family(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -95,14 +95,20 @@ class OptimizerConfig(Config):
     name: Literal["adam", "sgd", "muon"] = "adam"
     """Update rule: Adam keeps two moments, SGD with momentum and Muon one."""
 
-    master_weights: Literal["fp32", "split", "none"] = "fp32"
-    """FP32 copy of the weights, only the 16 bits that BF16 weights lack, or nothing."""
+    master_weights: Literal["fp32", "split", "shared", "none"] = "fp32"
+    """FP32 copy of the weights, only the 16 bits that BF16 weights lack, the weights themselves
+    (``shared``: they are kept in FP32 and cast where they are gathered or used, as PyTorch's FSDP
+    2 does with mixed precision), or nothing."""
 
     moment_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     """Type of the moments (precision-aware optimizer when narrower than FP32)."""
 
     offload_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the optimizer states kept in host memory and updated there."""
+
+    update_bytes: float = Field(default=0.0, ge=0, le=64)
+    """What an update makes beside its states, bytes for each parameter that a rank updates: none
+    where one kernel updates all in place, 4 for the intermediate of PyTorch's ``foreach`` Adam."""
 
 
 class MoETrainingConfig(Config):

@@ -1,5 +1,7 @@
 """The columns of each section: the casts and units of everything that jobs state."""
 
+import math
+
 from projector.config.cluster import ClusterConfig, LossKernels
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
@@ -11,7 +13,7 @@ from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, ti
 from projector.lower.placement import ORDERS
 from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
 from projector.lower.stragglers import largest_of_normals
-from projector.units import GB, GIB, MICROSECOND, MILLISECOND
+from projector.units import GB, GIB, MIB, MICROSECOND, MILLISECOND
 
 FP8_RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
 TP_OVERLAPS = ("none", "user_buffers", "async_tp")
@@ -23,7 +25,7 @@ ATTENTION_BIASES = ("none", "qkv", "qkv+out")
 QK_NORMS = ("none", "head", "full")
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
-MASTER_BYTES = {"fp32": 4.0, "split": 2.0, "none": 0.0}
+MASTER_BYTES = {"fp32": 4.0, "split": 2.0, "shared": 0.0, "none": 0.0}
 MOMENTS = {"adam": 2, "sgd": 1, "muon": 1}
 
 MOST = 1 << 62
@@ -34,16 +36,20 @@ LOAD_ONE = 1 << 20
 
 
 def parameter_bytes(training: TrainingConfig) -> float:
-    """Bytes of a weight on the wire and in memory."""
+    """Bytes of a weight on the wire and where it is used."""
     if training.fp8_param_gather:
         return 1.0
     return 4.0 if training.precision == "fp32" else 2.0
 
 
-def usable_bytes(cluster: ClusterConfig) -> float:
-    """Return what a rank may allocate: what is left of its device memory, less fragmentation."""
-    left = cluster.device.hbm_gib * GIB - cluster.memory_reserve_gib * GIB
-    return max(0.0, left / (1.0 + cluster.fragmentation))
+def _held_weight_bytes(training: TrainingConfig) -> float:
+    """Bytes of a weight as a rank stores it, which may be wider than what it gathers."""
+    shared = training.optimizer.master_weights == "shared"
+    return 4.0 if shared else parameter_bytes(training)
+
+
+def _stated(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _query_width(model: ModelConfig) -> int:
@@ -112,7 +118,14 @@ def _copy_passes(cluster: ClusterConfig) -> list[float]:
     return [0.0, 0.0, *(each for pair in passes for each in pair)]
 
 
-LOSS = ("forward_bytes", "backward_bytes", "saved_bytes", "transient_bytes", "launches")
+LOSS = (
+    "forward_bytes",
+    "backward_bytes",
+    "saved_bytes",
+    "transient_bytes",
+    "divided_bytes",
+    "launches",
+)
 """Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
 
 _model = Declare[ModelConfig]()
@@ -320,7 +333,10 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         "exponent",
         "Of the load of experts; -1 is balanced.",
     )
-    weight_bytes = _training.floats(parameter_bytes, "bytes", "Of a weight, held or sent.")
+    weight_bytes = _training.floats(parameter_bytes, "bytes", "Of a weight, used or sent.")
+    held_weight_bytes = _training.floats(
+        _held_weight_bytes, "bytes", "Of a weight as it is stored."
+    )
     gradient_bytes = _training.floats(
         lambda t: DTYPE_BYTES[t.gradient_dtype], "bytes", "Of a gradient that is held."
     )
@@ -328,6 +344,9 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         lambda t: DTYPE_BYTES[t.reduce_dtype], "bytes", "Of a gradient that is sent."
     )
     state_bytes = _training.floats(_state_bytes, "bytes", "Of optimizer state, each parameter.")
+    update_bytes = _training.floats(
+        lambda t: t.optimizer.update_bytes, "bytes", "Made beside states, each updated parameter."
+    )
     quantise_bytes = _training.floats(_quantise_bytes, "bytes", "Moved to quantise a weight.")
     keeps_quantised = _training.ints(
         lambda t: t.fp8_weight_cache and uses_narrow(t),
@@ -378,7 +397,32 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")
     native_fp32 = _cluster.ints(lambda c: _native_code(c, "fp32"), "code", "What runs for FP32.")
     memory_bytes = _cluster.floats(lambda c: c.device.hbm_gib * GIB, "bytes", "Of a device.")
-    usable_bytes = _cluster.floats(usable_bytes, "bytes", "That a rank may allocate.")
+    stated_reserve_bytes = _cluster.floats(
+        lambda c: _stated(c.memory_reserve_gib) * GIB,
+        "bytes",
+        "That training cannot use; NaN is not stated.",
+    )
+    stated_fragmentation = _cluster.floats(
+        lambda c: _stated(c.fragmentation), "share", "Of what is allocated; NaN is not stated."
+    )
+    expandable = _cluster.ints(
+        lambda c: c.software.allocator.expandable_segments, "flag", "Segments grow in place."
+    )
+    idle_share = _cluster.floats(
+        lambda c: c.software.allocator.idle_share,
+        "share",
+        "Of activations and working sets that lies in idle blocks where segments do not grow.",
+    )
+    context_bytes = _cluster.floats(lambda c: c.device.context_gib * GIB, "bytes", "Of the driver.")
+    communicator_bytes = _cluster.floats(
+        lambda c: c.device.communicator_gib * GIB, "bytes", "Of a communicator."
+    )
+    exchange_peer_bytes = _cluster.floats(
+        lambda c: c.device.exchange_peer_gib * GIB, "bytes", "Of a peer that is sent to directly."
+    )
+    workspace_bytes = _cluster.floats(
+        lambda c: c.device.gemm_workspace_mib * MIB, "bytes", "Of GEMMs, for each library."
+    )
     host_link_bytes_per_s = _cluster.floats(
         lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
     )

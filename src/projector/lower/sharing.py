@@ -87,6 +87,7 @@ TRAINING = Sharing(
         "optimizer.name": _UPDATES,
         "optimizer.master_weights": _UPDATES,
         "optimizer.moment_dtype": _UPDATES,
+        "optimizer.update_bytes": _UPDATES,
         "optimizer.offload_fraction": _UPDATES,
     },
     job={
@@ -106,6 +107,8 @@ CLUSTER = Sharing(
         "nodes": "the number of devices is compared beside it",
         "memory_reserve_gib": _USABLE,
         "fragmentation": _USABLE,
+        "software.allocator.expandable_segments": _USABLE,
+        "software.allocator.idle_share": _USABLE,
         "software.step_overhead_ms": "added to the step of each job",
         "variation.device_spread": "added to the step of each job",
         "network.name": _SHOWN,

@@ -341,6 +341,9 @@ class WorkloadColumns:
     loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")
     loss_saved_bytes = _loss("saved_bytes", "bytes", "Of a logit, kept for the backward.")
     loss_transient_bytes = _loss("transient_bytes", "bytes", "The same while the loss runs.")
+    loss_divided_bytes = _loss(
+        "divided_bytes", "bytes", "The same, where TP divides the vocabulary."
+    )
     loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
     cp_type = _shared(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
     dispatcher = _experts(lambda p: p.training.dispatcher, "code", "Of `DISPATCHERS`.")

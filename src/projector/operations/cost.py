@@ -14,7 +14,9 @@ from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.lower.hardware import SLOWDOWNS
+from projector.lower.kinds import is_layer
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.emit import emit_operations
 from projector.operations.shapes import Shapes
@@ -28,6 +30,7 @@ from projector.operations.table import (
     GEMM,
     MEMORY,
     TP_COMM,
+    WEIGHT,
     WHOLE_LAYER,
     OperationTable,
 )
@@ -68,6 +71,9 @@ class WorkloadCosts:
     is recomputed."""
     transient_bytes: Floats
     """float64[workloads]: the largest working set of one operation."""
+    placeholder_bytes: Floats
+    """float64[workloads]: gradients in 16 bits that a library keeps for autograd, one of each
+    shape, where GEMMs add to the main gradients."""
     dense_parameters: Floats
     """float64[workloads]: parameters of one rank outside routed experts."""
     expert_parameters: Floats
@@ -238,6 +244,26 @@ def _sums(slot: Ints, values: Floats, size: int) -> Floats:
     return np.bincount(slot, values, size).astype(np.float64, copy=False)
 
 
+def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floats, Floats]:
+    """Return what gradients of layers' weights take in 16 bits before they are main gradients.
+
+    Where GEMMs add to the main gradients, autograd is handed a tensor that nothing is written to:
+    Transformer Engine keeps one of each shape (``get_dummy_wgrad``), so experts share theirs.
+    Where a kernel of its own adds them, the largest lies beside the working set. What FSDP reduces
+    is counted with what it gathers.
+    """
+    num = len(workloads.rows)
+    of_layer = is_layer(workloads.columns.kind)[table.workload]
+    rows = np.flatnonzero((table.kind == GEMM) & (table.phase == WEIGHT) & of_layer)
+    workload = table.workload[rows]
+    size = np.asarray(2.0 * table.m[rows] * table.n[rows], np.float64)
+    accumulation = workloads.columns.accumulation
+    kept = np.where(accumulation == ADDS, _sums(workload, size, num), 0.0)
+    largest = np.zeros(num)
+    np.maximum.at(largest, workload, size * table.batch[rows])
+    return kept, np.where(accumulation == ADDS_APART, largest, 0.0)
+
+
 def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
     num = len(workloads.rows)
@@ -267,6 +293,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     checkpoint = 2.0 * shapes.outer_tokens * shapes.hidden
     transient = np.zeros(num)
     np.maximum.at(transient, table.workload, table.transient_bytes)
+    placeholders, apart = _weight_gradients(table, workloads)
     experts = table.expert == 1
     return WorkloadCosts(
         exposed_s=exposed_s.reshape(num, NUM_PHASES, len(CATEGORIES)),
@@ -278,7 +305,8 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
             np.where(full, checkpoint, saved),
         ),
         unchecked_bytes=unchecked,
-        transient_bytes=transient,
+        transient_bytes=transient + apart,
+        placeholder_bytes=placeholders,
         dense_parameters=_sums(table.workload[~experts], table.parameters[~experts], num),
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),

@@ -4,6 +4,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
+from projector.lower.workload_columns import ADDS_NOTHING
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -44,9 +45,13 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     columns = ceil_div(shapes.vocab, shapes.tp)
     logits = shapes.tokens * columns.astype(np.float64)
     emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
+    # Its weight gradient in 16 bits, even where the GEMM adds to the main one (Megatron-LM hands
+    # autograd an empty tensor), the gathered input and its gradient; FSDP counts its own.
+    gradient = np.where(shapes.accumulation == ADDS_NOTHING, 0.0, 2.0 * columns * shapes.hidden)
     emit_linear(
         table, shapes, where, "head.output", tokens=shapes.tokens, n_in=shapes.hidden,
         n_out=columns, saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,
+        transient_bytes=gradient + activations * np.where(shapes.tp > 1, 2.0, 1.0),
         parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
     )  # fmt: skip
     emit_memory(
@@ -58,7 +63,8 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         launches=shapes.loss_launches.astype(np.float64),
         exponentials=logits,
         saved_bytes=shapes.loss_saved_bytes * logits,
-        transient_bytes=shapes.loss_transient_bytes * logits,
+        transient_bytes=(shapes.loss_transient_bytes + shapes.loss_divided_bytes * (shapes.tp > 1))
+        * logits,
     )
     # Maximum, sum of exponentials and the target's logit of each token.
     emit_collective(

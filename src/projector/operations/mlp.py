@@ -24,7 +24,9 @@ def emit_mlp(
         return
     inner = ceil_div(width, shapes.tp)
     activations = 2.0 * shapes.tokens * shapes.hidden
+    # The inner activations, and with TP the input that is gathered and its gradient.
     working_set = 2.0 * shapes.tokens * inner * (2.0 + shapes.gated)
+    working_set = working_set + 2.0 * activations * (shapes.tp > 1)
     emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC1)
     emit_linear(
         table, shapes, where, f"{label}.fc1", tokens=shapes.tokens, n_in=shapes.hidden,

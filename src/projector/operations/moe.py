@@ -187,6 +187,9 @@ def _emit_permutation(
     launches = np.where(fused, 2.0, 8.0)
     drops_nothing = shapes.host_sync == 1
     gathered = 2.0 * hidden * (tokens + sent)
+    # What experts return, sorted back where it was sorted, and what comes back to the senders.
+    sorted_again = (shapes.ep > 1) & (shapes.experts > shapes.ep) & (shapes.dispatcher < DEEPEP)
+    returned = 2.0 * hidden * (arriving * (1.0 + sorted_again) + sent)
     # A scatter that is no kernel of its own clears the sums, and reads and writes them once more
     # for each copy: ``index_select`` backwards, ``scatter_add_`` forwards.
     added = np.where(fused, gathered, 2.0 * hidden * (tokens + 3.0 * sent))
@@ -196,7 +199,8 @@ def _emit_permutation(
     ):
         emit_memory(
             table, where, label, forward_bytes=forward, backward_bytes=backward, launches=launches,
-            recompute_bit=MOE_BIT, transient_bytes=2.0 * hidden * sent,
+            recompute_bit=MOE_BIT,
+            transient_bytes=returned if label == "moe.unpermute" else 2.0 * hidden * sent,
             # The host must know the counts to size what arrives.
             syncs=drops_nothing * 1.0 if label == "moe.permute" else 0.0,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
@@ -40,6 +40,13 @@ from projector.projection.data_parallel import (
     DataParallelCosts,
     cost_data_parallel,
     stage_times,
+)
+from projector.projection.device_memory import (
+    DeviceMemory,
+    device_memory,
+    idle_bytes,
+    reserve_bytes,
+    room_for_activations,
 )
 from projector.projection.memory_columns import RankMemory, state_memory
 from projector.projection.memory_terms import STATIC_TERMS
@@ -116,6 +123,23 @@ class Evaluation:
     def pipeline(self, row: int) -> Pipeline:
         """Return the replay of one job."""
         return replay_job(self.inputs, self.order(row), row)
+
+    @cached_property
+    def device_memory(self) -> DeviceMemory:
+        """What of its device each job may use."""
+        replicas = self.inputs.replicas
+        rank = replicas.rank_offset[replicas.of_job] + self.steps.peak_rank
+        return device_memory(
+            self.batch, self.workloads.jobs, self.inputs.state, rank, self.steps.peak_bytes
+        )
+
+    def idle_bytes(self, row: int) -> Floats:
+        """Return what the allocator of each pipeline rank of a job holds idle, float64[pp]."""
+        replicas, memory = self.inputs.replicas, self.memory(row)
+        ranks = replicas.ranks(int(replicas.of_job[row]))
+        every = np.arange(ranks.start, ranks.stop)
+        of_job = np.full(len(every), row)
+        return idle_bytes(self.batch, self.inputs.state, of_job, every, memory.activations_bytes)
 
     def memory(self, row: int) -> RankMemory:
         """Return the memory of each pipeline rank of a job."""
@@ -371,7 +395,12 @@ def _orders(
         return [setting.order() for setting in settings], setting_of_job
     batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
     # A planned order is made from these alone.
-    usable, training = batch.cluster.usable_bytes, batch.training
+    cluster, training = batch.cluster, batch.training
+    limits = (
+        cluster.memory_bytes - reserve_bytes(batch, inputs.replicas.workloads.jobs),
+        np.where(cluster.expandable == 1, 0.0, cluster.idle_share),
+        cluster.stated_fragmentation,
+    )
     most_pending, post_validation = training.most_pending, training.post_validation
     solver_work = training.solver_work
     first, order_of_job = group_rows(
@@ -380,7 +409,7 @@ def _orders(
             np.where(planned, column, -1)
             for column in (
                 of_job,
-                usable.view(np.int64),
+                *(np.ascontiguousarray(limit).view(np.int64) for limit in limits),
                 most_pending,
                 post_validation,
                 solver_work,
@@ -397,7 +426,7 @@ def _orders(
                 inputs,
                 setting,
                 int(of_job[row]),
-                float(usable[row]),
+                row,
                 int(most_pending[row]),
                 bool(post_validation[row]),
                 int(solver_work[row]),
@@ -420,7 +449,7 @@ def _planning_costs(
     inputs: StepInputs,
     setting: Setting,
     replica: int,
-    usable_bytes: float,
+    job: int,
     most_pending: int,
     post_validation: bool,
     solver_work: int,
@@ -438,7 +467,13 @@ def _planning_costs(
     saved_bytes = inputs.costs.saved_bytes[replicas.stage[stages]]
     entry = registry.SCHEDULES[setting.name]
     least = saved_bytes[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
-    limit = usable_bytes - inputs.static_bytes[replicas.ranks(replica)]
+    limit = room_for_activations(
+        replicas.workloads.batch,
+        replicas.workloads.jobs,
+        inputs.state,
+        job,
+        replicas.ranks(replica),
+    )
     if most_pending:
         limit = np.minimum(limit, most_pending * least)
     chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])

@@ -5,7 +5,6 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.lower.jobs import data_parallel
-from projector.lower.sections import usable_bytes
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.projection.verdict import verdict_of
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
@@ -22,7 +21,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     everything but activations counts for the whole step.
     """
     inputs, job = evaluation.inputs, evaluation.job(row)
-    limit_bytes = usable_bytes(job.cluster)
+    limit_bytes = float(evaluation.device_memory.usable_bytes[row])
     replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
     replica, timings = int(replicas.of_job[row]), pipeline.timings
     sends_ps = None

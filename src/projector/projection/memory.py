@@ -105,6 +105,16 @@ class MemoryProjection:
         return self._bytes("usable_gib")
 
     @property
+    def reserve_bytes(self) -> float:
+        """Driver context and communicators, which lie outside the allocator."""
+        return self._bytes("reserve_gib")
+
+    @property
+    def allocator_bytes(self) -> float:
+        """What the allocator of the fullest rank holds in idle blocks at the peak."""
+        return self._bytes("allocator_gib")
+
+    @property
     def headroom_bytes(self) -> float:
         """What is left at the peak; negative where the job does not fit."""
         return self._bytes("headroom_gib")

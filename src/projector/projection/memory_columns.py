@@ -1,6 +1,7 @@
 """Memory of every pipeline rank in its physical form, term by term."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,11 @@ class StateMemory(MemoryTerms[Floats, None]):
     """Parameters stored in full (all of them below ZeRO 3)."""
     owned_parameters: Floats
     """Parameters a rank updates (its shard from ZeRO 1 on)."""
+    unplaced_bytes: Floats
+    """Freed blocks of the smaller of the working sets of layers and of the model's ends, which the
+    other has no use for."""
+    embedding_bytes: Floats
+    """The embedding's gradient, which no freed block is large enough for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +66,28 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     expert_ranks = (columns.edp // columns.copies * replicas.directions)[rank]
     owned = dense / dense_ranks + experts / expert_ranks
     everything = dense + experts
-    weight, gradient = training.weight_bytes[rank], training.gradient_bytes[rank]
+    gradient = training.gradient_bytes[rank]
     sharded = zero >= 3
     # Quantised copies of the linear layers' weights live through the step, but not those of
     # gathered weights unless a cache keeps them.
     quantised = training.quantised_copies[rank] * per_rank(costs.narrow_parameters)
     kept = np.where(sharded & (training.keeps_quantised[rank] == 0), 0.0, quantised)
-    weights = weight * np.where(sharded, owned, everything) + kept
+    weights = training.held_weight_bytes[rank] * np.where(sharded, owned, everything) + kept
     on_device = (1.0 - training.optimizer_offload)[rank]
     updated = np.where(zero >= 1, owned, everything)
-    # The layer that computes, those gathered ahead of it, and the full gradients of one.
-    split = jobs.parallelism
-    layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
-    gathered = largest(costs.layer_parameters) * (layers * weight + training.reduce_bytes[rank])
+    in_layers, at_ends = largest(costs.layer_transient_bytes), largest(costs.end_transient_bytes)
+    gathered = _gathered(
+        replicas,
+        _Sharded(
+            dense, largest(costs.layer_parameters), per_rank(costs.end_parameters), dense_ranks
+        ),
+        _Sharded(
+            experts, largest(costs.layer_expert_parameters), np.zeros(len(rank)), expert_ranks
+        ),
+    )
+    transient = np.maximum(
+        np.maximum(in_layers, at_ends) + gathered, training.update_bytes[rank] * updated
+    )
     return StateMemory(
         parameters=everything,
         held_parameters=np.where(sharded, owned, everything),
@@ -81,9 +96,55 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
         gradients_bytes=gradient * np.where(zero >= 2, owned, everything),
         optimizer_bytes=training.state_bytes[rank] * on_device * updated,
         activations_bytes=None,
-        transient_bytes=largest(costs.transient_bytes) + np.where(sharded, gathered, 0.0),
-        buffers_bytes=_buffers(replicas, everything),
+        transient_bytes=transient,
+        buffers_bytes=_buffers(replicas, everything) + largest(costs.placeholder_bytes),
+        unplaced_bytes=np.minimum(in_layers, at_ends),
+        embedding_bytes=largest(costs.embedding_bytes),
     )
+
+
+class _Sharded(NamedTuple):
+    """Parameters of each rank of one group of shards, float64[ranks] each."""
+
+    everything: Floats
+    layer: Floats
+    """Of the largest layer."""
+    ends: Floats
+    """Of the embedding, the head and MTP's projections."""
+    ranks: Ints
+    """That share one copy."""
+
+
+def _gathered(replicas: Replicas, *groups: _Sharded) -> Floats:
+    """Return the bytes of weights and gradients that lie whole beside a rank's shards.
+
+    Of the weights these are the ends of the model, which one unit holds through the step; the layer
+    that computes and those gathered ahead of it; or all, where nothing is gathered again. Of the
+    gradients it is a layer's, as autograd makes them under FSDP and as they are reduced. Between
+    the microbatches of a pipeline FSDP reduces nothing: whole gradients add up. ZeRO 2 reduces a
+    layer at a time as well. What one rank has to itself is neither gathered nor reduced.
+    """
+    split, rank = replicas.jobs.parallelism, replicas.of_rank
+    training, zero = replicas.jobs.training, replicas.columns.zero_stage[rank]
+    layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
+    again, fsdp = split.regathers[rank] == 1, split.fsdp[rank] > 0
+    waits = fsdp & (replicas.columns.pp > 1)[rank]
+    total = np.zeros(len(rank))
+    for group in groups:
+        ends = np.minimum(group.ends, group.everything)
+        body = group.everything - ends
+        layer = np.minimum(group.layer, body)
+        whole = ends + np.where(again, np.minimum(layers * layer, body), body)
+        summed = np.where(waits, group.everything, np.maximum(layer, np.where(fsdp, 0.0, ends)))
+        sharded = (
+            training.weight_bytes[rank] * whole
+            + 2.0 * layer * fsdp
+            + training.reduce_bytes[rank] * summed
+        )
+        reduced = training.gradient_bytes[rank] * np.maximum(layer, ends)
+        beside = np.where(zero >= 3, sharded, np.where(zero == 2, reduced, 0.0))
+        total += beside * (group.ranks > 1)
+    return total
 
 
 def _buffers(replicas: Replicas, parameters: Floats) -> Floats:
@@ -97,4 +158,8 @@ def _buffers(replicas: Replicas, parameters: Floats) -> Floats:
     split = np.where(jobs.parallelism.splits_sequence == 1, columns.tp, 1)
     # One message each way in both directions.
     messages = 4 * 2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1)
-    return np.asarray(bucket * (training.reduce_bytes * staged)[rank] + messages[rank])
+    # PyTorch's workspace and that of a library of fused layers.
+    workspaces = 2.0 * jobs.cluster.workspace_bytes
+    return np.asarray(
+        bucket * (training.reduce_bytes * staged)[rank] + (messages + workspaces)[rank]
+    )

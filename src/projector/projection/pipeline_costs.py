@@ -10,6 +10,7 @@ from projector.kernels.grouping import segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.stages import RECOMPUTE_FULL
+from projector.lower.workload_columns import ADDS_NOTHING
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
 from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
@@ -37,10 +38,20 @@ class PipelineCosts:
     """float64[stages]: parameters of routed experts of one rank."""
     narrow_parameters: Floats
     """float64[stages]: dense and expert parameters that linear layers quantise."""
-    transient_bytes: Floats
+    layer_transient_bytes: Floats
     """float64[stages]: the largest working set of a layer, that of recomputing it included."""
+    end_transient_bytes: Floats
+    """float64[stages]: the same of the embedding, the head and MTP's projections."""
+    placeholder_bytes: Floats
+    """float64[stages]: the most that a layer's gradients hold that autograd alone needs."""
     layer_parameters: Floats
-    """float64[stages]: parameters of the largest layer."""
+    """float64[stages]: parameters of the largest transformer layer outside routed experts."""
+    layer_expert_parameters: Floats
+    """float64[stages]: those of the routed experts of a layer."""
+    end_parameters: Floats
+    """float64[stages]: parameters of the embedding, the head and MTP's projections."""
+    embedding_bytes: Floats
+    """float64[stages]: the embedding's gradient in 16 bits, which its backward makes whole."""
     weight_share: Floats
     """float64[pipelines]: share of what is saved that the gradients of the weights need."""
     recompute_flop: Floats
@@ -76,6 +87,9 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     full = (columns.recompute == RECOMPUTE_FULL)[workload]
     again = np.where(full, costs.unchecked_bytes[workload] * unit, 0.0)
     transient = np.maximum(costs.transient_bytes[workload], 0.0) + again
+    layers = is_layer(columns.kind)[workload]
+    ends = np.where(layers, 0.0, dense + experts)
+    embedding = (columns.kind == Kind.EMBEDDING) & (columns.accumulation != ADDS_NOTHING)
     return PipelineCosts(
         forward_s=np.ascontiguousarray(runs.layer_s[:, FORWARD]),
         backward_s=runs.layer_s[:, 1] + runs.layer_s[:, 2],
@@ -86,8 +100,13 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
         dense_parameters=per_stage(dense * copies),
         expert_parameters=per_stage(experts * copies),
         narrow_parameters=per_stage((dense + experts) * narrow * copies),
-        transient_bytes=segment_maxima(workloads.run_offset, transient),
-        layer_parameters=segment_maxima(workloads.run_offset, dense + experts),
+        layer_transient_bytes=segment_maxima(workloads.run_offset, transient * layers),
+        end_transient_bytes=segment_maxima(workloads.run_offset, transient * ~layers),
+        placeholder_bytes=segment_maxima(workloads.run_offset, costs.placeholder_bytes[workload]),
+        layer_parameters=segment_maxima(workloads.run_offset, dense * layers),
+        layer_expert_parameters=segment_maxima(workloads.run_offset, experts),
+        end_parameters=per_stage(ends * copies),
+        embedding_bytes=per_stage(2.0 * dense * embedding[workload]),
         weight_share=per_pipeline(costs.weight_bytes[workload] * count) / per_pipeline(saved),
         recompute_flop=per_pipeline(costs.recompute_flop[workload] * count),
     )

@@ -14,6 +14,7 @@ from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.bound import Coded, bounds
 from projector.projection.breakdown import BREAKDOWN
+from projector.projection.device_memory import DeviceMemory
 from projector.projection.documented import DocumentedTotals, documented_forms, documented_gib
 from projector.projection.evaluate import Evaluation
 from projector.projection.verdict import VERDICTS, Factors, memory_factors, verdict_codes
@@ -128,9 +129,14 @@ class Results:
         return bounds(self.steps, self.jobs.pp, self.jobs.microbatches)
 
     @property
+    def memory(self) -> DeviceMemory:
+        """What of its device each job may use."""
+        return self.evaluation.device_memory
+
+    @property
     def usable_bytes(self) -> Floats:
         """What a rank may allocate."""
-        return self.cluster.usable_bytes
+        return self.memory.usable_bytes
 
     @cached_property
     def headroom_bytes(self) -> Floats:
@@ -299,6 +305,8 @@ MEMORY_SCALARS = (
     Scalar("parameters_active", INT, "", lambda r: r.counts.parameters_active),
     Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
     Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.usable_bytes), True),
+    Scalar("reserve_gib", FLOAT, "GiB", lambda r: to_gib(r.memory.reserve_bytes)),
+    Scalar("allocator_gib", FLOAT, "GiB", lambda r: to_gib(r.memory.idle_bytes)),
     Scalar("peak_gib", FLOAT, "GiB", lambda r: to_gib(r.steps.peak_bytes)),
     Scalar("peak_gib_low", FLOAT, "GiB", lambda r: to_gib(r.peak_low_bytes)),
     Scalar("peak_gib_high", FLOAT, "GiB", lambda r: to_gib(r.peak_high_bytes)),

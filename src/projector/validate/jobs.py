@@ -353,6 +353,10 @@ class JobRow:
         read = sharding_of(text)
         if "reshard_after_forward=false" in self.other:
             read = read._replace(keeps_weights=True)
+        if read.is_fsdp and self._is_torchtitan and self.pp > 1:
+            # Its default policy: every microbatch would gather again.
+            self.weaken(FROM_RULE, "weights stay gathered, as torchtitan does with a pipeline")
+            read = read._replace(keeps_weights=True)
         ranks = self.dp * self.cp
         node = max(1, 8 // self.tp) if self.gpus > 8 else ranks
         generation = self._fsdp_generation(text) if read.is_fsdp else 0

@@ -1,5 +1,6 @@
 """Rows that state the memory of a device during training."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,18 @@ from projector.validate.training import JOB_COLUMNS, evaluate_all
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
 
 
+def _completed(row: Row) -> Row:
+    """Return a row whose micro-batch is its local batch, where it states that alone.
+
+    The local batch is what a data-parallel rank runs in a step (torchtitan); `JobRow` divides it
+    into the microbatches of a pipeline.
+    """
+    found = re.search(r"local batch (\d+)", row.get("other_flags") or "")
+    if found is None or (row.get("micro_batch") or "").strip():
+        return row
+    return {**row, "micro_batch": found[1]}
+
+
 def why_not_eligible(row: Row) -> str:
     """Measured rows with micro-batch and sequence count."""
     kind = (row.get("kind") or "").strip().lower()
@@ -24,6 +37,7 @@ def why_not_eligible(row: Row) -> str:
         return f"kind {kind or 'not stated'}, not measured"
     if is_hybrid(row.get("model") or ""):
         return "hybrid model, not a transformer"
+    row = _completed(row)
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
         if not (row.get(column) or "").strip():
             return f"no {name}"
@@ -45,7 +59,7 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
     constants: dict[str, Without] = {}
     for position, row in enumerate(rows):
         try:
-            reader = JobRow(row)
+            reader = JobRow(_completed(row))
             job = reader.job()
             measured = _measured(row)
         except (ValueError, ProjectorError) as error:
@@ -102,15 +116,16 @@ def _component(text: str, evaluation: Evaluation, row: int) -> float:
     """
     name = text.lower()
     peaks = evaluation.memory(row).peak_bytes
-    cluster = evaluation.job(row).cluster
+    held = peaks + evaluation.idle_bytes(row)
+    reserve = float(evaluation.device_memory.reserve_bytes[row])
     value = float(np.min(peaks) if "lightest" in name else np.max(peaks))
-    reserved = value * (1.0 + cluster.fragmentation)
+    reserved = float(np.min(held) if "lightest" in name else np.max(held))
     if "allocated" in name or name.strip() in {"peak memory", "peak", ""}:
         return to_gib(value)
     if "reserved" in name:
         return to_gib(reserved)
     if "gpu memory" in name or "device memory" in name or "smi" in name or "memory used" in name:
-        return to_gib(reserved) + cluster.memory_reserve_gib
+        return to_gib(reserved + reserve)
     msg = f"unknown component {text!r}"
     raise ValueError(msg)
 

@@ -1,0 +1,111 @@
+"""What of a device's memory training may use: drivers, communicators and allocators take part."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import JobColumns
+from projector.operations.moe import ALLTOALL
+from projector.projection.memory_columns import StateMemory
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of each job's fullest rank, float64[jobs]."""
+
+    reserve_bytes: Floats
+    """Driver context and communicators, which lie outside the allocator."""
+    idle_bytes: Floats
+    """What the allocator holds in blocks that serve nothing at the peak."""
+    usable_bytes: Floats
+    """What is left for allocations."""
+
+
+def reserve_bytes(batch: JobBatch, columns: JobColumns) -> Floats:
+    """Return what lies outside the allocator, float64[jobs]; stated or by groups of ranks.
+
+    A rank has one communicator for every group of more than one rank that it belongs to. An
+    all-to-all of tokens opens channels to each of its peers in the scale-up domain.
+    """
+    cluster, training = batch.cluster, batch.training
+    groups = (columns.tp, columns.cp, columns.pp, columns.dp * columns.cp, columns.etp)
+    communicators = sum(
+        (np.asarray(ranks > 1, np.float64) for ranks in groups), np.zeros(len(batch))
+    )
+    experts = (columns.ep > 1) & (batch.model.is_moe == 1)
+    communicators += experts * (1.0 + (columns.edp > 1))
+    peers = np.where(experts & (training.dispatcher == ALLTOALL), columns.ep_local - 1, 0)
+    derived = (
+        cluster.context_bytes
+        + communicators * cluster.communicator_bytes
+        + peers * cluster.exchange_peer_bytes
+    )
+    stated = cluster.stated_reserve_bytes
+    return np.where(np.isnan(stated), derived, stated)
+
+
+def idle_bytes(
+    batch: JobBatch, state: StateMemory, jobs: Ints, ranks: Ints, activations: Floats
+) -> Floats:
+    """Return what the allocator holds beside what is allocated at the peak of some ranks.
+
+    A freed block serves only requests no larger than itself. Working sets of layers and of the
+    model's ends, which never live together, therefore have blocks of their own. Where segments do
+    not grow, a share of activations and working sets lies in blocks that fit nothing, and the
+    gradient of the embedding is larger than any block that is free when it is made. Weights,
+    gradients and states are allocated once and leave nothing idle.
+
+    Parameters
+    ----------
+    jobs, ranks : int64[n]
+        Job of each rank, and the rank among all replicas.
+    activations : float64[n]
+        Bytes that it holds for backwards.
+    """
+    cluster = batch.cluster
+    moving = activations + state.transient_bytes[ranks]
+    share = cluster.idle_share[jobs]
+    fixed = cluster.expandable[jobs] == 0
+    derived = state.unplaced_bytes[ranks] + fixed * (share * moving + state.embedding_bytes[ranks])
+    peak = activations + state.static_bytes[ranks]
+    stated = cluster.stated_fragmentation[jobs]
+    return np.where(np.isnan(stated), derived, stated * peak)
+
+
+def device_memory(
+    batch: JobBatch, columns: JobColumns, state: StateMemory, rank: Ints, peak_bytes: Floats
+) -> DeviceMemory:
+    """Return what a batch of jobs may use.
+
+    Parameters
+    ----------
+    rank : int64[jobs]
+        The fullest rank of each job, among those of all replicas.
+    peak_bytes : float64[jobs]
+        Its allocated peak.
+    """
+    reserve = reserve_bytes(batch, columns)
+    activations = peak_bytes - state.static_bytes[rank]
+    idle = idle_bytes(batch, state, np.arange(len(batch)), rank, activations)
+    left = batch.cluster.memory_bytes - reserve
+    stated = batch.cluster.stated_fragmentation
+    # A stated share holds for any allocation, so the limit does not depend on the peak.
+    usable = np.where(np.isnan(stated), left - idle, left / (1.0 + stated))
+    return DeviceMemory(reserve, idle, np.maximum(0.0, usable))
+
+
+def room_for_activations(
+    batch: JobBatch, columns: JobColumns, state: StateMemory, job: int, ranks: slice
+) -> Floats:
+    """Return how many bytes of activations each rank of a job has room for, float64[pp]."""
+    cluster = batch.cluster
+    left = cluster.memory_bytes[job] - reserve_bytes(batch, columns)[job]
+    held = state.static_bytes[ranks]
+    stated = cluster.stated_fragmentation[job]
+    if not np.isnan(stated):
+        return np.asarray(max(0.0, left / (1.0 + stated)) - held)
+    every = np.arange(ranks.start, ranks.stop)
+    idle = idle_bytes(batch, state, np.full(len(every), job), every, np.zeros(len(every)))
+    share = cluster.idle_share[job] * (cluster.expandable[job] == 0)
+    return np.asarray((left - held - idle) / (1.0 + share))
