@@ -107,3 +107,17 @@ def test_blank_virtual_stages_of_a_row(changes, vpp):
     row = JobRow({**ROW, **changes})
     assert row.job()["parallelism"]["vpp"] == vpp
     assert any("vpp" in note for note in row.notes) == ("vpp" not in changes and row.vpp > 1)
+
+
+def test_paxml_shares_states_within_its_mesh():
+    row = {
+        **ROW, "model": "GPT3-175B (Paxml/JAX)", "tp": "1", "pp": "1", "cp": "1",
+        "fsdp_zero": "FSDP+DP", "recipe_recompute": "selective:SAVE_DOT_ONLY (JAX)",
+        "source": "NVIDIA/dgxc-benchmarking v24.11.1 paxml/README_175b.md",
+    }  # fmt: skip
+    job = JobRow({**row, "global_batch": "2048"}).job()
+    assert job["parallelism"]["sharding_group_size"] == 128
+    assert "mlp" in job["training"]["recompute"]["modules"]
+    small = {**row, "model": "GPT3-5B (Paxml/JAX)", "n_gpus": "64", "global_batch": "256"}
+    assert JobRow(small).job()["parallelism"]["sharding_group_size"] == 8
+    assert "sharding_group_size" not in JobRow({**row, "n_gpus": "128"}).job()["parallelism"]

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projector import project_performance
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
 from projector.validate.sharding import fields, sharding_of
@@ -86,6 +87,14 @@ def test_groups_in_rows():
     assert copied.parallelism.sharding_group_size == 8
     moe = {"model": "Qwen3-30B-A3B", "ep": "8", "tp": "1", "fsdp_zero": "FSDP2 4"}
     assert job(**moe).parallelism.sharding_group_size is None
+
+
+def test_copies_do_not_hide_traffic_inside_a_node():
+    """Between two copies goes a shard each; the rest still slows the compute beside it."""
+    plain = {"fsdp_zero": "FSDP", "n_gpus": "128", "tp": "1", "model": "Llama-3.1-70B"}
+    row = {**plain, "n_gpus": "256", "fsdp_zero": "FSDP shard 128", "global_batch": "256"}
+    whole, copied = (project_performance(job(**each)) for each in (plain, row))
+    assert copied.iteration_time_s > whole.iteration_time_s
 
 
 def test_microbatches_in_words():

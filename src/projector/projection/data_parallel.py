@@ -233,9 +233,13 @@ class _Passes:
         self._count = replicas.workloads.run_count[replicas.run]
         slowdown = np.asarray(replicas.jobs.cluster.slowdown)
         shard, across = _groups(replicas)[0]
-        leaving = np.maximum(
-            share_leaving(shard.ranks, shard.local), share_leaving(across.ranks, across.local)
-        )
+        # Of the bytes that a rank sends, those between copies are as many as its own shard.
+        within = 1.0 - 1.0 / shard.ranks
+        between = (across.ranks > 1) / shard.ranks
+        leaving = (
+            within * share_leaving(shard.ranks, shard.local)
+            + between * share_leaving(across.ranks, across.local)
+        ) / np.maximum(within + between, 1e-9)
         self._slowdown = (1.0 - leaving) * slowdown[:, 0] + leaving * slowdown[:, 1]
         # How much longer a collective takes while compute runs beside it.
         self._longer = 1.0 + slowdown[:, 2]

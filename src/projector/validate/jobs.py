@@ -4,6 +4,7 @@ Each rule is described, with its reason, in ``docs/validation.md``.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from projector.config.cluster import ClusterConfig
@@ -12,7 +13,13 @@ from projector.validate.frameworks import framework_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
 from projector.validate.models import model_name, model_of
 from projector.validate.names import device_of, precision_name, precision_of
-from projector.validate.recipes import OF_RECIPE, Layout, container_of, virtual_stages
+from projector.validate.recipes import (
+    OF_RECIPE,
+    Layout,
+    container_of,
+    paxml_settings,
+    virtual_stages,
+)
 from projector.validate.sharding import fields as sharding_fields
 from projector.validate.sharding import sharding_of
 
@@ -364,6 +371,10 @@ class JobRow:
         group = found.get("sharding_group_size")
         if group and read.within_node:
             self.weaken(FROM_RULE, f"states shared by the {group} ranks of a node")
+        meshed = int(self._paxml().get("sharding_group_size", 0))
+        if read.is_fsdp and not group and 1 < meshed < ranks and ranks % meshed == 0:
+            found["sharding_group_size"] = group = meshed
+            self.weaken(FROM_RULE, f"states shared by {meshed} ranks, as in Paxml's mesh")
         copies = re.search(r"n_distopt_inst=(\d+)", self.other)
         if copies and int(copies[1]) > 1 and not group and ranks % int(copies[1]) == 0:
             found["sharding_group_size"] = group = ranks // int(copies[1])
@@ -373,6 +384,11 @@ class JobRow:
             del found["sharding_group_size"]
             self.weaken(FROM_RULE, "states shared by all ranks, as copies do not divide experts")
         return found
+
+    def _paxml(self) -> Mapping[str, Any]:
+        """Return the settings of Paxml's configuration of the model, empty for other rows."""
+        name = model_name(self.text("model")).partition(",")[0]
+        return paxml_settings(name) if "paxml" in self.source.lower() else {}
 
     def _fsdp_generation(self, text: str) -> int:
         if "fsdp2" in text or "megatron_fsdp" in text:
@@ -451,6 +467,10 @@ class JobRow:
         names = _module_names(lowered)
         if names:
             return {"granularity": "selective", "modules": names}
+        policy = self._paxml().get("recompute")
+        if policy:
+            self.weaken(FROM_RULE, f"{', '.join(policy)} recomputed, as by Paxml's policy")
+            return {"granularity": "selective", "modules": list(policy)}
         if recipe:
             self.weaken(FROM_RECIPE)
             return self._recompute_of_recipe(recipe.lower())

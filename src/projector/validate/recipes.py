@@ -92,6 +92,12 @@ def virtual_stages(model: str, num_layers: int, layout: Layout) -> tuple[int, st
     return _split(num_layers, layout.pp, chunk), "by the layers of public recipes"
 
 
+def paxml_settings(model: str) -> Mapping[str, Any]:
+    """Return ``sharding_group_size`` and ``recompute`` of a model of Paxml, empty if unknown."""
+    settings: Mapping[str, Any] = _document()["paxml"].get(model, {})
+    return settings
+
+
 @cache
 def _document() -> Mapping[str, Any]:
     return read_yaml(resources.data_dir("models") / "recipes.yaml")
