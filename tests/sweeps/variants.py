@@ -109,6 +109,7 @@ BASES: dict[str, dict[str, Any]] = {
             **_STEP,
             "global_batch_size": 128,
             "precision": "fp8",
+            "fp8_recipe": "rowwise",
             "framework": "megatron_lm",
         },
         "cluster": {**_NODES, "device": "mi300x"},

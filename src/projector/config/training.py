@@ -184,6 +184,10 @@ class TrainingConfig(Config):
     """Quantised copies of weights that FSDP gathers stay whole on every rank until the next step,
     as in the cache of Transformer Engine under Megatron-LM; torchao keeps none."""
 
+    fp8_attention: bool = False
+    """Fused attention computes in FP8 beside narrow linear layers (``fp8_dpa`` of Transformer
+    Engine): Q, K, V and the gradient of the output are quantised, and kept so."""
+
     first_last_layers_bf16: NonNegativeInt = 0
     """Layers at each end that stay in BF16 with a narrow precision."""
 
@@ -228,6 +232,10 @@ class TrainingConfig(Config):
 
     attention_kernel: str = "default"
     """Fused attention by the device's name for it; default is the best its stack offers."""
+
+    elementwise: Literal["fused", "eager"] = "fused"
+    """Norms, gated activations and rotations run as one kernel each, or operator by operator as
+    eager PyTorch does. Code that ``torch_compile`` has compiled is fused."""
 
     cross_entropy_fusion: bool = True
     """Loss from 16-bit logits in one kernel, without an FP32 copy."""

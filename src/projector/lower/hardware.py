@@ -11,6 +11,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, TrainingClass
 from projector.config.device_kernels import AttentionKernel, ExpertKernels
 from projector.config.gemm import K_PARTS, GemmTile, MatrixType
+from projector.config.training import TrainingConfig
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import (
@@ -22,6 +23,7 @@ from projector.kernels.device import (
 )
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import EXCHANGE
+from projector.lower.stages import uses_fp8_attention
 from projector.topology.build import load_topology
 from projector.topology.rates import local_rates
 from projector.units import GB, GBIT, KIB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
@@ -390,6 +392,18 @@ def _attention(row: np.void, device: Device, clock_mhz: float | None, name: str,
     vector_share = clock / (boost_mhz * MEGA)
     row["attention_vector_per_s"] = 0.5 * device.vector_tflops * TERA * vector_share
     set_attention_kernel(row, device, device.attention_kernels.get(name, device.attention))
+
+
+def attention_name(training: TrainingConfig) -> str:
+    """Return the attention kernel of a job, by the device's name for it.
+
+    FP8 attention runs on the variant of a kernel that has ``_fp8`` behind its name; that of
+    Transformer Engine unless the job names another.
+    """
+    name = training.attention_kernel
+    if not uses_fp8_attention(training) or name.endswith("_fp8"):
+        return name
+    return "te_fp8" if name == "default" else f"{name}_fp8"
 
 
 def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) -> None:

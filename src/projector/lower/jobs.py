@@ -13,8 +13,10 @@ from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.hardware import attention_name
 from projector.lower.placement import Blocks, Place, one_run, parts, place, strides, two_runs
 from projector.lower.sections import CP_TYPES
+from projector.lower.stages import uses_fp8_attention
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
 """Types that Q, K and V of a training job may have."""
@@ -524,13 +526,21 @@ def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     first, group = group_rows(training.attention_key, cluster.pipeline_key)
     unknown = []
     for row in first.tolist():
-        name = training.of(row).attention_kernel
-        unknown.append(name not in _trained_attentions(cluster.of(row).device))
+        name = attention_name(training.of(row))
+        fp8 = uses_fp8_attention(training.of(row))
+        unknown.append(name not in _trained_attentions(cluster.of(row).device, fp8=fp8))
     return np.array(unknown, np.bool_)[group]
 
 
 def _attention_error(job: Job) -> ConfigError:
     name, device = job.training.attention_kernel, job.cluster.device
+    if uses_fp8_attention(job.training):
+        variants = [each.removesuffix("_fp8") for each in _trained_attentions(device, fp8=True)]
+        text = (
+            f"{device.name} has no FP8 variant of the attention kernel {name!r}; "
+            f"it has those of: {_list(variants) or 'none'}"
+        )
+        return _error("training.fp8_attention", True, text, variants)
     legal = _trained_attentions(device)
     if name in device.attention_kernels:
         types = ", ".join(device.attention_kernels[name].dtypes)
@@ -543,9 +553,11 @@ def _attention_error(job: Job) -> ConfigError:
     return _error("training.attention_kernel", name, text, legal)
 
 
-def _trained_attentions(device: Device) -> list[str]:
-    """Return the attentions that a job may name: training has no narrow Q, K and V."""
+def _trained_attentions(device: Device, *, fp8: bool = False) -> list[str]:
+    """Return the attentions that a job may run, with Q, K and V in FP8 or wide."""
     kernels = device.attention_kernels.items()
+    if fp8:
+        return [name for name, kernel in kernels if "fp8" in kernel.dtypes]
     wide = [name for name, kernel in kernels if not kernel.dtypes or WIDE & {*kernel.dtypes}]
     return ["default", *wide]
 

@@ -11,7 +11,7 @@ from projector.lower import sharing
 from projector.lower.columns import Declare, SectionColumns
 from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, tier_gpus
 from projector.lower.placement import ORDERS
-from projector.lower.stages import LayerSettings, LayerSplit, uses_narrow
+from projector.lower.stages import LayerSettings, LayerSplit, uses_fp8_attention, uses_narrow
 from projector.lower.stragglers import largest_of_normals
 from projector.units import GB, GIB, MIB, MICROSECOND, MILLISECOND
 
@@ -302,7 +302,15 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     recompute_unit = _training.floats(_recompute_unit, "layers", "Recomputed together.")
     flash = _training.ints(lambda t: t.flash_attention, "flag", "Attention is one kernel.")
     default_attention = _training.ints(
-        lambda t: t.attention_kernel == "default", "flag", "It is the device's default one."
+        lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t),
+        "flag",
+        "It is the device's default one.",
+    )
+    fp8_attention = _training.ints(uses_fp8_attention, "flag", "It computes in FP8.")
+    eager = _training.ints(
+        lambda t: t.elementwise == "eager" and not t.torch_compile,
+        "flag",
+        "Element-wise operators run one by one.",
     )
     fused_loss = _training.ints(
         lambda t: t.cross_entropy_fusion, "flag", "The loss is one kernel on 16-bit logits."
@@ -373,7 +381,9 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     layout_key = _training.key(LayerSettings.of, "Of which kind layers are.")
     pipeline_key = _training.key(sharing.TRAINING.pipeline_key(), "What a pipeline costs.")
     replica_key = _training.key(sharing.TRAINING.replica_key(), "What a replica adds to it.")
-    attention_key = _training.key(lambda t: t.attention_kernel, "Which attention runs.")
+    attention_key = _training.key(
+        lambda t: (t.attention_kernel, uses_fp8_attention(t)), "Which attention runs."
+    )
     schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
     band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
 
@@ -465,6 +475,16 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
         lambda c: round(c.software.async_tp_exposed * LOAD_ONE),
         "2**-20",
         "Of a collective that AsyncTP does not hide.",
+    )
+    grouped_gemm_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.grouped_gemm_share * LOAD_ONE),
+        "2**-20",
+        "Rate of grouped GEMMs over what the device states.",
+    )
+    rowwise_gemm_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.rowwise_gemm_share * LOAD_ONE),
+        "2**-20",
+        "Rate of a GEMM with scales by row over that with scales by tensor.",
     )
     moe_layer_shares = _cluster.floats(
         _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."

@@ -65,6 +65,11 @@ def uses_narrow(training: TrainingConfig) -> bool:
     return training.precision in NARROW
 
 
+def uses_fp8_attention(training: TrainingConfig) -> bool:
+    """Whether fused attention computes in FP8."""
+    return training.fp8_attention and training.flash_attention and uses_narrow(training)
+
+
 class LayerSplit(NamedTuple):
     """What of a split decides where layers lie, under the same names."""
 

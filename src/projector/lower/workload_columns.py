@@ -315,6 +315,18 @@ class WorkloadColumns:
 
     # Training switches.
     dtype = _shared(_linear_dtype, "code", "Matrix type of linear layers.")
+    fp8_attention = _layer(
+        lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1),
+        "flag",
+        "Attention computes in FP8.",
+    )
+    eager = _shared(lambda p: p.training.eager, "flag", "Element-wise operators run one by one.")
+    grouped_gemm_share_2e20 = _experts(
+        lambda p: p.cluster.grouped_gemm_share_2e20, "2**-20", "Of what the device states."
+    )
+    rowwise_gemm_share_2e20 = _shared(
+        lambda p: p.cluster.rowwise_gemm_share_2e20, "2**-20", "Of FP8 GEMMs with scales by row."
+    )
     wide_dtype = _shared(lambda p: p.wide_dtype, "code", "The same for attention, head and router.")
     fp8_recipe = _shared(lambda p: p.training.fp8_recipe, "code", "Of `FP8_RECIPES`.")
     fp8_transpose = _shared(lambda p: p.training.fp8_transpose, "flag", "Keeps weight transposes.")

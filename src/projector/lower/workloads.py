@@ -21,6 +21,7 @@ from projector.errors import ConfigError, ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import (
+    attention_name,
     device_record,
     exchange_record,
     fabric_record,
@@ -336,7 +337,11 @@ def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     training, cluster, fsdp1 = batch.training, batch.cluster, batch.parallelism.fsdp == 1
     first, group = group_rows(cluster.pipeline_key, training.attention_key, fsdp1.astype(np.int64))
     device = [
-        machines.device(cluster.of(row), training.of(row).attention_kernel, fsdp1=bool(fsdp1[row]))
+        machines.device(
+            cluster.of(row),
+            attention_name(training.of(row)),
+            fsdp1=bool(fsdp1[row]),
+        )
         for row in first.tolist()
     ]
     fabric = [machines.fabric(cluster.of(row)) for row in first.tolist()]

@@ -17,7 +17,7 @@ from projector.operations.communication import (
     emit_region_entry,
     emit_region_exit,
 )
-from projector.operations.linear import emit_linear, emit_memory
+from projector.operations.linear import FP8, ROWWISE, TENSORWISE, emit_linear, emit_memory
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     ATTENTION,
@@ -33,6 +33,10 @@ from projector.operations.table import (
 CORE_ATTN_BIT, MLA_UP_BIT = 1 << 0, 1 << 2
 SEGMENT_QKV, SEGMENT_PROJ, SEGMENT_CORE = 1, 2, 3
 P2P, GATHER, EXCHANGE_HEADS = range(3)
+
+EAGER_ROTATION, EAGER_ROTATION_KERNELS = 20.0, 8.0
+"""Bytes of an element, and kernels, of a rotation one operator after the other: two products, a sum
+(14), and halves that are negated and joined (6); each for Q and for K."""
 
 
 def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -104,13 +108,21 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
     )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
+    rotation = np.where(shapes.eager == 1, EAGER_ROTATION, 4.0) * rotated
     emit_memory(
         table,
         where[shapes.rope[where] == 1],
         "attention.rope",
-        forward_bytes=4.0 * rotated,
-        backward_bytes=4.0 * rotated,
+        forward_bytes=rotation,
+        backward_bytes=rotation,
+        launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
     )
+    eager = where[shapes.eager[where] == 1]
+    projected = shapes.tokens * (query + key + value).astype(np.float64)
+    emit_memory(
+        table, eager, "attention.qkv.join", forward_bytes=0.0, backward_bytes=4.0 * projected,
+        launches=0.0, backward_launches=1.0,
+    )  # fmt: skip
     normed = where[shapes.qk_norm[where] > 0]
     per_head = shapes.d_qk * 2.0
     width = np.where(shapes.qk_norm == 1, per_head, query + key)
@@ -267,8 +279,9 @@ def _emit_core(
     flop = flop / (shapes.tp * shapes.cp)
     _emit_context_traffic(table, shapes, where, heads, key_heads)
     tokens = shapes.tokens.astype(np.float64)
-    query_bytes = 2.0 * tokens * heads * shapes.d_qk
-    key_bytes = 2.0 * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    size = np.where(shapes.fp8_attention == 1, 1.0, 2.0)
+    query_bytes = size * tokens * heads * shapes.d_qk
+    key_bytes = size * tokens * key_heads * (shapes.d_qk + shapes.d_v)
     # A narrow output projection keeps its own copy of O.
     output_bytes = np.where(shapes.narrow, 2.0 * tokens * heads * shapes.d_v, 0.0)
     log_sums = 4.0 * tokens * heads
@@ -278,7 +291,7 @@ def _emit_core(
         kind=ATTENTION,
         category=COMPUTE_ATTENTION,
         segment=SEGMENT_CORE,
-        dtype=shapes.wide_dtype,
+        dtype=np.where(shapes.fp8_attention == 1, FP8, shapes.wide_dtype),
         batch=shapes.micro_batch,
         heads=local_heads,
         key_heads=local_key_heads,
@@ -305,7 +318,27 @@ def _emit_core(
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
         recompute_bit=MLA_UP_BIT,
     )  # fmt: skip
+    _emit_narrow_operands(table, shapes, where[shapes.fp8_attention[where] == 1], heads, key_heads)
     _emit_unfused_core(table, shapes, where[shapes.flash[where] == 0], local_heads, queries, flop)
+
+
+def _emit_narrow_operands(
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
+) -> None:
+    """Emit what FP8 attention quantises: Q, K and V before the forward, dO before the backward.
+
+    Each is read in 16 bits and written in 8; scales of a whole tensor cost one more read.
+    """
+    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
+    per_element = 3.0 + 2.0 * one_more_read
+    tokens = shapes.tokens.astype(np.float64)
+    inputs = heads * shapes.d_qk + key_heads * (shapes.d_qk + shapes.d_v)
+    emit_memory(
+        table, where, "attention.quantise", forward_bytes=tokens * inputs * per_element,
+        backward_bytes=tokens * heads * shapes.d_v * per_element,
+        launches=3.0 * (1.0 + one_more_read), backward_launches=1.0 + one_more_read,
+        recompute_bit=CORE_ATTN_BIT,
+    )  # fmt: skip
 
 
 def _emit_unfused_core(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
@@ -15,10 +15,12 @@ from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.lower.hardware import SLOWDOWNS
 from projector.lower.kinds import is_layer
+from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.emit import emit_operations
+from projector.operations.linear import FP8, ROWWISE
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     ATTENTION,
@@ -154,6 +156,7 @@ def _cost_gemms(
     is_grouped = (table.expert[rows] == 1) & (table.batch[rows] > 1)
     efficiency = np.where(is_grouped, grouped, 1.0)
     efficiency *= workloads.gemm_shares[device[rows], table.dtype[rows]]
+    efficiency *= _software_shares(workloads, table.workload[rows], table.dtype[rows], is_grouped)
     time_s[rows], detail[rows], _ = gemm_time_columns(
         extents,
         table.dtype[rows],
@@ -162,6 +165,16 @@ def _cost_gemms(
         device[rows],
         workloads.devices,
     )
+
+
+def _software_shares(workloads: Workloads, of_row: Ints, dtype: Ints, is_grouped: Flags) -> Floats:
+    """Return what of a device's rates the software of each row reaches, float64[rows]."""
+    columns = workloads.columns
+    by_rows = (columns.fp8_recipe[of_row] == ROWWISE) & (dtype == FP8)
+    rowwise = np.where(by_rows, columns.rowwise_gemm_share_2e20[of_row] / LOAD_ONE, 1.0)
+    # Inference states no share.
+    stated = columns.grouped_gemm_share_2e20[of_row]
+    return np.where(is_grouped & (stated > 0), stated / LOAD_ONE, 1.0) * rowwise
 
 
 def _cost_attention(

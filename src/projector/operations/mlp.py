@@ -50,12 +50,15 @@ def emit_activation(
     """Emit the activation of ``elements`` outputs.
 
     It reads one or two inputs for each and keeps them; the backward reads inputs and gradient and
-    writes the inputs' gradients.
+    writes the inputs' gradients. Eager PyTorch writes and reads the activated gate in between: 4
+    more bytes forward, and 8 backward, where it also stands for one of the gradients.
     """
     inputs = 1.0 + shapes.gated
-    written = 2.0 * inputs + shapes.activation_bytes
+    apart = ((shapes.eager == 1) & (shapes.gated == 1)).astype(np.float64)
+    written = 2.0 * inputs + shapes.activation_bytes + 4.0 * apart
     emit_memory(
         table, where, label, forward_bytes=elements * written,
-        backward_bytes=2.0 * elements * (2.0 * inputs + 1.0), saved_bytes=2.0 * elements * inputs,
-        exponentials=elements, recompute_bit=bit,
+        backward_bytes=2.0 * elements * (2.0 * inputs + 1.0 + 4.0 * apart),
+        saved_bytes=2.0 * elements * inputs, exponentials=elements, recompute_bit=bit,
+        launches=1.0 + apart, backward_launches=1.0 + 2.0 * apart,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.origins import origins_of
+from projector.lower.hardware import attention_name
 from projector.lower.jobs import data_parallel
 
 SCHEMA_VERSION = 1
@@ -125,7 +126,8 @@ def _uneven_stages(job: Job) -> list[str]:
 def attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
     """Return where forward and backward of the job's attention kernel were measured."""
     device, mla = job.cluster.device, job.model.mla
-    kernel = device.attention_kernels.get(job.training.attention_kernel, device.attention)
+    name = attention_name(job.training)
+    kernel = device.attention_kernels.get(name, device.attention)
     width = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else job.model.head_dim
     forward = kernel.evidence(device.name, width, backward=False)
     return forward, kernel.evidence(device.name, width, backward=True)

@@ -10,6 +10,7 @@ from projector.config.job import Job
 from projector.config.load import Variants
 from projector.config.space import flat_fields
 from projector.errors import ConfigError, ProjectorError
+from projector.lower.hardware import attention_name
 from projector.projection.evaluate import Evaluation, evaluate
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     """
     numbers = flat_fields(job)
     if fields is None:
-        rates = _rates(numbers, job.training.attention_kernel)
+        rates = _rates(numbers, attention_name(job.training))
         chosen = [Lever((field,), (numbers[field],)) for field in rates]
         return [*chosen, Lever(TOGETHER, tuple(numbers[field] for field in TOGETHER))]
     levers = [_lever(text, numbers) for text in fields]

@@ -185,7 +185,7 @@ def _idle_training(job: Job) -> list[str]:
     training = job.training
     idle: list[str] = []
     if job.model.moe is None:
-        idle += ["training.moe.", "cluster.software.moe_"]
+        idle += ["training.moe.", "cluster.software.moe_", "cluster.software.grouped_"]
     else:
         if training.moe.load == "balanced":
             idle.append("training.moe.zipf_exponent")
@@ -198,6 +198,8 @@ def _idle_training(job: Job) -> list[str]:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
+    if training.precision != "fp8" or training.fp8_recipe != "rowwise":
+        idle.append("cluster.software.rowwise_gemm_share")
     if not job.parallelism.fsdp:
         idle.append("training.fp8_weight_cache")
     unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
