@@ -200,6 +200,14 @@ def _idle_training(job: Job) -> list[str]:
         idle.append("training.fp8_recipe")
     if training.precision != "fp8" or training.fp8_recipe != "rowwise":
         idle.append("cluster.software.rowwise_gemm_share")
+    if not training.fp8_attention:
+        idle.append("training.fp8_attention")
+    if not training.activation_offload_fraction:
+        idle.append("training.activation_offload_fraction")
+    if job.cluster.software.gemm_share is None:
+        idle.append("cluster.software.gemm_share")
+    if job.cluster.software.grouped_gemm_share == 1.0:
+        idle.append("cluster.software.grouped_gemm_share")
     if not job.parallelism.fsdp:
         idle.append("training.fp8_weight_cache")
     unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
