@@ -156,7 +156,7 @@ def _shortened(values: list[str]) -> list[str]:
 
 def _idle_settings(job: Job) -> tuple[str, ...]:
     """Return the beginnings of fields that have no effect in a job."""
-    return (*_idle_parallelism(job), *_idle_training(job))
+    return (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
 
 
 def _idle_parallelism(job: Job) -> list[str]:
@@ -198,16 +198,6 @@ def _idle_training(job: Job) -> list[str]:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
-    if training.precision != "fp8" or training.fp8_recipe != "rowwise":
-        idle.append("cluster.software.rowwise_gemm_share")
-    if not training.fp8_attention:
-        idle.append("training.fp8_attention")
-    if not training.activation_offload_fraction:
-        idle.append("training.activation_offload_fraction")
-    if job.cluster.software.gemm_share is None:
-        idle.append("cluster.software.gemm_share")
-    if job.cluster.software.grouped_gemm_share == 1.0:
-        idle.append("cluster.software.grouped_gemm_share")
     if not job.parallelism.fsdp:
         idle.append("training.fp8_weight_cache")
     unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
@@ -220,4 +210,21 @@ def _idle_training(job: Job) -> list[str]:
         idle += [f"training.recompute.{name}" for name in ("method", "num_layers", "layers")]
     if not job.model.mtp_num_layers:
         idle.append("training.mtp_loss")
+    return idle
+
+
+def _idle_software(job: Job) -> list[str]:
+    """Return what is off, or leaves the rates of the device as they are."""
+    training, software = job.training, job.cluster.software
+    idle = [
+        f"training.{name}"
+        for name in ("fp8_attention", "activation_offload_fraction")
+        if not getattr(training, name)
+    ]
+    if software.gemm_share is None:
+        idle.append("cluster.software.gemm_share")
+    if software.grouped_gemm_share == 1.0:
+        idle.append("cluster.software.grouped_gemm_share")
+    if training.precision != "fp8" or training.fp8_recipe != "rowwise":
+        idle.append("cluster.software.rowwise_gemm_share")
     return idle
