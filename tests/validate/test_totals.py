@@ -1,10 +1,17 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from projector.validate.kind import OK, Outcome, failed
 from projector.validate.run import Result, Validation
-from projector.validate.totals import SMALLEST_GROUP, group_mean_ape, summary, totals
+from projector.validate.totals import (
+    SMALLEST_GROUP,
+    _verdicts,
+    group_mean_ape,
+    summary,
+    totals,
+)
 
 
 def result(
@@ -106,3 +113,19 @@ def test_without_a_tuner_or_columns_to_group_by():
     found = summary(Validation("memory", "f.csv", ("gpu",), (result(1.1),), True))
     assert found["groups"]["by"] == {}
     assert "tuned" not in found
+
+
+def test_verdicts_of_measured_memory_are_counted():
+    def ran(verdict, of_limit, other=None):
+        left_out = None if other is None else Outcome(OK, 9.0, 10.0, 0.9, verdict=other)
+        outcome = Outcome(OK, 9.0, 10.0, 0.9, verdict=verdict, of_limit=of_limit, left_out=left_out)
+        return replace(result(0.9), outcome=outcome)
+
+    rows = [ran("fits", 0.5), ran("fits", 0.98, "does_not_fit"), ran("at_risk", 0.97)]
+    found = _verdicts(rows)["verdicts"]
+    assert found["in_sample"] == {
+        "fits": 2, "at_risk": 1, "does_not_fit": 0,
+        "close_to_limit": 2, "close_to_limit_and_fits": 1,
+    }  # fmt: skip
+    assert found["left_out"]["does_not_fit"] == 1
+    assert _verdicts([]) == {}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.bands import Band
 from projector.config.job import Job
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
@@ -54,15 +55,17 @@ def verdict_codes(peak_bytes: Floats, factors: Factors, usable_bytes: Floats) ->
     return np.where(fits, 0, np.where(too_large, 2, 1))
 
 
-def verdict_of(job: Job, peak_bytes: float, usable_bytes: float) -> MemoryBand:
-    """Return the verdict of one job with a peak, and both ends of its band."""
-    low, high = (peak_bytes * factor for factor in _factors(job))
+def verdict_of(
+    job: Job, peak_bytes: float, usable_bytes: float, band: Band | None = None
+) -> MemoryBand:
+    """Return the verdict of one job with a peak, and both ends of its band or of another."""
+    low, high = (peak_bytes * factor for factor in _factors(job, band))
     name = FITS if high <= usable_bytes else DOES_NOT_FIT if low > usable_bytes else AT_RISK
     return MemoryBand(name, low, high)
 
 
-def _factors(job: Job) -> tuple[float, float]:
-    band = memory_band(job)
+def _factors(job: Job, band: Band | None = None) -> tuple[float, float]:
+    band = memory_band(job) if band is None else band
     if band.low_90 is None or band.high_90 is None:
         return 1.0, 1.0
     # A band that leaves out the projection itself would call fitting what does not fit.

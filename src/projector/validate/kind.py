@@ -58,6 +58,12 @@ class Outcome:
     classes: tuple[str, ...] = ()
     """Classes of the row that bands are kept for, the narrowest first."""
 
+    verdict: str = ""
+    """Of a row of memory, what its job is told: one of `projector.projection.verdict.VERDICTS`."""
+
+    of_limit: float | None = None
+    """Of a row of memory, the measured value as a share of what would just fit."""
+
     left_out: "Outcome | None" = None
     """The same row with constants and band that have not seen its source; None where the source has
     no part in any."""

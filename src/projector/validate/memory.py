@@ -9,6 +9,8 @@ import numpy as np
 from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, memory_band
 from projector.projection.evaluate import Evaluation
+from projector.projection.results import Results
+from projector.projection.verdict import verdict_of
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
@@ -86,7 +88,12 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
         except ValueError as error:
             outcomes[position] = failed(str(error))
             continue
-        evaluated_job = result[0].job(result[1])
+        results, place = Results(result[0]), result[1]
+        evaluated_job = results.evaluation.job(place)
+        peak, usable = (
+            float(column[place]) for column in (results.steps.peak_bytes, results.usable_bytes)
+        )
+        band = memory_band(evaluated_job, constants[reader.key].source if constants else None)
         outcomes[position] = Outcome(
             status=OK,
             predicted=predicted,
@@ -94,8 +101,10 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
             ratio=predicted / measured,
             mark=reader.mark,
             note="; ".join(reader.notes),
-            band=memory_band(evaluated_job, constants[reader.key].source if constants else None),
+            band=band,
             classes=classes_of(evaluated_job),
+            verdict=verdict_of(evaluated_job, peak, usable, band).verdict,
+            of_limit=measured / predicted * peak / usable,
         )
     return outcomes
 

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from projector.projection.verdict import FITS, VERDICTS
 from projector.validate.kind import Outcome
 from projector.validate.models import model_name
 from projector.validate.names import device_name, precision_name, vendor_name
 from projector.validate.run import Result, Validation
+
+CLOSE_TO_LIMIT = 0.97
+"""Share of the limit from which a measured run of memory counts as close to it."""
 
 SMALLEST_GROUP = 5
 """Fewest projected rows of a group in `group_mean_ape`."""
@@ -200,6 +204,7 @@ def summary(validation: Validation) -> dict[str, Any]:
         **families,
         **(tuned if named else {}),
         "over_sources": _over_sources(results),
+        **_verdicts(results),
         "groups": {
             name: {
                 value: group_totals.to_dict()
@@ -213,6 +218,25 @@ def summary(validation: Validation) -> dict[str, Any]:
         "failures": dict(
             Counter(r.status for r in results if r.eligible and not r.projected).most_common()
         ),
+    }
+
+
+def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
+    """Return what jobs of measured memory are told, all of which ran; nothing of other tables."""
+    shown = [result.outcome for result in results if result.projected and result.outcome.verdict]
+    if not shown:
+        return {}
+    others = [each.left_out or each for each in shown]
+    return {"verdicts": {"in_sample": _verdict_counts(shown), "left_out": _verdict_counts(others)}}
+
+
+def _verdict_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Count verdicts, and those of runs whose measured value lies close to the limit."""
+    close = [each for each in outcomes if (each.of_limit or 0.0) >= CLOSE_TO_LIMIT]
+    return {
+        **{name: sum(each.verdict == name for each in outcomes) for name in VERDICTS},
+        "close_to_limit": len(close),
+        "close_to_limit_and_fits": sum(each.verdict == FITS for each in close),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.projection.verdict import WORDS
 from projector.report.terminal.tables import DIM, add_row, grid, heading, percent, section
 from projector.validate.run import Result, Validation
 
@@ -41,6 +42,7 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
         if key in totals:
             _add(table, name, totals[key])
     parts += section(f"{validation.kind}: {validation.path}", _note(totals), table)
+    parts += _verdicts(totals)
     for key, title in _SHOWN.items():
         groups = {name: group for name, group in totals["groups"][key].items() if group["rows"]}
         if not groups or (len(groups) == 1 and key == "mark"):
@@ -54,6 +56,16 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
     parts += _counted("Not eligible", totals["not_eligible"])
     parts += _failed(validation, totals["failures"])
     return parts + _worst(validation)
+
+
+def _verdicts(totals: Mapping[str, Any]) -> list[RenderableType]:
+    """Return what the jobs of measured memory are told; all of them ran."""
+    if "verdicts" not in totals:
+        return []
+    table = grid("<", *WORDS.values(), "close to the limit", "of them fits")
+    for key, name in (("in_sample", "in-sample"), ("left_out", "sources left out")):
+        add_row(table, name, *(f"{number:,}" for number in totals["verdicts"][key].values()))
+    return section("Verdicts", "all these runs ran", table)
 
 
 def _note(totals: Mapping[str, Any]) -> str:
