@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from projector.config.bands import SHARES
 from projector.config.device import load_device
 from projector.validate.bands import (
     FRACTIONS,
@@ -32,8 +33,16 @@ DATA = Path(__file__).with_name("data")
 BANDS = ROOT / "hardware" / "uncertainty.yaml"
 LEFT_OUT = ROOT / "hardware" / "uncertainty_left_out.yaml"
 WHOLE_RUNS = ("training_throughput", "memory")
+PAGE = ROOT / "docs" / "validation.md"
+BEGIN, END = "<!-- coverage -->\n", "<!-- end of coverage -->\n"
 FEWEST = 20
-"""Rows of a class whose coverage is printed."""
+"""Rows of a class whose coverage is shown."""
+SIDES = ("low", "high")
+QUANTITIES = ("time", "memory", "gemm", "attention", "collective", "moe_layer", "serving")
+HEADER = (
+    "| class | rows | sources | 68 % band | 90 % band | held |",
+    "|---|---|---|---|---|---|",
+)
 
 HEAD = """\
 # Bands of projections by class: the measured value lies between the factors low and high of the
@@ -55,12 +64,16 @@ def main() -> None:
     bands = yaml.safe_load(BANDS.read_text(encoding="utf-8"))
     nested = yaml.safe_load(LEFT_OUT.read_text(encoding="utf-8")) if LEFT_OUT.is_file() else {}
     stated = bands["method"]
+    lines: dict[str, list[str]] = {}
     for name in chosen:
         kind = kind_of(name)
         results = validate(name, DATA / f"{name}.csv").results
         is_kernel = name not in WHOLE_RUNS
         pull = stated["pull"]["kernels" if is_kernel else kind.quantity]
-        method = Method(pull=pull["value"])
+        method = Method(
+            pull=pull["value"],
+            centred=None if is_kernel else frozenset(stated["centred"]["value"]),
+        )
         residuals = residuals_of(results, by_device=is_kernel)
         own = stated["kernels"].get(kind.quantity, {}) if is_kernel else {}
         widening = own["widening"]["value"] if is_kernel else 1.0
@@ -77,8 +90,10 @@ def main() -> None:
         bands[kind.quantity] = table
         if not is_kernel:
             nested[kind.quantity] = tables_without(residuals, method, factors)
-        _print(name, table, residuals, method)
+        lines[kind.quantity] = _lines(kind.quantity, table, residuals, method)
+        print("\n".join([*lines[kind.quantity], str(table.get("unseen", ""))]))
     if "--record" in sys.argv[1:]:
+        _write_page(lines)
         BANDS.write_text(
             HEAD + yaml.safe_dump(bands, sort_keys=True, default_flow_style=None, width=100),
             encoding="utf-8",
@@ -115,19 +130,39 @@ def _devices_out(results: Sequence[Result]) -> list[Residual]:
     return [replace(each, source=each.device) for each in residuals_of(found)]
 
 
-def _print(
-    name: str, table: Mapping[str, Any], residuals: Sequence[Residual], method: Method
-) -> None:
-    print(name, table.get("unseen", ""))
-    for name_of_class, (rows, held) in nested_coverage(residuals, FRACTIONS, method).items():
-        entry = table[name_of_class]
-        sides = " ".join(
-            f"{entry[f'low_{share}']:.3f} to {entry[f'high_{share}']:.3f}" for share in (68, 90)
-        )
+def _lines(
+    quantity: str, table: Mapping[str, Any], residuals: Sequence[Residual], method: Method
+) -> list[str]:
+    """Return a line for each class: its rows, its bands, and what they hold if made without it."""
+    lines = []
+    for name, (rows, held) in nested_coverage(residuals, FRACTIONS, method).items():
+        if rows < FEWEST:
+            continue
+        entry = table[name]
+        sides = [
+            " to ".join(f"{100.0 * (entry[f'{side}_{share}'] - 1.0):+.0f}" for side in SIDES)
+            for share in SHARES
+        ]
         shares = " / ".join(f"{100.0 * share:.0f}" for share in held)
-        mark = "" if rows >= FEWEST else "  (few rows)"
-        count = f"{rows:4d} rows {entry['sources']:3d} sources"
-        print(f"  {name_of_class:28s} {count}  held {shares} %  {sides}{mark}")
+        words = name.replace(".", ", ").replace("_bit", " bits")
+        cells = [f"{quantity.replace('_', ' ')}: {words}", f"{rows}", f"{entry['sources']}"]
+        lines.append(f"| {' | '.join([*cells, *sides, shares])} |")
+    return lines
+
+
+def _write_page(lines: Mapping[str, Sequence[str]]) -> None:
+    """Replace the lines of these quantities in docs/validation.md."""
+    head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    body, tail = rest.split(END)
+    kept: dict[str, list[str]] = {}
+    for line in body.splitlines():
+        if line.startswith("| ") and ": " in line:
+            quantity = line[2:].partition(":")[0].replace(" ", "_")
+            kept.setdefault(quantity, []).append(line)
+    shown = {**kept, **lines}
+    table = [line for quantity in QUANTITIES for line in shown.get(quantity, [])]
+    text = "\n".join([*HEADER, *table])
+    PAGE.write_text(f"{head}{BEGIN}\n{text}\n\n{END}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":

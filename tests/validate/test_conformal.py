@@ -79,6 +79,13 @@ def test_the_centre_of_a_class_with_few_sources_is_pulled_to_the_wider_one():
     assert 0.2 > centres[0] > centres[1] > centres[2] > -0.01
 
 
+def test_a_class_without_a_centre_of_its_own_has_that_of_the_wider_one():
+    residuals = rows("a", [0.2, 0.3]) + rows("b", [0.0], ("all",)) + rows("c", [0.0], ("all",))
+    method = Method(1.0, frozenset({"all"}))
+    assert centre_and_spread(residuals, ("narrow", "all"), method)[0] == 0.0
+    assert centre_and_spread(residuals, ("narrow", "all"), Method(1.0))[0] > 0.0
+
+
 def test_many_rows_of_a_source_weigh_as_much_as_few():
     few = rows("a", [0.1]) + rows("b", [-0.1]) + rows("c", [0.0])
     many = rows("a", [0.1] * 50) + rows("b", [-0.1]) + rows("c", [0.0])

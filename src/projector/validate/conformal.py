@@ -53,6 +53,12 @@ class Method:
 
     pull: float
     """Sources that the wider class counts as."""
+    centred: frozenset[str] | None = None
+    """Classes that have a centre of their own; None means all."""
+
+    def has_centre(self, name: str) -> bool:
+        """Whether a class has a centre of its own."""
+        return self.centred is None or name in self.centred
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -132,7 +138,8 @@ def centre_and_spread(
         weights, sources = source_weights(members)
         errors = np.array([each.error for each in members])
         own = sources / (sources + method.pull)
-        centre += own * (weighted_quantile(errors, weights, 0.5) - centre)
+        if method.has_centre(name):
+            centre += own * (weighted_quantile(errors, weights, 0.5) - centre)
         distance = max(LEAST_SPREAD, weighted_quantile(np.abs(errors - centre), weights, 0.68))
         spread = distance if spread == 0.0 else spread ** (1.0 - own) * distance**own
     return centre, max(spread, LEAST_SPREAD)
