@@ -72,7 +72,8 @@ def main() -> None:
         pull = stated["pull"]["kernels" if is_kernel else kind.quantity]
         method = Method(
             pull=pull["value"],
-            centred=None if is_kernel else frozenset(stated["centred"]["value"]),
+            centred=None if is_kernel else frozenset(stated["centred"][kind.quantity]["value"]),
+            is_symmetric=kind.quantity in stated["symmetric"]["value"],
         )
         residuals = residuals_of(results, by_device=is_kernel)
         own = stated["kernels"].get(kind.quantity, {}) if is_kernel else {}

@@ -50,6 +50,11 @@ def test_conformal_limits_of_equal_weights_leave_out_the_same_number_on_each_sid
     assert (found.low, found.high) == (low, high)
 
 
+def test_symmetric_limits_are_equally_far():
+    found = conformal_limits(np.array([-3.0, 1.0, 2.0]), np.ones(3), 0.6, is_symmetric=True)
+    assert (found.low, found.high) == (-3.0, 3.0)
+
+
 @given(VALUES, st.floats(0.05, 0.95))
 def test_limits_hold_at_least_the_share_that_they_are_made_for(pairs, share):
     scores, weights = (np.array(each, float) for each in zip(*pairs, strict=True))

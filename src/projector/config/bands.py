@@ -160,6 +160,11 @@ def table(quantity: str) -> Mapping[str, Any]:
     return found
 
 
+def has_rows(source: str, quantity: str) -> bool:
+    """Whether a source has a part in the bands of a quantity."""
+    return source in _left_out().get(quantity, {})
+
+
 def _without(source: str, quantity: str) -> Mapping[str, Any]:
     """Return the bands of a quantity made without one source; the usual ones if it has no rows."""
     found: Mapping[str, Any] | None = _left_out().get(quantity, {}).get(source)

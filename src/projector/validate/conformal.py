@@ -56,6 +56,10 @@ class Method:
     centred: frozenset[str] | None = None
     """Classes that have a centre of their own; None means all."""
 
+    is_symmetric: bool = False
+    """Whether both sides have one quantile, of absolute scores: sides of their own take more
+    sources."""
+
     def has_centre(self, name: str) -> bool:
         """Whether a class has a centre of its own."""
         return self.centred is None or name in self.centred
@@ -95,10 +99,12 @@ def conformal_share(weights: Floats, share: float) -> float:
     return min(1.0, share * (effective + 1.0) / effective)
 
 
-def conformal_limits(scores: Floats, weights: Floats, share: float) -> Limits:
+def conformal_limits(
+    scores: Floats, weights: Floats, share: float, *, is_symmetric: bool = False
+) -> Limits:
     """Return the quantiles between which one more score lies with chance ``share``.
 
-    What they leave out is split between both sides.
+    What they leave out is split between both sides, unless both are to be equally far.
 
     Parameters
     ----------
@@ -107,6 +113,9 @@ def conformal_limits(scores: Floats, weights: Floats, share: float) -> Limits:
     share : float
         Of measurements within the band.
     """
+    if is_symmetric:
+        side = weighted_quantile(np.abs(scores), weights, conformal_share(weights, share))
+        return Limits(-side, side)
     beyond = (1.0 - conformal_share(weights, share)) / 2.0
     return Limits(
         weighted_quantile(scores, weights, beyond),
@@ -183,7 +192,10 @@ def bands_of(
     """
     scores = scores_of(residuals, method)
     weights, _ = source_weights(residuals)
-    limits = [conformal_limits(scores, weights, share) for share in shares]
+    limits = [
+        conformal_limits(scores, weights, share, is_symmetric=method.is_symmetric)
+        for share in shares
+    ]
     chains = {each.classes[i:] for each in residuals for i in range(len(each.classes))}
     found = {}
     for chain in sorted(chains):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from projector.config.bands import band_of
+from projector.config.bands import band_of, has_rows
 from projector.config.device import load_device
 from projector.errors import ConfigError, ProjectorError
 from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed
@@ -186,7 +186,11 @@ def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> No
         return
     known: list[tuple[int, Without]] = []
     for position, (line, outcome) in enumerate(zip(lines, outcomes, strict=True)):
-        constants = without(kind.quantity, source_of(_text(line.row, "source")))
+        source = source_of(_text(line.row, "source"))
+        constants = without(kind.quantity, source)
+        if constants is None and has_rows(source, kind.quantity):
+            # No constant was fitted to it, but bands were.
+            constants = Without(source, {})
         if constants is not None and outcome.ratio is not None:
             known.append((position, constants))
     rows = [lines[position].row for position, _ in known]
