@@ -525,6 +525,9 @@ class JobRow:
         ):
             settings["fp8_param_gather"] = True
             self.weaken(FROM_RECIPE)
+        if "fp8_dpa=true" in self.other:
+            settings["fp8_attention"] = True
+            self.weaken(FROM_RECIPE)
         if "first_last_bf16=true" in self.other:
             settings["first_last_layers_bf16"] = 1
             self.weaken(FROM_RECIPE)

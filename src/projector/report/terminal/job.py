@@ -223,6 +223,8 @@ def _idle_software(job: Job) -> list[str]:
     ]
     if software.gemm_share is None:
         idle.append("cluster.software.gemm_share")
+    if not software.allocator.expandable_segments:
+        idle.append("cluster.software.allocator.expandable_segments")
     if software.grouped_gemm_share == 1.0:
         idle.append("cluster.software.grouped_gemm_share")
     if training.precision != "fp8" or training.fp8_recipe != "rowwise":
