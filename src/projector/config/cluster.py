@@ -95,7 +95,7 @@ class AllocatorConfig(Config):
     expandable_segments: bool = False
     """Whether segments grow in place, so that freed blocks of any size serve again."""
 
-    idle_share: NonNegativeFloat = Field(default=0.11, le=4)
+    idle_share: NonNegativeFloat = Field(default=0.138, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
     device memory (``validation/fit_memory.py``)."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, memory_band
 from projector.projection.evaluate import Evaluation
@@ -63,7 +64,7 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
         try:
             reader = JobRow(_completed(row))
             job = reader.job()
-            measured = _measured(row)
+            measured = _measured(row, job["cluster"].device.hbm_gib)
         except (ValueError, ProjectorError) as error:
             outcomes.append(failed(str(error)))
             entries.append(None)
@@ -109,34 +110,65 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
     return outcomes
 
 
-def _measured(row: Row) -> float:
+def _measured(row: Row, device_gib: float) -> float:
+    """Return the measured GiB; a share of the device's memory is one of what its driver reports."""
     value = number(row, "mem_gib")
     if value is None or value <= 0.0:
         msg = f"mem_gib is {row.get('mem_gib')!r}, not a positive number"
         raise ValueError(msg)
+    texts = f"{row.get('component') or ''} {row.get('unit_note') or ''}".lower()
+    if value <= 1.0 and re.search(r"ratio|fraction|share", texts):
+        return value * device_gib
+    if value <= 100.0 and re.search(r"^[^;x]*(?:percent|%)\s*$", row.get("unit_note") or ""):
+        return value / 100.0 * device_gib
     return value
+
+
+_ALLOCATED = r"allocated|^\s*(?:max(?:imum)?|peak)?\s*(?:mem(?:ory)?)?\s*(?:usage)?\s*$"
+_RESERVED = r"reserved|cached"
+_DEVICE = (
+    r"(?:gpu|device|hbm|vram|hip|rocm|driver|process|card).{0,12}mem|vram|hbm|smi\b|mem_get_info"
+    r"|mem(?:ory)?[ _](?:used|usage|use|utili|footprint|consum|occup|ratio)"
+    r"|usages?\b|used (?:gpu|device) "
+)
+_PARTS = r"param|weight|gradient|grads|optimi[sz]er|activation|states?\b|kv|logits"
+"""Words of a part of the memory, which no row may be compared with."""
 
 
 def _component(text: str, evaluation: Evaluation, row: int) -> float:
     """Return the quantity that a component names, in GiB.
 
     Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
-    that a driver's tool shows adds context and libraries too.
+    that a driver's tool shows adds context and communicators too. A rank that is named counts, the
+    emptiest or the mean where that is asked for, and else the fullest.
     """
     name = text.lower()
-    peaks = evaluation.memory(row).peak_bytes
-    held = peaks + evaluation.idle_bytes(row)
-    reserve = float(evaluation.device_memory.reserve_bytes[row])
-    value = float(np.min(peaks) if "lightest" in name else np.max(peaks))
-    reserved = float(np.min(held) if "lightest" in name else np.max(held))
-    if "allocated" in name or name.strip() in {"peak memory", "peak", ""}:
-        return to_gib(value)
-    if "reserved" in name:
-        return to_gib(reserved)
-    if "gpu memory" in name or "device memory" in name or "smi" in name or "memory used" in name:
-        return to_gib(reserved + reserve)
-    msg = f"unknown component {text!r}"
-    raise ValueError(msg)
+    held = evaluation.memory(row).peak_bytes
+    if re.search(_PARTS, name) and not re.search(r"peak|total|used", name):
+        msg = f"component {text!r} is a part of the memory"
+        raise ValueError(msg)
+    if re.search(_RESERVED, name):
+        held = held + evaluation.idle_bytes(row)
+    elif not re.search(_ALLOCATED, name):
+        if not re.search(_DEVICE, name):
+            msg = f"unknown component {text!r}"
+            raise ValueError(msg)
+        reserve = float(evaluation.device_memory.reserve_bytes[row])
+        held = held + evaluation.idle_bytes(row) + reserve
+    return to_gib(_of_rank(name, held))
+
+
+def _of_rank(name: str, held: Floats) -> float:
+    """Return what the rank holds that a component names, float64[pp] given."""
+    if re.search(r"lightest|emptiest|minimum|\bmin\b", name):
+        return float(np.min(held))
+    if re.search(r"mean|average|\bavg\b", name):
+        return float(np.mean(held))
+    if re.search(r"last (?:pipeline )?(?:rank|stage)", name):
+        return float(held[-1])
+    if re.search(r"first (?:pipeline )?(?:rank|stage)|rank 0\b", name):
+        return float(held[0])
+    return float(np.max(held))
 
 
 KIND = Kind(
