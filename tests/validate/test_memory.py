@@ -74,3 +74,38 @@ def test_a_bad_row_says_why(fields, message):
     outcomes = KIND.project([changed(**fields), ROW])
     assert message in outcomes[0].status
     assert outcomes[1].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("component", "like"),
+    [
+        ("max_memory_reserved", "peak reserved, max over ranks"),
+        ("Max allocated memory", "peak allocated, max over ranks"),
+        ("memory usage ratio x 288", "GPU memory"),
+        ("VRAM used (nvidia-smi)", "GPU memory"),
+        ("HBM used", "GPU memory"),
+        ("hip mem usage", "GPU memory"),
+    ],
+)
+def test_spellings_of_components(component, like):
+    found, known = KIND.project([changed(component=component), changed(component=like)])
+    assert found.predicted == known.predicted
+
+
+def test_parts_of_the_memory_and_unknown_components_fail():
+    for component in ("activations", "optimizer states", "host RAM of a dream"):
+        assert component in KIND.project([changed(component=component)])[0].status
+
+
+def test_a_share_is_of_the_memory_of_the_device():
+    row = changed(component="memory usage ratio", mem_gib="0.5", unit_note="ratio as printed")
+    device = JobRow(row).job()["cluster"].device
+    assert KIND.project([row])[0].measured == pytest.approx(0.5 * device.hbm_gib)
+    row = changed(component="GPU memory", mem_gib="50", unit_note="percent")
+    assert KIND.project([row])[0].measured == pytest.approx(0.5 * device.hbm_gib)
+
+
+def test_a_local_batch_is_the_micro_batch_of_a_rank():
+    row = changed(micro_batch="", other_flags="1F1B; local batch 4")
+    assert why_not_eligible(row) == ""
+    assert why_not_eligible({**row, "other_flags": ""}) == "no micro-batch"
