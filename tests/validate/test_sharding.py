@@ -130,3 +130,33 @@ def test_scaling_of_fp8(printed, precision, recipe):
     training = job(precision=printed, source="pytorch/torchtitan x").training
     assert training.precision == precision
     assert recipe is None or training.fp8_recipe == recipe
+
+
+ZERO_BUBBLE = {
+    "model": "GPT-6.2B (zero-bubble)", "gpu": "A100-80GB", "n_gpus": "8", "tp": "1", "pp": "8",
+    "num_layers": "30", "micro_batch": "3", "global_batch": "72", "seq_len": "1024",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule", "vpp"),
+    [
+        ("schedule ZB-V", "zbv-formatted", 2),
+        ("schedule V-Half; published", "zbv-greedy-half", 2),
+        ("V-Min", "zbv-greedy-min", 2),
+        ("schedule: ZB-H1", "zerobubble", 1),
+        ("Interleaved 1F1B; AsyncTP", "interleaved", 4),
+        ("schedule GPipe", "gpipe", 1),
+        ("DualPipe", "dualpipe", 1),
+        ("interleaved schedule/mbs not in image", "auto", 1),
+    ],
+)
+def test_schedules_of_rows(text, schedule, vpp):
+    found = job(**ZERO_BUBBLE, other_flags=text)
+    assert (found.training.schedule, found.parallelism.vpp) == (schedule, vpp)
+
+
+def test_gpus_by_the_degrees_and_layers_that_are_offloaded():
+    assert job(n_gpus="", dp="32").cluster.gpus == 64
+    offloaded = job(recipe_activation_offload="cpu_offloading: 16 layers").training
+    assert offloaded.activation_offload_fraction == 0.5

@@ -60,11 +60,24 @@ _SCHEDULES = {
     "zb-2p": "seaailab",
     "zb-1p": "seaailab",
     "zb-v": "zbv-formatted",
+    "zbv": "zbv-formatted",
+    "zb-h1": "zerobubble",
+    "zb-h2": "zerobubble-h2",
+    "v-min": "zbv-greedy-min",
+    "v-half": "zbv-greedy-half",
+    "v-zb": "zbv-greedy-zb",
+    "dualpipe": "dualpipe",
     "1f1b-i": "interleaved",
+    "interleaved": "interleaved",
     "interleaved 1f1b": "interleaved",
     "1f1b": "1f1b",
     "gpipe": "gpipe",
 }
+_SCHEDULE = re.compile(
+    r"schedule[ :=]+(\S+)|\b(interleaved 1f1b|1f1b-i|1f1b|gpipe|dualpipe|zb-?(?:[12]p|h[12]|v)"
+    r"|v-(?:min|half|zb))(?![\w-])",
+    re.IGNORECASE,
+)
 _ACCUMULATION = re.compile(
     r"\bGA ?=?(\d+)|(?:grad(?:ient)? accum\w*|microbatches|micro_num)[ =:]+(\d+)"
     r"|\b(\d+) microbatch",
@@ -89,7 +102,7 @@ class JobRow:
         self.pp = self._degree("pp")
         self.cp = self._degree("cp")
         self.ep = self._degree("ep")
-        self.gpus = self.count("n_gpus")
+        self.gpus = self._gpus()
         self.seq = self.count("seq_len")
 
     def job(self) -> dict[str, Any]:
@@ -161,6 +174,13 @@ class JobRow:
 
     def _degree(self, column: str) -> int:
         return self.count(column) if self.text(column) else 1
+
+    def _gpus(self) -> int:
+        """Return the GPUs of the row, or where it has none their product."""
+        if self.text("n_gpus") or not self.text("dp"):
+            return self.count("n_gpus")
+        self.weaken(FROM_RULE, "GPUs from the degrees")
+        return self.tp * self.pp * self.cp * self.count("dp")
 
     @property
     def _is_torchtitan(self) -> bool:
@@ -253,7 +273,7 @@ class JobRow:
         vpp = self._degree("vpp")
         if printed and not self.text("vpp"):
             vpp = max(1, int(printed[1]))
-        match = re.search(r"schedule (\S+)|\b(interleaved 1f1b|1f1b)\b", self.flags, re.IGNORECASE)
+        match = _SCHEDULE.search(self.flags)
         name = (match[1] or match[2]).lower().strip(";,") if match else ""
         if name and name not in _SCHEDULES:
             msg = f"unknown schedule {name!r}"
@@ -264,6 +284,8 @@ class JobRow:
             extra_layers = 0 if layers % self.pp == 0 else 2
             vpp = (layers + extra_layers) // self.pp
             self.weaken(FROM_RULE, f"one layer a chunk (vpp {vpp}), as the paper says")
+        elif schedule.startswith("zbv"):
+            vpp = 2  # one chunk on the way down the V and one on the way up
         elif not name and not printed and not self.text("vpp"):
             vpp = self._recipe_stages()
         return schedule, vpp if self.pp > 1 else 1
@@ -586,6 +608,11 @@ class JobRow:
         captured = re.search(r"full_iteration|enable_cuda_graph|default|\battn\b|\bmlp\b", graph)
         if captured and not graph.startswith("none"):
             settings["cuda_graphs"] = True
+            self.weaken(FROM_RECIPE)
+        layers = re.search(r"(\d+)", self.recipe("activation_offload").removeprefix("none"))
+        if layers:
+            share = min(1.0, int(layers[1]) / int(self.model["num_layers"]))
+            settings["activation_offload_fraction"] = share
             self.weaken(FROM_RECIPE)
         if self.says("torch.compile"):
             settings["torch_compile"] = True
