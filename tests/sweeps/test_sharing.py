@@ -17,6 +17,7 @@ DEVICE_BASES = ("latents in fp8",)
 """Devices are compared as objects, so that one base is enough for their fields."""
 
 SHOWN = {
+    "cluster.device.calibrated_to": "runs that a device was calibrated to: they choose its band",
     "cluster.device.sources": "a device's notes on its numbers, written when it is read",
     "cluster.network.sources": "the same of a network",
 }

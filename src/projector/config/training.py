@@ -205,6 +205,11 @@ class TrainingConfig(Config):
     recompute: RecomputeConfig = RecomputeConfig()
     """Activation recomputation: none, selective, full, or a mapping."""
 
+    recompute_early_stop: bool = False
+    """Recomputation of a layer ends with the last tensor that its backward needs, so the last GEMM
+    of a dense MLP and the collective behind it are not repeated. The checkpoints of PyTorch do so
+    unless they are reentrant (since release 2.1, pytorch/pytorch#96866), Megatron's do not."""
+
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer: a name or a mapping."""
 

@@ -300,6 +300,11 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         "Bit i: `RECOMPUTE_MODULES[i]` is dropped by selective recomputation.",
     )
     recompute_unit = _training.floats(_recompute_unit, "layers", "Recomputed together.")
+    stops_early = _training.ints(
+        lambda t: t.recompute_early_stop and _recompute_unit(t) == 1,
+        "flag",
+        "Recomputing a layer ends before its last GEMM.",
+    )
     flash = _training.ints(lambda t: t.flash_attention, "flag", "Attention is one kernel.")
     default_attention = _training.ints(
         lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t),

@@ -27,7 +27,7 @@ from projector.lower.sections import (
     ParallelismColumns,
     TrainingColumns,
 )
-from projector.lower.stages import RECOMPUTE_SELECTIVE
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 """Codes of ``accumulation``."""
@@ -347,6 +347,11 @@ class WorkloadColumns:
         lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE),
         "bits",
         "Bit i: `RECOMPUTE_MODULES[i]` is dropped.",
+    )
+    stops_early = _shared(
+        lambda p: p.training.stops_early * (p.kinds["recompute"] == RECOMPUTE_FULL),
+        "flag",
+        "Recomputation ends before the last GEMM.",
     )
     flash = _shared(lambda p: p.training.flash, "flag", "Attention is one kernel.")
     loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")

@@ -16,11 +16,12 @@ from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_c
 from projector.lower.hardware import SLOWDOWNS
 from projector.lower.kinds import is_layer
 from projector.lower.sections import LOAD_ONE
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.emit import emit_operations
 from projector.operations.linear import FP8, ROWWISE
+from projector.operations.repeats import dropped_rows, repeated_rows
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     ATTENTION,
@@ -280,11 +281,7 @@ def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floa
 def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
     num = len(workloads.rows)
-    recompute = workloads.columns.recompute[table.workload]
-    mask = workloads.columns.recompute_mask[table.workload]
-    forward = table.phase == FORWARD
-    dropped = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
-    again = forward & (dropped | (recompute == RECOMPUTE_FULL))
+    dropped, again = dropped_rows(table, workloads), repeated_rows(table, workloads)
     slot = (table.workload * NUM_PHASES + table.phase) * len(CATEGORIES) + table.category
     repeated = (table.workload * NUM_PHASES + BACKWARD) * len(CATEGORIES) + table.category
     size = num * NUM_PHASES * len(CATEGORIES)

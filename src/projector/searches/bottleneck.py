@@ -8,8 +8,8 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from projector.operations.table import ATTENTION, FORWARD, GEMM, TP_COMM
+from projector.operations.repeats import repeated_rows
+from projector.operations.table import ATTENTION, GEMM, TP_COMM
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 
@@ -117,10 +117,7 @@ def _kernel_seconds(evaluation: Evaluation) -> Floats:
     workload = table.workload[compute]
     # Recomputed operations run in the forward and again in the backward.
     records = evaluation.workloads.rows
-    recompute = records["recompute"][workload]
-    dropped = (records["recompute_mask"][workload] & table.recompute_bit[compute]) > 0
-    recomputed = (recompute == RECOMPUTE_FULL) | ((recompute == RECOMPUTE_SELECTIVE) & dropped)
-    runs = 1.0 + ((table.phase[compute] == FORWARD) & recomputed)
+    runs = 1.0 + repeated_rows(table, evaluation.workloads)[compute]
     slot = workload * COMPUTE_TERMS + table.category[compute]
     slot = slot * len(CLASSES) + _kernel_class(table.kind[compute], rows.detail[compute])
     size = len(records) * COMPUTE_TERMS * len(CLASSES)

@@ -7,8 +7,8 @@ import numpy as np
 from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import native_type
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Workloads
+from projector.operations.repeats import repeated_rows
 from projector.operations.table import (
     FORWARD,
     MEMORY,
@@ -119,8 +119,5 @@ def _weights(
     """Return how often each row runs in a step, on all pipeline ranks together."""
     layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
     times = layers[table.workload] * float(workloads.jobs.microbatches[0])
-    recompute = workloads.columns.recompute[table.workload]
-    mask = workloads.columns.recompute_mask[table.workload]
-    recomputed = (recompute == RECOMPUTE_SELECTIVE) & ((mask & table.recompute_bit) > 0)
-    recomputed |= recompute == RECOMPUTE_FULL
-    return np.asarray(np.where(recomputed & (table.phase == FORWARD), 2.0, 1.0) * times, np.float64)
+    repeated = repeated_rows(table, workloads)
+    return np.asarray(np.where(repeated, 2.0, 1.0) * times, np.float64)
