@@ -1,0 +1,84 @@
+"""The recorded fits of training: they know every source, and nothing serves one of them."""
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from projector.calibrate.runs import Run, Slopes
+from projector.config.constants import training_parameters
+from projector.validate import training
+from projector.validate.names import source_of
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = yaml.safe_load((ROOT / "hardware" / "left_out.yaml").read_text())["training"]
+CONSTANTS = yaml.safe_load((ROOT / "hardware" / "training.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "fit_training", ROOT / "validation" / "fit_training.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_source_of_the_table_was_left_out_once():
+    with (ROOT / "validation/data/training_throughput.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not training.why_not_eligible(row)]
+    assert {source_of(row["source"]) for row in rows if not row["doubt"]} <= LEFT_OUT[
+        "source"
+    ].keys()
+
+
+@pytest.mark.parametrize("what", ["source", "device"])
+def test_every_fit_has_every_parameter(what):
+    names = {parameter.name for parameter in training_parameters()}
+    assert all(values.keys() == names for values in LEFT_OUT[what].values())
+
+
+@pytest.mark.parametrize("what", ["source", "device"])
+def test_no_source_and_no_device_holds_a_constant_alone(what):
+    for parameter in CONSTANTS["parameters"]:
+        values = [fit[parameter] for fit in LEFT_OUT[what].values()]
+        assert max(values) / min(values) < 1.1, parameter
+
+
+def test_rows_of_a_class_with_too_few_of_them_are_not_fitted(script):
+    parameters = training_parameters()[:2]
+    runs = [Run({}, 1.0, "a" if i % 2 else "b", f"{i}") for i in range(12)]
+    slopes = np.zeros((12, 2))
+    slopes[:10, 0], slopes[10:, 1] = -1.0, -1.0
+    ratio = np.array([0.0] * 10 + [0.5] * 2)
+    none = np.zeros(12, bool)
+    table = script.Table(runs, np.array(list("ab" * 6)), np.array(["x"] * 12), none, none, none)
+    linear = Slopes(parameters, np.zeros(2), ratio, slopes)
+    assert script.support(table, linear, np.ones(12)) == [(10, ["a", "b"]), (2, ["a", "b"])]
+    assert script.solve(table, linear, np.ones(12)) == pytest.approx([0.0, 0.0], abs=1e-9)
+
+
+def test_recorded_values_are_read_back(script, tmp_path, monkeypatch):
+    copy = tmp_path / "training.yaml"
+    copy.write_text((ROOT / "hardware" / "training.yaml").read_text())
+    monkeypatch.setattr(script, "CONSTANTS", copy)
+    values = {each.name: 0.5 + 0.01 * i for i, each in enumerate(training_parameters())}
+    script.record_constants(values)
+    families = yaml.safe_load(copy.read_text())["families"]
+    shares = {name: family["training_gemm_share"] for name, family in families.items()}
+    assert shares["hopper"]["8_bit"]["value"] == values["hopper_8_bit"]
+    assert shares["cdna2"]["8_bit"]["value"] == values["cdna_16_bit"]
+    assert 0.5 < shares["other"]["16_bit"]["value"] < 0.57
+    script.record_constants(
+        {
+            name: CONSTANTS["families"][entry["architectures"][0]]["training_gemm_share"][
+                entry["field"].rpartition(".")[2]
+            ]["value"]
+            for name, entry in CONSTANTS["parameters"].items()
+        }
+    )
+    assert yaml.safe_load(copy.read_text()) == CONSTANTS
