@@ -224,3 +224,27 @@ import scipy.linalg
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+def test_what_is_at_risk_is_ranked_on_request():
+    sizes = [10.0 + 0.5 * number for number in range(60)]
+    space = grid({"cluster.device.hbm_gib": sizes, "training.micro_batch_size": [1, 2, 4]})
+    swept = sweep(space)
+    rows = swept.to_arrow().to_pylist()
+    risky = [row for row in rows if row["fits"] and row["verdict"] == "at_risk"]
+    assert len(risky) == swept.at_risk > 0
+    assert 0 < swept.does_not_fit < len(rows)
+    assert swept.fit == sum(row["verdict"] == "fits" for row in rows)
+    assert swept.rows == swept.fit + swept.at_risk + swept.does_not_fit
+    allowed = sweep(space, allow_risk=True)
+    assert allowed.to_arrow().to_pylist() == rows
+    fitting = [row for row in rows if row["fits"]]
+    assert allowed.best(7) == sorted(fitting, key=lambda row: -row["tokens_per_s_per_gpu"])[:7]
+    signs = {"tokens_per_s_per_gpu": -1, "peak_gib": 1}
+    assert allowed.pareto().to_pylist() == front_of(fitting, signs)
+    for row in rows:
+        low, peak, high = (row[name] for name in ("peak_gib_low", "peak_gib", "peak_gib_high"))
+        assert low <= peak <= high
+        usable = row["usable_gib"]
+        expected = "fits" if high <= usable else "does_not_fit" if low > usable else "at_risk"
+        assert row["verdict"] == expected
