@@ -89,7 +89,9 @@ def test_a_report_is_plain_where_the_output_is_no_terminal(results):
 def test_the_verdict_is_the_result(results):
     for result in results.values():
         text = render(*memory_report(result.memory))
-        assert ("DOES NOT FIT" in text) is not result.memory.fits
+        memory = result.memory
+        assert f"{memory.verdict.replace('_', ' ').upper()}  peak" in text
+        assert (" free" in text) is memory.fits
 
 
 def test_every_value_that_was_filled_in_is_shown_or_counted(results):
