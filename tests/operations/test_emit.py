@@ -149,8 +149,63 @@ def test_permutation_without_a_kernel_of_its_own_adds_copies_one_by_one():
         labels = np.array(table.labels)[table.label]
         rows = np.isin(labels, ("moe.permute", "moe.unpermute"))
         moved[fused] = table.bytes[rows]
-    copies = 2.0 * 2 * 2048 * 2 * 1024
-    assert np.allclose(moved[False] - moved[True], [0.0, 2.0 * copies, 2.0 * copies, 0.0])
+    # Each element of each copy is added by an atomic, which runs at its own rate.
+    job, *_ = table_of(model={**GPT, "moe": moe})
+    software = job.cluster.software
+    atomics = 2 * 2048 * 2 * 1024 * software.atomic_bytes * software.eager_share
+    assert np.allclose(moved[False] - moved[True], [0.0, atomics, atomics, 0.0], rtol=1e-5)
+
+
+EXPERTS = {**GPT, "activation": "swiglu", "activation_clamp": 7.0, "moe": {
+    "num_experts": 8, "router_topk": 2, "ffn_hidden_size": 512,
+}}  # fmt: skip
+
+
+def bytes_of(label, overrides=None, model=EXPERTS):
+    job, _, table = table_of(overrides, model=model)
+    rows = np.array(table.labels)[table.label] == label
+    return job, table.bytes[rows]
+
+
+def test_biases_and_clamps_of_experts_are_operators_of_their_own():
+    """One layer of each row of 2 * 2 * 2048 tokens: 512 activations, 1024 outputs."""
+    rows = 2 * 2 * 2048
+    for label, width, name in (
+        ("moe.experts.clamp", 512, "clamp"),
+        ("moe.experts.bias", 1024, "bias"),
+    ):
+        job, moved = bytes_of(label)
+        passes = job.cluster.software.expert_passes
+        expected = [getattr(passes, f"{name}_{phase}_bytes") for phase in ("forward", "backward")]
+        assert np.array_equal(moved, rows * width * np.array(expected, np.float64))
+        _, fused = bytes_of(label, {"training.moe.fused_experts": True})
+        assert len(fused) == 0
+    plain = {**EXPERTS, "activation_clamp": 0.0, "mlp_bias": False}
+    for label in ("moe.experts.clamp", "moe.experts.bias"):
+        assert len(bytes_of(label, model=plain)[1]) == 0
+
+
+def calls_of(overrides=None, model=EXPERTS, gpus=1):
+    _, _, table = table_of(overrides, model=model, gpus_per_node=gpus)
+    rows = np.array(table.labels)[table.label] == "moe.host"
+    return table.calls[rows]
+
+
+def test_the_host_dispatches_more_for_more_experts_and_less_for_fused_kernels():
+    one = calls_of()
+    job, *_ = table_of(model=EXPERTS)
+    counts = job.cluster.software.expert_calls
+    each = np.add(counts.expert, counts.biased)
+    assert np.array_equal(one, np.add(counts.fused, 8 * each))
+    twice = {**EXPERTS, "moe": {**EXPERTS["moe"], "num_experts": 16}}
+    assert np.array_equal(calls_of(model=twice) - one, 8 * each)
+    assert np.all(calls_of({"training.moe.permute_fusion": False}) > one)
+    split = {"parallelism.ep": 4}
+    chunks = calls_of({**split, "training.moe.permute_fusion": False}, gpus=4)
+    fused = {**split, "training.moe.dispatcher": "deepep", "training.moe.permute_fusion": False}
+    without = np.add(np.add(counts.route, counts.exchange), 2 * each)
+    assert np.array_equal(calls_of(fused, gpus=4), without)
+    assert np.array_equal(chunks, np.rint(without + np.multiply(counts.chunk, 8)))
 
 
 def test_what_a_fused_exchange_delivers_is_permuted_once():

@@ -125,7 +125,7 @@ def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
                 "micro_batch_size": 1, "global_batch_size": 32, "seq_length": 1024,
                 "cross_entropy_fusion": False,
             },
-            "cluster": {"device": "h100", "nodes": 2},
+            "cluster": {"device": "h100", "nodes": 2, "software": {"moe_layer_ms": 9.0}},
         }
     )  # fmt: skip
     software = "cluster.software"

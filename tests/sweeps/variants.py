@@ -47,6 +47,9 @@ _TIERS = {
 }
 """Pairs of devices share a fast link, and each node and each two nodes a switch."""
 
+_SLOW_HOST = {"expert_calls": {"call_us": 1000.0}}
+"""So that what the host does for a layer of experts shows."""
+
 BASES: dict[str, dict[str, Any]] = {
     "dense": {
         "model": "llama3.2_1b",
@@ -81,9 +84,15 @@ BASES: dict[str, dict[str, Any]] = {
         "training": {
             **_STEP,
             "recompute": {"method": "block", "num_layers": 1},
-            "moe": {"load": "zipf", "capacity_factor": 8.0},
+            "moe": {"load": "zipf", "capacity_factor": 8.0, "permute_fusion": False},
         },
-        "cluster": _NODES,
+        "cluster": {**_NODES, "software": _SLOW_HOST},
+    },
+    "experts of a stated host": {
+        "model": {"extends": "mixtral_8x7b", "num_layers": 8},
+        "parallelism": {"ep": 4},
+        "training": _STEP,
+        "cluster": {**_NODES, "nodes": 1, "software": {"moe_layer_ms": 100.0}},
     },
     "latents in fp8": {
         "model": {"extends": "deepseek_v2_lite", "num_layers": 13, "mtp_num_layers": 1},
@@ -94,7 +103,7 @@ BASES: dict[str, dict[str, Any]] = {
             "first_last_layers_bf16": 1,
             "moe": {"dispatcher": "deepep"},
         },
-        "cluster": _NODES,
+        "cluster": {**_NODES, "software": _SLOW_HOST},
     },
     "fsdp": {
         "model": "llama3.2_3b",

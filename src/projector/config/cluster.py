@@ -101,6 +101,70 @@ class AllocatorConfig(Config):
     device memory (``validation/fit_memory.py``)."""
 
 
+class ExpertPasses(Config):
+    """What biases and clamps of routed experts move in operators of their own, in whole bytes.
+
+    Counted from ``TEGroupedMLP._apply_bias`` and ``weighted_bias_quick_geglu_impl`` of
+    Megatron-Core 0.15 and from the derivatives of PyTorch, not measured. The bias of the second
+    projection is multiplied by the weight of each row and added in FP32, expert by expert; the
+    results are put together and rounded. Both halves before the activation are clamped and put
+    together again; the backward makes masks of what was clamped.
+    """
+
+    bias_forward_bytes: Count = 28
+    """Of an element of the experts' output: product 4, sum 10, concatenation 8, rounding 6."""
+
+    bias_backward_bytes: Count = 40
+    """The same backward: widening 6, narrowing 6, gradients of each expert put together 4, of the
+    bias 12 and of the weights of the rows 12."""
+
+    bias_transient_bytes: CountOrNone = 10
+    """Held for a moment of such an element: FP32 sums, put together once more, and the result."""
+
+    clamp_forward_bytes: Count = 16
+    """Of an element of the activation: clamps 8, concatenation 8."""
+
+    clamp_backward_bytes: Count = 30
+    """The same backward: masks and choices 22, both halves put together 8."""
+
+
+class ExpertCalls(Config):
+    """Operators of a layer of experts, forward and backward, that the host dispatches.
+
+    They come on top of the kernels that are counted one by one. Counted from router.py,
+    moe_utils.py, token_dispatcher.py and experts.py of Megatron-Core 0.14 and from GroupedLinear
+    of Transformer Engine, where views count nothing; not measured. Assumed: a backward has about
+    two thirds of the operators of its forward.
+    """
+
+    call_us: NonNegativeFloat = 20.0
+    """Host time of one of them, Python around it included. PyTorch's whole round trip of an
+    operator was measured at about that. Graphs need none of it."""
+
+    route: tuple[NonNegativeFloat, NonNegativeFloat] = (70, 45)
+    """Router (40 and 25: scores, picks, map, loss of balance) and permutation (30 and 20: masks,
+    gathers, scatters)."""
+
+    fused: tuple[NonNegativeFloat, NonNegativeFloat] = (24, 14)
+    """The same with ``training.moe.permute_fusion``, whose recipes fuse the router as well: 12 and
+    6, and 12 and 8."""
+
+    exchange: tuple[NonNegativeFloat, NonNegativeFloat] = (41, 12)
+    """Buffers, streams and events around dispatch and combine (16 and 12), and 25 for counts of
+    tokens that ranks tell each other and the host reads back."""
+
+    chunk: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
+    """Of each chunk, one from each rank for each local expert, that is split off and put together
+    without ``training.moe.permute_fusion``."""
+
+    expert: tuple[NonNegativeFloat, NonNegativeFloat] = (5, 10)
+    """Of each local expert: a GEMM apart for each projection, gradient and weight gradient, with
+    its description; lists of weights; quantising; hooks of gradients."""
+
+    biased: tuple[NonNegativeFloat, NonNegativeFloat] = (2, 6)
+    """The same besides, where its bias is an operator of its own."""
+
+
 class SoftwareConfig(Config):
     """Costs of the host side of training; these belong to a framework, not to a chip."""
 
@@ -121,16 +185,31 @@ class SoftwareConfig(Config):
     host_sync_us: NonNegativeFloat = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
 
-    moe_layer_ms: NonNegativeFloat = 9.0
-    """Host time of one mixture-of-experts layer and microbatch, both ways, where the host waits
-    for token counts; published dropless runs without graphs never go below 9 to 14 ms."""
+    expert_calls: ExpertCalls = ExpertCalls()
+    """Operators that the host dispatches for a layer of experts."""
 
-    moe_layer_sync_free_ms: NonNegativeFloat = 4.6
+    expert_passes: ExpertPasses = ExpertPasses()
+    """Biases and clamps of experts without ``training.moe.fused_experts``."""
+
+    eager_share: float = Field(default=0.6, gt=0, le=1)
+    """Rate of these and of unfused permutation over that of other memory-bound operators: their
+    operands are halves of rows, broadcast, gathered or of two types."""
+
+    atomic_bytes: Count = 32
+    """Traffic that takes as long as one atomic addition of 16 bits, by which an unfused permutation
+    adds rows up (``index_add_``, ``scatter_add_``). Assumed: each is a transaction of one sector
+    of 32 bytes."""
+
+    moe_layer_ms: NonNegativeFloat | None = None
+    """Host time of one mixture-of-experts layer and microbatch, both ways, where the host waits
+    for token counts; none given means that of its launches and ``expert_calls``."""
+
+    moe_layer_sync_free_ms: NonNegativeFloat | None = None
     """The same where nothing is waited for (dropped tokens or a sync-free dispatcher)."""
 
     moe_layer_parts: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
-    """How the host time of a mixture-of-experts layer divides into forward and backward. Assumed
-    to be as the work is (the backward has two GEMMs for each one of the forward), not verified."""
+    """How a stated host time divides into forward and backward. Assumed to be as the work is (the
+    backward has two GEMMs for each one of the forward), not verified."""
 
     async_tp_exposed: float = Field(default=0.47, ge=0, le=1)
     """Share of a tensor-parallel collective that ``tp_comm_overlap: async_tp`` leaves exposed, at

@@ -154,6 +154,10 @@ class ModelConfig(Config):
     mlp_bias: bool = False
     """Whether MLP projections (and experts) carry a bias."""
 
+    activation_clamp: float = Field(default=0.0, ge=0)
+    """Inputs of the activation are clamped to this (Megatron ``activation_func_clamp_value``);
+    0 clamps nothing."""
+
     qk_norm: Literal["none", "head", "full"] = "none"
     """Learned norm on queries and keys: over one head, or over the full projection width."""
 

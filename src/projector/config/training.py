@@ -137,6 +137,11 @@ class MoETrainingConfig(Config):
     permute_fusion: bool = True
     """Permutation as one kernel instead of sort, gather and scatter."""
 
+    fused_experts: bool = False
+    """Kernels of grouped GEMMs add biases, clamp and activate (Megatron
+    ``use_transformer_engine_op_fuser``); otherwise biases and clamps of experts are operators of
+    their own (``cluster.software.expert_passes``)."""
+
     host_sync: bool = True
     """Whether the host waits for token counts once in each layer (dropless, not sync-free)."""
 

@@ -2,10 +2,10 @@
 
 import math
 
-from projector.config.cluster import ClusterConfig, LossKernels
+from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
-from projector.config.training import RECOMPUTE_MODULES, TrainingConfig
+from projector.config.training import FUSED_UNITS, RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower import sharing
 from projector.lower.columns import Declare, SectionColumns
@@ -21,6 +21,7 @@ TP_OVERLAPS = ("none", "user_buffers", "async_tp")
 
 CP_TYPES = ("p2p", "all_gather", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+FUSED_DISPATCHERS = tuple(DISPATCHERS.index(name) for name in FUSED_UNITS)
 ATTENTION_BIASES = ("none", "qkv", "qkv+out")
 QK_NORMS = ("none", "head", "full")
 
@@ -100,6 +101,20 @@ def _moe_layer_shares(cluster: ClusterConfig) -> list[float]:
     return [forward / (forward + backward), backward / (forward + backward), 0.0]
 
 
+def _stated_s(milliseconds: float | None) -> float:
+    """Return seconds, NaN where nothing is stated."""
+    return math.nan if milliseconds is None else milliseconds * MILLISECOND
+
+
+def _expert_calls(cluster: ClusterConfig) -> list[float]:
+    pairs = [getattr(cluster.software.expert_calls, name) for name in CALLS]
+    return [count for pair in pairs for count in pair]
+
+
+def _expert_passes(cluster: ClusterConfig) -> list[int]:
+    return [getattr(cluster.software.expert_passes, name) for name in PASSES]
+
+
 def _loss(kernels: LossKernels) -> list[int]:
     return [getattr(kernels, name) for name in LOSS]
 
@@ -128,6 +143,12 @@ LOSS = (
 )
 """Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
 
+CALLS = tuple(name for name in ExpertCalls.model_fields if name != "call_us")
+"""Counts of `ExpertCalls`, two entries each in the column ``expert_calls``."""
+
+PASSES = tuple(ExpertPasses.model_fields)
+"""Fields of `ExpertPasses`, in the order of the column ``expert_passes``."""
+
 _model = Declare[ModelConfig]()
 _split = Declare[ParallelismConfig]()
 _training = Declare[TrainingConfig]()
@@ -142,6 +163,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     ffn = _model.ints(lambda m: m.ffn_hidden_size, "elements", "Inner width of a dense MLP.")
     gated = _model.ints(lambda m: m.gated, "flag", "Whether an MLP has a gate projection.")
     mlp_bias = _model.ints(lambda m: m.mlp_bias, "flag", "Whether its projections have a bias.")
+    clamped = _model.ints(
+        lambda m: m.activation_clamp > 0.0, "flag", "Inputs of its activation are clamped."
+    )
     heads = _model.ints(lambda m: m.num_attention_heads, "heads", "Query heads.")
     query_groups = _model.ints(lambda m: m.query_groups, "heads", "Key and value heads stated.")
     key_heads = _model.ints(
@@ -337,6 +361,9 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     permute_fusion = _training.ints(
         lambda t: t.moe.permute_fusion, "flag", "Permutation is one kernel."
     )
+    fused_experts = _training.ints(
+        lambda t: t.moe.fused_experts, "flag", "Biases and clamps are part of the GEMMs."
+    )
     host_sync = _training.ints(lambda t: t.moe.host_sync, "flag", "The host waits for counts.")
     capacity = _training.floats(
         lambda t: t.moe.capacity_factor or 0.0, "share", "Kept of the balanced load; 0 drops none."
@@ -467,11 +494,28 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     host_sync_s = _cluster.floats(
         lambda c: c.software.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
     )
+    expert_call_s = _cluster.floats(
+        lambda c: c.software.expert_calls.call_us * MICROSECOND,
+        "s",
+        "Of the host for an expert's call.",
+    )
     moe_layer_s = _cluster.floats(
-        lambda c: c.software.moe_layer_ms * MILLISECOND, "s", "Least of the host for an MoE layer."
+        lambda c: _stated_s(c.software.moe_layer_ms),
+        "s",
+        "Of the host for an MoE layer, if stated.",
     )
     moe_layer_sync_free_s = _cluster.floats(
-        lambda c: c.software.moe_layer_sync_free_ms * MILLISECOND, "s", "The same without waits."
+        lambda c: _stated_s(c.software.moe_layer_sync_free_ms), "s", "The same without waits."
+    )
+    expert_calls = _cluster.floats(
+        _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
+    )
+    expert_passes = _cluster.ints(_expert_passes, "bytes", "Fields of `PASSES`.")
+    atomic_bytes = _cluster.ints(
+        lambda c: c.software.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
+    )
+    eager_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.eager_share * LOAD_ONE), "2**-20", "Of eager kernels' rate."
     )
     step_overhead_s = _cluster.floats(
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."

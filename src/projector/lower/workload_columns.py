@@ -19,9 +19,12 @@ from projector.lower.expert_routing import expected_parts
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
+    CALLS,
     FP8_RECIPES,
+    FUSED_DISPATCHERS,
     LOAD_ONE,
     LOSS,
+    PASSES,
     ClusterColumns,
     ModelColumns,
     ParallelismColumns,
@@ -223,6 +226,31 @@ def _loss(name: str, unit: str, meaning: str) -> WorkloadColumn:
     )
 
 
+def _pass(name: str, meaning: str) -> WorkloadColumn:
+    position = PASSES.index(name)
+    return _experts(lambda p: p.cluster.expert_passes[:, position], "bytes", meaning)
+
+
+def _calls(phase: int, meaning: str) -> WorkloadColumn:
+    return _experts(lambda p: _expert_calls(p, phase), "operators", meaning)
+
+
+def _expert_calls(pieces: Pieces, phase: int) -> Ints:
+    """Return the operators of a layer of experts beside its kernels, forward (0) or backward."""
+    jobs, training, model = pieces.jobs, pieces.training, pieces.model
+    count = dict(zip(CALLS, pieces.cluster.expert_calls[:, phase::2].T, strict=True))
+    fused = training.permute_fusion == 1
+    local = np.maximum(1, model.experts // np.maximum(1, jobs.ep))
+    calls = np.where(fused, count["fused"], count["route"])
+    apart = (model.mlp_bias == 1) & (training.fused_experts == 0)
+    of_expert = count["expert"] + count["biased"] * apart
+    calls = calls + local * of_expert
+    chunks = np.where(fused | np.isin(training.dispatcher, FUSED_DISPATCHERS), 0, local * jobs.ep)
+    exchanges = count["exchange"] + count["chunk"] * chunks
+    total: Ints = np.rint(calls + exchanges * (jobs.ep > 1)).astype(np.int64)
+    return total
+
+
 class WorkloadColumns:
     """Columns of WORKLOAD[workloads], int64[workloads] each."""
 
@@ -264,6 +292,7 @@ class WorkloadColumns:
     )
     gated = _shared(lambda p: p.model.gated, "flag", "Whether an MLP has a gate projection.")
     mlp_bias = _shared(lambda p: p.model.mlp_bias, "flag", "Whether its projections have a bias.")
+    clamped = _experts(lambda p: p.model.clamped, "flag", "Clamps inputs of the activation.")
     heads = _shared(lambda p: p.model.heads, "heads", "Query heads.")
     key_heads = _shared(
         lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups),
@@ -370,6 +399,22 @@ class WorkloadColumns:
     )
     permute_fusion = _experts(
         lambda p: p.training.permute_fusion, "flag", "Permutation is one kernel."
+    )
+    fused_experts = _experts(
+        lambda p: p.training.fused_experts, "flag", "Biases and clamps are part of the GEMMs."
+    )
+    calls_forward = _calls(0, "Beside its kernels, dispatched by the host.")
+    calls_backward = _calls(1, "The same in the backward.")
+    bias_forward_bytes = _pass("bias_forward_bytes", "Of an output, moved for its bias.")
+    bias_backward_bytes = _pass("bias_backward_bytes", "The same in the backward.")
+    bias_transient_bytes = _pass("bias_transient_bytes", "Of an output, held while it is added.")
+    clamp_forward_bytes = _pass("clamp_forward_bytes", "Of an activation, moved to clamp it.")
+    clamp_backward_bytes = _pass("clamp_backward_bytes", "The same in the backward.")
+    atomic_bytes = _experts(
+        lambda p: p.cluster.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
+    )
+    eager_share_2e20 = _experts(
+        lambda p: p.cluster.eager_share_2e20, "2**-20", "Rate of eager kernels over others."
     )
     host_sync = _experts(lambda p: p.training.host_sync, "flag", "The host waits for counts.")
     compiled = _shared(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")

@@ -63,6 +63,8 @@ class WorkloadCosts:
     """float64[workloads, phases, categories]; recomputation counts as backward."""
     launches: Floats
     """float64[workloads, phases]: kernels the host launches."""
+    calls: Floats
+    """float64[workloads, phases]: operators it dispatches besides."""
     syncs: Floats
     """float64[workloads, phases]: times the host waits."""
     saved_bytes: Floats
@@ -112,7 +114,7 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
         _cost_attention(table, workloads, device, time_s, detail)
         rows = np.flatnonzero(table.kind == MEMORY)
         time_s[rows] = elementwise_time_column(
-            table.bytes[rows],
+            table.bytes[rows] / table.rate_share[rows],
             np.zeros(len(rows)),
             table.exponentials[rows],
             device[rows],
@@ -308,6 +310,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     return WorkloadCosts(
         exposed_s=exposed_s.reshape(num, NUM_PHASES, len(CATEGORIES)),
         launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
+        calls=per_phase(table.calls * table.repeats),
         syncs=per_phase(table.syncs),
         saved_bytes=np.where(full, checkpoint, saved),
         weight_bytes=np.minimum(

@@ -162,9 +162,10 @@ def emit_memory(
     exponentials: FloatValues = 0.0,
     transient_bytes: FloatValues = 0.0,
     syncs: FloatValues = 0.0,
+    rate_share: FloatValues = 1.0,
 ) -> None:
     """Emit a memory-bound operator: its traffic forward and backward."""
-    memory = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER)
+    memory = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER, rate_share=rate_share)
     memory(
         where,
         label,

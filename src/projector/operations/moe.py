@@ -18,9 +18,11 @@ from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
+    COMPUTE_OTHER,
     EP_COMM,
     EXCHANGE,
     FORWARD,
+    MEMORY,
     TP_COMM,
     WHOLE_LAYER,
     TableBuilder,
@@ -57,6 +59,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         n_out=1, wide=True, saves_input=False, recompute_bit=SHARED_BIT | MOE_BIT,
     )  # fmt: skip
     arriving_f = arriving.astype(np.float64)
+    _emit_host(table, shapes, where)
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
@@ -80,6 +83,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         transient_bytes=working_set,
         flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
     )
+    _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
@@ -89,6 +93,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         n_out=shapes.hidden,
         flop=2.0 * arriving_f * shapes.hidden * width,
     )
+    _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
 
 
 def emit_replicated_experts(
@@ -169,6 +174,40 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )  # fmt: skip
 
 
+def _emit_host(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the operators that keep the host busy beside the kernels of other rows."""
+    host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
+    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MOE_BIT)
+    host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
+
+
+def _emit_clamp(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floats) -> None:
+    """Emit the clamp of both halves before an activation, if it is an operator of its own."""
+    clamped = (shapes.clamped == 1) & (shapes.fused_experts == 0)
+    emit_memory(
+        table, where[clamped[where]], "moe.experts.clamp",
+        forward_bytes=shapes.clamp_forward_bytes * elements,
+        backward_bytes=shapes.clamp_backward_bytes * elements,
+        launches=3.0, backward_launches=7.0, recompute_bit=MOE_ACT_BIT | MOE_BIT,
+        rate_share=shapes.eager_share,
+    )  # fmt: skip
+
+
+def _emit_expert_bias(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floats) -> None:
+    """Emit the bias of the experts' output, which is multiplied by the weight of each row.
+
+    The bias of the first projection is part of its GEMM.
+    """
+    apart = (shapes.mlp_bias == 1) & (shapes.fused_experts == 0)
+    emit_memory(
+        table, where[apart[where]], "moe.experts.bias",
+        forward_bytes=shapes.bias_forward_bytes * elements,
+        backward_bytes=shapes.bias_backward_bytes * elements,
+        launches=4.0, backward_launches=8.0, recompute_bit=MOE_BIT,
+        transient_bytes=shapes.bias_transient_bytes * elements, rate_share=shapes.eager_share,
+    )  # fmt: skip
+
+
 def _emit_permutation(
     table: TableBuilder, shapes: Shapes, where: Ints, sent: Floats, arriving: Floats
 ) -> None:
@@ -177,8 +216,7 @@ def _emit_permutation(
     They are gathered before dispatch and summed with their weights after combine; what arrives
     from several ranks is sorted by local expert. With a fused exchange, which delivers a token
     once to each rank, they are gathered after dispatch and summed before combine. Counted from
-    Megatron-LM's moe_utils.py and token_dispatcher.py, with and without ``moe_permute_fusion``;
-    atomics are taken to run at the rate of memory, not verified.
+    Megatron-LM's moe_utils.py and token_dispatcher.py, with and without ``moe_permute_fusion``.
     """
     hidden = shapes.hidden.astype(np.float64)
     fused = shapes.permute_fusion == 1
@@ -190,16 +228,18 @@ def _emit_permutation(
     # What experts return, sorted back where it was sorted, and what comes back to the senders.
     sorted_again = (shapes.ep > 1) & (shapes.experts > shapes.ep) & (shapes.dispatcher < DEEPEP)
     returned = 2.0 * hidden * (arriving * (1.0 + sorted_again) + sent)
-    # A scatter that is no kernel of its own clears the sums, and reads and writes them once more
-    # for each copy: ``index_select`` backwards, ``scatter_add_`` forwards.
-    added = np.where(fused, gathered, 2.0 * hidden * (tokens + 3.0 * sent))
+    # A scatter that is no kernel of its own clears the sums and reads the copies, and adds each
+    # element by an atomic: ``index_select`` backwards, ``scatter_add_`` forwards.
+    share = np.where(fused, 1.0, shapes.eager_share)
+    atomics = share * shapes.atomic_bytes * sent * hidden
+    added = np.where(fused, gathered, 2.0 * hidden * (tokens + sent) + atomics)
     for label, forward, backward in (
         ("moe.permute", gathered, added),
         ("moe.unpermute", added, gathered),
     ):
         emit_memory(
             table, where, label, forward_bytes=forward, backward_bytes=backward, launches=launches,
-            recompute_bit=MOE_BIT,
+            recompute_bit=MOE_BIT, rate_share=share,
             transient_bytes=returned if label == "moe.unpermute" else 2.0 * hidden * sent,
             # The host must know the counts to size what arrives.
             syncs=drops_nothing * 1.0 if label == "moe.permute" else 0.0,
@@ -210,7 +250,7 @@ def _emit_permutation(
     moved = 4.0 * hidden * arriving
     emit_memory(
         table, sorts, "moe.sort", forward_bytes=2.0 * moved, backward_bytes=2.0 * moved,
-        launches=2.0 * launches, recompute_bit=MOE_BIT,
+        launches=2.0 * launches, recompute_bit=MOE_BIT, rate_share=share,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
+from projector.lower.sections import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
 
 
@@ -42,6 +43,11 @@ class Shapes(WorkloadColumns):
     def narrow(self) -> Flags:
         """Whether the linear layers need quantising passes."""
         return np.asarray(self.dtype >= FIRST_NARROW)
+
+    @cached_property
+    def eager_share(self) -> Floats:
+        """Rate of eager kernels of experts over that of other memory-bound operators."""
+        return np.where(self.eager_share_2e20 > 0, self.eager_share_2e20 / LOAD_ONE, 1.0)
 
     @property
     def activation_bytes(self) -> Floats:

@@ -108,6 +108,10 @@ class OperationTable:
     """Matrix FLOP that the row needs (causal attention counts half)."""
     launches: Floats = field(metadata=_default(1.0))
     """Kernels that the host launches."""
+    calls: Floats = field(metadata=_default(0.0))
+    """Operators that it dispatches besides, which add no gap between kernels."""
+    rate_share: Floats = field(metadata=_default(1.0))
+    """Rate that a memory-bound row reaches over that of the device's memory-bound operators."""
     syncs: Floats = field(metadata=_default(0.0))
     """Times the host waits for the device."""
     repeats: Floats = field(metadata=_default(1.0))
@@ -162,6 +166,8 @@ class OperationRow(TypedDict, total=False):
     units: FloatValues
     flop: FloatValues
     launches: FloatValues
+    calls: FloatValues
+    rate_share: FloatValues
     syncs: FloatValues
     repeats: FloatValues
     exposed_share: FloatValues

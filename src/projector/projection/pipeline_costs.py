@@ -13,7 +13,7 @@ from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
-from projector.operations.table import CATEGORIES, FORWARD, WEIGHT
+from projector.operations.table import BACKWARD, CATEGORIES, FORWARD, WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,18 @@ def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _R
         device_s += exposed_s[:, :, term]
     launches, syncs = costs.launches[workload], costs.syncs[workload]
     gaps_s = launches * gap_s
-    # Routing, permutation and dispatch keep the host busier than their launches tell.
-    is_moe = (workloads.columns.kind == Kind.MOE)[workload]
-    shares = cluster.moe_layer_shares[workloads.pipeline_of_run]
-    host_floor_s = column(_moe_host_s(jobs)) * is_moe[:, None] * shares
-    busy_s = np.maximum(launches * host_s, host_floor_s)
-    waiting_s = np.maximum(0.0, busy_s - device_s - gaps_s)
+    calls_s = costs.calls[workload] * column(np.where(graphs, 0.0, cluster.expert_call_s))
+    busy_s = launches * host_s + calls_s
+    # What a job states for a layer of experts stands instead of what its operators take.
+    is_moe = (workloads.columns.kind == Kind.MOE)[workload][:, None]
+    stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[workloads.pipeline_of_run]
+    stated = is_moe & ~np.isnan(stated_s)
+    busy_s = np.where(stated, np.maximum(launches * host_s, stated_s), busy_s)
+    # Input and weight gradients alternate, so the host runs ahead through both.
+    ahead_s = busy_s - device_s - gaps_s
+    waiting_s = np.zeros(ahead_s.shape)
+    waiting_s[:, FORWARD] = np.maximum(0.0, ahead_s[:, FORWARD])
+    waiting_s[:, BACKWARD] = np.maximum(0.0, ahead_s[:, BACKWARD] + ahead_s[:, WEIGHT])
     launch_s = gaps_s + waiting_s + syncs * sync_s
     offload_s = column(training.offload / cluster.host_link_bytes_per_s)
     moved_s = costs.saved_bytes[workload][:, None] * offload_s
@@ -163,8 +169,8 @@ def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _R
     return _RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
 
 
-def _moe_host_s(jobs: JobBatch) -> Floats:
-    """Least host time of one MoE layer and microbatch; a graph needs none."""
+def _stated_host_s(jobs: JobBatch) -> Floats:
+    """Return the stated host time of a layer of experts, NaN if none is; a graph needs none."""
     training, cluster = jobs.training, jobs.cluster
     waits = (training.host_sync == 1) & (training.capacity == 0.0)
     seconds = np.where(waits, cluster.moe_layer_s, cluster.moe_layer_sync_free_s)

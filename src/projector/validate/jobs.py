@@ -647,6 +647,8 @@ class JobRow:
         whole_step = "full_iteration" in self.recipe("cuda_graph").lower()
         if whole_step or self.says("sync-free", "paged_stash=true"):
             settings["host_sync"] = False
+        if self.says("te_op_fuser=true"):
+            settings["fused_experts"] = True
         if self.says("permute_fusion=false"):
             settings["permute_fusion"] = False
         return settings | self._primus_moe()

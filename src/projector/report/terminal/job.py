@@ -181,19 +181,45 @@ def _idle_parallelism(job: Job) -> list[str]:
     return idle
 
 
+def _idle_experts(job: Job) -> list[str]:
+    """Return assumptions of software that have no effect in a job with experts."""
+    moe, software = job.training.moe, job.cluster.software
+    waits = moe.host_sync and moe.capacity_factor is None
+    stated = software.moe_layer_ms if waits else software.moe_layer_sync_free_ms
+    if stated is None:
+        idle = ["moe_layer_"]
+    else:
+        idle = ["moe_layer_sync_free_ms" if waits else "moe_layer_ms"]
+    if stated is not None or job.training.cuda_graphs:
+        idle.append("expert_call")
+    biased = job.model.mlp_bias and not moe.fused_experts
+    clamped = job.model.activation_clamp > 0.0 and not moe.fused_experts
+    idle += [] if clamped else ["expert_passes.clamp"]
+    idle += [] if biased else ["expert_passes.bias", "expert_calls.biased"]
+    if moe.permute_fusion:
+        idle += ["atomic_bytes", "expert_calls.route", "expert_calls.chunk"]
+        idle += [] if biased or clamped else ["eager_share"]
+    else:
+        idle.append("expert_calls.fused")
+    if job.parallelism.ep == 1:
+        idle += ["expert_calls.exchange", "expert_calls.chunk"]
+    return idle
+
+
 def _idle_training(job: Job) -> list[str]:
     training = job.training
     idle: list[str] = []
     if job.model.moe is None:
-        idle += ["training.moe.", "cluster.software.moe_", "cluster.software.grouped_"]
+        names = ("moe_", "grouped_", "expert_", "eager_share", "atomic_bytes")
+        idle += ["training.moe.", *(f"cluster.software.{name}" for name in names)]
     else:
         if training.moe.load == "balanced":
             idle.append("training.moe.zipf_exponent")
-        waits = training.moe.host_sync and training.moe.capacity_factor is None
-        unused = "layer_sync_free_ms" if waits else "layer_ms"
-        idle.append(f"cluster.software.moe_{unused}")
         if not training.moe.dispatcher_units:
             idle.append("training.moe.dispatcher_sms")
+        idle += [f"cluster.software.{name}" for name in _idle_experts(job)]
+        if not (job.model.mlp_bias or job.model.activation_clamp):
+            idle.append("training.moe.fused_experts")
     if training.precision in {"fp32", "bf16", "fp16"}:
         idle += ["training.fp8_", "training.first_last_layers_bf16"]
     elif training.precision != "fp8":
@@ -208,6 +234,7 @@ def _idle_training(job: Job) -> list[str]:
         idle.append("training.recompute.modules")
     if training.recompute.granularity != "full":
         idle += [f"training.recompute.{name}" for name in ("method", "num_layers", "layers")]
+        idle.append("training.recompute_early_stop")
     if not job.model.mtp_num_layers:
         idle.append("training.mtp_loss")
     return idle
@@ -223,6 +250,11 @@ def _idle_software(job: Job) -> list[str]:
     ]
     if software.gemm_share is None:
         idle.append("cluster.software.gemm_share")
+    if not training.optimizer.update_bytes:
+        idle.append("training.optimizer.update_bytes")
+    loss = "fused_loss" if training.cross_entropy_fusion else "unfused_loss"
+    if not getattr(software, loss).divided_bytes:
+        idle.append(f"cluster.software.{loss}.divided_bytes")
     if not software.allocator.expandable_segments:
         idle.append("cluster.software.allocator.expandable_segments")
     if software.grouped_gemm_share == 1.0:

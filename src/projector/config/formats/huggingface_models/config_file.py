@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from projector.errors import ConfigError, UnsupportedError
@@ -63,6 +64,13 @@ class ConfigFile:
         if name not in self.data and default is None:
             return None
         return self.integer(name, default, least=0)
+
+    def number(self, name: str, default: Any = REQUIRED) -> float:
+        """Return a number from 0 on; null is an error."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
+            raise self.error(name, "a number, at least 0")
+        return float(value)
 
     def flag(self, name: str, default: Any = REQUIRED) -> bool:
         """Return true or false; null is an error."""
@@ -131,6 +139,11 @@ def integer(name: str, default: Any = REQUIRED, *, most: int = MAX_EXTENT) -> Re
 def optional(name: str, default: Any = None) -> Reader:
     """Read a whole number or null."""
     return lambda config: config.optional_integer(name, default)
+
+
+def number(name: str, default: Any = REQUIRED) -> Reader:
+    """Read a number."""
+    return lambda config: config.number(name, default)
 
 
 def switch(name: str, *, default: bool, on: Any = True, off: Any = False) -> Reader:

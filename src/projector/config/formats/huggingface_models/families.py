@@ -11,6 +11,7 @@ from projector.config.formats.huggingface_models.config_file import (
     Reader,
     activation,
     integer,
+    number,
     optional,
     switch,
 )
@@ -124,6 +125,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         kv_channels=integer("head_dim", 64),
         attention_bias=_bias("attention_bias", default=True),
         mlp_bias=True,
+        activation_clamp=number("swiglu_limit", 7.0),
         attention_sinks=True,
     ),
     "llama4_text": _family(
