@@ -16,6 +16,7 @@ from projector.operations.table import CATEGORIES
 from projector.projection.api import project_jobs
 from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
+from projector.projection.verdict import AT_RISK
 from projector.searches.configurations import Configuration, Limits, SearchResult, search
 from projector.units import GIB
 
@@ -129,7 +130,8 @@ class Found(NamedTuple):
 def find(case: Case) -> Found:
     """Project a published layout and search beside it."""
     job = load_job(str(case.path), case.overrides)
-    limits = Limits(schedules=case.schedules)
+    # A published layout ran, also where it is at risk; what is beside it has the same right.
+    limits = Limits(schedules=case.schedules, allow_risk=True)
     return Found(case, project_jobs([job])[0], search(job, top=1, limits=limits))
 
 
@@ -159,7 +161,7 @@ def ranks(found: list[Found]) -> list[str]:
             )
         )
     head = (
-        "job | legal | fit | published, tokens/s/GPU | rank | best found | published is | "
+        "job | legal | fit or at risk | published, tokens/s/GPU | rank | best found | published is | "
         "where as much stays free | the best found"
     )
     return table(head, rows)
@@ -225,10 +227,16 @@ def changes() -> list[str]:
                     "" if step is steps[0] else f"{step.tokens_per_s_per_gpu / first - 1.0:+.1%}",
                     f"{step.tflops_per_gpu:,.0f}",
                     f"{memory.peak_bytes / GIB:.1f}",
-                    f"{free:.1f}" if free >= 0.0 else f"does not fit by {-free:.1f}",
+                    _room(free, memory.verdict),
                 )
             )
     return table("layout | tokens/s/GPU | change | TFLOP/s/GPU | peak GiB | free GiB", rows)
+
+
+def _room(free_gib: float, verdict: str) -> str:
+    """Say how much stays free at the projected peak, and whether that is at risk."""
+    room = f"{free_gib:.1f}" if free_gib >= 0.0 else f"does not fit by {-free_gib:.1f}"
+    return f"{room}, at risk" if verdict == AT_RISK else room
 
 
 def page(parts: Mapping[str, list[str]]) -> str:
