@@ -161,8 +161,8 @@ def ranks(found: list[Found]) -> list[str]:
             )
         )
     head = (
-        "job | legal | fit or at risk | published, tokens/s/GPU | rank | best found | published is | "
-        "where as much stays free | the best found"
+        "job | legal | fit or at risk | published, tokens/s/GPU | rank | best found | "
+        "published is | where as much stays free | the best found"
     )
     return table(head, rows)
 
