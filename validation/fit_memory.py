@@ -45,34 +45,40 @@ SOURCE_WEIGHT = 4.0
 SHARES = np.exp(np.linspace(np.log(0.005), np.log(1.0), 400))
 
 
+KNOTS = np.array([0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0])
+"""Shares that rows are projected with; between them memory is linear, but where a device fills."""
+
+
 class Table:
-    """Projected rows: their memory is linear in the share."""
+    """Projected rows, by the share."""
 
     def __init__(self) -> None:
-        """Project every eligible row with two shares."""
+        """Project every eligible row with each of `KNOTS`."""
         with TABLE.open(newline="", encoding="utf-8") as stream:
             rows: list[Row] = [
                 row for row in csv.DictReader(stream) if not memory.why_not_eligible(row)
             ]
-        low, high = (_project(rows, share) for share in (0.0, 1.0))
-        kept = [place for place, each in enumerate(low) if each.status == OK]
-        self.without_idle = np.array([low[place].ratio or 0.0 for place in kept])
-        self.slope = np.array([high[place].ratio or 0.0 for place in kept]) - self.without_idle
+        found = [_project(rows, float(share)) for share in KNOTS]
+        kept = [place for place, each in enumerate(found[0]) if each.status == OK]
+        measured = [found[0][place].measured or 0.0 for place in kept]
+        self.ratio = np.array([[each[place].ratio or 0.0 for each in found] for place in kept])
         self.source = np.array([source_of(rows[place]["source"]) for place in kept])
         self.device = np.array([device_of(rows[place]["gpu"]) for place in kept])
         self.sure = np.array([not (rows[place].get("doubt") or "").strip() for place in kept])
         # Rows that differ in nothing that decides memory count as one.
-        self.key = np.array([f"{s}{r:.9f}{m:.4f}" for s, r, m in zip(
-            self.source, self.without_idle, [low[place].measured or 0.0 for place in kept],
-            strict=True)])  # fmt: skip
+        parts = zip(self.source, self.ratio[:, 0], measured, strict=True)
+        self.key = np.array([f"{source} {ratio:.9f} {value:.4f}" for source, ratio, value in parts])
 
-    def log_ratio(self, share: Floats | float) -> Floats:
+    def log_ratio(self, share: float) -> Floats:
         """Return the logarithm of projected over measured memory."""
-        return np.log(self.without_idle + self.slope * share)
+        place = int(np.clip(np.searchsorted(KNOTS, share) - 1, 0, len(KNOTS) - 2))
+        low, high = KNOTS[place], KNOTS[place + 1]
+        part = (share - low) / (high - low)
+        return np.log((1.0 - part) * self.ratio[:, place] + part * self.ratio[:, place + 1])
 
     def weights(self, kept: Flags) -> Floats:
         """Return the weight of each row: sources alike, and equal configurations once."""
-        kept = kept & self.sure & (self.slope > 0.01)
+        kept = kept & self.sure & (self.ratio[:, -1] > 1.01 * self.ratio[:, 0])
         weights = np.zeros(len(kept))
         for source in set(self.source[kept]):
             rows = np.flatnonzero(kept & (self.source == source))
@@ -94,7 +100,7 @@ class Table:
         losses = [
             np.sum(weights * 2.0 * (np.sqrt(1.0 + (self.log_ratio(share) / NOISE) ** 2) - 1.0))
             + (np.log(share / PRIOR) / LOG_WIDTH) ** 2
-            for share in SHARES
+            for share in SHARES.tolist()
         ]
         return float(f"{SHARES[int(np.argmin(losses))]:.3g}")
 

@@ -98,7 +98,11 @@ class AllocatorConfig(Config):
     idle_share: NonNegativeFloat = Field(default=0.138, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
-    device memory (``validation/fit_memory.py``)."""
+    device memory (``validation/fit_memory.py``). It is given back before anything fails."""
+
+    pinned_share: NonNegativeFloat = Field(default=0.03, le=4)
+    """Of the same, what cannot be given back: remainders of blocks whose segments are in use.
+    Assumed, not verified; published runs whose idle blocks would not fit did run."""
 
 
 class ExpertPasses(Config):

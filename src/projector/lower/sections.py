@@ -455,6 +455,9 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
         "share",
         "Of activations and working sets that lies in idle blocks where segments do not grow.",
     )
+    pinned_share = _cluster.floats(
+        lambda c: c.software.allocator.pinned_share, "share", "The same, which is never given back."
+    )
     context_bytes = _cluster.floats(lambda c: c.device.context_gib * GIB, "bytes", "Of the driver.")
     communicator_bytes = _cluster.floats(
         lambda c: c.device.communicator_gib * GIB, "bytes", "Of a communicator."

@@ -109,6 +109,7 @@ CLUSTER = Sharing(
         "fragmentation": _USABLE,
         "software.allocator.expandable_segments": _USABLE,
         "software.allocator.idle_share": _USABLE,
+        "software.allocator.pinned_share": _USABLE,
         "software.step_overhead_ms": "added to the step of each job",
         "variation.device_spread": "added to the step of each job",
         "network.name": _SHOWN,

@@ -17,9 +17,10 @@ class DeviceMemory(NamedTuple):
     reserve_bytes: Floats
     """Driver context and communicators, which lie outside the allocator."""
     idle_bytes: Floats
-    """What the allocator holds in blocks that serve nothing at the peak."""
+    """What the allocator holds in blocks that serve nothing at the peak; most is given back where
+    the device is full."""
     usable_bytes: Floats
-    """What is left for allocations."""
+    """What is left for allocations, once idle blocks are given back."""
 
 
 def reserve_bytes(batch: JobBatch, columns: JobColumns) -> Floats:
@@ -45,16 +46,10 @@ def reserve_bytes(batch: JobBatch, columns: JobColumns) -> Floats:
     return np.where(np.isnan(stated), derived, stated)
 
 
-def idle_bytes(
+def pinned_bytes(
     batch: JobBatch, state: StateMemory, jobs: Ints, ranks: Ints, activations: Floats
 ) -> Floats:
-    """Return what the allocator holds beside what is allocated at the peak of some ranks.
-
-    A freed block serves only requests no larger than itself. Working sets of layers and of the
-    model's ends, which never live together, therefore have blocks of their own. Where segments do
-    not grow, a share of activations and working sets lies in blocks that fit nothing, and the
-    gradient of the embedding is larger than any block that is free when it is made. Weights,
-    gradients and states are allocated once and leave nothing idle.
+    """Return what the allocator cannot give back at the peak of some ranks, float64[n].
 
     Parameters
     ----------
@@ -64,13 +59,39 @@ def idle_bytes(
         Bytes that it holds for backwards.
     """
     cluster = batch.cluster
-    moving = activations + state.transient_bytes[ranks]
-    share = cluster.idle_share[jobs]
-    fixed = cluster.expandable[jobs] == 0
-    derived = state.unplaced_bytes[ranks] + fixed * (share * moving + state.embedding_bytes[ranks])
-    peak = activations + state.static_bytes[ranks]
+    share = np.where(cluster.expandable[jobs] == 1, 0.0, cluster.pinned_share[jobs])
+    derived = share * (activations + state.transient_bytes[ranks])
     stated = cluster.stated_fragmentation[jobs]
+    peak = activations + state.static_bytes[ranks]
     return np.where(np.isnan(stated), derived, stated * peak)
+
+
+def idle_bytes(
+    batch: JobBatch, columns: JobColumns, state: StateMemory, jobs: Ints, ranks: Ints,
+    activations: Floats,
+) -> Floats:  # fmt: skip
+    """Return what the allocator holds beside what is allocated at the peak of some ranks.
+
+    A freed block serves only requests no larger than itself. Working sets of layers and of the
+    model's ends, which never live together, therefore have blocks of their own. Where segments do
+    not grow, a share of activations and working sets lies in blocks that fit nothing, and the
+    gradient of the embedding is larger than any block that is free when it is made. Weights,
+    gradients and states are allocated once and leave nothing idle. Where the device is full, idle
+    blocks are given back, up to what is pinned.
+
+    Parameters and shape are those of `pinned_bytes`.
+    """
+    cluster = batch.cluster
+    pinned = pinned_bytes(batch, state, jobs, ranks, activations)
+    moving = activations + state.transient_bytes[ranks]
+    fixed = cluster.expandable[jobs] == 0
+    derived = state.unplaced_bytes[ranks] + fixed * (
+        cluster.idle_share[jobs] * moving + state.embedding_bytes[ranks]
+    )
+    peak = activations + state.static_bytes[ranks]
+    left = (cluster.memory_bytes - reserve_bytes(batch, columns))[jobs]
+    kept = np.maximum(pinned, np.minimum(derived, left - peak))
+    return np.where(np.isnan(cluster.stated_fragmentation[jobs]), kept, pinned)
 
 
 def device_memory(
@@ -87,11 +108,13 @@ def device_memory(
     """
     reserve = reserve_bytes(batch, columns)
     activations = peak_bytes - state.static_bytes[rank]
-    idle = idle_bytes(batch, state, np.arange(len(batch)), rank, activations)
+    every = np.arange(len(batch))
+    idle = idle_bytes(batch, columns, state, every, rank, activations)
     left = batch.cluster.memory_bytes - reserve
     stated = batch.cluster.stated_fragmentation
+    pinned = pinned_bytes(batch, state, every, rank, activations)
     # A stated share holds for any allocation, so the limit does not depend on the peak.
-    usable = np.where(np.isnan(stated), left - idle, left / (1.0 + stated))
+    usable = np.where(np.isnan(stated), left - pinned, left / (1.0 + stated))
     return DeviceMemory(reserve, idle, np.maximum(0.0, usable))
 
 
@@ -106,6 +129,6 @@ def room_for_activations(
     if not np.isnan(stated):
         return np.asarray(max(0.0, left / (1.0 + stated)) - held)
     every = np.arange(ranks.start, ranks.stop)
-    idle = idle_bytes(batch, state, np.full(len(every), job), every, np.zeros(len(every)))
-    share = cluster.idle_share[job] * (cluster.expandable[job] == 0)
-    return np.asarray((left - held - idle) / (1.0 + share))
+    pinned = pinned_bytes(batch, state, np.full(len(every), job), every, np.zeros(len(every)))
+    share = cluster.pinned_share[job] * (cluster.expandable[job] == 0)
+    return np.asarray((left - held - pinned) / (1.0 + share))

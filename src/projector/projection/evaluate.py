@@ -139,7 +139,10 @@ class Evaluation:
         ranks = replicas.ranks(int(replicas.of_job[row]))
         every = np.arange(ranks.start, ranks.stop)
         of_job = np.full(len(every), row)
-        return idle_bytes(self.batch, self.inputs.state, of_job, every, memory.activations_bytes)
+        return idle_bytes(
+            self.batch, self.workloads.jobs, self.inputs.state, of_job, every,
+            memory.activations_bytes,
+        )  # fmt: skip
 
     def memory(self, row: int) -> RankMemory:
         """Return the memory of each pipeline rank of a job."""
@@ -398,7 +401,7 @@ def _orders(
     cluster, training = batch.cluster, batch.training
     limits = (
         cluster.memory_bytes - reserve_bytes(batch, inputs.replicas.workloads.jobs),
-        np.where(cluster.expandable == 1, 0.0, cluster.idle_share),
+        np.where(cluster.expandable == 1, 0.0, cluster.pinned_share),
         cluster.stated_fragmentation,
     )
     most_pending, post_validation = training.most_pending, training.post_validation
