@@ -144,6 +144,12 @@ class Evaluation:
             memory.activations_bytes,
         )  # fmt: skip
 
+    def sharding_excess_bytes(self, row: int) -> float:
+        """Return what sharding the weights of a job's fullest rank costs beyond ZeRO 2."""
+        first = self.inputs.replicas.rank_offset[self.inputs.replicas.of_job[row]]
+        rank = first + self.steps.peak_rank[row]
+        return float(self.inputs.state.sharding_excess_bytes[rank])
+
     def memory(self, row: int) -> RankMemory:
         """Return the memory of each pipeline rank of a job."""
         state, replicas = self.inputs.state, self.inputs.replicas

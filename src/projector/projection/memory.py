@@ -72,6 +72,9 @@ class MemoryProjection:
     provenance: Provenance
     scalars: Mapping[str, Any] = field(repr=False)
     """Every scalar of `SCALARS`, under the name of its column."""
+    sharding_excess_bytes: float = 0.0
+    """What the weights that the fullest rank shards take more than whole ones under ZeRO 2, as they
+    lie whole beside their shards while they are used; 0 or less where sharding saves."""
 
     @property
     def schedule(self) -> str:
@@ -151,10 +154,13 @@ class MemoryProjection:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What may not be as it was meant, and that memory is at risk."""
+        found = self.provenance.warnings
+        if self.sharding_excess_bytes > 0.0:
+            found = (*found, _excess_text(self.sharding_excess_bytes))
         if self.verdict != AT_RISK:
-            return self.provenance.warnings
+            return found
         ends = self.peak_low_bytes, self.peak_high_bytes
-        return (*self.provenance.warnings, at_risk_text(*ends, self.usable_bytes))
+        return (*found, at_risk_text(*ends, self.usable_bytes))
 
     @property
     def band(self) -> Band:
@@ -196,6 +202,13 @@ class MemoryProjection:
         return html_table(repr(self), rows)
 
 
+def _excess_text(excess_bytes: float) -> str:
+    return (
+        f"ZeRO 2 would need {to_gib(excess_bytes):.2f} GiB less than ZeRO 3 or FSDP: a rank has so "
+        "few layers that its gathered weights lie nearly whole beside its shards"
+    )
+
+
 def memory_projection(results: Results, row: int) -> MemoryProjection:
     """Read one job's memory out of an evaluated batch."""
     evaluation = results.evaluation
@@ -217,6 +230,7 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
         components=_components(evaluation, row),
         provenance=provenance_of(job),
         scalars=results.row(row),
+        sharding_excess_bytes=evaluation.sharding_excess_bytes(row),
     )
 
 

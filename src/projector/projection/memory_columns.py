@@ -1,5 +1,6 @@
 """Memory of every pipeline rank in its physical form, term by term."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class StateMemory(MemoryTerms[Floats, None]):
     other has no use for."""
     embedding_bytes: Floats
     """The embedding's gradient, which no freed block is large enough for."""
+    sharding_excess_bytes: Floats
+    """What sharded weights take more than whole ones under ZeRO 2; below 0 where they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,7 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     on_device = (1.0 - training.optimizer_offload)[rank]
     updated = np.where(zero >= 1, owned, everything)
     in_layers, at_ends = largest(costs.layer_transient_bytes), largest(costs.end_transient_bytes)
-    gathered = _gathered(
-        replicas,
+    groups = (
         _Sharded(
             dense, largest(costs.layer_parameters), per_rank(costs.end_parameters), dense_ranks
         ),
@@ -85,6 +87,9 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
             experts, largest(costs.layer_expert_parameters), np.zeros(len(rank)), expert_ranks
         ),
     )
+    gathered = _gathered(replicas, zero, groups)
+    at_two = everything * training.held_weight_bytes[rank] + quantised
+    at_two += _gathered(replicas, np.full(len(rank), 2), groups)
     transient = np.maximum(
         np.maximum(in_layers, at_ends) + gathered, training.update_bytes[rank] * updated
     )
@@ -100,6 +105,7 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
         buffers_bytes=_buffers(replicas, everything) + largest(costs.placeholder_bytes),
         unplaced_bytes=np.minimum(in_layers, at_ends),
         embedding_bytes=largest(costs.embedding_bytes),
+        sharding_excess_bytes=np.where(sharded, weights + gathered - at_two, 0.0),
     )
 
 
@@ -115,7 +121,7 @@ class _Sharded(NamedTuple):
     """That share one copy."""
 
 
-def _gathered(replicas: Replicas, *groups: _Sharded) -> Floats:
+def _gathered(replicas: Replicas, zero: Ints, groups: Sequence[_Sharded]) -> Floats:
     """Return the bytes of weights and gradients that lie whole beside a rank's shards.
 
     Of the weights these are the ends of the model, which one unit holds through the step; the layer
@@ -125,7 +131,7 @@ def _gathered(replicas: Replicas, *groups: _Sharded) -> Floats:
     layer at a time as well. What one rank has to itself is neither gathered nor reduced.
     """
     split, rank = replicas.jobs.parallelism, replicas.of_rank
-    training, zero = replicas.jobs.training, replicas.columns.zero_stage[rank]
+    training = replicas.jobs.training
     layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
     again, fsdp = split.regathers[rank] == 1, split.fsdp[rank] > 0
     waits = fsdp & (replicas.columns.pp > 1)[rank]

@@ -64,22 +64,7 @@ def _of_device(job: Job) -> dict[str, Any]:
 
 def _warnings(job: Job) -> list[str]:
     """List settings that are projected as given, and may not be what was meant."""
-    return [*_uneven_stages(job), *_binding_links(job), *_gathers_everything(job)]
-
-
-def _gathers_everything(job: Job) -> list[str]:
-    """Say where sharded weights lie whole beside their shards, and save nothing."""
-    split = job.parallelism
-    ahead = max(split.fsdp_forward_prefetch, split.fsdp_backward_prefetch)
-    layers = -(-job.model.num_layers // split.pp)
-    ranks = data_parallel(job) * split.cp
-    if split.sharding_stage < 3 or ranks == 1 or layers > 1 + ahead:
-        return []
-    text = (
-        f"a rank has {layers} layers, and gathers {1 + ahead} at a time: its weights lie whole "
-        "beside their shards, so that ZeRO 2 may need less memory than ZeRO 3 or FSDP"
-    )
-    return [text]
+    return [*_uneven_stages(job), *_binding_links(job)]
 
 
 def _binding_links(job: Job) -> list[str]:
