@@ -1,7 +1,7 @@
 """How well the ratio of two step times is known: pairs of published runs that differ in a setting.
 
 Prints the errors by setting, those of the sources, and the worst pairs; --record writes the bands
-into hardware/uncertainty.yaml.
+into hardware/uncertainty.yaml and the table into docs/validation.md.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from projector.validate.pairs import (
 TABLE = Path(__file__).parent / "data" / "training_throughput.csv"
 BANDS = Path(__file__).resolve().parents[1] / "hardware" / "uncertainty.yaml"
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "validation.md"
+BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
 HEADER = (
     "| setting | pairs | sources | median | p90 | 68 % band | 90 % band | held without it |",
     "|---|---|---|---|---|---|---|---|",
@@ -39,7 +41,9 @@ HEADER = (
 def main() -> None:
     """Print the table, and record the bands if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write hardware/uncertainty.yaml")
+    parser.add_argument(
+        "--record", action="store_true", help="write uncertainty.yaml and validation.md"
+    )
     parser.add_argument("--sources", action="store_true", help="print each source as well")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="print the N worst pairs")
     given = parser.parse_args()
@@ -47,16 +51,19 @@ def main() -> None:
         rows = list(csv.DictReader(file))
     pairs = find_pairs(read_runs(rows))
     known, held = spreads(pairs), coverage(pairs)
-    print("\n".join(HEADER))
-    for name in (*SETTINGS, ONE, SEVERAL):
-        if name in known:
-            print(_line(name, known[name], held.get(name)))
-            if given.sources:
-                _print_sources(name, pairs)
+    names = [name for name in (*SETTINGS, ONE, SEVERAL) if name in known]
+    table = [*HEADER, *(_line(name, known[name], held.get(name)) for name in names)]
+    print("\n".join(table))
+    for name in names if given.sources else ():
+        print(name)
+        _print_sources(name, pairs)
     for pair in sorted(pairs, key=lambda pair: -abs(pair.log_error))[: given.worst]:
         _print_pair(pair)
     if given.record:
         record(pairs)
+        head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        text = "\n".join(["", *table, ""])
+        PAGE.write_text(f"{head}{BEGIN}{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 def record(pairs: Sequence[Pair]) -> None:
