@@ -130,7 +130,7 @@ def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
     )  # fmt: skip
     software = "cluster.software"
     assumed = base.cluster.software.unfused_loss
-    changes = {f"{software}.unfused_loss.{name}": 10 * value for name, value in assumed}
+    changes = {f"{software}.unfused_loss.{name}": 10 * value or 10 for name, value in assumed}
     changes[f"{software}.moe_layer_parts"] = (0.0, 1.0)
     varied = [base] + [load_job(base, {field: value}) for field, value in changes.items()]
     for batch in (varied, varied[::-1]):
