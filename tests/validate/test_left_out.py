@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from projector.cli.main import run
 from projector.config.bands import SHARES, Band
 from projector.validate.bands import residuals_of, tables_of, tables_without, unseen_factors
 from projector.validate.conformal import Method, Residual
@@ -133,10 +134,9 @@ def test_rows_of_a_known_source_are_projected_without_it(few_rows):
     assert known.outcome.left_out.band != known.outcome.band
 
 
-def test_json_has_bands_of_rows_and_shares_that_they_hold(few_rows, projector_run):
-    code, out, _ = projector_run("validate", "training_throughput", few_rows, "--json", "--quiet")
-    found = json.loads(out)
-    assert code == 0
+def test_json_has_bands_of_rows_and_shares_that_they_hold(few_rows, capsys):
+    assert run(["validate", "training_throughput", str(few_rows), "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert {"coverage_68", "coverage_90", "left_out", "over_sources"} <= found.keys()
     assert found["left_out"]["projected"] == 1
     for row in found["results"]:
