@@ -120,7 +120,7 @@ def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
     base = load_job(
         {
             "model": "mixtral_8x7b",
-            "parallelism": {"tp": 1, "ep": 8, "pp": 2},
+            "parallelism": {"tp": 2, "etp": 1, "ep": 8, "pp": 2},
             "training": {
                 "micro_batch_size": 1, "global_batch_size": 32, "seq_length": 1024,
                 "cross_entropy_fusion": False,
@@ -130,7 +130,7 @@ def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
     )  # fmt: skip
     software = "cluster.software"
     assumed = base.cluster.software.unfused_loss
-    changes = {f"{software}.unfused_loss.{name}": 10 * value or 10 for name, value in assumed}
+    changes = {f"{software}.unfused_loss.{name}": 10 * value or 100 for name, value in assumed}
     changes[f"{software}.moe_layer_parts"] = (0.0, 1.0)
     varied = [base] + [load_job(base, {field: value}) for field, value in changes.items()]
     for batch in (varied, varied[::-1]):
