@@ -89,8 +89,16 @@ def test_series_counts_its_steps_once():
 def test_settings_with_few_pairs_have_no_band():
     pairs = made("one", [0.1] * 30, "tp") + made("two", [0.1] * 5, "pp")
     assert set(spreads(pairs)) == {"tp", "pp", ONE}
-    assert set(bands(pairs)) == {ONE}
+    assert set(bands(pairs)) == {"tp", ONE}
     assert set(bands(pairs + made("two", [0.1] * 5, "tp", 50))) == {"tp", ONE}
+
+
+def test_settings_with_some_pairs_are_never_narrower_than_these():
+    pairs = made("one", [0.01] * 50, "gpus") + made("two", [0.2] * 10, "tp", 100)
+    found = bands(pairs)
+    assert found["tp"].relative_68 == pytest.approx(math.expm1(0.2))
+    narrow = made("one", [0.2] * 50, "gpus") + made("two", [0.01] * 10, "tp", 100)
+    assert bands(narrow)["tp"].relative_68 == bands(narrow)[ONE].relative_68
 
 
 def test_coverage_leaves_the_source_out():

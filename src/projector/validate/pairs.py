@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from projector.arrays import Floats
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.projection.pairs import changed_settings, name_of
+from projector.projection.pairs import SETTINGS, changed_settings, name_of
 from projector.validate import training
 from projector.validate.jobs import JobRow
 from projector.validate.kind import Row
@@ -26,7 +26,10 @@ ONE = "one"
 """All pairs that differ in a single setting, together."""
 
 FEWEST_PAIRS, FEWEST_SOURCES = 20, 2
-"""A setting with less has no band of its own."""
+"""A setting with less has no band of its own alone."""
+
+SOME_PAIRS = 8
+"""From these on its band is at least as wide as its own pairs ask for."""
 
 FULL_WEIGHT = 10
 """Independent differences from which on a source weighs as much as any other."""
@@ -158,12 +161,22 @@ def spread_of(pairs: Sequence[Pair]) -> Spread:
 
 
 def bands(pairs: Sequence[Pair]) -> dict[str, Spread]:
-    """Return what is known well enough to be a band: the pooled ones, and settings with rows."""
-    return {
-        name: spread
-        for name, spread in spreads(pairs).items()
-        if name == ONE or (spread.pairs >= FEWEST_PAIRS and spread.sources >= FEWEST_SOURCES)
-    }
+    """Return what is known well enough to be a band: the pooled ones, and settings with rows.
+
+    A setting with some pairs, but too few, has the wider of its own band and that of any one.
+    """
+    known = spreads(pairs)
+    found = {}
+    for name, spread in known.items():
+        if name == ONE or (spread.pairs >= FEWEST_PAIRS and spread.sources >= FEWEST_SOURCES):
+            found[name] = spread
+        elif name in SETTINGS and spread.pairs >= SOME_PAIRS:
+            found[name] = replace(
+                spread,
+                relative_68=max(spread.relative_68, known[ONE].relative_68),
+                relative_90=max(spread.relative_90, known[ONE].relative_90),
+            )
+    return found
 
 
 def coverage(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
