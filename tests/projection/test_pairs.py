@@ -112,7 +112,7 @@ def test_band_of_a_ratio(changed):
     band = ratio_band(changed)
     assert band.low_90 <= band.low_68 < 1.0 < band.high_68 <= band.high_90
     assert band.low_68 * band.high_68 == pytest.approx(1.0, abs=2e-3)
-    assert band.runs >= 20
+    assert band.runs >= 8
 
 
 def test_bands_of_both_jobs_add_where_nothing_cancels():
