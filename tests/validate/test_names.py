@@ -19,6 +19,7 @@ from projector.validate.names import (
         ("FP8-CS", "fp8"),
         ("FP8-MX", "mxfp8"),
         ("fp8mx", "mxfp8"),
+        ("MX FP8", "mxfp8"),
         ("nvfp4(e2m1)", "nvfp4"),
         ("mxfp4 (32-block scales)", "mxfp4"),
         ("fp6", "mxfp6"),
@@ -27,6 +28,18 @@ from projector.validate.names import (
 )
 def test_a_precision_by_its_published_name(text, kind):
     assert precision_of(text) == kind
+
+
+@pytest.mark.parametrize(
+    "text", ["B300", "NVIDIA B300 SXM6", "HGX B300 NVL16", "B300 Ultra", "Blackwell Ultra B300"]
+)
+def test_a_device_by_its_published_name(text):
+    assert device_of(text) == "b300"
+
+
+def test_a_longer_number_is_another_type():
+    with pytest.raises(ValueError, match="unknown precision 'FP64'"):
+        precision_of("FP64")
 
 
 @pytest.mark.parametrize("read", [precision_of, device_of])

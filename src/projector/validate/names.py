@@ -21,6 +21,8 @@ PRECISIONS = {
     "mxfp8": "mxfp8",
     "fp8_mx": "mxfp8",
     "fp8mx": "mxfp8",
+    "mx_fp8": "mxfp8",
+    "mx fp8": "mxfp8",
     "float8": "fp8",
     "e4m3": "fp8",
     "fp8_block": "fp8_block",
@@ -77,7 +79,7 @@ _SCALES = (
 )
 """Words of a precision of eight bits -> how it is scaled; the first that applies."""
 
-_NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx")
+_NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx", "blackwellultra")
 
 
 KNOWN_TEXTS = 1 << 14
@@ -119,7 +121,8 @@ def precision_of(text: str) -> str:
     if name in PRECISIONS:
         return PRECISIONS[name]
     for spelling in sorted(PRECISIONS, key=len, reverse=True):
-        if name.startswith(spelling):
+        rest = name.removeprefix(spelling)
+        if rest != name and not rest[:1].isdigit():  # FP64 does not begin with FP6
             return PRECISIONS[spelling]
     msg = f"unknown precision {text!r}"
     raise ValueError(msg)
@@ -188,7 +191,8 @@ def precision_name(text: str) -> str:
 def _shortenings(name: str) -> list[str]:
     """List a name, then the name with trailing parts such as ``80gb`` and ``sxm`` dropped."""
     out = [name]
-    for pattern in (r"(oam|sxm\d?|hbm\d?e?)$", r"\d+gb$", r"(oam|sxm\d?|hbm\d?e?)$"):
+    # HGX B300 NVL16 counts dies, two to a device.
+    for pattern in (r"(oam|sxm\d?|hbm\d?e?|nvl16|ultra)$", r"\d+gb$", r"(oam|sxm\d?|hbm\d?e?)$"):
         name = re.sub(pattern, "", name)
         out.append(name)
     return out
