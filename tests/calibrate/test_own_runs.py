@@ -102,6 +102,17 @@ def test_a_run_beyond_the_priors_is_called_so(job, factor, word):
     assert "check recomputation" in calibration.warnings[0]
 
 
+@pytest.mark.parametrize("factors", [(10.0,), (0.1,), (0.8, 1.25)])
+def test_runs_that_are_not_explained_narrow_no_band(factors, job, tmp_path):
+    profile = tmp_path / "own.yaml"
+    calibration = calibrated([job] * len(factors), factors)
+    write_own_profile(calibration, profile)
+    assert load_device(str(profile)).calibrated_to == ()
+    assert any("keep the band of their class" in warning for warning in calibration.warnings)
+    plain, own = load_job(job), load_job(job, {"cluster.device": str(profile)})
+    assert time_band(own) == time_band(plain)
+
+
 def test_a_calibration_is_a_fixed_point(job, tmp_path):
     """A profile that already takes what was measured is left nearly as it is."""
     profile = tmp_path / "own.yaml"

@@ -11,7 +11,14 @@ import numpy as np
 from projector.arrays import Floats
 from projector.calibrate.fields import changed
 from projector.calibrate.profile import load_base
-from projector.calibrate.result import Base, Moved, OwnCalibration, OwnRun
+from projector.calibrate.result import (
+    FURTHEST,
+    UNEXPLAINED,
+    Base,
+    Moved,
+    OwnCalibration,
+    OwnRun,
+)
 from projector.calibrate.runs import Run, RunFit, fit_runs, slopes_of, times_s
 from projector.config import resources
 from projector.config.constants import Parameter, own_run_noise, own_run_parameters
@@ -132,7 +139,7 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
     jobs = [_on(run.loaded(), device) for run in runs]
     before_s, after_s = times_s([run.loaded() for run in runs]), times_s(jobs)
     reach = np.sqrt(((slopes * widths) ** 2).sum(axis=1))
-    gap = np.abs(fitted.before)
+    needed = np.abs(fitted.before) / np.maximum(reach, 1e-6)
     return OwnCalibration(
         base=base,
         runs=tuple(
@@ -140,9 +147,20 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
             for run, before, after in zip(runs, before_s, after_s, strict=True)
         ),
         fields=fields,
-        classes=tuple(dict.fromkeys(run_class(run.loaded()) for run in runs)),
-        widths_needed=float(np.max(gap / np.maximum(reach, 1e-6))),
+        classes=_explained(runs, needed, after_s),
+        widths_needed=float(np.max(needed)),
     )
+
+
+def _explained(runs: Sequence[Run], needed: Floats, after_s: Floats) -> tuple[str, ...]:
+    """Return the classes of runs all of whose runs the constants explain."""
+    explained: dict[str, bool] = {}
+    for run, widths, after in zip(runs, needed, after_s, strict=True):
+        rest = abs(math.log(after / run.measured_s))
+        name = run_class(run.loaded())
+        is_explained = bool(widths <= FURTHEST and rest <= UNEXPLAINED)
+        explained[name] = explained.get(name, True) and is_explained
+    return tuple(name for name, is_explained in explained.items() if is_explained)
 
 
 def _widths_left(slopes: Floats, widths: Floats, noise: float) -> Floats:

@@ -97,7 +97,8 @@ def own_profile_text(calibration: OwnCalibration) -> str:
             entry = {"value": field.value, "source": source, "note": note}
             data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
     known = dict.fromkeys([*base.profile.calibrated_to, *calibration.classes])
-    data["calibrated_to"] = list(known)
+    if known:
+        data["calibrated_to"] = list(known)
     body = yaml.safe_dump(
         {"extends": base.device, **data}, sort_keys=False, width=100, allow_unicode=True
     )

@@ -179,7 +179,8 @@ class OwnCalibration:
     runs: tuple[OwnRun, ...]
     fields: tuple[Moved, ...]
     classes: tuple[str, ...]
-    """Model and precision of each run (`run_class`), each once."""
+    """Model and precision (`run_class`) of the runs that the constants explain, each once. Others
+    do not narrow the band of jobs like them."""
     widths_needed: float
     """Widths of their priors by which all constants together would have to move to explain the run
     that is furthest off."""
@@ -210,6 +211,8 @@ class OwnCalibration:
                 for run in self.runs
                 if abs(math.log(run.after_s / run.measured_s)) > UNEXPLAINED
             ]
+        if warnings:
+            warnings.append("jobs like a run that is not explained keep the band of their class")
         open_fields = [field.field for field in self.fields if field.width_left > LITTLE]
         if open_fields:
             warnings.append(f"the runs say next to nothing about {', '.join(open_fields)}")
