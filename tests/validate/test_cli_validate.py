@@ -163,3 +163,17 @@ def test_a_long_table_is_fast_and_complete(tmp_path):
     assert time.perf_counter() - begin < 20.0
     assert found["total_rows"] == count
     assert found["projected"] == sum(line in LINES[:2] for line in (LINES * 16667)[:count])
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_names_and_headings_of_groups_are_whole_at_every_width(
+    width, table, projector_run, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = projector_run("validate", "training_throughput", table, "--quiet")
+    lines = [line.strip() for line in out.splitlines()]
+    assert all(len(line) <= width for line in out.splitlines())
+    for name in ("without doubtful rows", "Mixtral-8x7B", "h100"):
+        assert any(name in line for line in lines), name
+    assert any(line.split()[:4] == ["projected", "median", "/", "p90"] for line in lines)
+    assert any("doubt: half of another row" in line for line in lines)

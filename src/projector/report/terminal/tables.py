@@ -44,7 +44,7 @@ def add_row(table: Table, *cells: str | Text | Bar, style: str | None = None) ->
     table.add_row(*cells, style=style)
 
 
-def section(title: str, note: str, table: Table) -> list[RenderableType]:
+def section(title: str, note: str, table: RenderableType) -> list[RenderableType]:
     """Return a headed, indented table with a blank line below."""
     return [heading(title, note), Padding(table, (0, 0, 1, 2))]
 

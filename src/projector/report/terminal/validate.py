@@ -1,9 +1,12 @@
 """The scoreboard of one measurement table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from projector.projection.verdict import WORDS
@@ -36,22 +39,19 @@ _PARTS = {
 def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list[RenderableType]:
     """Return totals, groups, failures and the worst rows."""
     parts: list[RenderableType] = []
-    table = _grid(totals)
-    _add(table, "all rows", totals)
-    for key, name in _PARTS.items():
-        if key in totals:
-            _add(table, name, totals[key])
-    parts += section(f"{validation.kind}: {validation.path}", _note(totals), table)
+    shown = {"all rows": totals}
+    shown |= {name: totals[key] for key, name in _PARTS.items() if key in totals}
+    parts.append(heading(f"{validation.kind}: {validation.path}"))
+    parts += [Padding(Text(line, style=DIM), (0, 0, 0, 2)) for line in _notes(totals)]
+    parts.append(Padding(_scores(shown), (0, 0, 1, 2)))
     parts += _verdicts(totals)
     for key, title in _SHOWN.items():
         groups = {name: group for name, group in totals["groups"][key].items() if group["rows"]}
         if not groups or (len(groups) == 1 and key == "mark"):
             continue
-        table = _grid(totals)
-        shown = len(groups) if key == "by" else LONGEST
-        for name, group in list(groups.items())[:shown]:
-            _add(table, name, group)
-        rest = len(groups) - shown
+        most = len(groups) if key == "by" else LONGEST
+        rest = len(groups) - most
+        table = _scores(dict(list(groups.items())[:most]))
         parts += section(title, f"{rest} more in --json" if rest > 0 else "", table)
     parts += _counted("Not eligible", totals["not_eligible"])
     parts += _failed(validation, totals["failures"])
@@ -63,47 +63,81 @@ def _verdicts(totals: Mapping[str, Any]) -> list[RenderableType]:
     if "verdicts" not in totals:
         return []
     table = grid("<", *WORDS.values(), "close to the limit", "of them fits")
-    for key, name in (("in_sample", "in-sample"), ("left_out", "sources left out")):
+    for key, name in (("in_sample", "in-sample"), ("left_out", "left out")):
         add_row(table, name, *(f"{number:,}" for number in totals["verdicts"][key].values()))
     return section("Verdicts", "all these runs ran", table)
 
 
-def _note(totals: Mapping[str, Any]) -> str:
+def _notes(totals: Mapping[str, Any]) -> list[str]:
+    """Return how many rows there are, and means of which every group or source is one part."""
+    rows = (totals["total_rows"], totals["rows"], totals["projected"])
+    notes = ["{:,} rows, {:,} eligible, {:,} projected".format(*rows)]
     mean = totals["group_mean_ape"]
     if mean is None:
-        return ""
-    parts = ["errors of the time", f"mean over groups {percent(mean)}"]
+        return notes
+    notes.append(f"mean over groups: error {percent(mean)}")
     for name, key in (("sources", "in_sample"), ("sources left out", "left_out")):
         found = totals["over_sources"][key]
         if found is not None:
             worst = f"{found['worst']} {percent(found['worst_median_ape'])}"
-            parts.append(f"mean over {name} {percent(found['mean_of_medians'])}, worst {worst}")
-    return "; ".join(parts)
+            median = percent(found["mean_of_medians"])
+            notes.append(f"mean over {name}: median error {median}, worst {worst}")
+    return notes
 
 
-def _grid(totals: Mapping[str, Any]) -> Any:
-    left_out = _LEFT_OUT if totals["left_out"] else ()
-    return grid("<", "rows", "eligible", "projected", *_ERRORS, *left_out)
+def _scores(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    """Return a table of groups, whose layout follows the width of the terminal."""
+    return _Fitting(_wide_scores(groups), _narrow_scores(groups), WIDE)
 
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """One of two layouts of the same content, whichever the width has room for."""
+
+    wide: RenderableType
+    narrow: RenderableType
+    least: int
+    """Columns that the wide one needs."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        yield self.wide if options.max_width >= self.least else self.narrow
+
+
+def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return one line for each group, with its sources left out beside."""
+    has_left_out = any(group["left_out"] for group in groups.values())
+    table = grid("<", "projected", *_ERRORS, *(_LEFT_OUT if has_left_out else ()))
+    blank = [""] * (len(_LEFT_OUT) if has_left_out else 0)
+    for name, group in groups.items():
+        left_out = _errors(group["left_out"]) if group["left_out"] else blank
+        add_row(table, name, _projected(group), *_errors(group), *left_out)
+    return table
+
+
+def _narrow_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a line for each group, and one below with its sources left out."""
+    table = grid("<", "projected", *_ERRORS)
+    for name, group in groups.items():
+        add_row(table, name, _projected(group), *_errors(group))
+        if group["left_out"]:
+            add_row(table, "  source left out", "", *_errors(group["left_out"]), style=DIM)
+    return table
+
+
+def _projected(group: Mapping[str, Any]) -> str:
+    """Return how many of the rows that a kind covers were projected."""
+    return f"{group['projected']:,} of {group['rows']:,}"
+
+
+WIDE = 112
+"""Columns from which on all of a group, or of a row, stands in one line."""
 
 _ERRORS = ("median / p90", "ratio", "in bands")
 """Errors, and the share of rows that lie in their bands for 68 and 90 %."""
 
 _LEFT_OUT = ("left out", "ratio", "in bands")
 """The same with constants and bands that have not seen the source of a row."""
-
-
-def _add(table: Any, name: str, totals: Mapping[str, Any]) -> None:
-    blank = [""] * (len(table.columns) - 4 - len(_ERRORS))
-    add_row(
-        table,
-        name,
-        f"{totals['total_rows']:,}",
-        f"{totals['rows']:,}",
-        f"{totals['projected']:,}",
-        *_errors(totals),
-        *(_errors(totals["left_out"]) if totals["left_out"] else blank),
-    )
 
 
 def _errors(totals: Mapping[str, Any]) -> list[str]:
@@ -148,12 +182,24 @@ def _worst(validation: Validation) -> list[RenderableType]:
     if not projected:
         return [heading("No row could be projected"), Text()]
     projected.sort(key=_badness, reverse=True)
+    worst = projected[:WORST]
+    notes = grid("line", "<note")
+    for result in worst:
+        if note := _note(result):
+            add_row(notes, str(result.line), note, style=DIM)
+    below: list[RenderableType] = [Text(), notes] if notes.rows else []
+    narrow = Group(_worst_rows(worst, with_notes=False), *below)
+    wide = _worst_rows(worst, with_notes=True)
+    return section("Worst rows", "", _Fitting(wide, narrow, WIDE))
+
+
+def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Table:
     table = grid("line", "<model", "<device", "<precision", "predicted", "measured", "ratio")
-    table.add_column("note", style=DIM, overflow="fold")
-    for result in projected[:WORST]:
+    if with_notes:
+        table.add_column("note", style=DIM, overflow="fold")
+    for result in worst:
         outcome = result.outcome
-        note = "; ".join(filter(None, [result.doubt and f"doubt: {result.doubt}", outcome.note]))
-        table.add_row(
+        cells = [
             str(result.line),
             result.model,
             result.device,
@@ -161,9 +207,14 @@ def _worst(validation: Validation) -> list[RenderableType]:
             _number(outcome.predicted),
             _number(outcome.measured),
             f"{outcome.ratio:.3f}",
-            note,
-        )
-    return section("Worst rows", "", table)
+        ]
+        add_row(table, *cells, *([_note(result)] if with_notes else []))
+    return table
+
+
+def _note(result: Result) -> str:
+    doubt = result.doubt and f"doubt: {result.doubt}"
+    return "; ".join(filter(None, [doubt, result.outcome.note]))
 
 
 def _badness(result: Result) -> float:
@@ -171,4 +222,6 @@ def _badness(result: Result) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
