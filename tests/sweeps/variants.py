@@ -309,7 +309,8 @@ def _plain(kind: Any, value: Any) -> list[Any]:
     if kind is str:
         return [f"{value}_other"]
     if origin is tuple and value:
-        return [value[1:], value[:1], value[::-1]]
+        more = [(2.0 * value[0], *value[1:])] if isinstance(value[0], int | float) else []
+        return [value[1:], value[:1], value[::-1], *more]
     return []
 
 
