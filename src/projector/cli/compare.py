@@ -29,7 +29,7 @@ def command(
 
     KEY=VALUE overrides a field of both jobs.
 
-    Exit code 3: the projected peak of one of them does not fit.
+    Exit code 3: the projected peak of at least one of them does not fit.
     """
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_performance

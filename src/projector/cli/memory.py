@@ -22,8 +22,9 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
 
-    Exit code 3: the projected peak does not fit; the projection is printed all the same. A job that
-    is at risk (the peak fits, but not the upper end of its band) has exit code 0, with a warning.
+    Exit code 3: the projected peak does not fit; the projection is printed all the same. A warning
+    says where a job is at risk: the limit lies within the band of its peak. This does not change
+    the exit code.
     """
     result = JobRequest(**request).project_memory(quiet=quiet)
     if as_json:

@@ -78,7 +78,7 @@ def command(
     SPACE is a file with a base job, axes and constraints. The same command continues an
     unfinished sweep at PATH and leaves a finished one as it is. Rows are in the order of the
     space, whether they fit or not. Without --out only the summary and the figures remain. These
-    rank what fits with the band of its memory.
+    rank the jobs with the verdict `fits`: the upper end of the band of their peak fits.
 
     Exit code 3: no point of the space is a legal job.
 
