@@ -138,14 +138,15 @@ def band_of(
         return NOTHING
     entry = known[name]
     runs = int(entry["runs"])
-    words = "" if name == ALL else f" ({name.replace('.', ', ').replace('_', ' ')})"
+    words = f" ({name.replace('.', ', ').replace('_', ' ')}) and those of wider classes"
     band = Band(
         low_68=float(entry["low_68"]),
         high_68=float(entry["high_68"]),
         low_90=float(entry["low_90"]),
         high_90=float(entry["high_90"]),
         runs=runs,
-        basis=f"68 % of {runs} published rows{words} lie within it, from sources left out",
+        basis=f"for 68 % of runs, from {runs} published rows{'' if name == ALL else words}, "
+        "each with its source left out",
     )
     unseen = known.get("unseen")
     if unseen is None or device is None or device in unseen["devices"]:
