@@ -12,8 +12,10 @@ from projector.report.terminal.console import render
 from projector.report.terminal.inventory import device_list, device_report, model_list, model_report
 from projector.report.terminal.memory import fold, memory_report
 from projector.report.terminal.performance import performance_report
+from projector.report.terminal.search import search_report
 from projector.report.terminal.suggestions import MAX_CANDIDATES, MAX_SHOWN, suggest
 from projector.report.terminal.tables import count, flatten, milliseconds, plain
+from projector.searches.configurations import Limits, search
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = [path for path in sorted(EXAMPLES.glob("*.yaml")) if not path.name.startswith("space_")]
@@ -63,6 +65,31 @@ def test_other_reports_keep_to_the_width(results, width):
         text = render(*parts, width=width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("allow_risk", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_ranked_configurations_show_their_memory_at_every_width(width, allow_risk):
+    job = {
+        "model": "llama3.1_8b",
+        "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096},
+        "cluster": {"device": "h100", "nodes": 1},
+    }
+    limits = Limits(recompute=("none",), allow_risk=allow_risk)
+    found = search(job, top=3, limits=limits)
+    text = render(*search_report(found), width=width)
+    assert ("risk" in text.split()) == allow_risk
+    for step in found.best:
+        for size in (step.memory.peak_bytes, step.memory.peak_high_bytes):
+            assert f"{size / 2**30:,.2f}" in text
+
+
+def test_no_column_of_the_models_is_cut():
+    from projector.config.model_file import load_model
+
+    text = render(*model_list({"deepseek_v3": load_model("deepseek_v3")}), width=80)
+    assert "vocab\n" in text
+    assert "129,280" in text
 
 
 def test_a_performance_report_fits_one_screen(results):

@@ -31,7 +31,8 @@ DITTO = "″"
 
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     """Return one line for each model."""
-    table = grid("=name", "layers", "hidden", "heads", "kv", "ffn", "experts", "top-k", "vocab")
+    heads = ("layers", "hidden", "heads", "kv", "ffn", "experts", "top-k", "vocab")
+    table = grid("=name", *heads, gap=1)
     for name, model in models.items():
         moe = model.moe
         kv = "MLA" if model.mla else str(model.query_groups)

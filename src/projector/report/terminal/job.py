@@ -52,7 +52,7 @@ def recompute(config: RecomputeConfig) -> str:
     if config.granularity == "none":
         return "none"
     if config.granularity == "selective":
-        return f"selective ({', '.join(config.modules)})"
+        return ", ".join(config.modules)
     if config.layers is not None:
         return f"full ({len(config.layers)} layers)"
     if config.method == "block":

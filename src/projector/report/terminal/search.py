@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import COVERED, FITS
-from projector.report.terminal.tables import DIM, add_row, gib, grid, percent, section
+from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section
 from projector.searches.configurations import Configuration, SearchResult
 
 SHOWN_PARETO = 10
@@ -65,26 +65,7 @@ def _best(result: SearchResult) -> list[RenderableType]:
     if not result.best:
         text = Text("NOTHING FITS", style="bold red")
         return [text.append(f"  {nothing_ranked(result)}", style="not bold default"), Text()]
-    table = grid(
-        "#",
-        "group",
-        *(name.upper() for name in DEGREES),
-        "MBS",
-        "=recompute",
-        "ZeRO",
-        "=schedule",
-        "tokens/s/GPU",
-        "MFU",
-        "peak GiB",
-        "to GiB",
-        *(["=risk"] if result.limits.allow_risk else []),
-        gap=1,
-    )
-    for index, step in enumerate(result.best):
-        cells = [str(index + 1), str(result.groups[index]), *_cells(step)]
-        if result.limits.allow_risk:
-            cells.append("" if step.memory.verdict == FITS else "yes")
-        add_row(table, *cells, style="bold" if index == 0 else None)
+    table = Fitting(_ranked(result, is_wide=True), _ranked(result, is_wide=False))
     lines = section("Fastest", f"to GiB: where the {COVERED} % band of the peak ends", table)
     return [
         *lines,
@@ -96,6 +77,35 @@ def _best(result: SearchResult) -> list[RenderableType]:
     ]
 
 
+def _ranked(result: SearchResult, *, is_wide: bool) -> Table:
+    """Return the table of the best; a narrow one leaves out the schedule and MFU."""
+    shown = {
+        "#": [str(index + 1) for index in range(len(result.best))],
+        "group": [str(group) for group in result.groups],
+    }
+    steps = result.best
+    for name in DEGREES:
+        shown[name.upper()] = [f"{step.degrees[name]:,}" for step in steps]
+    shown["MBS"] = [str(step.job.training.micro_batch_size) for step in steps]
+    shown["=recompute"] = [step.job.training.recompute.granularity for step in steps]
+    shown["ZeRO"] = [str(step.job.parallelism.sharding_stage) for step in steps]
+    if is_wide:
+        shown["=schedule"] = [step.schedule for step in steps]
+    rates = [f"{step.tokens_per_s_per_gpu:,.0f}" for step in steps]
+    shown["tokens/s/GPU" if is_wide else "tok/s/GPU"] = rates
+    if is_wide:
+        shown["MFU"] = [percent(step.mfu) for step in steps]
+    shown["peak GiB"] = [gib(step.memory.peak_bytes) for step in steps]
+    shown["to GiB"] = [gib(step.memory.peak_high_bytes) for step in steps]
+    if result.limits.allow_risk:
+        shown["=risk"] = ["" if step.memory.verdict == FITS else "yes" for step in steps]
+    table = grid(*shown, gap=1)
+    for index in range(len(steps)):
+        cells = (column[index] for column in shown.values())
+        add_row(table, *cells, style="bold" if index == 0 else None)
+    return table
+
+
 def groups_text(result: SearchResult) -> str:
     """Say how many configurations are as fast as the fastest, as far as can be told."""
     same = result.groups.count(1)
@@ -105,21 +115,6 @@ def groups_text(result: SearchResult) -> str:
         f"Group 1: {same:,} configurations that differ from the fastest by less than the noise of "
         f"a comparison. Choose among them by memory, or measure."
     )
-
-
-def _cells(step: PerformanceProjection) -> list[str]:
-    training = step.job.training
-    return [
-        *(f"{step.degrees[name]:,}" for name in DEGREES),
-        str(training.micro_batch_size),
-        training.recompute.granularity,
-        str(step.job.parallelism.sharding_stage),
-        step.schedule,
-        f"{step.tokens_per_s_per_gpu:,.0f}",
-        percent(step.mfu),
-        gib(step.memory.peak_bytes),
-        gib(step.memory.peak_high_bytes),
-    ]
 
 
 def _pareto(result: SearchResult) -> list[RenderableType]:

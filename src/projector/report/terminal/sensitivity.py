@@ -81,7 +81,7 @@ def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[Renderab
 
 
 def _table(result: Sensitivity, top: int) -> Table:
-    table = grid("=field", "value", "point", "elasticity", "step less", "step more")
+    table = grid("<field", "value", "point", "elasticity", "step less", "step more")
     for effect in result.effects[:top]:
         low, high = (effect.low_s / effect.base_s - 1.0, effect.high_s / effect.base_s - 1.0)
         add_row(
@@ -99,7 +99,7 @@ def _table(result: Sensitivity, top: int) -> Table:
 def _shared_table(result: SharedSensitivity, top: int) -> Table:
     numbers = range(1, len(result.sensitivities) + 1)
     columns = [f"#{number}" for number in numbers] if len(numbers) <= LONGEST_COLUMNS else []
-    table = grid("=field", "point", "elasticity", *columns)
+    table = grid("<field", "point", "elasticity", *columns)
     for effect in result.effects[:top]:
         slopes = [f"{slope:+.3f}" for slope in effect.by_workload] if columns else []
         add_row(

@@ -1,10 +1,12 @@
 """Numbers, tables and paragraphs that all reports share."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.bar import Bar
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -42,6 +44,24 @@ def add_row(table: Table, *cells: str | Text | Bar, style: str | None = None) ->
         if column.no_wrap and not isinstance(cell, Bar):
             column.min_width = max(column.min_width or 0, len(cell))
     table.add_row(*cells, style=style)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The wide layout of some content where it has room, else the narrow one."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the layout for the width at hand."""
+        unlimited = options.update(width=_UNLIMITED)
+        least = Measurement.get(console, unlimited, self.wide).minimum
+        yield self.wide if least <= options.max_width else self.narrow
+
+
+_UNLIMITED = 1000
+"""Columns that no report needs."""
 
 
 def section(title: str, note: str, table: RenderableType) -> list[RenderableType]:

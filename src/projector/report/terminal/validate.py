@@ -1,20 +1,22 @@
 """The scoreboard of one measurement table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from projector.projection.verdict import WORDS
-from projector.report.terminal.tables import DIM, add_row, grid, heading, percent, section
+from projector.report.terminal.tables import DIM, Fitting, add_row, grid, heading, percent, section
 from projector.validate.run import Result, Validation
 
 WORST = 10
 """Rows that the report lists by error."""
+
+NOTE = 32
+"""Least columns of a note beside its row; it stands below where there are fewer."""
 
 LONGEST = 14
 """Groups of one kind that the report lists; of those that the user names, all."""
@@ -87,21 +89,7 @@ def _notes(totals: Mapping[str, Any]) -> list[str]:
 
 def _scores(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     """Return a table of groups, whose layout follows the width of the terminal."""
-    return _Fitting(_wide_scores(groups), _narrow_scores(groups), WIDE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fitting:
-    """One of two layouts of the same content, whichever the width has room for."""
-
-    wide: RenderableType
-    narrow: RenderableType
-    least: int
-    """Columns that the wide one needs."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        del console
-        yield self.wide if options.max_width >= self.least else self.narrow
+    return Fitting(_wide_scores(groups), _narrow_scores(groups))
 
 
 def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -129,9 +117,6 @@ def _projected(group: Mapping[str, Any]) -> str:
     """Return how many of the rows that a kind covers were projected."""
     return f"{group['projected']:,} of {group['rows']:,}"
 
-
-WIDE = 112
-"""Columns from which on all of a group, or of a row, stands in one line."""
 
 _ERRORS = ("median / p90", "ratio", "in bands")
 """Errors, and the share of rows that lie in their bands for 68 and 90 %."""
@@ -190,13 +175,15 @@ def _worst(validation: Validation) -> list[RenderableType]:
     below: list[RenderableType] = [Text(), notes] if notes.rows else []
     narrow = Group(_worst_rows(worst, with_notes=False), *below)
     wide = _worst_rows(worst, with_notes=True)
-    return section("Worst rows", "", _Fitting(wide, narrow, WIDE))
+    return section("Worst rows", "", Fitting(wide, narrow))
 
 
 def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Table:
-    table = grid("line", "<model", "<device", "<precision", "predicted", "measured", "ratio")
+    text = "=" if with_notes else "<"
+    names = (f"{text}{name}" for name in ("model", "device", "precision"))
+    table = grid("line", *names, "predicted", "measured", "ratio")
     if with_notes:
-        table.add_column("note", style=DIM, overflow="fold")
+        table.add_column("note", style=DIM, overflow="fold", min_width=NOTE)
     for result in worst:
         outcome = result.outcome
         cells = [
