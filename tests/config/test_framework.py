@@ -105,7 +105,7 @@ def test_provenance_names_framework_and_release():
         ),
         ({"release": "24.01"}, "training.framework.name", "is required"),
         ({"name": "nemo", "version": "24.01"}, "training.framework.version", "unknown key"),
-        (3, "training.framework", "got 3"),
+        (3, "training.framework", "a name, or a mapping of name and release .got 3"),
     ],
 )
 def test_unknown_frameworks_and_releases_are_refused(framework, key, words):

@@ -285,7 +285,13 @@ class TrainingConfig(Config):
     @field_validator("framework", mode="before")
     @classmethod
     def _framework_by_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"name": value}
+        if value is None or isinstance(value, Mapping | FrameworkConfig):
+            return value
+        allowed = "a name, or a mapping of name and release"
+        msg = f"is {allowed} (got {value!r})"
+        raise ConfigError(msg, value=value, allowed=allowed)
 
     @field_validator("recompute", mode="before")
     @classmethod
