@@ -148,6 +148,7 @@ def test_misspelt_key_gets_a_suggestion() -> None:
     [
         ({"router_topk": 9}, "router_topk"),
         ({"num_groups": 3}, "num_groups"),
+        ({"num_groups": 4, "group_topk": 1, "router_topk": 3}, "group_topk"),
         ({"layer_freq": [0, 2, 1, 1]}, "layer pattern"),
     ],
 )

@@ -137,7 +137,9 @@ def test_a_lone_pipeline_stage_has_the_uplinks_for_itself():
 )
 def test_one_of_two_rates_of_a_node_warns_that_the_other_binds(device, fields, says):
     job = projected(device={"extends": device, **fields}, model="llama3.1_8b", nodes=1)
-    warnings = project_performance(job).to_dict()["warnings"]
+    found = project_performance(job).to_dict()["warnings"]
+    # The memory of one device may be at risk, which is not asked here.
+    warnings = [warning for warning in found if not warning.startswith("memory is at risk")]
     assert any(says in warning for warning in warnings) if says else not warnings
 
 

@@ -100,6 +100,14 @@ class MoEConfig(Config):
         if self.num_groups and self.num_experts % self.num_groups:
             msg = f"num_groups ({self.num_groups}) must divide num_experts ({self.num_experts})"
             raise ValueError(msg)
+        if self.num_groups and self.group_topk:
+            reached = self.group_topk * self.num_experts // self.num_groups
+            if self.router_topk > reached:
+                msg = (
+                    f"router_topk ({self.router_topk}) exceeds the {reached} experts of "
+                    f"group_topk ({self.group_topk}) groups"
+                )
+                raise ValueError(msg)
         return self
 
 

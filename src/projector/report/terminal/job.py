@@ -250,8 +250,13 @@ def _idle_software(job: Job) -> list[str]:
     ]
     if software.gemm_share is None:
         idle.append("cluster.software.gemm_share")
-    if not training.optimizer.update_bytes:
-        idle.append("training.optimizer.update_bytes")
+    if not training.first_last_layers_bf16:
+        idle.append("training.first_last_layers_bf16")
+    idle += [
+        f"training.optimizer.{name}"
+        for name in ("update_bytes", "offload_fraction")
+        if not getattr(training.optimizer, name)
+    ]
     loss = "fused_loss" if training.cross_entropy_fusion else "unfused_loss"
     if not getattr(software, loss).divided_bytes:
         idle.append(f"cluster.software.{loss}.divided_bytes")
