@@ -1,8 +1,9 @@
 """Processes that project chunks side by side: the standard library's pool, and what it lacks.
 
 A pool whose sweep has ended well rests, for the next sweep. Rows never travel through it: a pool
-whose worker is killed while it sends a long answer waits for ever. So workers write rows as drafts,
-and an answer fits into the buffer of a pipe: all of it is sent, or nothing.
+whose worker is killed while it sends a long answer waits for ever, and until Python 3.11.5 also one
+that sends a long task. So workers write rows as drafts, and read what all chunks share from a file.
+Then tasks and answers fit into the buffer of a pipe: all of one is sent, or nothing.
 """
 
 import atexit
@@ -90,9 +91,11 @@ def project_side_by_side(
         return read_draft(part) if drafts is None else part
 
     with ExitStack() as stack:
-        written = drafts or Path(stack.enter_context(TemporaryDirectory(prefix="sweep-")), "rows-")
+        own = Path(stack.enter_context(TemporaryDirectory(prefix="sweep-")))
+        written = drafts or own / "rows-"
         # First, so that a space that cannot be sent starts nothing.
-        task = pickle.dumps((space, dict(axes), chunk_points, written))
+        task = own / "task"
+        task.write_bytes(pickle.dumps((space, dict(axes), chunk_points, written)))
         pool = _take(workers)
         whole = False
         try:
@@ -323,14 +326,14 @@ def _load_lightly() -> None:
 
 
 @lru_cache(maxsize=1)
-def _sweeper(task: bytes) -> "Sweeper":
-    """Return what projects the chunks of a sweep. No other sweep has its drafts, thus its task."""
+def _sweeper(task: Path) -> "Sweeper":
+    """Return what projects the chunks of a sweep. No other sweep has a file of this name."""
     from projector.sweeps.rows import Sweeper
 
-    space, axes, chunk_points, drafts = pickle.loads(task)  # noqa: S301  # our own process
+    space, axes, chunk_points, drafts = pickle.loads(task.read_bytes())  # noqa: S301  # our own process
     _drafts.append(drafts)
     return Sweeper(space, axes, chunk_points, drafts)
 
 
-def _work(task: bytes, chunk: int) -> "Part | ProjectorError | str":
+def _work(task: Path, chunk: int) -> "Part | ProjectorError | str":
     return answer(lambda: _sweeper(task).part(chunk))
