@@ -2,21 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats
-from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, memory_band
 from projector.projection.evaluate import Evaluation
-from projector.projection.results import Results
 from projector.projection.verdict import verdict_of
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, number
 from projector.validate.models import is_hybrid
-from projector.validate.training import JOB_COLUMNS, evaluate_all
+from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
 
@@ -56,58 +53,35 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
     without : sequence of Without, optional
         Constants of each row, e.g. those that have not seen its source.
     """
-    outcomes: list[Outcome] = []
-    entries: list[tuple[JobRow, float] | None] = []
-    jobs: dict[str, dict[str, Any]] = {}
-    constants: dict[str, Without] = {}
-    for position, row in enumerate(rows):
-        try:
-            reader = JobRow(_completed(row))
-            job = reader.job()
-            measured = _measured(row, job["cluster"].device.hbm_gib)
-        except (ValueError, ProjectorError) as error:
-            outcomes.append(failed(str(error)))
-            entries.append(None)
-            continue
-        if without is not None:
-            reader.key = f"{without[position].source}: {reader.key}"
-            constants[reader.key] = without[position]
-        jobs[reader.key] = job
-        outcomes.append(failed("not projected"))
-        entries.append((reader, measured))
-    evaluated = evaluate_all(jobs, constants)
-    for position, entry in enumerate(entries):
-        if entry is None:
-            continue
-        reader, measured = entry
-        result = evaluated[reader.key]
-        if isinstance(result, str):
-            outcomes[position] = failed(result)
-            continue
-        try:
-            predicted = _component(rows[position].get("component") or "", *result)
-        except ValueError as error:
-            outcomes[position] = failed(str(error))
-            continue
-        results, place = Results(result[0]), result[1]
-        evaluated_job = results.evaluation.job(place)
-        peak, usable = (
-            float(column[place]) for column in (results.steps.peak_bytes, results.usable_bytes)
-        )
-        band = memory_band(evaluated_job, constants[reader.key].source if constants else None)
-        outcomes[position] = Outcome(
-            status=OK,
-            predicted=predicted,
-            measured=measured,
-            ratio=predicted / measured,
-            mark=reader.mark,
-            note="; ".join(reader.notes),
-            band=band,
-            classes=classes_of(evaluated_job),
-            verdict=verdict_of(evaluated_job, peak, usable, band).verdict,
-            of_limit=measured / predicted * peak / usable,
-        )
-    return outcomes
+    return project_rows(rows, without, _read, _outcome)
+
+
+def _read(row: Row) -> ReadRow:
+    reader = JobRow(_completed(row))
+    job = reader.job()
+    return ReadRow(reader, job, _measured(row, job["cluster"].device.hbm_gib))
+
+
+def _outcome(found: ProjectedRow) -> Outcome:
+    """Return a result in GiB, with what the job is told."""
+    evaluation, place = found.evaluation, found.place
+    predicted = _component(found.row.get("component") or "", evaluation, place)
+    job = evaluation.job(place)
+    peak = float(evaluation.steps.peak_bytes[place])
+    usable = float(evaluation.device_memory.usable_bytes[place])
+    band = memory_band(job, found.without)
+    return Outcome(
+        status=OK,
+        predicted=predicted,
+        measured=found.measured,
+        ratio=predicted / found.measured,
+        mark=found.reader.mark,
+        note="; ".join(found.reader.notes),
+        band=band,
+        classes=classes_of(job),
+        verdict=verdict_of(job, peak, usable, band).verdict,
+        of_limit=found.measured / predicted * peak / usable,
+    )
 
 
 def _measured(row: Row, device_gib: float) -> float:

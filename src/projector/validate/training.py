@@ -1,9 +1,8 @@
 """Rows that time a training step: tokens per second and device, or seconds a step."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from projector.config.bands import Band
 from projector.config.constants import Changes
@@ -55,41 +54,88 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
     without : sequence of Without, optional
         Constants of each row, e.g. those that have not seen its source.
     """
-    outcomes: list[Outcome] = []
-    entries: list[tuple[JobRow, float] | None] = []
+    return project_rows(rows, without, _read, _outcome)
+
+
+class ReadRow(NamedTuple):
+    """What a row says."""
+
+    reader: JobRow
+    job: dict[str, Any]
+    measured: float
+    """Seconds of a step, or GiB."""
+
+
+class ProjectedRow(NamedTuple):
+    """A row and the job that was evaluated for it."""
+
+    row: Row
+    reader: JobRow
+    measured: float
+    evaluation: Evaluation
+    place: int
+    """Of the job in the evaluation."""
+    without: str | None
+    """Source that its constants, and thus its band, have not seen."""
+
+
+def project_rows(
+    rows: Sequence[Row],
+    without: Sequence[Without] | None,
+    read: Callable[[Row], ReadRow],
+    outcome: Callable[[ProjectedRow], Outcome],
+) -> list[Outcome]:
+    """Project the jobs of rows, equal ones once; a row that cannot be projected gives the reason.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    without : sequence of Without, optional
+        Constants of each row.
+    read : callable
+        Reads a row; `ValueError` and `ProjectorError` are its reason to fail.
+    outcome : callable
+        Compares a row with its job; `ValueError` is its reason to fail.
+    """
+    entries: list[ReadRow | str] = []
     jobs: dict[str, dict[str, Any]] = {}
     constants: dict[str, Without] = {}
     for position, row in enumerate(rows):
         try:
-            reader = JobRow(row)
-            job = reader.job()
-            measured_s = step_time(row, reader)
+            entry = read(row)
         except (ValueError, ProjectorError) as error:
-            outcomes.append(failed(str(error)))
-            entries.append(None)
+            entries.append(str(error))
             continue
+        reader = entry.reader
         if without is not None:
             reader.key = f"{without[position].source}: {reader.key}"
             constants[reader.key] = without[position]
-        jobs[reader.key] = job
-        outcomes.append(failed("not projected"))
-        entries.append((reader, measured_s))
+        jobs[reader.key] = entry.job
+        entries.append(entry)
     evaluated = evaluate_all(jobs, constants)
-    for position, entry in enumerate(entries):
-        if entry is None:
-            continue
-        reader, measured_s = entry
-        found = evaluated[reader.key]
+    outcomes = []
+    for row, found in zip(rows, entries, strict=True):
         if isinstance(found, str):
-            outcomes[position] = failed(found)
+            outcomes.append(failed(found))
             continue
-        source = constants[reader.key].source if constants else None
-        outcomes[position] = replace(
-            _outcome(rows[position], reader, _seconds(*found), measured_s),
-            band=_band(*found, source),
-            classes=classes_of(found[0].job(found[1])),
-        )
+        key = found.reader.key
+        result = evaluated[key]
+        if isinstance(result, str):
+            outcomes.append(failed(result))
+            continue
+        source = constants[key].source if constants else None
+        try:
+            outcomes.append(
+                outcome(ProjectedRow(row, found.reader, found.measured, *result, source))
+            )
+        except ValueError as error:
+            outcomes.append(failed(str(error)))
     return outcomes
+
+
+def _read(row: Row) -> ReadRow:
+    reader = JobRow(row)
+    return ReadRow(reader, reader.job(), step_time(row, reader))
 
 
 def _seconds(evaluation: Evaluation, row: int) -> float:
@@ -179,9 +225,11 @@ def _evaluate(batch: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[Evaluat
         yield key, (evaluation, position)
 
 
-def _outcome(row: Row, reader: JobRow, predicted_s: float, measured_s: float) -> Outcome:
+def _outcome(found: ProjectedRow) -> Outcome:
     """Return a result in seconds where the row gives them, else in tokens per second."""
-    rated = not re.search(r"\S", row.get("step_time_s") or "")
+    rated = not re.search(r"\S", found.row.get("step_time_s") or "")
+    reader, measured_s = found.reader, found.measured
+    predicted_s = _seconds(found.evaluation, found.place)
     tokens = reader.global_batch * reader.seq / reader.gpus
     return Outcome(
         status=OK,
@@ -191,6 +239,8 @@ def _outcome(row: Row, reader: JobRow, predicted_s: float, measured_s: float) ->
         mark=reader.mark,
         note="; ".join(reader.notes),
         is_rate=rated,
+        band=_band(found.evaluation, found.place, found.without),
+        classes=classes_of(found.evaluation.job(found.place)),
     )
 
 
