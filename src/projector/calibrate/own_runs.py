@@ -19,7 +19,7 @@ from projector.calibrate.result import (
     OwnCalibration,
     OwnRun,
 )
-from projector.calibrate.runs import Run, RunFit, fit_runs, slopes_of, times_s
+from projector.calibrate.runs import Run, RunFit, fit_runs, times_s
 from projector.config import resources
 from projector.config.constants import Parameter, own_run_noise, own_run_parameters
 from projector.config.device import Device, load_device
@@ -128,7 +128,7 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
     parameters = own_run_parameters(base.profile)
     noise = own_run_noise()
     fitted = fit_runs(runs, parameters, noise=noise, source_weight=float(len(runs)))
-    slopes = slopes_of(runs, parameters).slopes
+    slopes = fitted.at_start.slopes
     widths = np.array([each.log_width for each in parameters])
     left = _widths_left(slopes, widths, noise)
     fields = tuple(
@@ -137,7 +137,8 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
     )
     device = changed(base.profile, {each.field: each.value for each in fields if each.seen})
     jobs = [_on(run.loaded(), device) for run in runs]
-    before_s, after_s = times_s([run.loaded() for run in runs]), times_s(jobs)
+    measured_s = np.array([run.measured_s for run in runs])
+    before_s, after_s = measured_s * np.exp(fitted.before), times_s(jobs)
     reach = np.sqrt(((slopes * widths) ** 2).sum(axis=1))
     needed = np.abs(fitted.before) / np.maximum(reach, 1e-6)
     return OwnCalibration(

@@ -128,12 +128,17 @@ class RunFit:
     """By name of a parameter, of those that the runs say something about."""
     shifts: dict[str, float]
     """How far each of them lies from its prior's centre, in widths of the prior."""
-    before: Floats
-    """float64[runs]: logarithm of projected over measured time with the present values."""
+    at_start: Slopes
+    """Log times about the present values."""
     after: Floats
-    """float64[runs]: the same with the fitted ones."""
+    """float64[runs]: logarithm of projected over measured time with the fitted values."""
     unseen: tuple[str, ...] = field(default=())
     """Parameters that no run depends on; they keep their values."""
+
+    @property
+    def before(self) -> Floats:
+        """float64[runs]: logarithm of projected over measured time with the present values."""
+        return self.at_start.log_ratio
 
 
 def fit_runs(
@@ -167,15 +172,16 @@ def fit_runs(
     chosen = tuple(training_parameters() if parameters is None else parameters)
     weights = run_weights(runs, source_weight)
     changes = Changes(chosen)
+    there, moved = list(runs), dict[str, float]()
     at_start = linear = slopes_of(runs, chosen)
-    moved: dict[str, float] = {}
     point, seen = linear.start, linear.seen(weights)
-    for _ in range(LINEARISATIONS):
+    for round_ in range(LINEARISATIONS):
+        if round_:
+            linear = slopes_of(there, chosen)
         point = linear.solve(weights, noise)
         values = linear.values(point)
         moved = {each.name: values[each.name] for each, s in zip(chosen, seen, strict=True) if s}
         there = [replace(run, job=changes.of(run.loaded(), moved)) for run in runs]
-        linear = slopes_of(there, chosen)
     return RunFit(
         values=moved,
         shifts={
@@ -183,8 +189,8 @@ def fit_runs(
             for each, at in zip(chosen, point, strict=True)
             if each.name in moved
         },
-        before=at_start.log_ratio,
-        after=linear.log_ratio,
+        at_start=at_start,
+        after=_log_ratios(there, [run.loaded() for run in there]),
         unseen=tuple(each.name for each in chosen if each.name not in moved),
     )
 
@@ -218,7 +224,7 @@ def slopes_of(runs: Sequence[Run], parameters: Sequence[Parameter]) -> Slopes:
             msg = f"a measured time is {run.measured_s!r}, not a positive number of seconds"
             raise ConfigError(msg, key="measured_s", value=run.measured_s, allowed="> 0")
     jobs = [run.loaded() for run in runs]
-    base = np.log(times_s(jobs))
+    base = _log_ratios(runs, jobs)
     changes = Changes(tuple(parameters))
     start = np.zeros(len(parameters))
     slopes = np.zeros((len(jobs), len(parameters)))
@@ -232,9 +238,13 @@ def slopes_of(runs: Sequence[Run], parameters: Sequence[Parameter]) -> Slopes:
             changes.of(jobs[row], {parameter.name: value * math.exp(STEP)})
             for row, value in zip(mine, present, strict=True)
         ]
-        slopes[mine, column] = (np.log(times_s(moved)) - base[mine]) / STEP
-    measured = np.log([run.measured_s for run in runs])
-    return Slopes(tuple(parameters), start, base - measured, slopes)
+        slopes[mine, column] = (_log_ratios([runs[row] for row in mine], moved) - base[mine]) / STEP
+    return Slopes(tuple(parameters), start, base, slopes)
+
+
+def _log_ratios(runs: Sequence[Run], jobs: Sequence[Job]) -> Floats:
+    """Return the logarithm of the projected time of each job over the measured one of its run."""
+    return np.log(times_s(jobs)) - np.log([run.measured_s for run in runs])
 
 
 def times_s(jobs: Sequence[Job]) -> Floats:

@@ -59,9 +59,10 @@ def verdict_of(
     job: Job, peak_bytes: float, usable_bytes: float, band: Band | None = None
 ) -> MemoryBand:
     """Return the verdict of one job with a peak, and both ends of its band or of another."""
-    low, high = (peak_bytes * factor for factor in _factors(job, band))
-    name = FITS if high <= usable_bytes else DOES_NOT_FIT if low > usable_bytes else AT_RISK
-    return MemoryBand(name, low, high)
+    low, high = _factors(job, band)
+    peak, usable = np.array([peak_bytes]), np.array([usable_bytes])
+    code = verdict_codes(peak, Factors(np.array([low]), np.array([high])), usable)
+    return MemoryBand(VERDICTS[code[0]], peak_bytes * low, peak_bytes * high)
 
 
 def _factors(job: Job, band: Band | None = None) -> tuple[float, float]:
