@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ProjectorError
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ SUCCESS, WRONG_INPUT, DOES_NOT_FIT = 0, 2, 3
 
 ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of its band."
 """Help of the option of `search` and `sweep`."""
-
-SCHEMA_VERSION = 1
-"""That of `projector.projection.provenance`, which takes a compiler to import."""
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -42,9 +40,7 @@ def say(message: str) -> None:
 
 def plain_envelope() -> dict[str, Any]:
     """Return the keys that every JSON object has, with or without a projection."""
-    from importlib.metadata import version
-
-    return {"schema_version": SCHEMA_VERSION, "version": version("projector"), "warnings": []}
+    return {"schema_version": SCHEMA_VERSION, "version": package_version(), "warnings": []}
 
 
 def print_report(parts: "Iterable[RenderableType]") -> None:

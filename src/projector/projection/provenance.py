@@ -1,7 +1,6 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,10 +9,9 @@ from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.origins import origins_of
+from projector.envelope import envelope as plain_envelope
 from projector.lower.hardware import attention_name
 from projector.lower.jobs import data_parallel
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +134,7 @@ _WHERE: dict[Evidence, str] = {
 
 def envelope(provenance: Provenance, band: dict[str, Any]) -> dict[str, Any]:
     """Return the keys that every JSON object of a projection carries."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": package_version(),
-        "warnings": list(provenance.warnings),
-        "uncertainty": band,
-    }
-
-
-def package_version() -> str:
-    """Return the installed version of the package."""
-    try:
-        return version("projector")
-    except PackageNotFoundError:
-        return "unknown"
+    return plain_envelope(provenance.warnings, band)
 
 
 def _collect(

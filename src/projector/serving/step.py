@@ -43,8 +43,19 @@ class StepTimes:
     """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
 
 
-def step_times(steps: Sequence[Step]) -> StepTimes:
-    """Time inference steps.
+@dataclass(frozen=True, slots=True)
+class CostedSteps:
+    """Operations of steps with their times."""
+
+    steps: Sequence[Step]
+    columns: StepColumns
+    table: OperationTable
+    row_s: Floats
+    """float64[rows of the table]: seconds of one repeat of each row."""
+
+
+def costed_steps(steps: Sequence[Step]) -> CostedSteps:
+    """Emit and time the operations of inference steps.
 
     Raises
     ------
@@ -60,6 +71,25 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
     except (ValueError, FloatingPointError) as error:
         msg = f"a cost model overflowed: {error}"
         raise NumericError(msg) from None
+    return CostedSteps(steps, columns, table, row_s)
+
+
+def step_times(steps: Sequence[Step]) -> StepTimes:
+    """Time inference steps.
+
+    Raises
+    ------
+    ConfigError
+        For a step without tokens.
+    NumericError
+        If a time is negative or not finite.
+    """
+    return times_of(costed_steps(steps))
+
+
+def times_of(costed: CostedSteps) -> StepTimes:
+    """Add up the rows of each step, its gaps between kernels, and its waits for the host."""
+    steps, table, columns, row_s = costed.steps, costed.table, costed.columns, costed.row_s
     num = len(steps)
     slot = table.workload * len(BREAKDOWN) + table.category
     size = num * len(BREAKDOWN)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from projector.config.resources import data_dir
 from projector.config.space import Space
+from projector.envelope import package_version
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
-from projector.projection.provenance import package_version
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import Part
 from projector.sweeps.workers import AHEAD, answer, unwrap

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ConfigError, UnsupportedError
-from projector.projection.provenance import SCHEMA_VERSION, package_version
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.sweeps.rows import fits_with_band, flags
 from projector.sweeps.store import (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from projector.config.space import Space
+from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ConfigError
-from projector.projection.provenance import SCHEMA_VERSION, package_version
 from projector.projection.results import BOOL, FLOAT, INT, TEXT
 from projector.schedule.registry import SCHEDULES
 

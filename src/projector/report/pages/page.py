@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from projector.envelope import package_version
 from projector.errors import ConfigError
-from projector.projection.provenance import package_version
 from projector.report.files import check_place, write_whole
 from projector.report.pages.style import SCRIPT, STYLE
 

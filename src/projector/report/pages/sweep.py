@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.projection.provenance import package_version
+from projector.envelope import package_version
 from projector.projection.verdict import COVERED, VERDICTS, WORDS
 from projector.report.figures.best_cells import HeatMap, heat_maps
 from projector.report.figures.names import title_of_sweep
