@@ -29,6 +29,9 @@ MILLISECOND = 1e-3
 NANOSECOND = 1e-9
 PICOSECOND = 1e-12
 
+HOUR = 3600.0
+DAY = 86400.0
+
 GBIT = 1e9 / 8
 """Bytes in a gigabit."""
 

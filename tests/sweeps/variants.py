@@ -50,6 +50,8 @@ _TIERS = {
 _SLOW_HOST = {"expert_calls": {"call_us": 1000.0}}
 """So that what the host does for a layer of experts shows."""
 
+_RUN = {"tokens": 1e9, "warm_up": {"start_batch_size": 8, "increment": 8, "samples": 4000}}
+
 BASES: dict[str, dict[str, Any]] = {
     "dense": {
         "model": "llama3.2_1b",
@@ -67,6 +69,7 @@ BASES: dict[str, dict[str, Any]] = {
             "activation_offload_fraction": 0.9,
         },
         "cluster": _NODES,
+        "run": _RUN,
     },
     "learned positions": {
         "model": {"extends": "gpt3_1.3b", "make_vocab_size_divisible_by": 128},

@@ -11,7 +11,11 @@ from projector.config.framework import SECTIONS, fill
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
+from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
+
+_MAPPINGS = ("parallelism", "training", "cluster", "run")
+"""Sections of which a file may state nothing but the name."""
 
 
 class Job(Config):
@@ -31,6 +35,9 @@ class Job(Config):
 
     cluster: ClusterConfig
     """Where it runs."""
+
+    run: RunConfig = RunConfig()
+    """How much is trained, and what a whole run takes beside its steps."""
 
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Warnings of the reader that made this job: settings it could not take over."""
@@ -57,9 +64,8 @@ class Job(Config):
     @classmethod
     def _sections_are_mappings(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            for section in ("parallelism", "training", "cluster"):
-                if section in data and data[section] is None:
-                    return {**data, section: {}}
+            empty = {name for name in _MAPPINGS if name in data and data[name] is None}
+            return {**data, **{name: {} for name in empty}}
         return data
 
     @model_validator(mode="after")

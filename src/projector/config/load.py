@@ -16,6 +16,7 @@ from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.model_file import load_model, model_data, read_json
 from projector.config.parallelism import ParallelismConfig
+from projector.config.run import SWITCHED_TERMS, CheckpointConfig, EvaluationConfig, RunConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.config.yaml_file import beside, parse_yaml, read_text, read_yaml
 from projector.errors import ConfigError
@@ -103,7 +104,7 @@ class Variants:
         Parameters
         ----------
         name : str
-            ``model``, ``parallelism``, ``training`` or ``cluster``.
+            ``model``, ``parallelism``, ``training``, ``cluster`` or ``run``.
         overrides : mapping
             Dotted field, from the job on -> value: of the section, and those on which the defaults
             of frameworks depend.
@@ -293,6 +294,9 @@ _ALIASES = {
     "training": TrainingConfig.aliases,
     "training.recompute": RecomputeConfig.aliases,
     "cluster": ClusterConfig.aliases,
+    "run": RunConfig.aliases,
+    "run.evaluation": EvaluationConfig.aliases,
+    "run.checkpoint": CheckpointConfig.aliases,
 }
 """Other spellings of the fields of each section."""
 
@@ -302,6 +306,7 @@ _SECTION_TYPES: dict[str, type[Config]] = {
     "parallelism": ParallelismConfig,
     "training": TrainingConfig,
     "cluster": ClusterConfig,
+    "run": RunConfig,
 }
 
 _SHORT_FORMS = {
@@ -313,6 +318,9 @@ _SHORT_FORMS = {
 }
 """Sections that may be given by one word, and the field that the word sets."""
 
+_SWITCHED = {f"run.{name}": "enabled" for name in SWITCHED_TERMS}
+"""Sections that may be given by true or false, and the field that it sets."""
+
 
 def _expand(path: str, child: Any) -> Any:
     """Return a section as a mapping, so that one of its fields can be set."""
@@ -322,6 +330,8 @@ def _expand(path: str, child: Any) -> Any:
         return model_data(child)
     if isinstance(child, BaseModel):
         return child.model_dump(exclude_unset=True)
+    if isinstance(child, bool) and path in _SWITCHED:
+        return {_SWITCHED[path]: child}
     if isinstance(child, str) and path in _SHORT_FORMS:
         return {_SHORT_FORMS[path]: child}
     return child

@@ -12,8 +12,10 @@ from projector.config.cluster import ClusterConfig
 from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
+from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 from projector.lower.columns import SectionTable
+from projector.lower.runs import RunColumns
 from projector.lower.sections import (
     ClusterColumns,
     ModelColumns,
@@ -29,6 +31,7 @@ class Sections(NamedTuple):
     parallelism: SectionTable[ParallelismConfig]
     training: SectionTable[TrainingConfig]
     cluster: SectionTable[ClusterConfig]
+    run: SectionTable[RunConfig]
 
 
 SECTIONS = Sections._fields
@@ -36,11 +39,11 @@ SECTIONS = Sections._fields
 
 @dataclass(frozen=True, eq=False)
 class JobBatch:
-    """Jobs, each as four rows of the tables of sections."""
+    """Jobs, each as five rows of the tables of sections."""
 
     sections: Sections
     index: Ints
-    """int64[4, jobs]: row of each section, in the order of `SECTIONS`."""
+    """int64[5, jobs]: row of each section, in the order of `SECTIONS`."""
     job: Callable[[int], Job]
     """Returns one of the jobs."""
 
@@ -87,3 +90,8 @@ class JobBatch:
     def cluster(self) -> ClusterColumns:
         """Clusters."""
         return ClusterColumns(self.sections.cluster, self.index[3])
+
+    @cached_property
+    def run(self) -> RunColumns:
+        """Whole runs."""
+        return RunColumns(self.sections.run, self.index[4])

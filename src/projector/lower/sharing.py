@@ -4,7 +4,8 @@ Jobs share a pipeline where their sections agree in every field but those that a
 each with the reason why a pipeline cannot depend on it. They share a replica where they share the
 pipeline and agree in the fields that a replica looks at besides. A field that is added to a section
 is therefore compared until somebody shows that it need not be. Architectures are compared as whole
-objects.
+objects. What a whole run takes beside its steps (`RunConfig`) changes neither pipelines nor
+replicas, so jobs that differ in it alone share everything.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -44,7 +44,8 @@ def provenance_of(job: Job) -> Provenance:
     if job.training.attention_kernel == "default" and {*attention_evidence(job)} != {"width"}:
         derived.setdefault("training.attention_kernel", f"default ({attention_basis(job)})")
     defaults: dict[str, Any] = {}
-    for section in ("parallelism", "training", "cluster"):
+    sections = ("parallelism", "training", "cluster", *(["run"] if job.run.is_stated else []))
+    for section in sections:
         _collect(getattr(job, section), section, defaults, derived)
     return Provenance(defaults, derived, (*job.notes, *_warnings(job)), _of_device(job))
 

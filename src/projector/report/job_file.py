@@ -13,6 +13,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
+from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 
 WIDTH = 92
@@ -76,6 +77,7 @@ def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1)
         "parallelism:\n" + _note_on_dp(cluster.gpus) + _fields(ParallelismConfig, {}, {}),
         "training:\n" + _fields(TrainingConfig, stated, {}),
         "cluster:\n" + _fields(ClusterConfig, {"device": device, "nodes": nodes}, filled),
+        "run:\n" + _fields(RunConfig, {}, {}),
     ]
     return "\n".join(sections)
 

@@ -1,0 +1,259 @@
+"""A whole training run: how much is trained, and what takes time beside the steps."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
+from projector.config.money import CostConfig, EnergyConfig
+from projector.errors import ConfigError
+
+MOST_TOKENS = 1e18
+"""Tokens beyond this are of no run, and the seconds of some leave a calendar."""
+
+
+class WarmUpConfig(Config):
+    """Steps with a smaller global batch at the beginning, as Megatron's ``rampup_batch_size``."""
+
+    start_batch_size: Count | None = None
+    """Sequences of the first step; none given means that every step is whole."""
+
+    increment: Count | None = None
+    """Sequences by which the batch grows, again and again; none given means in one go."""
+
+    samples: Count | None = None
+    """Sequences that are trained until the batch is whole."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.start_batch_size is not None and self.samples is None:
+            msg = "warm_up with a start_batch_size needs samples, the sequences of the warm-up"
+            raise ConfigError(msg, key="samples", allowed="an integer > 0")
+        if self.start_batch_size is None and (self.samples or self.increment):
+            msg = "warm_up needs start_batch_size, the sequences of the first step"
+            raise ConfigError(msg, key="start_batch_size", allowed="an integer > 0")
+        return self
+
+
+class EvaluationConfig(Config):
+    """Forward passes over held-out data in between."""
+
+    enabled: bool = False
+    """Whether they are counted."""
+
+    interval_steps: Count = 1000
+    """Steps from one evaluation to the next; the default is Megatron's."""
+
+    iterations: Count = 100
+    """Global batches of one evaluation; the default is Megatron's."""
+
+    forward_share: NotNegative | None = None
+    """Time of a forward pass over that of a step; none given means by FLOP, a third without
+    recomputation."""
+
+    aliases: ClassVar = {"eval_interval": "interval_steps", "eval_iters": "iterations"}
+
+
+class CheckpointConfig(Config):
+    """Saving weights and optimizer states to storage, and reading them again."""
+
+    enabled: bool = True
+    """Whether checkpoints are written."""
+
+    interval_s: Positive | None = None
+    """Training between two checkpoints; none given means the interval of least expected time."""
+
+    interval_steps: Count | None = None
+    """The same in steps (Megatron ``save_interval``)."""
+
+    asynchronous: bool = False
+    """Steps go on while a copy in host memory is written (Megatron ``async_save``)."""
+
+    size_gib: Positive | None = None
+    """All files of one checkpoint; none given means weights, master weights and moments of the
+    memory model."""
+
+    write_gb_per_s: Positive | None = None
+    """What storage takes from all nodes together; none given means the share of each node."""
+
+    write_gb_per_s_per_node: Positive | None = None
+    """What storage takes from one node; none given means ``hardware/failures.yaml``."""
+
+    read_gb_per_s: Positive | None = None
+    """What storage gives to all nodes together; none given means the share of each node."""
+
+    read_gb_per_s_per_node: Positive | None = None
+    """What storage gives to one node; none given means ``hardware/failures.yaml``."""
+
+    overhead_s: NotNegative | None = None
+    """Of a checkpoint beside its bytes: planning, barriers, metadata; none given means
+    ``hardware/failures.yaml``."""
+
+    aliases: ClassVar = {"save_interval": "interval_steps", "async_save": "asynchronous"}
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> Self:
+        for one, other in (
+            ("interval_s", "interval_steps"),
+            ("write_gb_per_s", "write_gb_per_s_per_node"),
+            ("read_gb_per_s", "read_gb_per_s_per_node"),
+        ):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                msg = f"{one} and {other} say the same; give one of them"
+                raise ConfigError(msg, key=other, value=getattr(self, other), allowed="one of both")
+        return self
+
+
+class FailuresConfig(Config):
+    """Interruptions that nobody planned, and what follows each."""
+
+    enabled: bool = True
+    """Whether a run is interrupted."""
+
+    gpu_mtbf_hours: Positive | None = None
+    """Hours of one device between two failures that it causes; none given means
+    ``hardware/failures.yaml``."""
+
+    node_mtbf_hours: Positive | None = None
+    """Hours of one node between two failures of anything but its devices: host, network,
+    software; none given means ``hardware/failures.yaml``."""
+
+    detection_s: NotNegative | None = None
+    """From a failure until somebody or something stops the job; none given means
+    ``hardware/failures.yaml``."""
+
+    restart_s: NotNegative | None = None
+    """From there to the first step, without reading the checkpoint; none given means
+    ``hardware/failures.yaml``."""
+
+    spare_nodes: CountOrNone | None = Field(default=None, le=1 << 16)
+    """Nodes that wait to take over; none given means that there is always one."""
+
+    repair_hours: NotNegative | None = None
+    """Until a node that was taken out returns; none given means ``hardware/failures.yaml``."""
+
+    repaired_share: float | None = Field(default=None, ge=0, le=1)
+    """Share of failures that take a node out; none given means ``hardware/failures.yaml``."""
+
+
+class StragglersConfig(Config):
+    """Devices, nodes and links that are slow for a while; the step has its steady spread."""
+
+    enabled: bool = True
+    """Whether they are counted."""
+
+    slowdown: NotNegative | None = None
+    """Time that they add to the steps, as a share; none given means ``hardware/failures.yaml``."""
+
+
+SWITCHED_TERMS = ("evaluation", "checkpoint", "failures", "stragglers")
+"""Terms that have a switch; a warm-up is there where it is described."""
+_OF_TERMS = {
+    "eval_interval": "evaluation",
+    "eval_iters": "evaluation",
+    "save_interval": "checkpoint",
+    "async_save": "checkpoint",
+}
+"""Megatron's names of settings that are fields of a term."""
+
+
+class RunConfig(Config):
+    """A whole run; without tokens, steps or samples none is projected."""
+
+    tokens: float | None = Field(default=None, gt=0, le=MOST_TOKENS)
+    """Tokens to train."""
+
+    steps: Count | None = None
+    """The same in steps of the whole global batch (Megatron ``train_iters``)."""
+
+    samples: float | None = Field(default=None, gt=0, le=MOST_TOKENS)
+    """The same in sequences (Megatron ``train_samples``)."""
+
+    warm_up: WarmUpConfig = WarmUpConfig()
+    """Smaller global batches at the beginning: a mapping, or Megatron's three numbers."""
+
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Evaluation on held-out data: true, false or a mapping."""
+
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints: true, false or a mapping."""
+
+    failures: FailuresConfig = FailuresConfig()
+    """Failures and restarts: true, false or a mapping."""
+
+    stragglers: StragglersConfig = StragglersConfig()
+    """Stragglers: true, false or a mapping."""
+
+    cost: CostConfig = CostConfig()
+    """Prices."""
+
+    energy: EnergyConfig = EnergyConfig()
+    """Power and emissions."""
+
+    aliases: ClassVar = {
+        "train_iters": "steps",
+        "train_samples": "samples",
+        "rampup_batch_size": "warm_up",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_of_terms(cls, data: Any) -> Any:
+        """Move Megatron's flat names into the terms that they belong to."""
+        if not isinstance(data, Mapping):
+            return data
+        moved = dict(data)
+        for name, term in _OF_TERMS.items():
+            for given in [key for key in moved if str(key).replace("-", "_") == name]:
+                value = moved.pop(given)
+                moved[term] = {"enabled": True, **_fields(moved.get(term)), name: value}
+        return moved
+
+    @field_validator("warm_up", "cost", "energy", *SWITCHED_TERMS, mode="before")
+    @classmethod
+    def _switched(cls, value: Any, info: Any) -> Any:
+        if info.field_name == "warm_up":
+            return _ramp(value)
+        if isinstance(value, bool) and info.field_name in SWITCHED_TERMS:
+            return {"enabled": value}
+        return {} if value is None else value
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> Self:
+        given = [name for name in ("tokens", "steps", "samples") if getattr(self, name) is not None]
+        if len(given) > 1:
+            msg = f"{given[0]} and {given[1]} both say how much is trained; give one of them"
+            value = getattr(self, given[1])
+            raise ConfigError(msg, key=given[1], value=value, allowed=f"without {given[0]}")
+        return self
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether there is a run to project."""
+        return not (self.tokens is None and self.steps is None and self.samples is None)
+
+
+def _fields(term: Any) -> Mapping[str, Any]:
+    """Return what is stated of a term as a mapping."""
+    if isinstance(term, Config):
+        return term.model_dump(exclude_unset=True)
+    if isinstance(term, bool):
+        return {"enabled": term}
+    return term if isinstance(term, Mapping) else {}
+
+
+def _ramp(value: Any) -> Any:
+    """Read Megatron's three numbers: first batch, increment, samples."""
+    if value is None or value is False:
+        return {}
+    numbers = value.split() if isinstance(value, str) else value
+    if isinstance(numbers, list | tuple):
+        if len(numbers) != len(WarmUpConfig.model_fields):
+            msg = f"takes three numbers: first batch, increment, samples (got {value!r})"
+            raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
+        return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
+    if value is True:
+        msg = "needs start_batch_size and samples to be switched on"
+        raise ConfigError(msg, value=value, allowed="false, or a mapping")
+    return value
