@@ -83,7 +83,9 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     clusters = [deployment.cluster for deployment in deployments]
     devices, device = device_records(clusters)
     fabrics, fabric = _fabrics(clusters)
-    rows = _layer_rows(steps)
+    rows = layer_rows(deployments)
+    rows["micro_batch"] = [step.batch for step in steps]
+    rows["seq"] = [step.new_tokens for step in steps]
     rows["device"], rows["fabric"] = device, fabric
     shapes = InferenceShapes(rows)
     grouped, grouped_class = _grouped(clusters, shapes.dtype)
@@ -109,20 +111,23 @@ def _check(step: Step) -> None:
         raise ConfigError(msg, key="batch", value=step.batch)
 
 
-def _layer_rows(steps: Sequence[Step]) -> Records:
-    """Return WORKLOAD[steps]: a layer of each step, with its dense and its sparse part."""
-    deployments = [step.deployment for step in steps]
+def layer_rows(deployments: Sequence[Deployment]) -> Records:
+    """Return WORKLOAD[deployments]: a layer of each, with its dense and its sparse part.
+
+    Batch and sequence are left to the caller.
+    """
     models = list({id(deployment.model): deployment.model for deployment in deployments}.values())
     position = {id(model): row for row, model in enumerate(models)}
     index = np.array([position[id(deployment.model)] for deployment in deployments], np.int64)
     model = ModelColumns(SectionTable(models), index)
     domain = np.array([domain_gpus(deployment.cluster) for deployment in deployments], np.int64)
     tp = np.array([deployment.tp for deployment in deployments], np.int64)
+    pp = np.array([deployment.pp for deployment in deployments], np.int64)
     of = WorkloadColumns
     values: dict[WorkloadColumn, Ints | list[int]] = {
-        of.micro_batch: [step.batch for step in steps],
-        of.seq: [step.new_tokens for step in steps],
         of.tp: tp,
+        of.ep: [deployment.ep for deployment in deployments],
+        of.etp: [deployment.expert_tp for deployment in deployments],
         of.cp: np.ones_like(tp),
         of.tp_local: local_members(tp, 1, domain),
         of.hidden: model.hidden,
@@ -136,6 +141,14 @@ def _layer_rows(steps: Sequence[Step]) -> Records:
         of.qk_norm: model.qk_norm,
         of.window: model.window,
         of.norms: model.norms,
+        of.norm_parameters: model.norm_parameters,
+        of.attention_bias: model.attention_bias,
+        of.mlp_bias: model.mlp_bias,
+        of.sinks: model.sinks,
+        of.positions: model.max_positions * model.learned,
+        of.tied: model.tied * (pp == 1),
+        of.shared_gate: model.shared_gate,
+        of.router_bias: model.router_bias,
         of.mla: model.is_mla,
         of.q_lora: model.q_lora,
         of.kv_lora: model.kv_lora,
@@ -149,7 +162,7 @@ def _layer_rows(steps: Sequence[Step]) -> Records:
         of.dtype: [_type_code(deployment, deployment.dtype) for deployment in deployments],
         of.wide_dtype: [_type_code(deployment, _wide(deployment)) for deployment in deployments],
     }
-    rows = np.zeros(len(steps), WORKLOAD)
+    rows = np.zeros(len(deployments), WORKLOAD)
     for column, value in values.items():
         rows[column.name] = value
     return rows
@@ -182,7 +195,7 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
         context=column(step.context for step in steps),
         cached=cached,
         cache_bytes=cached
-        * np.array([float(deployment.kv_cache_bytes) for deployment in deployments]),
+        * np.array([deployment.cached_element_bytes for deployment in deployments]),
         pp=column(deployment.pp for deployment in deployments),
         # Neighbouring stages are tp ranks apart.
         pp_local=column(

@@ -1,8 +1,8 @@
 """What serves a model: how it is split, in which numbers, on which machines."""
 
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import NonNegativeFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
@@ -10,10 +10,17 @@ from projector.config.gemm import SpelledMatrixType
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+
+CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+"""Types of a cached element, and its bytes without scales."""
+
+FP4_TYPES = ("nvfp4", "mxfp4")
+"""Matrix types of devices whose libraries read a cache of FP4."""
 
 
 class Deployment(Config):
-    """One replica of a model on ``tp * pp`` devices."""
+    """One replica of a model on ``tp * attention_dp * pp`` devices."""
 
     model: ModelConfig
     """Architecture: a shipped name, a file, or a mapping."""
@@ -22,10 +29,18 @@ class Deployment(Config):
     """Machines and host software, as in a job."""
 
     tp: PositiveInt = 1
-    """Tensor-parallel devices; experts are split over them like a dense MLP."""
+    """Tensor-parallel devices of attention, dense layers, embedding and head."""
 
     pp: PositiveInt = 1
     """Pipeline stages."""
+
+    attention_dp: PositiveInt = 1
+    """Groups of ``tp`` devices in a stage, each with its own sequences and their cache. All but
+    the routed experts is replicated on them."""
+
+    ep: PositiveInt = 1
+    """Parts that the routed experts of a layer are divided into. The ``tp * attention_dp`` devices
+    of a stage hold them, and each expert is split over ``tp * attention_dp / ep`` of these."""
 
     dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
@@ -34,8 +49,30 @@ class Deployment(Config):
     """Weight-only quantisation of all linear layers, the head included: bits of a weight that is
     read, while the matrix type stays ``dtype``."""
 
-    kv_cache_bytes: Literal[1, 2] = 2
-    """Bytes of a cached element."""
+    kv_cache_bytes: float = 2.0
+    """Bytes of a cached element without scales: 2, 1 (FP8, INT8) or 0.5 (FP4, on devices that
+    multiply in it); or the name of its type."""
+
+    page_tokens: PositiveInt = Field(default=16, le=1 << 20)
+    """Tokens of a page of the cache: a sequence holds whole pages. 16 is vLLM's default on GPUs
+    (``block_size`` of its engine arguments)."""
+
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of the device's memory that an engine takes: weights, activations, cache, and what
+    driver and libraries take. 0.9 is vLLM's default (its engine arguments)."""
+
+    max_step_tokens: PositiveInt = Field(default=8192, le=1 << 24)
+    """New tokens of the largest step of one attention group, for which an engine keeps room beside
+    its cache (vLLM ``max_num_batched_tokens``, whose default on large devices this is; recalled,
+    not verified)."""
+
+    max_sequences: PositiveInt = Field(default=256, le=1 << 20)
+    """Sequences whose logits lie in memory together in such a step (vLLM ``max_num_seqs``; the
+    default is recalled, not verified). It limits no batch."""
+
+    exchange_buffer_gib: NonNegativeFloat = 2.0
+    """Buffers of the kernels that send tokens to experts of other devices. Assumed: the order of
+    DeepEP's buffers for 128 tokens a rank and 256 experts of DeepSeek-V3; not measured."""
 
     prefill_graph: bool = False
     """Whether prefill runs as one captured graph; otherwise the host launches each kernel."""
@@ -46,6 +83,23 @@ class Deployment(Config):
     step_overhead_us: NonNegativeFloat = 0.0
     """Time between two steps in which the device waits for the host: scheduling, sampling on the
     host, detokenising. It belongs to an engine and its load; nothing is assumed."""
+
+    aliases: ClassVar = {
+        "kv_cache_dtype": "kv_cache_bytes",
+        "block_size": "page_tokens",
+        "max_num_batched_tokens": "max_step_tokens",
+        "max_num_seqs": "max_sequences",
+    }
+
+    @field_validator("kv_cache_bytes", mode="before")
+    @classmethod
+    def _cache_type(cls, value: Any) -> float:
+        found = CACHE_TYPES.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(found, bool) or found not in CACHE_TYPES.values():
+            names = ", ".join(CACHE_TYPES)
+            msg = f"a cached element has 2, 1 or 0.5 bytes or is one of {names}, got {value!r}"
+            raise ConfigError(msg, value=value, allowed=[2, 1, 0.5, *CACHE_TYPES])
+        return float(found)  # type: ignore[arg-type]  # one of the values
 
     @field_validator("model", mode="before")
     @classmethod
@@ -63,7 +117,60 @@ class Deployment(Config):
         if self.pp > self.model.num_layers:
             msg = f"pp ({self.pp}) exceeds num_layers ({self.model.num_layers})"
             raise ConfigError(msg, key="pp", value=self.pp)
-        if self.tp * self.pp > self.cluster.gpus:
-            msg = f"tp * pp ({self.tp * self.pp}) exceeds the {self.cluster.gpus} GPUs"
+        if self.gpus > self.cluster.gpus:
+            factors = "tp * pp" if self.attention_dp == 1 else "tp * attention_dp * pp"
+            msg = f"{factors} ({self.gpus}) exceeds the {self.cluster.gpus} GPUs"
             raise ConfigError(msg, key="tp", value=self.tp)
         return self
+
+    @model_validator(mode="after")
+    def _experts_divide(self) -> Self:
+        moe = self.model.moe
+        if self.ep == 1:
+            return self
+        if moe is None:
+            msg = f"ep ({self.ep}): {self.model.name} has no routed experts to divide"
+            raise ConfigError(msg, key="ep", value=self.ep, allowed=[1])
+        legal = [
+            parts for parts in range(1, self.stage_gpus + 1)
+            if self.stage_gpus % parts == 0 and moe.num_experts % parts == 0
+        ]  # fmt: skip
+        if self.ep not in legal:
+            msg = (
+                f"ep ({self.ep}) must divide tp * attention_dp ({self.stage_gpus}) and the "
+                f"{moe.num_experts} experts"
+            )
+            raise ConfigError(msg, key="ep", value=self.ep, allowed=legal)
+        return self
+
+    @model_validator(mode="after")
+    def _cache_is_legal(self) -> Self:
+        device = self.cluster.device
+        if self.kv_cache_bytes < 1 and not set(FP4_TYPES) & set(device.matrix_flop_per_clk_per_cu):
+            msg = f"a cache of FP4 needs a device that multiplies in FP4; {device.name} does not"
+            raise ConfigError(
+                msg, key="kv_cache_bytes", value=self.kv_cache_bytes, allowed=[2.0, 1.0]
+            )
+        return self
+
+    @property
+    def stage_gpus(self) -> int:
+        """Devices of one pipeline stage."""
+        return self.tp * self.attention_dp
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the replica."""
+        return self.stage_gpus * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that one routed expert is split over."""
+        return self.stage_gpus // self.ep
+
+    @property
+    def cached_element_bytes(self) -> float:
+        """Bytes of a cached element with its scales; one of FP8 and wider types has none."""
+        if self.kv_cache_bytes >= 1:
+            return self.kv_cache_bytes
+        return float(OPERAND_BYTES[MATRIX_TYPES.index("nvfp4")])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.errors import NumericError
+from projector.errors import ConfigError, NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
@@ -64,6 +64,10 @@ def costed_steps(steps: Sequence[Step]) -> CostedSteps:
     NumericError
         If a time is negative or not finite.
     """
+    for step in steps:
+        if step.deployment.attention_dp > 1 or step.deployment.ep > 1:
+            msg = "steps with ep or attention_dp are not timed yet"
+            raise ConfigError(msg, key="ep", value=step.deployment.ep, allowed=[1])
     columns = step_columns(steps)
     table = emit_inference(columns.shapes, columns.extents)
     try:

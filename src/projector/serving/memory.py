@@ -1,0 +1,217 @@
+"""Memory of a rank that serves: weights, cache, activations, and the largest batch that fits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.errors import ConfigError
+from projector.lower.kinds import KIND_OF_LAYER, Kind
+from projector.operations.emit import emit_inference, emit_operations
+from projector.operations.table import FORWARD, GEMM
+from projector.serving.cache import elements_per_token
+from projector.serving.columns import Step, layer_rows, step_columns
+from projector.serving.deployment import Deployment
+from projector.units import GIB, MIB, to_gib
+
+LIBRARIES = 2
+"""That keep a workspace for GEMMs: PyTorch, and one of fused kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingMemory:
+    """Memory of the ranks of a deployment, in bytes."""
+
+    deployment: Deployment
+    stage_weights_bytes: Floats
+    """float64[pp]: weights of a rank of each stage."""
+    stage_layers: Ints
+    """int64[pp]: layers of each stage."""
+    workspace_bytes: float
+    """Activations and logits of the largest step, and buffers of libraries."""
+    reserve_bytes: float
+    """Driver context and communicators."""
+    usable_bytes: float
+    """What the engine takes of the device, less the reserve: for weights, workspace and cache."""
+
+    @property
+    def weights_bytes(self) -> float:
+        """Weights of a rank of the stage that has most."""
+        return float(self.stage_weights_bytes.max())
+
+    @property
+    def cache_bytes_per_token(self) -> float:
+        """What one more token of a sequence adds to a rank of the largest stage, below any window.
+
+        With attention data parallelism the sequence lies on one group alone.
+        """
+        return self._layer_token_bytes * float(self.stage_layers.max())
+
+    @property
+    def page_bytes(self) -> float:
+        """One page of one sequence, in all layers of such a rank."""
+        return self.cache_bytes_per_token * self.deployment.page_tokens
+
+    @property
+    def expected_page_waste_tokens(self) -> float:
+        """Mean of the tokens that a sequence's last page leaves empty, over all lengths."""
+        return (self.deployment.page_tokens - 1) / 2.0
+
+    @property
+    def _layer_token_bytes(self) -> float:
+        deployment = self.deployment
+        elements = elements_per_token(deployment.model, deployment.tp)
+        return elements * deployment.cached_element_bytes
+
+    def stage_cache_bytes(self, context: int | Ints) -> Floats:
+        """Return what a sequence holds on a rank of each stage, float64[..., pp].
+
+        Whole pages count. A windowed layer keeps the pages of its window; such layers are taken
+        to be spread evenly over the stages.
+        """
+        model, page = self.deployment.model, self.deployment.page_tokens
+        tokens = np.asarray(context, np.int64)[..., np.newaxis]
+        pages = -(-tokens // page) * page
+        windowed = model.sliding_window_layers / model.num_layers
+        window = -(-model.sliding_window // page) * page
+        mean = (1.0 - windowed) * pages + windowed * np.minimum(pages, window)
+        held: Floats = mean * self.stage_layers * self._layer_token_bytes
+        return held
+
+    def cache_bytes(self, batch: int | Ints, context: int | Ints) -> Floats:
+        """Return the cache of the fullest rank, with the batch dealt to the attention groups."""
+        sequences = -(-np.asarray(batch, np.int64) // self.deployment.attention_dp)
+        held: Floats = sequences * self.stage_cache_bytes(context).max(axis=-1)
+        return held
+
+    @property
+    def stage_room_bytes(self) -> Floats:
+        """float64[pp]: what is left for the cache; below 0 where weights alone do not fit."""
+        return self.usable_bytes - self.workspace_bytes - self.stage_weights_bytes
+
+    def max_batch(self, context: int | Ints) -> Ints:
+        """Return the most sequences of ``context`` tokens that fit; 0 if none does."""
+        room = np.maximum(0.0, self.stage_room_bytes)
+        per_group = np.floor(room / np.maximum(1.0, self.stage_cache_bytes(context))).min(axis=-1)
+        most: Ints = per_group.astype(np.int64) * self.deployment.attention_dp
+        return most
+
+    def shortfall_bytes(self, context: int, batch: int = 1) -> float:
+        """Return how much the fullest rank lacks for ``batch`` sequences; 0 where they fit."""
+        sequences = -(-batch // self.deployment.attention_dp)
+        over = sequences * self.stage_cache_bytes(context) - self.stage_room_bytes
+        return max(0.0, float(over.max()))
+
+    def check_fits(self, context: int, batch: int = 1) -> None:
+        """Refuse what does not fit.
+
+        Raises
+        ------
+        ConfigError
+            If ``batch`` sequences of ``context`` tokens do not fit, with what is missing.
+        """
+        missing = self.shortfall_bytes(context, batch)
+        if not missing:
+            return
+        most = int(self.max_batch(context))
+        msg = (
+            f"{batch} sequences of {context} tokens do not fit: a device lacks "
+            f"{to_gib(missing):.1f} GiB of {to_gib(self.usable_bytes):.1f} usable "
+            f"({to_gib(self.weights_bytes):.1f} weights, {to_gib(self.workspace_bytes):.1f} "
+            f"workspace); the largest batch is {most}"
+        )
+        raise ConfigError(msg, key="batch", value=batch, allowed=f"<= {most}")
+
+
+def serving_memory(deployment: Deployment) -> ServingMemory:
+    """Return the memory of a deployment's ranks."""
+    return serving_memories([deployment])[0]
+
+
+def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
+    """Return the memory of each deployment's ranks; parameters come from the operation table."""
+    weights = _kind_weights_bytes(deployments)
+    activations = _activation_bytes(deployments)
+    return [
+        _of_deployment(deployment, weights[row], float(activations[row]))
+        for row, deployment in enumerate(deployments)
+    ]
+
+
+def _of_deployment(
+    deployment: Deployment, kind_bytes: Floats, activations_bytes: float
+) -> ServingMemory:
+    layers = np.array([int(KIND_OF_LAYER[kind]) for kind in deployment.model.layer_kinds])
+    stages = np.array_split(layers, deployment.pp)
+    weights = np.array([kind_bytes[stage].sum() for stage in stages])
+    weights[0] += kind_bytes[Kind.EMBEDDING]
+    weights[-1] += kind_bytes[Kind.HEAD]
+    device = deployment.cluster.device
+    exchanges = deployment.ep > 1 and deployment.attention_dp > 1
+    workspace = LIBRARIES * device.gemm_workspace_mib * MIB + activations_bytes
+    workspace += exchanges * deployment.exchange_buffer_gib * GIB
+    reserve = _reserve_bytes(deployment)
+    return ServingMemory(
+        deployment=deployment,
+        stage_weights_bytes=weights,
+        stage_layers=np.array([len(stage) for stage in stages]),
+        workspace_bytes=workspace,
+        reserve_bytes=reserve,
+        usable_bytes=device.hbm_gib * GIB * deployment.gpu_memory_utilization - reserve,
+    )
+
+
+def _reserve_bytes(deployment: Deployment) -> float:
+    """Return what lies outside the engine's allocations; stated, or by groups of ranks."""
+    stated, device = deployment.cluster.memory_reserve_gib, deployment.cluster.device
+    if stated is not None:
+        return stated * GIB
+    groups = (deployment.tp, deployment.pp, deployment.attention_dp)
+    communicators = sum(ranks > 1 for ranks in groups)
+    return (device.context_gib + communicators * device.communicator_gib) * GIB
+
+
+def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:
+    """Return float64[deployments, kinds]: weights of one layer, embedding or head on a rank.
+
+    Linear layers are stored in their own type, all else in 16 bits.
+    """
+    kinds = len(Kind)
+    rows = np.repeat(layer_rows(deployments), kinds)
+    rows["kind"] = np.tile(np.arange(kinds), len(deployments))
+    rows["micro_batch"] = rows["seq"] = 1
+    table = emit_operations(rows)
+    owner = table.workload // kinds
+    share = step_columns([Step(deployment, 1) for deployment in deployments])
+    linear = (table.kind == GEMM) & (table.phase == FORWARD)
+    narrow = linear & (table.dtype == rows["dtype"][table.workload])
+    wide_bytes = np.where(
+        linear & (share.weight_share[owner] < 1.0), 2.0 * share.weight_share[owner], 2.0
+    )
+    own_bytes = share.shapes.operand_bytes[owner] * share.weight_share[owner]
+    stored = table.parameters * np.where(narrow, own_bytes, wide_bytes)
+    total: Floats = np.bincount(table.workload, stored, len(rows)).astype(np.float64)
+    return total.reshape(-1, kinds)
+
+
+def _activation_bytes(deployments: Sequence[Deployment]) -> Floats:
+    """Return float64[deployments]: the largest working set of the largest step.
+
+    The residual stream and its addend lie beside input and output of each linear layer; logits
+    are kept in 16 bits and, with their probabilities, in FP32.
+    """
+    steps = [Step(item, item.attention_dp, item.max_step_tokens) for item in deployments]
+    columns = step_columns(steps)
+    table = emit_inference(columns.shapes, columns.extents)
+    operand = columns.shapes.operand_bytes[table.workload]
+    rows = np.flatnonzero(table.kind == GEMM)
+    held = table.m * table.batch * (table.k * operand + table.n * table.out_bytes)
+    largest = np.zeros(len(steps))
+    np.maximum.at(largest, table.workload[rows], held[rows])
+    tokens = np.array([float(item.max_step_tokens) for item in deployments])
+    sequences = np.array([float(item.max_sequences) for item in deployments])
+    vocab = columns.shapes.vocab.astype(np.float64)
+    stream = 4.0 * tokens * columns.shapes.hidden
+    peak: Floats = np.maximum(stream + largest, 10.0 * np.minimum(tokens, sequences) * vocab)
+    return peak
