@@ -53,7 +53,7 @@ def emit_cached_attention(
 ) -> None:
     """Emit the attention of all layers of inference steps, which reads and extends a cache.
 
-    A step of one new token (decode) folds the up-projections of latent attention into the heads.
+    Sequences that decode fold the up-projections of latent attention into the heads.
     """
     layers = table.repeated(steps.layers)
     _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
@@ -138,7 +138,7 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
         return
     heads, _ = _local_heads(shapes)
     _emit_latents(table, shapes, where)
-    _emit_latent_keys(table, shapes, where)
+    _emit_latent_keys(table, shapes, where, shapes.tokens)
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
     emit_memory(
@@ -152,8 +152,8 @@ def _emit_absorbed_projections(
 ) -> None:
     """Emit latent projections beside a cache of latents.
 
-    The up-projections of keys and values run where the step has several new tokens (prefill). A
-    decode step multiplies queries and outputs by them instead, head by head.
+    The up-projections of keys and values run for chunks of prompts, over what they cached before
+    as well. Sequences that decode multiply queries and outputs by them instead, head by head.
     """
     if len(where) == 0:
         return
@@ -161,15 +161,16 @@ def _emit_absorbed_projections(
     _emit_latents(table, shapes, where)
     moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
     emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
-    _emit_latent_keys(table, shapes, where[steps.new_tokens[where] > 1])
-    decode = where[steps.new_tokens[where] == 1]
+    chunks = where[steps.chunks[where] > 0]
+    _emit_latent_keys(table, shapes, chunks, steps.chunks * steps.chunk_keys)
+    decode = where[steps.sequences[where] > 0]
     emit_linear(
-        table, shapes, decode, "attention.absorb_k", tokens=shapes.tokens, n_in=shapes.d_nope,
-        n_out=shapes.kv_lora, groups=heads, wide=True,
+        table, shapes, decode, "attention.absorb_k", tokens=steps.decode_tokens,
+        n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads, wide=True,
     )  # fmt: skip
     emit_linear(
-        table, shapes, decode, "attention.absorb_v", tokens=shapes.tokens, n_in=shapes.kv_lora,
-        n_out=shapes.d_v, groups=heads, wide=True,
+        table, shapes, decode, "attention.absorb_v", tokens=steps.decode_tokens,
+        n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads, wide=True,
     )  # fmt: skip
 
 
@@ -217,11 +218,11 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     up(direct, "attention.q", n_in=shapes.hidden, n_out=query_width)
 
 
-def _emit_latent_keys(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_latent_keys(table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints) -> None:
     """Emit the up-projection of keys and values."""
     heads, _ = _local_heads(shapes)
     emit_linear(
-        table, shapes, where, "attention.kv_up", tokens=shapes.tokens, n_in=shapes.kv_lora,
+        table, shapes, where, "attention.kv_up", tokens=tokens, n_in=shapes.kv_lora,
         n_out=heads * (shapes.d_nope + shapes.d_v), segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
     )  # fmt: skip
 
@@ -229,26 +230,27 @@ def _emit_latent_keys(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
     """Emit softmax(QK')V over cached and new keys, of layers with and without a window."""
     heads, key_heads = _local_heads(shapes)
-    keys = steps.context + steps.new_tokens
     latent = shapes.mla == 1
+    widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
+    keys = steps.context + steps.queries
     full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
     windowed = (steps.windowed, shapes.window, "attention.windowed")
     for layers, window, label in (full, windowed):
         builder, present = table.repeated(layers), where[layers[where] > 0]
         builder.add(
-            present[steps.new_tokens[present] > 1], label, kind=ATTENTION,
-            category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=shapes.micro_batch,
-            heads=heads, key_heads=key_heads, m=steps.new_tokens, n=keys, k=shapes.d_qk,
-            d_v=shapes.d_v, causal=1, window=window,
+            present[steps.chunks[present] > 0], label, kind=ATTENTION,
+            category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
+            heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
+            k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
         )  # fmt: skip
-        seen = np.where(window > 0, np.minimum(keys, window), keys)
-        pairs = shapes.micro_batch * seen.astype(np.float64)
-        widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
-        # Split over the context, then summed: two kernels.
+        reached = window + steps.queries - 1
+        seen = np.where(window > 0, np.minimum(keys, reached), keys)
+        pairs = steps.sequences * seen.astype(np.float64)
+        # Split over the context, then summed: two kernels. Drafted tokens share what is read.
         builder.add(
-            present[steps.new_tokens[present] == 1], label, kind=MEMORY,
+            present[steps.sequences[present] > 0], label, kind=MEMORY,
             category=COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes, launches=2.0,
-            flop=2.0 * pairs * heads * widths,
+            flop=2.0 * pairs * heads * widths * steps.queries,
         )  # fmt: skip
 
 

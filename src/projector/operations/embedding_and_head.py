@@ -12,7 +12,7 @@ from projector.operations.communication import (
 )
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.norm import emit_norm
-from projector.operations.shapes import LastTokenShapes, Shapes, ceil_div
+from projector.operations.shapes import InferenceShapes, Shapes, ceil_div
 from projector.operations.table import FORWARD, TP_COMM, TableBuilder
 
 SEGMENT_HEAD = 6
@@ -74,9 +74,9 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )  # fmt: skip
 
 
-def emit_sampling_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit the head of an inference step: each sequence's last token, gathered logits, sampling."""
-    last = LastTokenShapes(shapes.rows)
+def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints) -> None:
+    """Emit the head of an inference step: tokens that get logits, gathered logits, sampling."""
+    last = shapes.last_tokens()
     emit_norm(table, last, where, "head.norm")
     columns = ceil_div(shapes.vocab, shapes.tp)
     emit_linear(

@@ -18,7 +18,7 @@ from projector.operations.embedding_and_head import (
 from projector.operations.mlp import emit_mlp
 from projector.operations.moe import emit_moe, emit_replicated_experts
 from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
-from projector.operations.shapes import Shapes, StepShapes
+from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.table import OperationTable, TableBuilder
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
@@ -86,7 +86,7 @@ def emit_operations(rows: Records) -> OperationTable:
     return table.build()
 
 
-def emit_inference(shapes: Shapes, steps: StepShapes) -> OperationTable:
+def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the operation table of inference steps; a row represents all layers that are equal."""
     table = TableBuilder(len(shapes.rows), forward_only=True)
     rows = np.arange(len(shapes.rows))

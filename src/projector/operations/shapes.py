@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, Records
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
 from projector.lower.sections import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
@@ -62,6 +62,16 @@ class Shapes(WorkloadColumns):
 class InferenceShapes(Shapes):
     """Columns of inference steps, whose engines quantise in the kernel that writes an operand."""
 
+    def __init__(self, rows: Records, tokens: Ints, emitting: Ints) -> None:
+        """Keep the records, and for each step the tokens of a rank and those that get logits."""
+        super().__init__(rows)
+        self._tokens, self.emitting = tokens, emitting
+
+    @cached_property
+    def tokens(self) -> Ints:
+        """Tokens that go through the layers of one rank: of a batch, of chunks of prompts."""
+        return self._tokens
+
     @cached_property
     def narrow(self) -> Flags:
         """Linear layers have no quantising passes of their own."""
@@ -72,28 +82,35 @@ class InferenceShapes(Shapes):
         """Bytes of an operand of the next layer."""
         return self.operand_bytes
 
-
-class LastTokenShapes(InferenceShapes):
-    """Columns of what sees only the last token of each sequence."""
-
-    @cached_property
-    def tokens(self) -> Ints:
-        """One token of each sequence."""
-        return self.micro_batch
+    def last_tokens(self) -> "InferenceShapes":
+        """Return the columns of what sees only the tokens that get logits."""
+        return InferenceShapes(self.rows, self.emitting, self.emitting)
 
 
 @dataclass(frozen=True, slots=True)
 class StepShapes:
-    """What inference steps have beside the extents of their layers (int64[steps])."""
+    """What inference steps have beside the extents of their layers (int64[steps]).
+
+    A step has sequences that decode, chunks of prompts that prefill, or both. Counts are those of
+    the fullest rank.
+    """
 
     layers: Ints
     windowed: Ints
     """Layers whose attention has a window."""
     moe_layers: Ints
-    new_tokens: Ints
-    """Tokens of each sequence that go through the model; 1 is a decode step."""
+    sequences: Ints
+    """That decode."""
+    queries: Ints
+    """New tokens of each of them: 1, and those that a draft proposed."""
     context: Ints
-    """Tokens of each sequence that are cached already."""
+    """Tokens of each of them that are cached already."""
+    chunks: Ints
+    """Prompts, or parts of prompts, that prefill."""
+    chunk_tokens: Ints
+    """New tokens of each of them."""
+    chunk_context: Ints
+    """Tokens of each of them that are cached already."""
     cached: Ints
     """Elements that one layer caches of one token on a rank."""
     cache_bytes: Floats
@@ -101,6 +118,26 @@ class StepShapes:
     pp: Ints
     pp_local: Ints
     """2 where neighbouring stages share a scale-up domain, 1 where they do not."""
+
+    @property
+    def decode_tokens(self) -> Ints:
+        """New tokens of all sequences that decode."""
+        return self.sequences * self.queries
+
+    @property
+    def chunk_keys(self) -> Ints:
+        """Tokens that the queries of a chunk see."""
+        return self.chunk_context + self.chunk_tokens
+
+    @property
+    def tokens(self) -> Ints:
+        """Tokens that go through the layers."""
+        return self.decode_tokens + self.chunks * self.chunk_tokens
+
+    @property
+    def emitting(self) -> Ints:
+        """Tokens that get logits: all that decode, and the last one of each chunk."""
+        return self.decode_tokens + self.chunks
 
 
 def ceil_div(value: Any, divisor: Any) -> Any:

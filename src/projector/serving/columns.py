@@ -36,15 +36,42 @@ _ENGINE_ALGORITHMS = algorithm_mask("ring", "tree", "in_network", "pairwise", "d
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass of a batch through the model."""
+    """One pass through the model: of a batch, of chunks of prompts beside it, or of chunks alone.
+
+    ``Step(d, 8, 512)`` prefills eight prompts, ``Step(d, 8, 1, 512)`` decodes one token of each of
+    eight sequences, and ``Step(d, 8, 1, 512, prefill_tokens=256)`` does so beside 256 tokens of
+    one prompt, in one step of continuous batching.
+    """
 
     deployment: Deployment
     batch: int
-    """Sequences."""
+    """Sequences; 0 where there are chunks of prompts alone."""
     new_tokens: int = 1
     """Tokens of each sequence that go through the model; 1 is a decode step."""
     context: int = 0
     """Tokens of each sequence that are cached already."""
+    prefill_tokens: int = 0
+    """Tokens of each prompt that go through the model beside sequences that decode."""
+    prefill_context: int = 0
+    """Tokens of each of these prompts that are cached already."""
+    prefill_batch: int = 1
+    """Such prompts."""
+    draft_tokens: int = 0
+    """Proposed tokens of each sequence that a decode step verifies beside its own one."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether sequences decode."""
+        return self.batch > 0 and self.new_tokens == 1
+
+    @property
+    def chunks(self) -> tuple[int, int, int]:
+        """Prompts that prefill, new tokens of each, cached tokens of each."""
+        if self.new_tokens > 1:
+            return self.batch, self.new_tokens, self.context
+        if self.prefill_tokens:
+            return self.prefill_batch, self.prefill_tokens, self.prefill_context
+        return 0, 0, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +110,15 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     clusters = [deployment.cluster for deployment in deployments]
     devices, device = device_records(clusters)
     fabrics, fabric = _fabrics(clusters)
+    extents = _step_shapes(steps)
     rows = layer_rows(deployments)
-    rows["micro_batch"] = [step.batch for step in steps]
-    rows["seq"] = [step.new_tokens for step in steps]
     rows["device"], rows["fabric"] = device, fabric
-    shapes = InferenceShapes(rows)
+    shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
     grouped, grouped_class = _grouped(clusters, shapes.dtype)
     bits = np.array([deployment.weight_bits or 0 for deployment in deployments], np.float64)
     return StepColumns(
         shapes=shapes,
-        extents=_step_shapes(steps),
+        extents=extents,
         weight_share=np.where(bits > 0, bits / 8.0 / shapes.operand_bytes, 1.0),
         devices=devices,
         fabrics=fabrics,
@@ -102,13 +128,22 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
 
 
 def _check(step: Step) -> None:
-    tokens = step.batch * (step.new_tokens + step.context)
-    if step.batch < 1 or step.new_tokens < 1 or step.context < 0 or tokens > MAX_TOKENS:
+    counts = (step.context, step.prefill_tokens, step.prefill_context, step.draft_tokens)
+    tokens = step.batch * (step.new_tokens + step.draft_tokens + step.context)
+    beside = step.prefill_batch * (step.prefill_tokens + step.prefill_context)
+    some = step.batch > 0 or (step.batch == 0 and step.prefill_tokens > 0)
+    legal = some and step.new_tokens > 0 and step.prefill_batch > 0 and min(counts) >= 0
+    if not legal or tokens + beside > MAX_TOKENS:
         msg = (
             f"a step has at least one sequence and one new token and at most {MAX_TOKENS} "
-            f"tokens, got batch {step.batch}, {step.new_tokens} new, {step.context} cached"
+            f"tokens, got batch {step.batch}, {step.new_tokens} new, {step.context} cached, "
+            f"beside {step.prefill_batch} prompts with {step.prefill_tokens} new, "
+            f"{step.prefill_context} cached"
         )
         raise ConfigError(msg, key="batch", value=step.batch)
+    if step.new_tokens > 1 and (step.prefill_tokens or step.draft_tokens):
+        msg = "prompts beside a batch and drafted tokens need a batch that decodes (new_tokens 1)"
+        raise ConfigError(msg, key="new_tokens", value=step.new_tokens, allowed=[1])
 
 
 def layer_rows(deployments: Sequence[Deployment]) -> Records:
@@ -191,8 +226,12 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
-        new_tokens=column(step.new_tokens for step in steps),
+        sequences=column(step.batch * step.decodes for step in steps),
+        queries=column(1 + step.draft_tokens for step in steps),
         context=column(step.context for step in steps),
+        chunks=column(step.chunks[0] for step in steps),
+        chunk_tokens=column(step.chunks[1] for step in steps),
+        chunk_context=column(step.chunks[2] for step in steps),
         cached=cached,
         cache_bytes=cached
         * np.array([deployment.cached_element_bytes for deployment in deployments]),

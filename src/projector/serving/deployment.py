@@ -74,6 +74,10 @@ class Deployment(Config):
     """Buffers of the kernels that send tokens to experts of other devices. Assumed: the order of
     DeepEP's buffers for 128 tokens a rank and 256 experts of DeepSeek-V3; not measured."""
 
+    prefix_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each prompt that is cached from requests before it. Prefill computes the rest, and
+    attends to all. It belongs to the load; nothing is assumed."""
+
     prefill_graph: bool = False
     """Whether prefill runs as one captured graph; otherwise the host launches each kernel."""
 

@@ -18,6 +18,7 @@ from projector.operations.emit import emit_inference
 from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, PP_COMM, OperationTable
 from projector.serving.columns import Step, StepColumns, step_columns
 from projector.serving.deployment import Deployment
+from projector.serving.prompts import prompt_steps
 from projector.units import MICROSECOND
 
 BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "launch", "host")
@@ -123,9 +124,15 @@ def times_of(costed: CostedSteps) -> StepTimes:
     return StepTimes(breakdown, latency_s, interval_s)
 
 
-def prefill_time_s(deployment: Deployment, batch: int, tokens: int) -> float:
-    """Return the seconds until each of ``batch`` prompts of ``tokens`` has its first token."""
-    return float(step_times([Step(deployment, batch, tokens)]).latency_s[0])
+def prefill_time_s(
+    deployment: Deployment, batch: int, tokens: int, chunk_tokens: int | None = None
+) -> float:
+    """Return the seconds until each of ``batch`` prompts of ``tokens`` has its first token.
+
+    With ``chunk_tokens`` the prompts go through in chunks, see `prompt_steps`.
+    """
+    steps = prompt_steps(deployment, batch, tokens, chunk_tokens)
+    return float(step_times(steps).latency_s.sum())
 
 
 def decode_time_s(deployment: Deployment, batch: int, context: int) -> float:
@@ -157,7 +164,7 @@ def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
     """Time generations: the prefill gives the first token, a decode step each further one."""
     steps: list[Step] = []
     for item in generations:
-        steps.append(Step(item.deployment, item.batch, item.input_len))
+        steps += prompt_steps(item.deployment, item.batch, item.input_len)
         steps += [Step(item.deployment, item.batch, 1, context) for context in _contexts(item)]
     latency_s = step_times(steps).latency_s
     prefill_s, decode_s = np.zeros(len(generations)), np.zeros(len(generations))
@@ -184,9 +191,10 @@ def _contexts(item: Generation) -> list[int]:
 
 
 def _captured(step: Step) -> bool:
-    if step.new_tokens == 1:
-        return step.deployment.decode_graph
-    return step.deployment.prefill_graph
+    """Whether the step is one graph; one with prompts is of no fixed size, as a prefill is."""
+    if step.chunks[0]:
+        return step.deployment.prefill_graph
+    return step.deployment.decode_graph
 
 
 def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
