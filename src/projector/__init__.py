@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from projector.projection.performance import PerformanceProjection
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
+    from projector.serving.api import project_serving
+    from projector.serving.projection import ServingProjection
     from projector.single.times import attention_time, collective_time, gemm_time
     from projector.sweeps.engine import sweep
     from projector.sweeps.result import SweepResult
@@ -26,6 +28,7 @@ _HOMES = {
     "MemoryProjection": "projector.projection.memory",
     "PerformanceProjection": "projector.projection.performance",
     "ProjectorError": "projector.errors",
+    "ServingProjection": "projector.serving.projection",
     "ScheduleResult": "projector.schedule.simulate",
     "SweepResult": "projector.sweeps.result",
     "SearchResult": "projector.searches.configurations",
@@ -37,6 +40,7 @@ _HOMES = {
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
+    "project_serving": "projector.serving.api",
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
     "sweep": "projector.sweeps.engine",
@@ -49,6 +53,7 @@ __all__ = [  # types first, then functions
     "ProjectorError",
     "ScheduleResult",
     "SearchResult",
+    "ServingProjection",
     "SweepResult",
     "attention_time",
     "collective_time",
@@ -58,6 +63,7 @@ __all__ = [  # types first, then functions
     "project_jobs",
     "project_memory",
     "project_performance",
+    "project_serving",
     "search",
     "simulate_schedule",
     "sweep",

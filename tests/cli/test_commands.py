@@ -79,6 +79,9 @@ SURFACE = {
     }
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
+    "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
+    | {"--weights", "--batch", "--context", "--output"}
+    | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
         "--vpp",

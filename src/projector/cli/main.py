@@ -37,6 +37,7 @@ COMMANDS = {
     "sensitivity": _Entry(
         "projector.cli.sensitivity", "Rank the effect of each hardware number on a step."
     ),
+    "serve": _Entry("projector.cli.serve", "Project how a deployment serves a model."),
     "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": _Entry("projector.cli.gemm", "Time matrix multiplications, term by term."),
     "attention": _Entry("projector.cli.attention", "Project attention kernels of given shapes."),

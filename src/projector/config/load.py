@@ -53,7 +53,7 @@ def load_job(
     else:
         data, notes, origins = _read_file(Path(source))
     for key, value in _in_turn(overrides):
-        _override(data, str(key), value)
+        set_field(data, str(key), value)
         origins.pop(str(key), None)
     return Job.parse({**data, "notes": notes, "origins": origins})
 
@@ -140,7 +140,7 @@ class Variants:
         if name == "cluster":
             data[name] = _cluster_data(self._base, data[name], overrides)
         for dotted, value in _in_turn(overrides):
-            _override(data, dotted, value)
+            set_field(data, dotted, value)
         if name == "model":
             return load_model(data[name], key=name)
         return kind.parse(data[name] or {}, path=name)
@@ -203,10 +203,10 @@ def _read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, s
             f"model: {path}"
         )
         raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
-    return _resolve_paths(data, path.parent), (), {}
+    return resolve_paths(data, path.parent), (), {}
 
 
-def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Let a job name model and device files relative to itself."""
     resolved = dict(data)
     cluster = data.get("cluster")
@@ -258,7 +258,7 @@ _NETWORK = ("cluster", "network")
 _TRANSPORT = (*_NETWORK, "transport")
 
 
-def _override(data: dict[str, Any], dotted: str, value: Any) -> None:
+def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one dotted field, expanding what is given by name."""
     parts = _native_names(dotted)
     node = data

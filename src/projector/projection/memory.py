@@ -196,7 +196,7 @@ class MemoryProjection:
         )
 
     def _repr_html_(self) -> str:
-        from projector.projection.html import html_table
+        from projector.html import html_table
 
         rows = [stage.to_dict() for stage in self.stages]
         return html_table(repr(self), rows)

@@ -211,7 +211,7 @@ class PerformanceProjection:
         )
 
     def _repr_html_(self) -> str:
-        from projector.projection.html import html_table
+        from projector.html import html_table
 
         rows = [
             {"term": name, "ms": to_ms(value), "share": f"{value / self.iteration_time_s:.1%}"}

@@ -1,0 +1,230 @@
+"""What serving a load looks like: latencies, throughput, memory, and what limits each step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from projector.config.bands import ALL, Band, band_of, family_of_device
+from projector.config.origins import origins_of
+from projector.envelope import envelope
+from projector.serving.deployment import Deployment
+from projector.serving.memory import ServingMemory
+from projector.serving.traffic import Traffic
+from projector.units import to_gib, to_ms
+
+FITS, DOES_NOT_FIT = "fits", "does_not_fit"
+
+
+@dataclass(frozen=True, slots=True)
+class StepProjection:
+    """One step: the prefill of prompts, or the decode of a token of each sequence."""
+
+    sequences: int
+    """Sequences that go through the model together."""
+    new_tokens: int
+    """Tokens of each."""
+    cached_tokens: int
+    """Tokens of each that are cached already."""
+    time_s: float
+    """First pipeline stage to last."""
+    interval_s: float
+    """Between two such steps of the slowest stage."""
+    breakdown_s: Mapping[str, float]
+    """Terms, which add up to ``time_s``."""
+    limits_s: Mapping[str, float]
+    """The same seconds by what limits the operations."""
+
+    @property
+    def bound(self) -> str:
+        """What limits most of the step."""
+        return max(self.limits_s, key=lambda name: self.limits_s[name])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, seconds as milliseconds."""
+        return {
+            "sequences": self.sequences,
+            "new_tokens": self.new_tokens,
+            "cached_tokens": self.cached_tokens,
+            "time_ms": to_ms(self.time_s),
+            "interval_ms": to_ms(self.interval_s),
+            "breakdown_ms": {name: to_ms(value) for name, value in self.breakdown_s.items()},
+            "limits_ms": {name: to_ms(value) for name, value in self.limits_s.items()},
+            "bound": self.bound,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ServingProjection:
+    """A deployment under a load of equal requests. Times are seconds."""
+
+    deployment: Deployment
+    traffic: Traffic
+    batch: int
+    """Sequences that generate at once, on the whole replica."""
+    prefill: StepProjection
+    decode: StepProjection
+    memory: ServingMemory
+    max_batch: int
+    """Sequences of prompt and output that fit; 0 if none does."""
+    max_context: int
+    """Longest prompt that fits with this batch and output; 0 if none does."""
+    derived: Mapping[str, str]
+    """Dotted field -> the value that was chosen for it, and why."""
+    warnings: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the replica."""
+        return self.deployment.gpus
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from a prompt that waits for nothing to its first token."""
+        return self.prefill.time_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds between two tokens of a sequence while no prompt goes through the model.
+
+        With pipeline stages the batch is dealt to as many groups, one in each stage.
+        """
+        return max(self.decode.time_s, self.deployment.pp * self.decode.interval_s)
+
+    @property
+    def prompts_s(self) -> float:
+        """Seconds that the prompts of others add to each token of a sequence.
+
+        While one sequence generates its output, each of the batch is replaced once.
+        """
+        if self.traffic.output is None:
+            return 0.0
+        each_s = self.prefill.interval_s / self.prefill.sequences
+        return self.batch * each_s / self.traffic.output
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Generated tokens of one sequence, prompts of others included."""
+        return 1.0 / (self.tpot_s + self.prompts_s)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Generated tokens of the replica over its devices."""
+        return self.batch * self.tokens_per_s_per_user / self.gpus
+
+    @property
+    def kv_cache_bytes(self) -> float:
+        """Cache of the fullest rank when all sequences have their full length."""
+        return float(self.memory.cache_bytes(self.batch, self.traffic.longest))
+
+    @property
+    def peak_bytes(self) -> float:
+        """Weights, cache, and activations of the fullest rank, reserve included."""
+        memory = self.memory
+        held = memory.weights_bytes + memory.workspace_bytes + memory.reserve_bytes
+        return held + self.kv_cache_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the batch fits at its full length."""
+        return self.batch <= self.max_batch
+
+    @property
+    def verdict(self) -> str:
+        """``fits`` or ``does_not_fit``; memory of serving has no published band."""
+        return FITS if self.fits else DOES_NOT_FIT
+
+    @property
+    def band(self) -> Band:
+        """Where measured times of comparable deployments lie, as factors of the projected ones."""
+        device = self.deployment.cluster.device
+        return band_of("serving", (family_of_device(device), ALL), device.name)
+
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """The band as ``--json`` has it."""
+        return self.band.to_dict()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``projector serve --json`` prints."""
+        deployment = self.deployment
+        return {
+            **envelope(self.warnings, self.uncertainty),
+            "model": deployment.model.name,
+            "device": deployment.cluster.device.name,
+            "gpus": self.gpus,
+            "parallelism": degrees(deployment),
+            "dtype": deployment.dtype,
+            "load": {**self.traffic.model_dump(mode="json"), "batch": self.batch},
+            "ttft_ms": to_ms(self.ttft_s),
+            "tpot_ms": to_ms(self.tpot_s),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "prompts_ms_per_token": to_ms(self.prompts_s),
+            "max_batch": self.max_batch,
+            "max_context": self.max_context,
+            "kv_cache_gib": to_gib(self.kv_cache_bytes),
+            "bound_prefill": self.prefill.bound,
+            "bound_decode": self.decode.bound,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
+            "memory": self._memory(),
+            "provenance": self.provenance,
+        }
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where values that nobody stated come from."""
+        device = self.deployment.cluster.device
+        origins = origins_of(device)
+        stated = self.deployment.model_fields_set
+        defaults = self.deployment.model_dump(mode="json", exclude={"model", "cluster", *stated})
+        return {
+            "derived": dict(self.derived),
+            "defaults": {key: value for key, value in defaults.items() if value is not None},
+            "device": {
+                "name": device.name,
+                "borrowed": {owner: list(fields) for owner, fields in origins.borrowed.items()},
+                "assumed": list(origins.assumed),
+            },
+        }
+
+    def _memory(self) -> dict[str, float]:
+        memory = self.memory
+        device_gib = float(self.deployment.cluster.device.hbm_gib)
+        return {
+            "weights_gib": to_gib(memory.weights_bytes),
+            "kv_cache_gib": to_gib(self.kv_cache_bytes),
+            "workspace_gib": to_gib(memory.workspace_bytes),
+            "reserve_gib": to_gib(memory.reserve_bytes),
+            "peak_gib": to_gib(self.peak_bytes),
+            "usable_gib": to_gib(memory.usable_bytes + memory.reserve_bytes),
+            "device_memory_gib": device_gib,
+        }
+
+    def __repr__(self) -> str:
+        """Give the load in one line."""
+        return (
+            f"ServingProjection({self.deployment.model.name} on {self.gpus} x "
+            f"{self.deployment.cluster.device.name}, batch {self.batch}: TTFT "
+            f"{to_ms(self.ttft_s):,.1f} ms, TPOT {to_ms(self.tpot_s):,.2f} ms, "
+            f"{self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, largest batch {self.max_batch}, "
+            f"{self.verdict.replace('_', ' ')})"
+        )
+
+    def _repr_html_(self) -> str:
+        from projector.html import html_table
+
+        rows = [
+            {"term": name, "prefill ms": to_ms(value), "decode ms": to_ms(decode)}
+            for (name, value), decode in zip(
+                self.prefill.breakdown_s.items(), self.decode.breakdown_s.values(), strict=True
+            )
+        ]
+        return html_table(repr(self), rows)
+
+
+def degrees(deployment: Deployment) -> dict[str, int]:
+    """Return how a replica is split."""
+    return {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "attention_dp")}
