@@ -1,0 +1,1 @@
+"""Whole training runs: time, failures, energy, money."""
