@@ -18,6 +18,7 @@ from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
+from projector.projection.run import RunProjection
 from projector.projection.verdict import WORDS
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
@@ -85,6 +86,8 @@ class PerformanceProjection:
     provenance: Provenance
     pipeline: PipelineRun = field(compare=False)
     """Every operation of the pipeline, with its times and what the ranks hold."""
+    run: RunProjection | None = None
+    """The whole run, where the job says how much is trained."""
     alternatives: tuple["PerformanceProjection", ...] = ()
     """Other schedules that were compared, slower or too large."""
     left_out: tuple[tuple[str, str], ...] = ()
@@ -187,6 +190,7 @@ class PerformanceProjection:
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
             "memory": {name: self.scalars[name] for name in _OF_MEMORY},
             "bound": bound,
+            **({"run": self.run.to_dict()} if self.run else {}),
             "provenance": {"times": "analytic", **self.provenance.to_dict()},
         }
         if self.alternatives:
@@ -238,6 +242,7 @@ def performance_projection(results: Results, row: int) -> PerformanceProjection:
         scalars=memory.scalars,
         provenance=provenance_of(job),
         pipeline=pipeline_run_of(evaluation, row),
+        run=results.runs.of(row) if job.run.is_stated else None,
     )
 
 

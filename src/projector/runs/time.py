@@ -12,8 +12,8 @@ OK, TOO_SHORT, NEVER_ENDS = range(3)
 """What is wrong with a run: a checkpoint takes longer than the interval between two of them, or
 failures come faster than it gets on."""
 
-MOST_SLOWER = 1e6
-"""A run that takes this many times its steps never ends."""
+MOST_SLOWER = 1e3
+"""A run that takes this many times its steps is said to never end."""
 
 
 @dataclass(frozen=True, slots=True)

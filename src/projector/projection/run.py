@@ -1,0 +1,350 @@
+"""Whole training runs: how long jobs train that state how much."""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Flags, Floats
+from projector.config.bands import Band
+from projector.config.job import Job
+from projector.config.run_defaults import run_default, run_default_source
+from projector.errors import ConfigError
+from projector.projection.bands import time_band
+from projector.projection.breakdown import BREAKDOWN
+from projector.projection.evaluate import Evaluation
+from projector.projection.results import Results
+from projector.runs.time import OK, TERMS, TOO_SHORT, RunInputs, RunTimes, run_times
+from projector.runs.warm_up import WarmUp
+from projector.units import DAY, HOUR
+
+_ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))
+
+_FORWARDS = 3.0
+"""FLOP of a step without recomputation over those of its forward."""
+
+
+def project_runs(source: Evaluation | Results) -> "RunProjections":
+    """Project the runs of all jobs of a batch; those without tokens have NaN.
+
+    Parameters
+    ----------
+    source : Evaluation or Results
+        Evaluated jobs.
+    """
+    results = source if isinstance(source, Results) else Results(source)
+    return results.runs
+
+
+def run_inputs(results: Results) -> RunInputs:
+    """Return what the time of runs follows from, a row for each job of a batch."""
+    jobs, cluster = results.jobs, results.cluster
+    run, training = results.evaluation.batch.run, results.evaluation.batch.training
+    step_s = results.steps.iteration_s
+    tokens_per_step = jobs.global_batch.astype(np.float64) * jobs.seq
+    nodes = cluster.nodes.astype(np.float64)
+    kept_bytes = training.held_weight_bytes + training.state_bytes
+    checkpoint_bytes = results.counts.parameters_total * kept_bytes
+    interval_s = np.where(np.isnan(run.interval_steps), run.interval_s, run.interval_steps * step_s)
+    return RunInputs(
+        step_s=step_s,
+        tokens=_tokens(results),
+        tokens_per_step=tokens_per_step,
+        gpus=jobs.gpus.astype(np.float64),
+        nodes=nodes,
+        gpu_bytes_per_s=cluster.host_link_bytes_per_s,
+        warm_up=_warm_up(results),
+        evaluation_steps=_evaluation_steps(results),
+        slowdown=run.slowdown,
+        saves=run.saves,
+        asynchronous=run.asynchronous,
+        checkpoint_bytes=_stated_or(run.checkpoint_bytes, checkpoint_bytes),
+        interval_s=interval_s,
+        write_bytes_per_s=_stated_or(run.write_bytes_per_s, run.node_write_bytes_per_s * nodes),
+        read_bytes_per_s=_stated_or(run.read_bytes_per_s, run.node_read_bytes_per_s * nodes),
+        checkpoint_overhead_s=run.checkpoint_overhead_s,
+        fails=run.fails,
+        gpu_mtbf_s=run.gpu_mtbf_s,
+        node_mtbf_s=run.node_mtbf_s,
+        detection_s=run.detection_s,
+        restart_s=run.restart_s,
+        spare_nodes=run.spare_nodes,
+        repair_s=run.repair_s,
+        repaired_share=run.repaired_share,
+    )
+
+
+def _stated_or(stated: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(stated), other, stated)
+
+
+def _tokens(results: Results) -> Floats:
+    """Return the tokens of each run, stated as they are, in sequences or in whole steps."""
+    run, jobs = results.evaluation.batch.run, results.jobs
+    samples = _stated_or(run.samples, run.steps * jobs.global_batch)
+    return _stated_or(run.tokens, samples * jobs.seq)
+
+
+def _warm_up(results: Results) -> WarmUp:
+    run, jobs, steps = results.evaluation.batch.run, results.jobs, results.steps
+    # The slowest device is late by a share of its compute.
+    per_batch_s = steps.busiest_s + steps.breakdown_s[:, _STRAGGLERS]
+    return WarmUp(
+        start_batch=run.start_batch,
+        increment=run.batch_increment,
+        samples=run.warm_up_samples,
+        batch=jobs.global_batch.astype(np.float64),
+        round_samples=jobs.dp.astype(np.float64) * jobs.micro_batch,
+        microbatch_s=per_batch_s / jobs.microbatches,
+        seq=jobs.seq.astype(np.float64),
+    )
+
+
+def _evaluation_steps(results: Results) -> Floats:
+    """Return the time of evaluations in steps, for each step.
+
+    A forward takes its share of the pipeline by FLOP, and none of the update.
+    """
+    run, steps = results.evaluation.batch.run, results.steps
+    units = _FORWARDS * (1.0 + results.recompute_flop / results.model_flop)
+    forward = _stated_or(run.forward_share, steps.pipeline_s / steps.iteration_s / units)
+    each = run.evaluation_iterations / run.evaluation_interval * forward
+    return np.where(run.evaluates != 0, each, 0.0)
+
+
+class RunProjections:
+    """The runs of a batch: columns of all jobs, and the run of one."""
+
+    def __init__(self, results: Results, inputs: RunInputs) -> None:
+        """Compute nothing yet."""
+        self.results, self.inputs = results, inputs
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self.inputs.step_s)
+
+    @cached_property
+    def times(self) -> RunTimes:
+        """Expected seconds by term."""
+        return run_times(self.inputs)
+
+    @property
+    def possible(self) -> Flags:
+        """Whether a job states a run, and the run ends."""
+        return ~np.isnan(self.times.total_s)
+
+    @property
+    def days(self) -> Floats:
+        """Expected wall clock."""
+        return self.times.total_s / DAY
+
+    @property
+    def gpu_hours(self) -> Floats:
+        """Hours of all devices; spare nodes are not counted."""
+        return self.times.total_s / HOUR * self.inputs.gpus
+
+    def of(self, row: int) -> "RunProjection":
+        """Return the run of one job.
+
+        Raises
+        ------
+        ConfigError
+            If the job states no run, or one that cannot be.
+        """
+        job = self.results.evaluation.job(row)
+        if not job.run.is_stated:
+            msg = "run.tokens: the job does not say how much is trained"
+            raise ConfigError(msg, key="run.tokens", allowed="tokens, steps or samples of the run")
+        _check(job, self.times, row)
+        inputs = row_of(self.inputs, row)
+        share = float(self.results.steps.breakdown_s[row, _ATTENTION] / inputs.step_s[0])
+        return RunProjection(job, time_band(job, share), inputs, run_times(inputs))
+
+
+def row_of(inputs: RunInputs, row: int) -> RunInputs:
+    """Return one row of inputs, as columns of one."""
+    warm_up = WarmUp(
+        **{each.name: getattr(inputs.warm_up, each.name)[[row]] for each in fields(WarmUp)}
+    )
+    columns = {
+        each.name: getattr(inputs, each.name)[[row]]
+        for each in fields(RunInputs)
+        if each.name != "warm_up"
+    }
+    return RunInputs(warm_up=warm_up, **columns)
+
+
+def _check(job: Job, times: RunTimes, row: int) -> None:
+    """Refuse a run that cannot be."""
+    status = int(times.status[row])
+    if status == OK:
+        return
+    if status == TOO_SHORT:
+        in_steps = job.run.checkpoint.interval_steps is not None
+        name = "interval_steps" if in_steps else "interval_s"
+        least_s = float(times.write_s[row])
+        msg = (
+            f"run.checkpoint.{name}: {float(times.checkpoint_interval_s[row]):,.4g} s of training "
+            f"lie between two checkpoints, and one takes {least_s:,.4g} s to write"
+        )
+        value = getattr(job.run.checkpoint, name)
+        allowed = f"an interval of at least {least_s:,.4g} s"
+        raise ConfigError(msg, key=f"run.checkpoint.{name}", value=value, allowed=allowed)
+    key = "run.failures" if job.run.checkpoint.enabled else "run.checkpoint"
+    msg = (
+        f"{key}: the run never ends, failures come faster than it gets on; state checkpoints, "
+        "faster storage, or a longer time between failures"
+    )
+    raise ConfigError(msg, key=key, value=None, allowed="a run that gets on")
+
+
+_DEFAULTS = {
+    "checkpoint": ("write_gb_per_s_per_node", "read_gb_per_s_per_node", "overhead_s"),
+    "failures": (
+        "gpu_mtbf_hours",
+        "node_mtbf_hours",
+        "detection_s",
+        "restart_s",
+        "repair_hours",
+        "repaired_share",
+    ),
+    "stragglers": ("slowdown",),
+}
+"""Terms of a run, and their fields that ``hardware/failures.yaml`` fills in."""
+
+_INSTEAD = {
+    "write_gb_per_s_per_node": "write_gb_per_s",
+    "read_gb_per_s_per_node": "read_gb_per_s",
+}
+"""Fields of which another one takes the place."""
+
+
+def assumptions_of(job: Job) -> list[str]:
+    """Return what a run takes for granted that its job does not state, one sentence each."""
+    run = job.run
+    lines = [f"{name} left out" for name in ("evaluation",) if not run.evaluation.enabled]
+    if run.warm_up.start_batch_size is None:
+        lines.insert(0, "every step has the whole batch")
+    for term, names in _DEFAULTS.items():
+        section = getattr(run, term)
+        if not section.enabled:
+            lines.append(f"{term} left out")
+            continue
+        for name in names:
+            instead = _INSTEAD.get(name)
+            stated = instead is not None and getattr(section, instead) is not None
+            if getattr(section, name) is None and not stated and not _unused(job, name):
+                text = f"run.{term}.{name} {run_default(name):g}: {run_default_source(name)}"
+                lines.append(text)
+    if run.failures.enabled and run.failures.spare_nodes is None:
+        lines.append("a spare node is always at hand")
+    return lines
+
+
+def _unused(job: Job, name: str) -> bool:
+    """Whether a default has no effect, as what it belongs to is off."""
+    failures = job.run.failures
+    if name in {"repair_hours", "repaired_share"}:
+        return failures.spare_nodes is None
+    return name == "read_gb_per_s_per_node" and not failures.enabled
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunProjection:
+    """How long one job trains, and why."""
+
+    job: Job
+    band: Band
+    """Of the step time."""
+    inputs: RunInputs
+    """Columns of one row."""
+    times: RunTimes
+    """The same."""
+    energy_mwh: float | None = None
+    co2_t: float | None = None
+    cost_usd: float | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Tokens trained."""
+        return float(self.inputs.tokens[0])
+
+    @property
+    def days(self) -> float:
+        """Expected wall clock."""
+        return float(self.times.total_s[0]) / DAY
+
+    @property
+    def days_low(self) -> float | None:
+        """Lower end of the 90 % band."""
+        limits = self.band.limits(90)
+        return None if limits is None else self.days * limits[0]
+
+    @property
+    def days_high(self) -> float | None:
+        """Upper end of the 90 % band."""
+        limits = self.band.limits(90)
+        return None if limits is None else self.days * limits[1]
+
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of all devices."""
+        return float(self.times.total_s[0] / HOUR * self.inputs.gpus[0])
+
+    @property
+    def goodput(self) -> float:
+        """Share of the wall clock in which steps are made that stay."""
+        return float(self.times.goodput[0])
+
+    @property
+    def failures(self) -> float:
+        """Expected interruptions."""
+        return float(self.times.failures[0])
+
+    @property
+    def checkpoint_interval_s(self) -> float | None:
+        """Work between two checkpoints; None where none is written."""
+        interval_s = float(self.times.checkpoint_interval_s[0])
+        return None if np.isnan(interval_s) else interval_s
+
+    @property
+    def terms_days(self) -> dict[str, float]:
+        """Days by term, which add up to `days`."""
+        return {
+            term.removesuffix("_s"): float(getattr(self.times, term)[0]) / DAY for term in TERMS
+        }
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the job does not state."""
+        return assumptions_of(self.job)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object ``run`` of ``performance --json``."""
+        return {
+            "tokens": self.tokens,
+            "days": self.days,
+            "days_low": self.days_low,
+            "days_high": self.days_high,
+            "gpu_hours": self.gpu_hours,
+            "energy_mwh": self.energy_mwh,
+            "co2_t": self.co2_t,
+            "cost_usd": self.cost_usd,
+            "goodput": self.goodput,
+            "terms_days": self.terms_days,
+            "failures": self.failures,
+            "checkpoint_interval_s": self.checkpoint_interval_s,
+            "assumptions": self.assumptions,
+        }
+
+    def __repr__(self) -> str:
+        """Give the run in one line."""
+        band = ""
+        if self.days_low is not None and self.days_high is not None:
+            band = f" ({self.days_low:,.3g} to {self.days_high:,.3g})"
+        return (
+            f"RunProjection({self.tokens:.4g} tokens in {self.days:,.3g} days{band}, "
+            f"{self.gpu_hours:,.0f} GPU-hours, goodput {self.goodput:.1%}, "
+            f"{self.failures:,.3g} failures)"
+        )
