@@ -4,7 +4,7 @@ import pytest
 from projector.config.device import load_device
 from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
-from projector.operations.moe import active_experts
+from projector.operations.served_experts import active_experts
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.step import (
@@ -95,7 +95,8 @@ def test_narrow_weights_save_their_bytes_and_no_more(weight_bits):
 
 def test_only_active_experts_are_read():
     experts, topk = np.array([8, 8, 256]), np.array([2, 2, 8])
-    assert list(active_experts(experts, topk, np.array([1, 1000, 1]))) == [2, 8, 8]
+    tokens = np.array([1, 1000, 1])
+    assert list(active_experts(experts, tokens * topk, tokens)) == [2, 8, 8]
     table = emitted(Step(deploy("mixtral_8x7b"), 1, 1, 100))
     (row,) = np.flatnonzero(table.label == table.labels.index("moe.experts.fc1"))
     assert (table.m[row], table.n[row], table.k[row]) == (1, 2 * 14336, 4096)

@@ -16,8 +16,9 @@ from projector.operations.embedding_and_head import (
     emit_sampling_head,
 )
 from projector.operations.mlp import emit_mlp
-from projector.operations.moe import emit_moe, emit_replicated_experts
+from projector.operations.moe import emit_moe
 from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
+from projector.operations.served_experts import emit_served_experts
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.table import OperationTable, TableBuilder
 
@@ -95,7 +96,7 @@ def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable
     emit_cached_attention(table, shapes, steps, rows)
     dense = table.repeated(dense_layers)
     emit_mlp(dense, shapes, rows[dense_layers > 0], "mlp", shapes.ffn)
-    emit_replicated_experts(table, shapes, steps, rows[steps.moe_layers > 0])
+    emit_served_experts(table, shapes, steps, rows[steps.moe_layers > 0])
     emit_embedding(table, shapes, rows)
     emit_sampling_head(table, shapes, rows)
     emit_stage_sends(table, shapes, steps, rows)

@@ -11,11 +11,10 @@ from projector.lower.sections import LOAD_ONE
 from projector.operations.communication import (
     CollectiveRow,
     emit_collective,
-    emit_region_exit,
 )
 from projector.operations.linear import emit_linear, emit_memory
 from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
-from projector.operations.shapes import Shapes, StepShapes, ceil_div
+from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
     COMPUTE_OTHER,
@@ -94,64 +93,6 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         flop=2.0 * arriving_f * shapes.hidden * width,
     )
     _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
-
-
-def emit_replicated_experts(
-    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
-) -> None:
-    """Emit the MoE layers of inference steps: all experts on every rank, each split over TP.
-
-    With uniform routing ``experts * (1 - (1 - topk / experts)**tokens)`` experts are active;
-    only their weights are read.
-    """
-    if len(where) == 0:
-        return
-    layers = table.repeated(steps.moe_layers)
-    experts = np.maximum(1, shapes.experts)
-    active = active_experts(experts, shapes.topk, shapes.tokens)
-    pairs = shapes.tokens * shapes.topk
-    rows, copies = ceil_div(pairs, active), pairs.astype(np.float64)
-    inner = ceil_div(shapes.expert_ffn, shapes.tp)
-    scores = shapes.tokens * experts.astype(np.float64)
-    emit_linear(
-        layers, shapes, where, "moe.router", tokens=shapes.tokens, n_in=shapes.hidden,
-        n_out=experts, wide=True, out_bytes=4.0,
-    )  # fmt: skip
-    emit_memory(
-        layers, where, "moe.route", forward_bytes=4.0 * scores + 24.0 * copies,
-        backward_bytes=0.0, launches=3.0,
-    )  # fmt: skip
-    emit_memory(
-        layers,
-        where,
-        "moe.permute",
-        backward_bytes=0.0,
-        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.hidden,
-    )
-    grouped = partial(emit_linear, layers, shapes, where, tokens=rows, groups=active, expert=1)
-    grouped("moe.experts.fc1", n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
-    emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
-    grouped("moe.experts.fc2", n_in=np.maximum(1, inner), n_out=shapes.hidden)
-    emit_memory(
-        layers,
-        where,
-        "moe.finalise",
-        backward_bytes=0.0,
-        forward_bytes=2.0 * (copies + shapes.tokens) * shapes.hidden,
-    )
-    activations = 2.0 * shapes.tokens * shapes.hidden
-    emit_region_exit(layers, shapes, where, "moe.tp", activations, 0)
-    emit_mlp(
-        layers, shapes, where[shapes.shared_ffn[where] > 0], "moe.shared", shapes.shared_ffn,
-        reduces=False,
-    )  # fmt: skip
-
-
-def active_experts(experts: Ints, topk: Ints, tokens: Ints) -> Ints:
-    """Return the expected number of experts that some token picks, at least ``topk``."""
-    missed: Floats = (1.0 - topk / np.maximum(1, experts)) ** tokens
-    expected = np.rint(experts * (1.0 - missed)).astype(np.int64)
-    return np.maximum(np.maximum(expected, topk), 1)
 
 
 def _ratio(total: Ints, parts: Ints) -> Floats:

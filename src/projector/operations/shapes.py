@@ -118,6 +118,28 @@ class StepShapes:
     pp: Ints
     pp_local: Ints
     """2 where neighbouring stages share a scale-up domain, 1 where they do not."""
+    stage_tokens: Ints
+    """Tokens of all attention groups of a stage."""
+    attention_dp: Ints
+    """Attention groups."""
+    groups_local: Ints
+    """Groups in a scale-up domain."""
+    stage_local: Ints
+    """Devices of a stage in one."""
+    largest_part: Floats
+    """float64[steps]: expected largest of as many normal numbers as experts have parts."""
+    part_load: Floats
+    """float64[steps]: factor on the load of the fullest part."""
+    gathers: Ints
+    """1 where experts get the tokens of all groups by a gather."""
+    exchange: Ints
+    """Operation of a fused exchange that brings them there; -1 where there is none."""
+    exchange_units: Ints
+    """Compute units that it takes."""
+    ranks_reached: Floats
+    """float64[steps]: distinct parts on which a token's experts lie."""
+    domains_reached: Floats
+    """float64[steps]: distinct scale-up domains on which they lie."""
 
     @property
     def decode_tokens(self) -> Ints:

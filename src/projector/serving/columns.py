@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -12,10 +13,13 @@ from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouped import GROUPED
+from projector.kernels.moe_exchange import DISPATCH, EXCHANGE, LOW_LATENCY
 from projector.lower.columns import SectionTable
+from projector.lower.expert_routing import expected_parts
 from projector.lower.hardware import (
     device_records,
     domain_gpus,
+    exchange_record,
     expert_kernels,
     fabric_record,
     grouped_record,
@@ -23,8 +27,10 @@ from projector.lower.hardware import (
 )
 from projector.lower.jobs import local_members
 from projector.lower.sections import ModelColumns
+from projector.lower.stragglers import largest_of_normals
 from projector.lower.workload_columns import WORKLOAD, WorkloadColumn, WorkloadColumns
-from projector.operations.shapes import InferenceShapes, StepShapes
+from projector.operations.served_experts import NO_EXCHANGE
+from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
 
@@ -86,6 +92,8 @@ class StepColumns:
     quantisation."""
     devices: Records
     fabrics: Records
+    exchanges: Records
+    """Costs of exchanges between experts, a record beside that of each fabric."""
     grouped: Records
     """Grouped GEMMs."""
     grouped_class: Ints
@@ -109,7 +117,7 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     deployments = [step.deployment for step in steps]
     clusters = [deployment.cluster for deployment in deployments]
     devices, device = device_records(clusters)
-    fabrics, fabric = _fabrics(clusters)
+    fabrics, exchanges, fabric = _fabrics(clusters)
     extents = _step_shapes(steps)
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
@@ -122,6 +130,7 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
         weight_share=np.where(bits > 0, bits / 8.0 / shapes.operand_bytes, 1.0),
         devices=devices,
         fabrics=fabrics,
+        exchanges=exchanges,
         grouped=grouped,
         grouped_class=grouped_class,
     )
@@ -222,32 +231,93 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
     cached = column(
         elements_per_token(deployment.model, deployment.tp) for deployment in deployments
     )
+    groups = column(deployment.attention_dp for deployment in deployments)
+    tp = column(deployment.tp for deployment in deployments)
+    stage = tp * groups
+    domain = column(domain_gpus(deployment.cluster) for deployment in deployments)
+    sequences = column(step.batch * step.decodes for step in steps)
+    queries = column(1 + step.draft_tokens for step in steps)
+    chunks = column(step.chunks[0] for step in steps)
+    chunk_tokens = column(step.chunks[1] for step in steps)
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
-        sequences=column(step.batch * step.decodes for step in steps),
-        queries=column(1 + step.draft_tokens for step in steps),
+        sequences=ceil_div(sequences, groups),
+        queries=queries,
         context=column(step.context for step in steps),
-        chunks=column(step.chunks[0] for step in steps),
-        chunk_tokens=column(step.chunks[1] for step in steps),
+        chunks=ceil_div(chunks, groups),
+        chunk_tokens=chunk_tokens,
         chunk_context=column(step.chunks[2] for step in steps),
         cached=cached,
         cache_bytes=cached
         * np.array([deployment.cached_element_bytes for deployment in deployments]),
         pp=column(deployment.pp for deployment in deployments),
-        # Neighbouring stages are tp ranks apart.
-        pp_local=column(
-            2 if 2 * deployment.tp <= domain_gpus(deployment.cluster) else 1
-            for deployment in deployments
-        ),
+        # Neighbouring stages are as many ranks apart as a stage has.
+        pp_local=np.where(2 * stage <= domain, 2, 1),
+        stage_tokens=sequences * queries + chunks * chunk_tokens,
+        attention_dp=groups,
+        groups_local=local_members(groups, tp, domain),
+        stage_local=local_members(stage, 1, domain),
+        **_expert_columns(steps, local_members(stage, 1, domain)),
     )
 
 
-def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Ints]:
-    """Return one record for each distinct cluster, with the all-reduce of inference engines."""
+class _ExpertColumns(TypedDict):
+    largest_part: Floats
+    part_load: Floats
+    gathers: Ints
+    exchange: Ints
+    exchange_units: Ints
+    ranks_reached: Floats
+    domains_reached: Floats
+
+
+def _expert_columns(steps: Sequence[Step], local: Ints) -> _ExpertColumns:
+    """Return how routed experts are divided and reached, for each step."""
+    deployments = [step.deployment for step in steps]
+
+    def reached(deployment: Deployment, parts: float) -> float:
+        moe = deployment.model.moe
+        if moe is None:
+            return 1.0
+        return expected_parts(
+            parts, moe.num_experts, moe.router_topk, moe.num_groups, moe.group_topk
+        )
+
+    several = np.array(
+        [each.attention_dp > 1 and each.model.moe is not None for each in deployments]
+    )
+    exchanges = np.array([each.exchanges for each in deployments], np.bool_)
+    kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
+    by_step = [
+        kernel.get(step.deployment.dispatcher, DISPATCH if step.chunks[0] else LOW_LATENCY)
+        for step in steps
+    ]
+    return {
+        "largest_part": np.array([largest_of_normals(each.ep) for each in deployments]),
+        "part_load": np.array([each.expert_load for each in deployments]),
+        "gathers": (several & ~exchanges).astype(np.int64),
+        "exchange": np.where(exchanges, by_step, NO_EXCHANGE).astype(np.int64),
+        "exchange_units": np.array([each.dispatcher_sms for each in deployments], np.int64),
+        "ranks_reached": np.array([reached(each, each.ep) for each in deployments]),
+        "domains_reached": np.array(
+            [
+                reached(each, each.ep / int(one))
+                for each, one in zip(deployments, local, strict=True)
+            ]
+        ),
+    }
+
+
+def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Records, Ints]:
+    """Return records for each distinct cluster, with the all-reduce of inference engines.
+
+    The second are what exchanges between experts cost there.
+    """
     index: dict[int, int] = {}
     records: list[Records] = []
+    exchanges: list[Records] = []
     for cluster in clusters:
         if id(cluster) not in index:
             index[id(cluster)] = len(records)
@@ -257,8 +327,10 @@ def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Ints]:
             record["flagged_algorithms"] |= algorithm_mask("direct")
             record["exchange_issue_s"] = 0.0
             records.append(record)
+            exchanges.append(exchange_record(cluster.device))
     fabrics = np.concatenate(records) if records else np.zeros(0, FABRIC)
-    return fabrics, np.array([index[id(cluster)] for cluster in clusters], np.int64)
+    costs = np.concatenate(exchanges) if exchanges else np.zeros(0, EXCHANGE)
+    return fabrics, costs, np.array([index[id(cluster)] for cluster in clusters], np.int64)
 
 
 def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[Records, Ints]:

@@ -42,6 +42,19 @@ class Deployment(Config):
     """Parts that the routed experts of a layer are divided into. The ``tp * attention_dp`` devices
     of a stage hold them, and each expert is split over ``tp * attention_dp / ep`` of these."""
 
+    dispatcher: Literal["auto", "allgather", "deepep", "low_latency"] = "auto"
+    """What brings the tokens of several attention groups to routed experts: a gather of all tokens
+    and a scatter of sums; DeepEP's kernels for many tokens; or those for few. ``auto`` takes the
+    last for decode and the second for steps with prompts, and the gather where an expert is split
+    over several devices."""
+
+    dispatcher_sms: PositiveInt = Field(default=20, le=1 << 20)
+    """Compute units of DeepEP's kernels for many tokens; its default."""
+
+    expert_load: float = Field(default=1.0, ge=1, le=1024)
+    """Pairs of token and expert of the fullest part over those that uniform routing gives it; 1
+    where experts are balanced. No published load of a router was found."""
+
     dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
 
@@ -148,6 +161,20 @@ class Deployment(Config):
         return self
 
     @model_validator(mode="after")
+    def _dispatcher_is_legal(self) -> Self:
+        fused = self.dispatcher in {"deepep", "low_latency"}
+        if fused and (self.expert_tp > 1 or self.attention_dp == 1):
+            msg = (
+                f"dispatcher {self.dispatcher} sends whole experts' tokens between attention "
+                f"groups: it needs attention_dp above 1 and ep = tp * attention_dp "
+                f"({self.stage_gpus})"
+            )
+            raise ConfigError(
+                msg, key="dispatcher", value=self.dispatcher, allowed=["auto", "allgather"]
+            )
+        return self
+
+    @model_validator(mode="after")
     def _cache_is_legal(self) -> Self:
         device = self.cluster.device
         if self.kv_cache_bytes < 1 and not set(FP4_TYPES) & set(device.matrix_flop_per_clk_per_cu):
@@ -171,6 +198,12 @@ class Deployment(Config):
     def expert_tp(self) -> int:
         """Devices that one routed expert is split over."""
         return self.stage_gpus // self.ep
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether a fused kernel brings tokens to their experts."""
+        several = self.attention_dp > 1 and self.model.moe is not None
+        return several and self.expert_tp == 1 and self.dispatcher != "allgather"
 
     @property
     def cached_element_bytes(self) -> float:

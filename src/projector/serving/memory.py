@@ -148,9 +148,8 @@ def _of_deployment(
     weights[0] += kind_bytes[Kind.EMBEDDING]
     weights[-1] += kind_bytes[Kind.HEAD]
     device = deployment.cluster.device
-    exchanges = deployment.ep > 1 and deployment.attention_dp > 1
     workspace = LIBRARIES * device.gemm_workspace_mib * MIB + activations_bytes
-    workspace += exchanges * deployment.exchange_buffer_gib * GIB
+    workspace += deployment.exchanges * deployment.exchange_buffer_gib * GIB
     reserve = _reserve_bytes(deployment)
     return ServingMemory(
         deployment=deployment,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.errors import ConfigError, NumericError
+from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
@@ -14,18 +14,27 @@ from projector.kernels.gemm import MEMORY as MEMORY_BOUND
 from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
+from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations.emit import emit_inference
-from projector.operations.table import ATTENTION, COLLECTIVE, GEMM, MEMORY, PP_COMM, OperationTable
+from projector.operations.table import (
+    ATTENTION,
+    COLLECTIVE,
+    EXCHANGE,
+    GEMM,
+    MEMORY,
+    PP_COMM,
+    OperationTable,
+)
 from projector.serving.columns import Step, StepColumns, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.prompts import prompt_steps
 from projector.units import MICROSECOND
 
-BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "launch", "host")
+BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "ep_comm", "launch", "host")
 """Terms of a step, which add up to it: ``launch`` is the device's time between kernels, ``host``
 what the device waits for the host beyond that."""
 
-LAUNCH, HOST = 5, 6
+LAUNCH, HOST = 6, 7
 
 DECODE_POINTS = 9
 """Context lengths at which a generation's decode step is timed, evenly spaced; the step is taken
@@ -65,10 +74,6 @@ def costed_steps(steps: Sequence[Step]) -> CostedSteps:
     NumericError
         If a time is negative or not finite.
     """
-    for step in steps:
-        if step.deployment.attention_dp > 1 or step.deployment.ep > 1:
-            msg = "steps with ep or attention_dp are not timed yet"
-            raise ConfigError(msg, key="ep", value=step.deployment.ep, allowed=[1])
     columns = step_columns(steps)
     table = emit_inference(columns.shapes, columns.extents)
     try:
@@ -110,10 +115,10 @@ def times_of(costed: CostedSteps) -> StepTimes:
         host_s[row] = (software.launch_us + software.operator_us) * MICROSECOND
     overhead_s = np.array([step.deployment.step_overhead_us for step in steps]) * MICROSECOND
     breakdown[:, LAUNCH] = launches * gap_s
-    busy_s = breakdown.sum(axis=1)
+    busy_s = _total_s(breakdown)
     waiting_s = np.where(captured, 0.0, np.maximum(0.0, launches * host_s - busy_s))
     breakdown[:, HOST] = waiting_s + overhead_s
-    latency_s = breakdown.sum(axis=1)
+    latency_s = _total_s(breakdown)
     send_s = breakdown[:, PP_COMM]
     stages = np.array([step.deployment.pp for step in steps])
     layers = columns.extents.layers
@@ -122,6 +127,14 @@ def times_of(costed: CostedSteps) -> StepTimes:
         stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
     )
     return StepTimes(breakdown, latency_s, interval_s)
+
+
+def _total_s(breakdown: Floats) -> Floats:
+    """Add terms up one after the other, so that a term of 0 changes no bit."""
+    total_s = np.zeros(len(breakdown))
+    for term_s in breakdown.T:
+        total_s += term_s
+    return total_s
 
 
 def prefill_time_s(
@@ -227,6 +240,13 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     row_s[rows], _ = collective_time_columns(
         table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
         steps.shapes.rows["fabric"][table.workload[rows]], steps.fabrics,
+    )  # fmt: skip
+    rows = np.flatnonzero(table.kind == EXCHANGE)
+    row_s[rows] = moe_exchange_time_column(
+        table.operation[rows], table.tokens[rows], table.token_bytes[rows],
+        table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
+        table.local[rows], table.units[rows] / UNITS_OF_CHANNEL,
+        steps.shapes.rows["fabric"][table.workload[rows]], steps.fabrics, steps.exchanges,
     )  # fmt: skip
     return row_s
 
