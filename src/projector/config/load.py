@@ -318,7 +318,7 @@ _SHORT_FORMS = {
 }
 """Sections that may be given by one word, and the field that the word sets."""
 
-_SWITCHED = {f"run.{name}": "enabled" for name in SWITCHED_TERMS}
+_SWITCHED = {f"run.{name}": "enabled" for name in (*SWITCHED_TERMS, "cost.owned")}
 """Sections that may be given by true or false, and the field that it sets."""
 
 

@@ -93,6 +93,7 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 _NOT_ENTRIES = {
     "aliases", "attention", "experts", "failures", "gemm", "left_out", "memory", "networks",
-    "recipes", "software", "training", "transports", "uncertainty", "uncertainty_left_out",
+    "power", "prices", "recipes", "software", "training", "transports", "uncertainty",
+    "uncertainty_left_out",
 }  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

@@ -37,6 +37,7 @@ from projector.operations.table import (
     WHOLE_LAYER,
     OperationTable,
 )
+from projector.operations.work import work_of_workloads
 
 NUM_SEGMENTS = 8
 NUM_PHASES = 3
@@ -85,6 +86,8 @@ class WorkloadCosts:
     """float64[workloads]: parameters of routed experts of one rank."""
     recompute_flop: Floats
     """float64[workloads]: matrix FLOP that recomputation repeats."""
+    work: Floats
+    """float64[workloads, kinds, 3]: of `work.KINDS`; seconds, FLOP and bytes of their kernels."""
 
 
 @contextmanager
@@ -323,6 +326,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         dense_parameters=_sums(table.workload[~experts], table.parameters[~experts], num),
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
+        work=work_of_workloads(table, costs.time_s, again, workloads),
     )
 
 
