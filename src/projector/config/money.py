@@ -52,7 +52,7 @@ class CostConfig(Config):
     """Prices of a run; without any, no money is projected."""
 
     usd_per_gpu_hour: NotNegative | None = None
-    """Rent of one device; it is paid for every device that is reserved, as long as the run takes."""
+    """Rent of one device, paid for every reserved one as long as the run takes."""
 
     prices: Literal["none", "listed"] = "none"
     """Whether the dated prices of ``hardware/prices.yaml`` stand in for what is not stated."""
@@ -114,8 +114,7 @@ class EnergyConfig(Config):
             return region_named(value)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0.0 <= value <= MOST_G_CO2_PER_KWH):
-            msg = f"takes grams of CO2 for a kWh, 0 to {MOST_G_CO2_PER_KWH:g}, or a region"
-            raise ConfigError(
-                f"{msg} (got {value!r})", value=str(value), allowed="a number or a region"
-            )
+            allowed = f"grams of CO2 for a kWh, 0 to {MOST_G_CO2_PER_KWH:g}, or a region"
+            msg = f"takes {allowed} (got {value!r})"
+            raise ConfigError(msg, value=str(value), allowed=allowed)
         return value
