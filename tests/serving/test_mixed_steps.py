@@ -65,7 +65,9 @@ def test_gemms_are_of_all_tokens_and_attention_is_apart():
 def test_latents_are_folded_for_decode_and_unfolded_for_prompts():
     step = Step(deploy("deepseek_v2_lite"), 8, 1, 100, prefill_tokens=50, prefill_context=30)
     table, (unfold,) = rows_of(step, "attention.kv_up")
-    assert table.m[unfold] == 80
+    assert table.m[unfold] == 50
+    table, (again,) = rows_of(step, "attention.kv_up.cached")
+    assert table.m[again] == 30
     table, (folded,) = rows_of(step, "attention.absorb_k")
     assert table.m[folded] == 8
 

@@ -138,7 +138,7 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
         return
     heads, _ = _local_heads(shapes)
     _emit_latents(table, shapes, where)
-    _emit_latent_keys(table, shapes, where, shapes.tokens)
+    _emit_latent_keys(table, shapes, where, "attention.kv_up", shapes.tokens)
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
     emit_memory(
@@ -152,8 +152,8 @@ def _emit_absorbed_projections(
 ) -> None:
     """Emit latent projections beside a cache of latents.
 
-    The up-projections of keys and values run for chunks of prompts, over what they cached before
-    as well. Sequences that decode multiply queries and outputs by them instead, head by head.
+    The up-projections of keys and values run for chunks of prompts. Sequences that decode multiply
+    queries and outputs by them instead, head by head.
     """
     if len(where) == 0:
         return
@@ -162,7 +162,7 @@ def _emit_absorbed_projections(
     moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
     emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
     chunks = where[steps.chunks[where] > 0]
-    _emit_latent_keys(table, shapes, chunks, steps.chunks * steps.chunk_keys)
+    _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
     decode = where[steps.sequences[where] > 0]
     emit_linear(
         table, shapes, decode, "attention.absorb_k", tokens=steps.decode_tokens,
@@ -218,19 +218,29 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     up(direct, "attention.q", n_in=shapes.hidden, n_out=query_width)
 
 
-def _emit_latent_keys(table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints) -> None:
+def _emit_latent_keys(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
+) -> None:
     """Emit the up-projection of keys and values."""
     heads, _ = _local_heads(shapes)
     emit_linear(
-        table, shapes, where, "attention.kv_up", tokens=tokens, n_in=shapes.kv_lora,
+        table, shapes, where, label, tokens=tokens, n_in=shapes.kv_lora,
         n_out=heads * (shapes.d_nope + shapes.d_v), segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
     )  # fmt: skip
 
 
 def _emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
-    """Emit softmax(QK')V over cached and new keys, of layers with and without a window."""
+    """Emit softmax(QK')V over cached and new keys, of layers with and without a window.
+
+    Chunks of prompts project the latents that they cached before up again.
+    """
     heads, key_heads = _local_heads(shapes)
     latent = shapes.mla == 1
+    again = steps.chunks * steps.chunk_context
+    _emit_latent_keys(
+        table.repeated(steps.layers), shapes, where[latent[where] & (again[where] > 0)],
+        "attention.kv_up.cached", again,
+    )  # fmt: skip
     widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
     keys = steps.context + steps.queries
     full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
