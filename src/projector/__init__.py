@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from projector.config.load import load_job
     from projector.config.space import load_space
     from projector.errors import ProjectorError
+    from projector.planning.plan import PlanResult, project_plan
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
@@ -27,6 +28,7 @@ _HOMES = {
     "Job": "projector.config.job",
     "MemoryProjection": "projector.projection.memory",
     "PerformanceProjection": "projector.projection.performance",
+    "PlanResult": "projector.planning.plan",
     "ProjectorError": "projector.errors",
     "ServingProjection": "projector.serving.projection",
     "ScheduleResult": "projector.schedule.simulate",
@@ -40,6 +42,7 @@ _HOMES = {
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
+    "project_plan": "projector.planning.plan",
     "project_serving": "projector.serving.api",
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
@@ -50,6 +53,7 @@ __all__ = [  # types first, then functions
     "Job",
     "MemoryProjection",
     "PerformanceProjection",
+    "PlanResult",
     "ProjectorError",
     "ScheduleResult",
     "SearchResult",
@@ -63,6 +67,7 @@ __all__ = [  # types first, then functions
     "project_jobs",
     "project_memory",
     "project_performance",
+    "project_plan",
     "project_serving",
     "search",
     "simulate_schedule",

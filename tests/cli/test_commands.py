@@ -82,6 +82,10 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output"}
     | OUTPUT_OPTIONS,
+    "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
+    | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
+    | {"--fidelity", "--plot", "--html", "--job-out"}
+    | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
         "--vpp",

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": _Entry("projector.cli.compare", "Show which terms differ between two jobs."),
     "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
     "search": _Entry("projector.cli.search", "Rank every legal configuration of a job."),
+    "plan": _Entry("projector.cli.plan", "Rank clusters for a training run: days, money, layouts."),
     "sensitivity": _Entry(
         "projector.cli.sensitivity", "Rank the effect of each hardware number on a step."
     ),

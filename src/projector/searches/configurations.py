@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,14 +17,14 @@ from projector.lower.batch import JobBatch
 from projector.lower.hardware import job_domain_gpus
 from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
-from projector.projection.bands import ratio_band, uncertainty
+from projector.projection.bands import uncertainty
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
-from projector.projection.pairs import settings_of
 from projector.projection.performance import PerformanceProjection
 from projector.projection.results import Results
 from projector.projection.verdict import FITS
 from projector.schedule import registry
-from projector.searches.groups import noise_groups
+from projector.searches.checks import check_top
+from projector.searches.groups import noise_groups, pair_noise
 from projector.units import GIB, to_gib, to_ms
 
 PLACED = (
@@ -135,7 +135,7 @@ class SearchResult:
         """Group of each ranked configuration: those of one cannot be told apart; 1 the fastest."""
         times_s = np.array([each.iteration_time_s for each in self.configurations], np.float64)
         settings = [each.overrides for each in self.configurations]
-        return tuple(noise_groups(times_s, settings, _noise).tolist())
+        return tuple(noise_groups(times_s, settings, pair_noise).tolist())
 
     def __repr__(self) -> str:
         return (
@@ -204,7 +204,7 @@ def search(
         If the job cannot be read, or an argument is out of range.
     """
     began = time.perf_counter()
-    _check_top(top)
+    check_top(top)
     limits = limits or Limits()
     if allow_risk:
         limits = replace(limits, allow_risk=True)
@@ -231,20 +231,6 @@ def search(
         illegal=dict(sorted(illegal.items())),
         seconds=time.perf_counter() - began,
     )
-
-
-def _noise(fields: Collection[str]) -> float:
-    """Return by how much a step may be longer than another one and be as fast in truth.
-
-    It is the upper side of the 68 % band of pairs of runs that differ in these fields.
-    """
-    return (ratio_band(settings_of(fields)).high_68 or 1.0) - 1.0
-
-
-def _check_top(top: Any) -> None:
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        msg = f"top must be an integer of at least 1, got {top!r}"
-        raise ConfigError(msg, key="top", value=top, allowed=">= 1")
 
 
 def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,19 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.projection.bands import ratio_band
+from projector.projection.pairs import settings_of
 
 Noise = Callable[[Collection[str]], float]
 """Returns by how much the ratio of two steps may be off where these fields differ."""
+
+
+def pair_noise(fields: Collection[str]) -> float:
+    """Return by how much a step may be longer than another one and be as fast in truth.
+
+    It is the upper side of the 68 % band of pairs of runs that differ in these dotted fields.
+    """
+    return (ratio_band(settings_of(fields)).high_68 or 1.0) - 1.0
 
 
 def noise_groups(times_s: Floats, settings: Sequence[Mapping[str, Any]], noise: Noise) -> Ints:

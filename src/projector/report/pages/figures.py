@@ -67,7 +67,7 @@ def pareto(front: Front, rate: Floats, peak: Floats, verdict: Ints, names: Seque
                 "hovertemplate": _HOVER,
             }
         )
-    layout = _layout(PEAK_LABEL, RATE_LABEL)
+    layout = plain_layout(PEAK_LABEL, RATE_LABEL)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = [low, high], [bottom, top]
     return {"data": data, "layout": {**layout, **_usable_memory(front.usable)}}
 
@@ -128,7 +128,7 @@ def heat_map(grid: HeatMap) -> Any:
             for row in grid.best.tolist()
         ]
         data[1]["texttemplate"] = "%{text}"
-    layout = _layout(*grid.fields)
+    layout = plain_layout(*grid.fields)
     for axis, values in (("xaxis", x), ("yaxis", y)):
         layout[axis] |= {"type": "category", "categoryarray": values, "showgrid": False}
     return {"data": data, "layout": layout}
@@ -139,7 +139,7 @@ def scaling(curve: Scaling) -> Any:
     fits = np.flatnonzero(~np.isnan(curve.rate))
     first = curve.first
     if first is None:
-        return {"data": [], "layout": _layout("GPUs", "tokens/s")}
+        return {"data": [], "layout": plain_layout("GPUs", "tokens/s")}
     gpus = curve.gpus[fits].astype(np.float64)
     names = [configuration(curve.settings[row] or {}) for row in fits.tolist()]
     common: dict[str, Any] = {
@@ -178,7 +178,7 @@ def scaling(curve: Scaling) -> Any:
             "<br>%{text}<extra></extra>",
         },
     ]
-    layout = _layout("GPUs", "tokens/s of all GPUs")
+    layout = plain_layout("GPUs", "tokens/s of all GPUs")
     ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(number):,}" for number in gpus]}
     side = {**layout["xaxis"], **ticks}
     layout["xaxis"] |= {**ticks, "domain": [0.0, 0.46]}
@@ -194,7 +194,8 @@ def scaling(curve: Scaling) -> Any:
     return {"data": data, "layout": layout}
 
 
-def _layout(x: str, y: str) -> dict[str, Any]:
+def plain_layout(x: str, y: str) -> dict[str, Any]:
+    """Return the layout of a figure with two labelled axes."""
     axis: dict[str, Any] = {"gridcolor": _GRID, "zerolinecolor": _GRID, "automargin": True}
     return {
         "xaxis": {**axis, "title": {"text": x}},

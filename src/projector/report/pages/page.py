@@ -50,6 +50,8 @@ class Section:
     table: Table | None = None
     figures: Sequence[tuple[str, Figure]] = ()
     """Name and figure; of several one is shown and the others can be chosen."""
+    items: Sequence[str] = ()
+    """A list below the text."""
 
 
 def check_page(path: str | Path) -> None:
@@ -94,6 +96,9 @@ def page(title: str, lead: str, sections: Iterable[Section]) -> str:
         body.append(f"<h2>{escape(section.title)}</h2>")
         if section.text:
             body.append(f"<p>{escape(section.text)}</p>")
+        if section.items:
+            listed = "".join(f"<li>{escape(item)}</li>" for item in section.items)
+            body.append(f"<ul>{listed}</ul>")
         if section.table is not None:
             body.append(_table(section.table))
         if section.figures:

@@ -6,6 +6,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max
 h1 { font-size: 1.5rem; margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; border-bottom: 1px solid #ddd; }
 p { margin: .4rem 0 .8rem; max-width: 60rem; }
+ul { margin: .4rem 0 .8rem; padding-left: 1.2rem; max-width: 60rem; }
 .wide { overflow-x: auto; max-height: 34rem; overflow-y: auto; }
 table { border-collapse: collapse; font-size: 13.5px; }
 th { position: sticky; top: 0; background: #f4f4f4; cursor: pointer; text-align: left;

@@ -1,4 +1,4 @@
-"""Progress of a sweep on standard error, for those who wait for it."""
+"""Progress of a sweep or a plan on standard error, for those who wait for it."""
 
 import sys
 import time
@@ -13,9 +13,17 @@ class SweepProgress:
     """A bar with rate and remaining time, after a second and where standard error is a terminal.
 
     Call it with the points done, the points to do and the rows found.
+
+    Parameters
+    ----------
+    quiet : bool
+        Whether nothing is shown.
+    unit, found : str
+        What the points and the rows are called.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, unit: str = "points", found: str = "rows") -> None:
+        self._unit, self._found = unit, found
         self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._begun = time.perf_counter()
         self._bar: Any = None
@@ -28,7 +36,12 @@ class SweepProgress:
             return
         if self._bar is None:
             self._start(total)
-        self._bar.update(self._task, completed=done, rows=f"{rows:,} rows, {rows / passed:,.0f}/s")
+        self._bar.update(
+            self._task,
+            completed=done,
+            total=total,
+            rows=f"{rows:,} {self._found}, {rows / passed:,.0f}/s",
+        )
 
     def _start(self, total: int) -> None:
         from rich.console import Console
@@ -43,14 +56,14 @@ class SweepProgress:
         self._bar = Progress(
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("points"),
+            TextColumn(self._unit),
             TextColumn("{task.fields[rows]}"),
             TimeRemainingColumn(),
             console=Console(file=sys.stderr),
             transient=True,
         )
         self._bar.start()
-        self._task = self._bar.add_task("sweep", total=total, rows="")
+        self._task = self._bar.add_task(self._unit, total=total, rows="")
 
     def __enter__(self) -> Self:
         """Begin to count the time."""

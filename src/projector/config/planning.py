@@ -1,0 +1,39 @@
+"""What a plan assumes where nobody says otherwise: devices, global batch, sizes to try."""
+
+from pydantic import Field
+
+from projector.config._base import MOST, Config, Count, CountOrNone, Positive
+
+
+class PlanSettings(Config):
+    """Choices that a plan makes for its user; each is stated in its output."""
+
+    devices: tuple[str, ...] = ("h100", "b200", "mi300x", "mi355x")
+    """Devices to choose from where neither the user nor the job names one: the last and the current
+    generation of both vendors of GPUs, of which training runs are published. Our choice."""
+
+    batch_tokens: tuple[tuple[Positive, Positive], ...] = (
+        (1e9, 2.0**19),
+        (5e9, 2.0**20),
+        (1e11, 2.0**22),
+        (MOST, 2.0**24),
+    )
+    """Most parameters -> tokens of a global batch, for a model without a job. After GPT-3 (0.5 M
+    tokens up to 760 M parameters and 1 M for 1.3 B and 2.7 B: arXiv:2005.14165, table 2.1), Llama 2
+    (4 M for 7 B to 70 B: arXiv:2307.09288, table 1) and Llama 3.1 405B (16 M in the end:
+    arXiv:2407.21783, 3.4.1)."""
+
+    longest_sequence: Count = 8192
+    """Sequence of a model without a job; shorter where the model's positions end before."""
+
+    sizes: Count = Field(default=7, le=16)
+    """Cluster sizes of a device that are tried where no deadline says which, each twice the one
+    before."""
+
+    refinements: CountOrNone = Field(default=2, le=8)
+    """Sizes that are tried between the largest that is too slow (or cheap enough) and the smallest
+    that is fast enough (or too expensive)."""
+
+    most_gpus: Count = 1 << 17
+    """Larger clusters are not tried: 131,072 devices are more than any published run has used.
+    Assumed."""

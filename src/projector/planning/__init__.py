@@ -1,0 +1,1 @@
+"""Which cluster, in which layout, trains a model by a deadline or within a budget."""

@@ -1,0 +1,107 @@
+"""One cluster with one layout, and what the run takes on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from projector.config.bands import Band
+from projector.config.job import Job
+from projector.planning.run_figures import RunFigures
+from projector.projection.verdict import FITS
+from projector.units import to_gib
+
+MEETS, UNCERTAIN, MISSES = "meets", "uncertain", "misses"
+"""Whether a choice keeps a limit: with the upper end of its band, with its middle alone, or not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One cluster with one layout."""
+
+    label: str
+    """What the kind of cluster is called."""
+    job: Job = field(repr=False)
+    """The job of the choice, ready to be projected."""
+    overrides: Mapping[str, Any] = field(repr=False)
+    """Dotted fields that make it of the job that was asked about."""
+    run: RunFigures
+    iteration_time_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    peak_bytes: float
+    peak_low_bytes: float
+    peak_high_bytes: float
+    usable_bytes: float
+    verdict: str
+    """``fits`` or ``at_risk``, by the band of the peak."""
+    degrees: Mapping[str, int]
+    schedule: str
+    bound: str
+    """What limits the step."""
+    band: Band = field(repr=False)
+    """Of the step time."""
+    status: str = MEETS
+    """Whether it keeps deadline and budget: ``meets``, ``uncertain`` or ``misses``."""
+    group: int = 0
+    """Choices of one group cannot be told apart by what they are ranked by; 1 has the first."""
+    on_front: bool = False
+    """Whether no other choice beats it in both time and money (or GPU-hours)."""
+    is_knee: bool = False
+    remark: str = ""
+    """Why it is where it is."""
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the cluster."""
+        return self.job.cluster.gpus
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits with the band of its memory."""
+        return self.verdict == FITS
+
+    @property
+    def name(self) -> str:
+        """The cluster in words."""
+        return f"{self.gpus:,} x {self.label}"
+
+    @property
+    def layout(self) -> str:
+        """The layout in short."""
+        split = [f"{name}{self.degrees[name]}" for name in ("tp", "pp", "vpp", "cp", "ep")]
+        chosen = [text for text in split if not text.endswith("p1")]
+        training = self.job.training
+        return " ".join(
+            [
+                *(chosen or ["dp only"]),
+                f"mbs{training.micro_batch_size}",
+                f"zero{self.job.parallelism.sharding_stage}",
+                training.recompute.granularity,
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of ``plan --json``."""
+        return {
+            "device": self.label,
+            "gpus": self.gpus,
+            "nodes": self.job.cluster.nodes,
+            **self.run.to_dict(),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "iteration_time_ms": self.iteration_time_s * 1e3,
+            "verdict": self.verdict,
+            "peak_gib": to_gib(self.peak_bytes),
+            "peak_gib_low": to_gib(self.peak_low_bytes),
+            "peak_gib_high": to_gib(self.peak_high_bytes),
+            "usable_gib": to_gib(self.usable_bytes),
+            "parallelism": dict(self.degrees),
+            "schedule": self.schedule,
+            "bound": self.bound,
+            "status": self.status,
+            "group": self.group,
+            "front": self.on_front,
+            "knee": self.is_knee,
+            "remark": self.remark,
+            "overrides": dict(self.overrides),
+        }

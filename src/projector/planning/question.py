@@ -1,0 +1,185 @@
+"""What a plan is asked: the run, the clusters to choose from, the deadline and the budget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.config.model_file import load_model
+from projector.config.planning import PlanSettings
+from projector.config.training import TrainingConfig
+from projector.errors import ConfigError
+from projector.operations.counts import ModelCounts, count_model
+from projector.planning.reading import (
+    ClusterKind,
+    positive,
+    read_gpus,
+    read_kinds,
+    read_prices,
+    read_tokens,
+)
+from projector.projection.api import JobLike
+
+FIDELITIES = TILES, FIRST_ORDER = "tiles", "first-order"
+
+ROUND = 64
+"""A global batch that no power of two gives is a multiple of this, so that replicas divide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a plan is asked."""
+
+    job: Job
+    """Model, global batch, sequence and run; its cluster is replaced."""
+    kinds: tuple[ClusterKind, ...]
+    gpus: tuple[int, ...]
+    """Sizes to choose from; none means that the plan chooses them."""
+    deadline_days: float | None
+    budget_usd: float | None
+    prices: Mapping[str, float]
+    """USD for an hour of a GPU, by label of the kind of cluster."""
+    counts: ModelCounts
+    settings: PlanSettings
+    fidelity: str
+    batch_basis: str
+    """Where the global batch comes from, as a sentence."""
+    devices_basis: str
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the run."""
+        run, training = self.job.run, self.job.training
+        if run.tokens is not None:
+            return run.tokens
+        samples = run.samples
+        if samples is None:
+            assert run.steps is not None
+            samples = float(run.steps * training.global_batch_size)
+        return samples * training.seq_length
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the whole global batch."""
+        return self.job.training.global_batch_size * self.job.training.seq_length
+
+    def with_tokens(self, tokens: float) -> "Question":
+        """Return the question with another length of the run."""
+        return replace(self, job=load_job(self.job, _stating(tokens)))
+
+
+def ask(
+    model: Any,
+    tokens: Any,
+    *,
+    job: JobLike | None,
+    devices: Any,
+    gpus: Any,
+    deadline_days: Any,
+    budget_usd: Any,
+    usd_per_gpu_hour: Any,
+    overrides: Mapping[str, Any] | None,
+    fidelity: str,
+    settings: PlanSettings,
+) -> Question:
+    """Read the arguments of `projector.planning.plan.project_plan`, which documents them.
+
+    Raises
+    ------
+    ConfigError
+        For the first that is wrong.
+    """
+    if fidelity not in FIDELITIES:
+        msg = f"fidelity is one of {', '.join(FIDELITIES)}, got {fidelity!r}"
+        raise ConfigError(msg, key="fidelity", value=fidelity, allowed=list(FIDELITIES))
+    if (model is None) == (job is None):
+        given = "both" if job is not None else "neither"
+        msg = f"a plan takes a model or a job, got {given}: --model NAME or --config FILE"
+        raise ConfigError(msg, key="model", allowed="one of model and job")
+    deadline = positive(deadline_days, "deadline_days")
+    budget = positive(budget_usd, "budget_usd")
+    stating = {} if tokens is None else _stating(read_tokens(tokens))
+    changes = {**dict(overrides or {}), **stating}
+    if job is not None:
+        base = load_job(job, changes)
+        batch_basis = "as the job has it"
+        kinds, devices_basis = _kinds_of_job(base, devices)
+    else:
+        kinds, devices_basis = _kinds_of_model(devices, changes, settings)
+        base, batch_basis = _job_of(model, kinds[0], changes, settings)
+    if not base.run.is_stated:
+        msg = "a plan needs the tokens to train: --tokens 1T, or run.tokens in the job"
+        raise ConfigError(msg, key="tokens", allowed="a number above 0")
+    return Question(
+        job=base,
+        kinds=kinds,
+        gpus=read_gpus(gpus),
+        deadline_days=deadline,
+        budget_usd=budget,
+        prices=read_prices(usd_per_gpu_hour, kinds),
+        counts=count_model(base),
+        settings=settings,
+        fidelity=fidelity,
+        batch_basis=batch_basis,
+        devices_basis=devices_basis,
+    )
+
+
+def _stating(tokens: float) -> dict[str, Any]:
+    """Return what makes a run as long as these tokens, whatever else said so."""
+    return {"run.tokens": tokens, "run.steps": None, "run.samples": None}
+
+
+def _kinds_of_job(job: Job, devices: Any) -> tuple[tuple[ClusterKind, ...], str]:
+    if devices is None:
+        device = job.cluster.device
+        kind = ClusterKind(device, None, device.name)
+        return (kind,), "the device of the job"
+    return read_kinds(devices), "as asked"
+
+
+def _kinds_of_model(
+    devices: Any, changes: dict[str, Any], settings: PlanSettings
+) -> tuple[tuple[ClusterKind, ...], str]:
+    if devices is not None:
+        return read_kinds(devices), "as asked"
+    if "cluster.device" in changes:
+        return read_kinds([changes["cluster.device"]]), "as asked"
+    basis = (
+        f"{', '.join(settings.devices)}: the last and the current generation of both vendors of "
+        "GPUs, of which training runs are published; --device names others"
+    )
+    return read_kinds(settings.devices), basis
+
+
+def _job_of(
+    model: Any, kind: ClusterKind, changes: dict[str, Any], settings: PlanSettings
+) -> tuple[Job, str]:
+    """Return the job of a model, with a global batch by its size where none is stated."""
+    architecture = load_model(model)
+    seq = min(settings.longest_sequence, architecture.max_position_embeddings)
+    data = {
+        "model": architecture,
+        "training": {"micro_batch_size": 1, "global_batch_size": 1, "seq_length": seq},
+        "cluster": {"device": kind.device},
+    }
+    base = load_job(data, {**changes, **kind.overrides})
+    if _states_batch(changes):
+        return base, "as asked"
+    parameters = count_model(base).parameters_total
+    most, batch_tokens = next(each for each in settings.batch_tokens if parameters <= each[0])
+    seq = base.training.seq_length
+    batch = batch_tokens / seq
+    batch = int(batch) if batch.is_integer() else max(1, round(batch / ROUND)) * ROUND
+    basis = (
+        f"our rule for models of up to {most:.0e} parameters"
+        if most < settings.batch_tokens[-1][0]
+        else f"our rule for models of more than {settings.batch_tokens[-2][0]:.0e} parameters"
+    )
+    return load_job(base, {"training.global_batch_size": batch}), basis.replace("e+", "e")
+
+
+def _states_batch(changes: Mapping[str, Any]) -> bool:
+    names = [key.removeprefix("training.").replace("-", "_") for key in changes]
+    return any(TrainingConfig.aliases.get(name, name) == "global_batch_size" for name in names)

@@ -1,0 +1,375 @@
+"""Which sizes of which clusters are searched, and the layouts that they offer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.errors import ConfigError, ProjectorError
+from projector.planning.bounds import Bounds, bounds_of
+from projector.planning.choice import Choice
+from projector.planning.question import Question
+from projector.planning.reading import ClusterKind
+from projector.planning.run_figures import run_figures
+from projector.projection.api import project_jobs
+from projector.projection.performance import PerformanceProjection
+from projector.projection.verdict import FITS
+from projector.searches.configurations import Configuration, SearchResult, search
+from projector.searches.groups import pair_noise
+
+Progress = Callable[[int, int, int], None]
+"""Called with the sizes done, the sizes expected and the layouts projected so far."""
+
+MOST_DOUBLINGS = 24
+"""Steps of a ladder; more would leave 64 bits."""
+
+GAIN = 0.99
+"""Days of the doubled size over those of the size before, from which on more devices do not help.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One size of one kind of cluster, searched."""
+
+    kind: ClusterKind
+    nodes: int
+    gpus: int
+    choices: tuple[Choice, ...]
+    """The fastest layout that fits, and before it a faster one at risk that noise cannot explain;
+    none where nothing fits or nothing is legal."""
+    legal: int
+    """Legal layouts."""
+
+    @property
+    def best(self) -> Choice | None:
+        """The fastest that fits."""
+        return next((choice for choice in self.choices if choice.fits), None)
+
+    @property
+    def reason(self) -> str:
+        """Why there is no choice."""
+        if self.choices:
+            return ""
+        if not self.legal:
+            return "no legal layout: the degrees and the global batch do not divide so many GPUs"
+        return f"none of {self.legal:,} legal layouts fits into memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Sizes of a kind of cluster that were not searched, or offered nothing."""
+
+    label: str
+    gpus: tuple[int, int]
+    """The least and the most."""
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """The clusters in words."""
+        low, high = self.gpus
+        size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"{size} x {self.label}"
+
+
+class Surveyor:
+    """Searches sizes of clusters for one question, each once."""
+
+    def __init__(self, question: Question, progress: Progress | None = None) -> None:
+        """Search nothing yet."""
+        self.question = question
+        self.sites: dict[tuple[str, int], Site] = {}
+        self.layouts = 0
+        self.expected = 0
+        self._progress = progress
+        self._jobs: dict[str, Job] = {}
+        self._bounds: dict[str, Bounds] = {}
+
+    def job_on(self, kind: ClusterKind) -> Job:
+        """Return the job of the question on one node of a kind of cluster.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such device or network, or the job cannot run on it.
+        """
+        if kind.label not in self._jobs:
+            overrides = {**kind.overrides, "cluster.nodes": 1, "parallelism.dp": None}
+            self._jobs[kind.label] = load_job(self.question.job, overrides)
+        return self._jobs[kind.label]
+
+    def bounds(self, kind: ClusterKind) -> Bounds:
+        """Return what no cluster of a kind can beat.
+
+        Raises
+        ------
+        ConfigError
+            As `job_on`.
+        """
+        if kind.label not in self._bounds:
+            self._bounds[kind.label] = bounds_of(self.question, self.job_on(kind))
+        return self._bounds[kind.label]
+
+    def site(self, kind: ClusterKind, nodes: int) -> Site:
+        """Return one size, searched."""
+        key = kind.label, nodes
+        if key not in self.sites:
+            self.sites[key] = self._searched(kind, nodes)
+            if self._progress is not None:
+                done = len(self.sites)
+                self._progress(done, max(self.expected, done), self.layouts)
+        return self.sites[key]
+
+    def _searched(self, kind: ClusterKind, nodes: int) -> Site:
+        job = self.job_on(kind)
+        found = search(job, nodes=nodes, top=1, allow_risk=True)
+        self.layouts += found.evaluated
+        layouts = _worth_showing(found)
+        jobs = [load_job(found.job, each.overrides) for each in layouts]
+        choices = tuple(
+            self._choice(kind, layout, step)
+            for layout, step in zip(layouts, project_jobs(jobs), strict=True)
+        )
+        return Site(kind, nodes, nodes * job.cluster.gpus_per_node, choices, found.evaluated)
+
+    def _choice(
+        self, kind: ClusterKind, layout: Configuration, step: PerformanceProjection
+    ) -> Choice:
+        memory, cluster = step.memory, step.job.cluster
+        return Choice(
+            label=kind.label,
+            job=step.job,
+            overrides={
+                **{key: _name(value) for key, value in kind.overrides.items()},
+                "cluster.nodes": cluster.nodes,
+                **layout.overrides,
+            },
+            run=run_figures(step.job, step, self.question.prices.get(kind.label)),
+            iteration_time_s=step.iteration_time_s,
+            tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+            mfu=step.mfu,
+            peak_bytes=memory.peak_bytes,
+            peak_low_bytes=memory.peak_low_bytes,
+            peak_high_bytes=memory.peak_high_bytes,
+            usable_bytes=memory.usable_bytes,
+            verdict=memory.verdict,
+            degrees=step.degrees,
+            schedule=step.schedule,
+            bound=step.bound,
+            band=step.band,
+        )
+
+
+def _name(value: object) -> object:
+    """Return a device as the user named it; one that came with the job stays out of texts."""
+    return value if isinstance(value, str) else str(getattr(value, "name", value))
+
+
+def _worth_showing(found: SearchResult) -> list[Configuration]:
+    """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
+    ranked = found.configurations
+    fitting = next((each for each in ranked if each.verdict == FITS), None)
+    if not ranked or fitting is None or fitting is ranked[0]:
+        return list(ranked[:1])
+    fields = [key for key, value in ranked[0].overrides.items() if fitting.overrides[key] != value]
+    gain = fitting.iteration_time_s / ranked[0].iteration_time_s - 1.0
+    return [ranked[0], fitting] if gain > pair_noise(fields) else [fitting]
+
+
+def check_sizes(surveyor: Surveyor) -> None:
+    """Refuse sizes that are no whole nodes of a kind of cluster.
+
+    Raises
+    ------
+    ConfigError
+        For the first; the message names the nearest sizes.
+    """
+    for kind in surveyor.question.kinds:
+        per_node = surveyor.job_on(kind).cluster.gpus_per_node
+        for gpus in surveyor.question.gpus:
+            if gpus % per_node:
+                below = gpus // per_node * per_node
+                nearest = [size for size in (below, below + per_node) if size]
+                msg = (
+                    f"gpus: {gpus} is no multiple of the {per_node} GPUs of a node of "
+                    f"{kind.label}; nearest: {' or '.join(map(str, nearest))}"
+                )
+                raise ConfigError(msg, key="gpus", value=gpus, allowed=nearest)
+
+
+def survey(surveyor: Surveyor) -> list[Skipped]:
+    """Search the sizes that matter for the question; `Surveyor.sites` has them.
+
+    Returns
+    -------
+    list of Skipped
+        What was not searched, and why.
+
+    Raises
+    ------
+    ConfigError
+        If a device is unknown, or the job can run on none of them.
+    """
+    question = surveyor.question
+    check_sizes(surveyor)
+    skipped: list[Skipped] = []
+    kinds: list[ClusterKind] = []
+    refusal: ProjectorError | None = None
+    for kind in question.kinds:
+        try:
+            surveyor.bounds(kind)
+        except ProjectorError as error:
+            refusal = error
+            skipped.append(Skipped(kind.label, (1, question.settings.most_gpus), error.message))
+        else:
+            kinds.append(kind)
+    if not kinds and refusal is not None:
+        raise refusal
+    kinds = _affordable(surveyor, kinds, skipped)
+    each = len(question.gpus) or question.settings.sizes
+    surveyor.expected = each * len(kinds)
+    for kind in kinds:
+        if question.gpus:
+            _given_sizes(surveyor, kind, skipped)
+        else:
+            climb(surveyor, kind, skipped)
+    return skipped
+
+
+def _affordable(
+    surveyor: Surveyor, kinds: list[ClusterKind], skipped: list[Skipped]
+) -> list[ClusterKind]:
+    """Leave out kinds whose run is too expensive at the peak rate, unless all are."""
+    question = surveyor.question
+    if question.budget_usd is None:
+        return kinds
+    least_usd = {
+        kind.label: surveyor.bounds(kind).gpu_hours * question.prices.get(kind.label, 0.0)
+        for kind in kinds
+    }
+    within = [kind for kind in kinds if least_usd[kind.label] <= question.budget_usd]
+    if not within:
+        return kinds
+    for kind in kinds:
+        if kind not in within:
+            reason = f"{least_usd[kind.label]:,.0f} USD even at the peak rate: over the budget"
+            skipped.append(Skipped(kind.label, (1, question.settings.most_gpus), reason))
+    return within
+
+
+def _given_sizes(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None:
+    question, bounds = surveyor.question, surveyor.bounds(kind)
+    hopeless: list[int] = []
+    for gpus in question.gpus:
+        nodes = gpus // bounds.gpus_per_node
+        if nodes < bounds.nodes_to_hold():
+            skipped.append(Skipped(kind.label, (gpus, gpus), _TOO_SMALL))
+        elif question.deadline_days is not None and bounds.days(gpus) > question.deadline_days:
+            hopeless.append(gpus)
+        else:
+            surveyor.site(kind, nodes)
+    if hopeless and not any(label == kind.label for label, _ in surveyor.sites):
+        # Something must be near.
+        surveyor.site(kind, hopeless.pop() // bounds.gpus_per_node)
+    for gpus in hopeless:
+        reason = f"{bounds.days(gpus):,.1f} days even at the peak rate: after the deadline"
+        skipped.append(Skipped(kind.label, (gpus, gpus), reason))
+
+
+_TOO_SMALL = "cannot hold weights, gradients and optimizer states once"
+
+
+def climb(
+    surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped], least_nodes: int = 1
+) -> None:
+    """Search doubled sizes until the question is answered, then sizes between.
+
+    With a deadline these are the sizes from the least that could keep it to the first that does
+    with its band, and one more. With a budget alone they end at the first that is too expensive.
+    Otherwise there are as many as the settings say.
+    """
+    question, bounds = surveyor.question, surveyor.bounds(kind)
+    first = max(_power_of_two(bounds.nodes_to_hold()), _power_of_two(least_nodes))
+    if question.deadline_days is not None:
+        first = max(first, _power_of_two(bounds.nodes_within(question.deadline_days)))
+    if first > 1:
+        why = _TOO_SMALL
+        if question.deadline_days is not None and first // 2 >= bounds.nodes_to_hold():
+            why = "after the deadline even at the peak rate, or too small to hold the states"
+        most = (first - 1) * bounds.gpus_per_node
+        skipped.append(Skipped(kind.label, (bounds.gpus_per_node, most), why))
+    sites: list[Site] = []
+    beyond = 0
+    enough = question.settings.sizes if _is_open(question) else MOST_DOUBLINGS
+    for nodes in (first << power for power in range(MOST_DOUBLINGS)):
+        gpus = nodes * bounds.gpus_per_node
+        if gpus > question.settings.most_gpus:
+            break
+        site = surveyor.site(kind, nodes)
+        if not site.choices:
+            if sites and not site.legal:
+                break
+            continue
+        sites.append(site)
+        beyond += _is_beyond(question, site)
+        if len(sites) >= enough or _stalls(sites):
+            break
+        # One size more than a deadline needs shows what it would save; a budget may also be left
+        # for a while by small clusters, which recompute more.
+        if beyond >= 2 and (question.deadline_days is not None or _costs_more(sites)):
+            break
+    _refine(surveyor, kind, sites)
+
+
+def _is_open(question: Question) -> bool:
+    return question.deadline_days is None and question.budget_usd is None
+
+
+def _is_beyond(question: Question, site: Site) -> bool:
+    """Whether a size keeps the deadline, or without one leaves the budget."""
+    best = site.best
+    if best is None:
+        return False
+    if question.deadline_days is not None:
+        return best.run.days_high <= question.deadline_days
+    if question.budget_usd is not None and best.run.cost_usd is not None:
+        return best.run.of_high(best.run.cost_usd) > question.budget_usd
+    return False
+
+
+def _stalls(sites: list[Site]) -> bool:
+    """Whether the last doubling made the run no shorter."""
+    if len(sites) < 2:
+        return False
+    before, after = (site.choices[-1].run.days for site in sites[-2:])
+    return after > GAIN * before
+
+
+def _costs_more(sites: list[Site]) -> bool:
+    """Whether the last doubling took more GPU-hours."""
+    before, after = (site.choices[-1].run.gpu_hours for site in sites[-2:])
+    return after > before
+
+
+def _refine(surveyor: Surveyor, kind: ClusterKind, sites: list[Site]) -> None:
+    """Search sizes between the last before and the first beyond what was asked for."""
+    question = surveyor.question
+    beyond = [_is_beyond(question, site) for site in sites]
+    edge = next((i for i in range(1, len(sites)) if beyond[i] and not beyond[i - 1]), None)
+    if edge is None:
+        return
+    low, high = sites[edge - 1].nodes, sites[edge].nodes
+    for _ in range(question.settings.refinements):
+        middle = (low + high) // 2
+        if middle in (low, high):
+            return
+        if _is_beyond(question, surveyor.site(kind, middle)):
+            high = middle
+        else:
+            low = middle
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, math.ceil(math.log2(max(number, 1))))

@@ -1,0 +1,144 @@
+"""A plan in sentences, the same in every report."""
+
+from collections.abc import Sequence
+
+from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.question import Question
+from projector.planning.ranking import COST, DAYS, GPU_HOURS, spend_of, value_of
+
+KEEPS = {MEETS: "yes", UNCERTAIN: "maybe", MISSES: "no"}
+"""What reports say about a status: whether a choice keeps the limits."""
+
+_SUPERLATIVES = {
+    COST: "It is the cheapest",
+    DAYS: "It is the fastest",
+    GPU_HOURS: "It takes the fewest GPU-hours",
+}
+
+
+def number(value: float) -> str:
+    """Write a large number as people say it: ``1 T``, ``15.6 T``, ``300 B``."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if value >= scale:
+            return f"{value / scale:.4g} {letter}"
+    return f"{value:,.0f}"
+
+
+def usd(value: float) -> str:
+    """Write money in three or four digits."""
+    if value >= 1e6:
+        return f"${value / 1e6:,.2f} M"
+    return f"${value:,.0f}"
+
+
+def days_text(choice: Choice) -> str:
+    """Write the days of a choice with their band."""
+    run = choice.run
+    return f"{run.days:,.1f} days ({run.days_low:,.1f} to {run.days_high:,.1f})"
+
+
+def spend_text(choice: Choice) -> str:
+    """Write what a choice spends: money where there is a price, and GPU-hours."""
+    run = choice.run
+    hours = f"{number(run.gpu_hours)} GPU-hours"
+    return hours if run.cost_usd is None else f"{usd(run.cost_usd)} ({hours})"
+
+
+def limits_text(question: Question) -> str:
+    """Write what was asked for: ``within 30 days for $2.00 M``."""
+    parts = []
+    if question.deadline_days is not None:
+        parts.append(f"within {question.deadline_days:,g} days")
+    if question.budget_usd is not None:
+        parts.append(f"for {usd(question.budget_usd)}")
+    return " ".join(parts)
+
+
+def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> str:
+    """Return the answer of a plan in one or two sentences."""
+    run = f"{question.job.model.name} on {number(question.tokens)} tokens"
+    asked = limits_text(question)
+    if not choices:
+        return f"{run}: nothing fits on any cluster that was tried."
+    first = choices[0]
+    takes = f"{first.name} ({first.layout}) takes {days_text(first)} and {spend_text(first)}"
+    risk = "" if first.fits else " Its memory is at risk."
+    if not asked:
+        if first.is_knee:
+            return f"{run}: {takes}. It is the knee: more GPUs save less time than they cost.{risk}"
+        return f"{run}: {takes}.{risk}"
+    if first.status == MEETS:
+        best = _SUPERLATIVES[objective]
+        if first.fits:
+            return f"{run} {asked}: {takes}. {best} of those that keep this with their bands."
+        return f"{run} {asked}: no cluster whose memory is safe. {takes}.{risk}"
+    if first.status == UNCERTAIN:
+        return (
+            f"{run} {asked}: only if all goes as expected. {takes}; the upper end of its band is "
+            f"beyond.{risk}"
+        )
+    return f"{run} {asked}: no cluster that was tried. The nearest: {takes}.{risk}"
+
+
+def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
+    """Return what the figures of a plan rest on, a sentence each."""
+    training = question.job.training
+    batch = (
+        f"Global batch {training.global_batch_size:,} sequences of {training.seq_length:,} tokens, "
+        f"{number(question.tokens_per_step)} tokens a step ({question.batch_basis}), the same on "
+        f"every cluster; precision {training.precision}."
+    )
+    found = [batch, f"Devices: {question.devices_basis}."]
+    if choices:
+        found.append(f"Step time: {choices[0].band.basis}.")
+    return tuple(found)
+
+
+def changes_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
+    """Return what would change the first choice: other deadlines, other prices."""
+    if not choices or choices[0].status != MEETS:
+        return ()
+    first, found = choices[0], []
+    fitting = [each for each in choices if each.fits]
+    spend = spend_of(choices)
+    if question.deadline_days is not None:
+        found += _other_deadlines(first, fitting, spend)
+    found += _other_prices(question, first, fitting)
+    return tuple(found)
+
+
+def _other_deadlines(first: Choice, fitting: Sequence[Choice], spend: str) -> list[str]:
+    """Say from which deadlines on another choice is the cheapest."""
+    found = []
+    spent = value_of(first, spend)
+    later = [each for each in fitting if value_of(each, spend) < spent]
+    if later:
+        soonest = min(later, key=lambda each: each.run.days_high)
+        found.append(
+            f"From {soonest.run.days_high:,.1f} days on: {soonest.name} at {spend_text(soonest)}."
+        )
+    sooner = [each for each in fitting if each.run.days_high < first.run.days_high]
+    if sooner:
+        cheapest = min(sooner, key=lambda each: value_of(each, spend))
+        found.append(
+            f"Below {first.run.days_high:,.1f} days: {cheapest.name} at {spend_text(cheapest)}, up "
+            f"to {cheapest.run.days_high:,.1f} days."
+        )
+    return found
+
+
+def _other_prices(question: Question, first: Choice, fitting: Sequence[Choice]) -> list[str]:
+    """Say at which prices of an hour another device is the cheaper one."""
+    found = []
+    for label in dict.fromkeys(each.label for each in fitting):
+        rivals = [each for each in fitting if each.label == label and each.status == MEETS]
+        if label == first.label or not rivals:
+            continue
+        rival = min(rivals, key=lambda each: each.run.gpu_hours)
+        ratio = first.run.gpu_hours / rival.run.gpu_hours
+        price = question.prices.get(first.label)
+        at_most = f"{ratio:.2f} times that of {first.label}"
+        if price is not None:
+            at_most = f"{price * ratio:,.2f} USD"
+        found.append(f"{rival.name} costs no more where an hour of a GPU costs at most {at_most}.")
+    return found

@@ -1,0 +1,18 @@
+"""Arguments that several searches share."""
+
+from typing import Any
+
+from projector.errors import ConfigError
+
+
+def check_top(top: Any) -> None:
+    """Refuse a number of results that is no count.
+
+    Raises
+    ------
+    ConfigError
+        If it is no integer of at least 1.
+    """
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        msg = f"top must be an integer of at least 1, got {top!r}"
+        raise ConfigError(msg, key="top", value=top, allowed=">= 1")
