@@ -184,6 +184,14 @@ def test_every_device_has_the_attention_kernels_of_its_family(device):
             assert scale * kernel.forward_efficiency <= 1.005, name
 
 
+def test_every_number_of_an_engine_has_a_source():
+    data = read_yaml(HARDWARE / "engines.yaml")
+    table = data.pop("sources")
+    bare = [path for path in numbers(data) if not path.endswith(".bits")]
+    assert not bare
+    assert set(sourced_keys(data)) == table.keys()
+
+
 def test_families_are_used():
     assert {load_device(stem).attention_family for stem in DEVICES} == {*FAMILIES, None}
 

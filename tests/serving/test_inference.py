@@ -89,8 +89,62 @@ def test_narrow_weights_save_their_bytes_and_no_more(weight_bits):
     assert wide * weight_bits / 16 < narrow < wide
     deep = Step(deploy(), 64, 512), Step(deploy(weight_bits=weight_bits), 64, 512)
     before, after = step_times(deep).latency_s
-    assert after == pytest.approx(before, rel=0.05)
-    assert after <= before
+    # Widening the weights first is read and written once.
+    assert before <= after <= 1.05 * before
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "narrow"), [("a100", "fp8", "fp8"), ("h100", "fp8", None)]
+)
+def test_a_type_without_units_is_kept_and_widened(device, dtype, narrow):
+    assert deploy(device=device, dtype=dtype).narrow_weights == narrow
+
+
+def test_widening_costs_more_in_smaller_groups_and_by_generated_kernels():
+    four, small, generated = (
+        decode_time_s(deploy(weights="int4", **settings), 1, 8)
+        for settings in ({}, {"weight_group": 32}, {"engine": "torch_compile"})
+    )
+    assert four < small
+    assert four < generated
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int8", "int4", "fp4", "mxfp4"])
+def test_a_prefill_with_narrow_weights_is_bound_by_the_wide_matrix_rate(weights):
+    wide, narrow = step_times(
+        [Step(deploy(), 4, 2048), Step(deploy(weights=weights), 4, 2048)]
+    ).latency_s
+    assert wide <= narrow < 1.1 * wide
+
+
+def test_weights_wider_than_their_operands_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        deploy(dtype="fp8", weights="bf16")
+    assert caught.value.key.endswith("weights")
+
+
+@pytest.mark.parametrize("settings", [{"weight_bits": 3}, {"weight_bits": 8, "weights": "int4"}])
+def test_bits_of_weights_are_an_alias(settings):
+    assert deploy(weight_bits=4).weights == "int4"
+    with pytest.raises(ConfigError):
+        deploy(**settings)
+
+
+def test_an_eager_engine_launches_more_and_waits_for_the_host():
+    plain, eager = deploy(), deploy(engine="torch_eager")
+    one, other = (emitted(Step(item, 1, 1, 100)) for item in (plain, eager))
+    launched = [np.sum(table.launches * table.repeats) for table in (one, other)]
+    # gpt-fast's model has 56 kernels a layer; its MLP is counted with one GEMM for gate and up.
+    assert launched[1] / 32 == pytest.approx(56, abs=2)
+    assert decode_time_s(eager, 1, 100) > 2 * decode_time_s(plain, 1, 100)
+
+
+def test_an_engine_waits_for_each_sequence():
+    deployment = deploy(step_overhead_us=50.0, sequence_overhead_us=2.0)
+    extra = decode_time_s(deployment, 8, 100) - decode_time_s(
+        deploy(step_overhead_us=0.0, sequence_overhead_us=0.0), 8, 100
+    )
+    assert extra == pytest.approx(66e-6)
 
 
 def test_only_active_experts_are_read():

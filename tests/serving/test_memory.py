@@ -31,7 +31,8 @@ def test_narrow_weights_take_their_bytes():
     norms = 2 * (2 * 32 + 1) * 4096
     linear = wide - embedding - norms
     four = serving_memory(deploy(weight_bits=4)).weights_bytes
-    assert four == pytest.approx(linear / 4 + embedding + norms)
+    scales = 4 / 128 / 2
+    assert four == pytest.approx(linear * (0.25 + scales) + embedding + norms)
     fp8 = serving_memory(deploy(dtype="fp8")).weights_bytes
     assert fp8 == pytest.approx((linear - embedding) / 2 + 2 * embedding + norms)
 

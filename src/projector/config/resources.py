@@ -92,8 +92,8 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 
 _NOT_ENTRIES = {
-    "aliases", "attention", "experts", "failures", "gemm", "left_out", "memory", "networks",
-    "power", "prices", "recipes", "software", "training", "transports", "uncertainty",
+    "aliases", "attention", "engines", "experts", "failures", "gemm", "left_out", "memory",
+    "networks", "power", "prices", "recipes", "software", "training", "transports", "uncertainty",
     "uncertainty_left_out",
 }  # fmt: skip
 _SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}

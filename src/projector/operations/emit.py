@@ -20,7 +20,7 @@ from projector.operations.moe import emit_moe
 from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
 from projector.operations.served_experts import emit_served_experts
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
-from projector.operations.table import OperationTable, TableBuilder
+from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""
@@ -87,12 +87,27 @@ def emit_operations(rows: Records) -> OperationTable:
     return table.build()
 
 
+def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
+    """Emit what an eager framework runs by itself in each layer of an inference step."""
+    if len(where) == 0:
+        return
+    emit_norm(table, shapes, where, "norm", count=shapes.norms)
+    for place in ("attention", "mlp"):
+        emit_residual(table, shapes, where, f"{place}.residual")
+    table.add(
+        where, "unfused", kind=MEMORY, category=COMPUTE_OTHER, launches=steps.layer_kernels,
+        calls=steps.layer_calls,
+    )  # fmt: skip
+
+
 def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the operation table of inference steps; a row represents all layers that are equal."""
     table = TableBuilder(len(shapes.rows), forward_only=True)
     rows = np.arange(len(shapes.rows))
     dense_layers = steps.layers - steps.moe_layers
-    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows, "norm")
+    eager = shapes.eager == 1
+    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows[~eager], "norm")
+    _emit_unfused(table.repeated(steps.layers), shapes, steps, rows[eager])
     emit_cached_attention(table, shapes, steps, rows)
     dense = table.repeated(dense_layers)
     emit_mlp(dense, shapes, rows[dense_layers > 0], "mlp", shapes.ffn)

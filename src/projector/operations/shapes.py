@@ -115,6 +115,10 @@ class StepShapes:
     """Elements that one layer caches of one token on a rank."""
     cache_bytes: Floats
     """float64[steps]: bytes of these."""
+    layer_kernels: Floats
+    """float64[steps]: kernels of a layer that no row stands for."""
+    layer_calls: Floats
+    """float64[steps]: operators of a layer that launch nothing."""
     pp: Ints
     pp_local: Ints
     """2 where neighbouring stages share a scale-up domain, 1 where they do not."""

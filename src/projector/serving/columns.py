@@ -8,10 +8,11 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
+from projector.config.engine import dequantising, weight_formats
 from projector.config.gemm import MatrixType
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
-from projector.kernels.device import MATRIX_TYPES
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import DISPATCH, EXCHANGE, LOW_LATENCY
 from projector.lower.columns import SectionTable
@@ -33,11 +34,10 @@ from projector.operations.served_experts import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
+from projector.units import TERA
 
 MAX_TOKENS = 1 << 34
 """Most tokens of one step."""
-
-_ENGINE_ALGORITHMS = algorithm_mask("ring", "tree", "in_network", "pairwise", "direct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,10 @@ class StepColumns:
     """Extents of the layers, as in training."""
     extents: StepShapes
     weight_share: Floats
-    """float64[steps]: bytes of a weight over those of an operand; below 1 with weight-only
-    quantisation."""
+    """float64[steps]: bytes of a weight over those of an operand; below 1 where kernels widen
+    weights."""
+    widen_s: Floats
+    """float64[steps]: vector time of the whole device to widen one weight, that nothing hides."""
     devices: Records
     fabrics: Records
     exchanges: Records
@@ -117,17 +119,18 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     deployments = [step.deployment for step in steps]
     clusters = [deployment.cluster for deployment in deployments]
     devices, device = device_records(clusters)
-    fabrics, exchanges, fabric = _fabrics(clusters)
+    fabrics, exchanges, fabric = _fabrics(deployments)
     extents = _step_shapes(steps)
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
     shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
     grouped, grouped_class = _grouped(clusters, shapes.dtype)
-    bits = np.array([deployment.weight_bits or 0 for deployment in deployments], np.float64)
+    weight_share, widen_s = _weights(deployments)
     return StepColumns(
         shapes=shapes,
         extents=extents,
-        weight_share=np.where(bits > 0, bits / 8.0 / shapes.operand_bytes, 1.0),
+        weight_share=weight_share,
+        widen_s=widen_s,
         devices=devices,
         fabrics=fabrics,
         exchanges=exchanges,
@@ -203,6 +206,7 @@ def layer_rows(deployments: Sequence[Deployment]) -> Records:
         of.expert_ffn: model.expert_ffn,
         of.shared_ffn: model.shared_ffn,
         of.vocab: model.vocab,
+        of.eager: [deployment.runs.is_eager for deployment in deployments],
         of.dtype: [_type_code(deployment, deployment.dtype) for deployment in deployments],
         of.wide_dtype: [_type_code(deployment, _wide(deployment)) for deployment in deployments],
     }
@@ -252,6 +256,8 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
         cached=cached,
         cache_bytes=cached
         * np.array([deployment.cached_element_bytes for deployment in deployments]),
+        layer_kernels=np.array([each.runs.layer_kernels for each in deployments], np.float64),
+        layer_calls=np.array([each.runs.layer_calls for each in deployments], np.float64),
         pp=column(deployment.pp for deployment in deployments),
         # Neighbouring stages are as many ranks apart as a stage has.
         pp_local=np.where(2 * stage <= domain, 2, 1),
@@ -310,27 +316,46 @@ def _expert_columns(steps: Sequence[Step], local: Ints) -> _ExpertColumns:
     }
 
 
-def _fabrics(clusters: Sequence[ClusterConfig]) -> tuple[Records, Records, Ints]:
-    """Return records for each distinct cluster, with the all-reduce of inference engines.
+def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]:
+    """Return records for each distinct cluster and engine, with the engine's all-reduce.
 
     The second are what exchanges between experts cost there.
     """
-    index: dict[int, int] = {}
+    index: dict[tuple[int, tuple[str, ...]], int] = {}
     records: list[Records] = []
     exchanges: list[Records] = []
-    for cluster in clusters:
-        if id(cluster) not in index:
-            index[id(cluster)] = len(records)
-            record = fabric_record(cluster)
-            record["algorithms"] = _ENGINE_ALGORITHMS
-            # The engine's own kernel has flags, and writes to all peers at once.
-            record["flagged_algorithms"] |= algorithm_mask("direct")
-            record["exchange_issue_s"] = 0.0
+    keys = [(id(each.cluster), each.runs.collectives) for each in deployments]
+    for deployment, key in zip(deployments, keys, strict=True):
+        if key not in index:
+            index[key] = len(records)
+            record = fabric_record(deployment.cluster)
+            record["algorithms"] = algorithm_mask(*key[1])
+            if "direct" in key[1]:
+                # The engine's own kernel has flags, and writes to all peers at once.
+                record["flagged_algorithms"] |= algorithm_mask("direct")
+                record["exchange_issue_s"] = 0.0
             records.append(record)
-            exchanges.append(exchange_record(cluster.device))
+            exchanges.append(exchange_record(deployment.cluster.device))
     fabrics = np.concatenate(records) if records else np.zeros(0, FABRIC)
     costs = np.concatenate(exchanges) if exchanges else np.zeros(0, EXCHANGE)
-    return fabrics, costs, np.array([index[id(cluster)] for cluster in clusters], np.int64)
+    return fabrics, costs, np.array([index[key] for key in keys], np.int64)
+
+
+def _weights(deployments: Sequence[Deployment]) -> tuple[Floats, Floats]:
+    """Return the bytes of a weight over those of an operand, and the time to widen one."""
+    share, widen_s = np.ones(len(deployments)), np.zeros(len(deployments))
+    for row, deployment in enumerate(deployments):
+        name = deployment.narrow_weights
+        if name is None:
+            continue
+        kept = weight_formats()[name]
+        operand = OPERAND_BYTES[MATRIX_TYPES.index(deployment.native_dtype)]
+        share[row] = kept.bytes_per_weight(deployment.weight_group) / operand
+        # A lane's multiply-add counts as two FLOP.
+        lanes_per_s = deployment.cluster.device.vector_tflops * TERA / 2.0
+        instructions = kept.instructions[deployment.runs.weight_kernels]
+        widen_s[row] = dequantising().exposed_share * instructions / lanes_per_s
+    return share, widen_s
 
 
 def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[Records, Ints]:

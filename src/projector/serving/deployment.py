@@ -1,22 +1,44 @@
 """What serves a model: how it is split, in which numbers, on which machines."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
-from projector.config.gemm import SpelledMatrixType
+from projector.config.engine import (
+    GENERIC,
+    Engine,
+    WeightType,
+    engine_named,
+    engines,
+    weight_formats,
+)
+from projector.config.gemm import MatrixType, SpelledMatrixType
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.lower.hardware import native_type
 
 CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 """Types of a cached element, and its bytes without scales."""
 
 FP4_TYPES = ("nvfp4", "mxfp4")
 """Matrix types of devices whose libraries read a cache of FP4."""
+
+_WEIGHTS_OF_BITS: dict[int, WeightType] = {8: "int8", 4: "int4"}
+
+_WEIGHTS_OF_TYPE: dict[MatrixType, WeightType] = {
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "mxfp8": "fp8",
+    "int8": "int8",
+    "nvfp4": "fp4",
+    "mxfp4": "mxfp4",
+}
+"""Matrix type -> how its weights are stored, where a device has no units for it."""
 
 
 class Deployment(Config):
@@ -58,9 +80,16 @@ class Deployment(Config):
     dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
 
-    weight_bits: Literal[4, 8] | None = None
-    """Weight-only quantisation of all linear layers, the head included: bits of a weight that is
-    read, while the matrix type stays ``dtype``."""
+    weights: WeightType | None = None
+    """How the weights of all linear layers, the head included, are stored, where that is narrower
+    than ``dtype``, in which they are multiplied; none given means as ``dtype``. ``weight_bits`` 8
+    and 4 mean ``int8`` and ``int4``."""
+
+    weight_group: PositiveInt | None = None
+    """Weights that share a scale; none given means what is usual for ``weights``."""
+
+    engine: str = GENERIC
+    """Inference engine, as ``hardware/engines.yaml`` names it: what it runs beside the model."""
 
     kv_cache_bytes: float = 2.0
     """Bytes of a cached element without scales: 2, 1 (FP8, INT8) or 0.5 (FP4, on devices that
@@ -91,15 +120,19 @@ class Deployment(Config):
     """Share of each prompt that is cached from requests before it. Prefill computes the rest, and
     attends to all. It belongs to the load; nothing is assumed."""
 
-    prefill_graph: bool = False
-    """Whether prefill runs as one captured graph; otherwise the host launches each kernel."""
+    prefill_graph: bool | None = None
+    """Whether prefill runs as one captured graph; otherwise the host launches each kernel. None
+    given means as ``engine`` does."""
 
-    decode_graph: bool = True
+    decode_graph: bool | None = None
     """The same for decode."""
 
-    step_overhead_us: NonNegativeFloat = 0.0
+    step_overhead_us: NonNegativeFloat | None = None
     """Time between two steps in which the device waits for the host: scheduling, sampling on the
-    host, detokenising. It belongs to an engine and its load; nothing is assumed."""
+    host, detokenising; none given means that of ``engine``."""
+
+    sequence_overhead_us: NonNegativeFloat | None = None
+    """The same for each sequence of the step."""
 
     aliases: ClassVar = {
         "kv_cache_dtype": "kv_cache_bytes",
@@ -118,12 +151,43 @@ class Deployment(Config):
             raise ConfigError(msg, value=value, allowed=[2, 1, 0.5, *CACHE_TYPES])
         return float(found)  # type: ignore[arg-type]  # one of the values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_weight_bits(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "weight_bits" not in data:
+            return data
+        bits = data["weight_bits"]
+        if data.get("weights") is not None or bits not in {None, *_WEIGHTS_OF_BITS}:
+            msg = f"weight_bits is 4 or 8, and stands without weights, got {bits!r}"
+            raise ConfigError(msg, key="weight_bits", value=bits, allowed=[*_WEIGHTS_OF_BITS])
+        rest = {key: value for key, value in data.items() if key != "weight_bits"}
+        return {**rest, "weights": _WEIGHTS_OF_BITS.get(bits)}
+
+    @field_validator("engine", mode="after")
+    @classmethod
+    def _engine_is_known(cls, name: str) -> str:
+        return engine_named(name)
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _weights_by_any_name(cls, value: Any) -> Any:
+        plain = value.strip().lower() if isinstance(value, str) else value
+        return "fp4" if plain == "nvfp4" else plain
+
     @field_validator("model", mode="before")
     @classmethod
     def _load_model(cls, value: object) -> object:
         if isinstance(value, ModelConfig):
             return value
         return load_model(value)  # type: ignore[arg-type]
+
+    @model_validator(mode="after")
+    def _weights_are_no_wider(self) -> Self:
+        operand = OPERAND_BYTES[MATRIX_TYPES.index(self.dtype)]
+        if self.weights is not None and weight_formats()[self.weights].bits / 8.0 > operand:
+            msg = f"weights ({self.weights}) are wider than dtype ({self.dtype})"
+            raise ConfigError(msg, key="weights", value=self.weights)
+        return self
 
     @model_validator(mode="after")
     def _splits(self) -> Self:
@@ -211,3 +275,28 @@ class Deployment(Config):
         if self.kv_cache_bytes >= 1:
             return self.kv_cache_bytes
         return float(OPERAND_BYTES[MATRIX_TYPES.index("nvfp4")])
+
+    @property
+    def narrow_weights(self) -> WeightType | None:
+        """How the weights are stored where kernels must widen them; None where they need not."""
+        if self.weights is not None:
+            operand = OPERAND_BYTES[MATRIX_TYPES.index(self.native_dtype)]
+            return self.weights if weight_formats()[self.weights].bits / 8.0 < operand else None
+        return None if self.native_dtype == self.dtype else _WEIGHTS_OF_TYPE.get(self.dtype)
+
+    @property
+    def native_dtype(self) -> str:
+        """Type that the device computes ``dtype`` in."""
+        return native_type(self.cluster.device, self.dtype)
+
+    @property
+    def runs(self) -> Engine:
+        """What the engine runs, with what the deployment states itself."""
+        stated = {
+            "prefill_graph": self.prefill_graph,
+            "decode_graph": self.decode_graph,
+            "step_us": self.step_overhead_us,
+            "sequence_us": self.sequence_overhead_us,
+        }
+        given = {name: value for name, value in stated.items() if value is not None}
+        return engines()[self.engine].model_copy(update=given)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.engine import dequantising
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
@@ -107,16 +108,18 @@ def times_of(costed: CostedSteps) -> StepTimes:
     breakdown = total_s.reshape(num, len(BREAKDOWN))
     launches = np.bincount(table.workload, table.launches * table.repeats, num)
     captured = np.array([_captured(step) for step in steps], np.bool_)
-    gap_s, host_s = np.empty(num), np.empty(num)
+    calls = np.bincount(table.workload, table.calls * table.repeats, num)
+    gap_s, host_s, overhead_s = np.empty(num), np.empty(num), np.empty(num)
     for row, step in enumerate(steps):
         device, software = step.deployment.cluster.device, step.deployment.cluster.software
         in_graph, queued = device.kernel_start_graph_us, device.kernel_start_us
         gap_s[row] = (in_graph if captured[row] else queued) * MICROSECOND
-        host_s[row] = (software.launch_us + software.operator_us) * MICROSECOND
-    overhead_s = np.array([step.deployment.step_overhead_us for step in steps]) * MICROSECOND
+        operators_us = (launches[row] + calls[row]) * software.operator_us
+        host_s[row] = (launches[row] * software.launch_us + operators_us) * MICROSECOND
+        overhead_s[row] = _overhead_s(step)
     breakdown[:, LAUNCH] = launches * gap_s
     busy_s = _total_s(breakdown)
-    waiting_s = np.where(captured, 0.0, np.maximum(0.0, launches * host_s - busy_s))
+    waiting_s = np.where(captured, 0.0, np.maximum(0.0, host_s - busy_s))
     breakdown[:, HOST] = waiting_s + overhead_s
     latency_s = _total_s(breakdown)
     send_s = breakdown[:, PP_COMM]
@@ -205,9 +208,17 @@ def _contexts(item: Generation) -> list[int]:
 
 def _captured(step: Step) -> bool:
     """Whether the step is one graph; one with prompts is of no fixed size, as a prefill is."""
-    if step.chunks[0]:
-        return step.deployment.prefill_graph
-    return step.deployment.decode_graph
+    runs = step.deployment.runs
+    return runs.prefill_graph if step.chunks[0] else runs.decode_graph
+
+
+def _overhead_s(step: Step) -> float:
+    """Return what the engine does between two steps while the device waits."""
+    runs, prompts = step.deployment.runs, step.chunks[0]
+    sequences = prompts + (step.batch if step.decodes else 0)
+    # Each attention group has a scheduler of its own.
+    sequences = -(-sequences // step.deployment.attention_dp)
+    return (runs.step_us + runs.sequence_us * sequences) * MICROSECOND
 
 
 def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
@@ -254,16 +265,16 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
 def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     """Return the seconds of GEMM rows.
 
-    Weight-only quantisation reads as much as a GEMM with ``weight_share`` times the columns. It
-    is faster where memory or the start bounds the GEMM. It is never faster than the matrix rate
-    allows, and never slower than with wide weights (dequantising is hidden).
+    A kernel for narrow weights reads as much as a GEMM with ``weight_share`` times the columns.
+    It is no faster than the matrix rate allows. Widening weights takes vector instructions that
+    loads do not hide, once for each tile of rows. With many rows the weights are widened into
+    memory first, and multiplied as wide ones.
     """
     workload = table.workload[rows]
     device = steps.shapes.rows["device"][workload]
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     expert = table.expert[rows] == 1
-    records = steps.devices[device]
-    start_s = records["gemm_overhead_s"]
+    start_s = steps.devices[device]["gemm_overhead_s"]
 
     def times(extent: Ints) -> tuple[Floats, Ints]:
         out, bound = np.empty(len(rows)), np.full(len(rows), MEMORY_BOUND)
@@ -282,12 +293,20 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
 
     wide_s, bound = times(extents)
     share = steps.weight_share[workload]
-    if not np.any(share < 1.0):
+    narrow = share < 1.0
+    if not np.any(narrow):
         return wide_s
     fewer = extents.copy()
-    fewer[:, 1] = np.ceil(extents[:, 1] * share)
+    fewer[narrow, 1] = np.ceil(extents[narrow, 1] * share[narrow])
     rate = steps.devices["matrix_flop_per_s"][device, table.dtype[rows]]
     light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
-    narrow_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
-    gains = (share < 1.0) & ((bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND))
-    return np.where(gains, narrow_s, wide_s)
+    weights = np.prod(extents[:, 1:].astype(np.float64), axis=1)
+    passes = np.ceil(extents[:, 0] / dequantising().rows_a_pass)
+    gains = (bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND)
+    read_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
+    fused_s = np.where(gains, read_s, wide_s) + passes * weights * steps.widen_s[workload]
+    # One kernel reads the narrow weights and writes wide ones.
+    operand = steps.shapes.operand_bytes[workload]
+    moved = weights * operand * (1.0 + share)
+    apart_s = wide_s + moved / steps.devices["hbm_bytes_per_s"][device] + start_s
+    return np.where(narrow, np.minimum(fused_s, apart_s), wide_s)

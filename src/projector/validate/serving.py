@@ -38,7 +38,7 @@ _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
 
 
-_WEIGHT_ONLY = {"int8": 8, "int4": 4}
+_WEIGHT_ONLY = ("int8", "int4")
 _MAX_LENGTH = 1 << 27
 
 
@@ -190,14 +190,14 @@ def _device(text: str, notes: list[str]) -> str:
 
 
 def _settings(precision: str, notes: list[str]) -> dict[str, object]:
-    for name, bits in _WEIGHT_ONLY.items():
+    for name in _WEIGHT_ONLY:
         if precision.startswith(name):
             notes.append(f"{name} weights, 16-bit arithmetic")
-            return {"dtype": "bf16", "weight_bits": bits, "kv_cache_bytes": 2}
+            return {"dtype": "bf16", "weights": name, "kv_cache_bytes": 2}
     dtype = precision_of(precision)
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"
-    return {"dtype": dtype, "weight_bits": None, "kv_cache_bytes": 1 if narrow_cache else 2}
+    return {"dtype": dtype, "weights": None, "kv_cache_bytes": 1 if narrow_cache else 2}
 
 
 def _count(row: Row, column: str, default: int | None = None) -> int:

@@ -1,0 +1,144 @@
+"""What inference engines run beside a model's arithmetic, and formats of weights alone.
+
+Both stand in ``hardware/engines.yaml``, each number with its source.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from projector.config import resources
+from projector.config._base import Config, NotNegative, Positive
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
+
+FILE = "engines.yaml"
+
+GENERIC = "generic"
+"""Engine of a deployment that names none."""
+
+WeightType = Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4", "mxfp4"]
+"""How weights are stored."""
+
+WEIGHT_TYPES: tuple[WeightType, ...] = get_args(WeightType)
+
+WeightKernels = Literal["tuned", "generated"]
+"""Kernels that multiply by narrow weights: written by hand, or made by a compiler."""
+
+
+class Engine(Config):
+    """An inference engine."""
+
+    title: str
+    """Its name in reports."""
+
+    also: tuple[str, ...] = ()
+    """Further names."""
+
+    collectives: tuple[str, ...]
+    """Algorithms that its all-reduce chooses among."""
+
+    is_eager: bool
+    """Whether operators run one by one, as in eager PyTorch."""
+
+    prefill_graph: bool
+    """Whether prefill runs as one captured graph."""
+
+    decode_graph: bool
+    """The same for decode."""
+
+    weight_kernels: WeightKernels
+    """Kernels for weights that are narrower than the operands."""
+
+    step_us: NotNegative
+    """Host time of a step while the device waits: scheduling, input, sampling."""
+
+    sequence_us: NotNegative
+    """The same for each sequence of the step."""
+
+    layer_kernels: NotNegative
+    """Kernels of a layer beside those that training launches eagerly."""
+
+    layer_calls: NotNegative
+    """Operators of a layer that launch nothing."""
+
+
+class WeightFormat(Config):
+    """A format of weights."""
+
+    bits: int = Field(gt=0, le=16)
+    group: int = Field(default=0, ge=0)
+    """Weights that share a scale; 0 is a whole column, whose scales cost nothing."""
+
+    scale_bytes: NotNegative = 0.0
+    """Bytes of a group's scale, and of its zero."""
+
+    instructions: Mapping[WeightKernels, NotNegative] = {"tuned": 0.0, "generated": 0.0}
+    """Of a vector lane, to turn one weight into an operand."""
+
+    def bytes_per_weight(self, group: int | None = None) -> float:
+        """Return what one weight takes, its share of the scales included."""
+        members = self.group if group is None else group
+        return self.bits / 8.0 + (self.scale_bytes / members if members else 0.0)
+
+
+class Dequantising(Config):
+    """What turning weights into operands costs whatever the format."""
+
+    exposed_share: NotNegative
+    """Share of the instructions that loads of weights do not hide."""
+
+    rows_a_pass: Positive
+    """Rows of a GEMM that use a converted weight before it is converted again."""
+
+
+def engine_named(name: str) -> str:
+    """Return the name under which ``hardware/engines.yaml`` lists an engine.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    plain = resources.normalise(name)
+    for key, engine in engines().items():
+        if plain in {resources.normalise(each) for each in (key, *engine.also)}:
+            return key
+    msg = f"unknown engine {name!r}; known: {', '.join(engines())}"
+    raise ConfigError(msg, key="engine", value=name, allowed=list(engines()))
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """Return every engine by its name."""
+    listed = _table()["engines"]
+    shared = {key: value for key, value in listed[GENERIC].items() if key != "also"}
+    return {name: Engine.model_validate({**shared, **entry}) for name, entry in listed.items()}
+
+
+@cache
+def weight_formats() -> dict[str, WeightFormat]:
+    """Return every format of weights by its name."""
+    return {name: WeightFormat.model_validate(entry) for name, entry in _table()["weights"].items()}
+
+
+@cache
+def dequantising() -> Dequantising:
+    """Return what all formats have in common."""
+    return Dequantising.model_validate(_table()["dequantising"])
+
+
+def _table() -> dict[str, Any]:
+    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
+    return {name: _plain(part) for name, part in table.items() if name != "sources"}
+
+
+def _plain(entry: Any) -> Any:
+    """Return values without the sources beside them."""
+    if not isinstance(entry, Mapping):
+        return entry
+    if "value" in entry:
+        return entry["value"]
+    return {key: _plain(value) for key, value in entry.items()}
