@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats
+from projector.config.job import Job
+from projector.config.prices import WORLD, load_prices, load_surrounding_power, of_family
 from projector.lower.money import MoneyColumns, PowerColumns
 from projector.projection.evaluate import Evaluation
 from projector.projection.power import DevicePower, device_power
@@ -14,9 +16,14 @@ from projector.runs.cost import (
     cost_usd,
     owned_shares,
     owned_usd_per_gpu_hour,
+    usd_per_mfu_point,
+    usd_per_million_tokens,
 )
 from projector.runs.energy import RunEnergy, RunPower, emitted_kg, run_energy
 from projector.runs.time import RunTimes
+
+KWH_PER_MWH = 1000.0
+KG_PER_TONNE = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,9 @@ class RunMoney:
     cost_usd: Floats
     """NaN without a price."""
     owned: OwnedShares
-    """What ownership would come to over the lifetime of a device, NaN without its capex."""
+    """What ownership comes to over the lifetime of a device, NaN without its capex."""
+    owned_multiplier: Floats
+    """The same in all; NaN where devices are rented."""
 
 
 def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
@@ -57,13 +66,15 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
     rent = _stated_or_listed(money.rent, _listed(evaluation).listed_rent, money)
     owners = owned_usd_per_gpu_hour(owned, energy.average_w, money.usd_per_kwh)
     price = np.where(money.owns == 1, owners, rent)
+    shares = owned_shares(owned, energy.average_w, money.usd_per_kwh)
     return RunMoney(
         power=power,
         energy=energy,
         co2_kg=emitted_kg(energy.energy_kwh, money.g_per_kwh),
         usd_per_gpu_hour=price,
         cost_usd=cost_usd(energy.gpu_hours, price),
-        owned=owned_shares(owned, energy.average_w, money.usd_per_kwh),
+        owned=shares,
+        owned_multiplier=np.where(money.owns == 1, shares.multiplier, np.nan),
     )
 
 
@@ -89,3 +100,120 @@ def _ownership(evaluation: Evaluation, money: MoneyColumns) -> Ownership:
         facility_once=money.facility_once == 1,
         staff_share=money.staff_share,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunBill:
+    """Energy and cost of one run."""
+
+    gpu_hours: float
+    """Of all reserved devices."""
+    energy_mwh: float
+    co2_t: float
+    cost_usd: float | None
+    """None without a price, as everything else in USD."""
+    usd_per_gpu_hour: float | None
+    """Rent, or what an owned device costs, its power included."""
+    usd_per_million_tokens: float | None
+    usd_per_mfu_point: float | None
+    """Cost over MFU in per cent."""
+    watts_per_gpu: float
+    """Of a device, averaged over a step."""
+    average_w_per_gpu: float
+    """Of a reserved device with its share of node and building, over the whole run."""
+    owned_multiplier: float | None
+    """Cost of ownership over capex, for a lifetime of such runs; None where devices are rented."""
+
+    def further(self) -> dict[str, float | None]:
+        """Return what ``--json`` has beside the common keys of a run."""
+        names = (
+            "usd_per_gpu_hour", "usd_per_million_tokens", "usd_per_mfu_point", "watts_per_gpu",
+            "average_w_per_gpu", "owned_multiplier",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+
+def bill_of(money: RunMoney, row: int, mfu: Floats, tokens: Floats) -> RunBill:
+    """Return energy and cost of one run.
+
+    Parameters
+    ----------
+    mfu, tokens : float64[runs]
+        Of all runs of the batch.
+    """
+
+    def known(column: Floats) -> float | None:
+        value = float(column[row])
+        return None if np.isnan(value) else value
+
+    return RunBill(
+        gpu_hours=float(money.energy.gpu_hours[row]),
+        energy_mwh=float(money.energy.energy_kwh[row] / KWH_PER_MWH),
+        co2_t=float(money.co2_kg[row] / KG_PER_TONNE),
+        cost_usd=known(money.cost_usd),
+        usd_per_gpu_hour=known(money.usd_per_gpu_hour),
+        usd_per_million_tokens=known(usd_per_million_tokens(money.cost_usd, tokens)),
+        usd_per_mfu_point=known(usd_per_mfu_point(money.cost_usd, mfu)),
+        watts_per_gpu=float(money.power.step_w[row]),
+        average_w_per_gpu=float(money.energy.average_w[row]),
+        owned_multiplier=known(money.owned_multiplier),
+    )
+
+
+def money_assumptions(job: Job) -> list[str]:
+    """Return what energy and cost take for granted that a job does not state, a sentence each."""
+    return [*_power_assumptions(job), *_price_assumptions(job)]
+
+
+def _power_assumptions(job: Job) -> list[str]:
+    energy, device = job.run.energy, job.cluster.device
+    around, prices = load_surrounding_power(), load_prices()
+    lines = []
+    if device.power is None:
+        share = of_family(around.busy_share, device.architecture)
+        source = around.sources[share.source]
+        lines.append(
+            f"a device draws {share.value:.0%} of its TDP, having no power model: {source}"
+        )
+    if energy.node_overhead_w_per_gpu is None:
+        other = of_family(around.other_w_per_gpu, device.architecture)
+        watts = other.value + around.network_w_per_gpu.value
+        lines.append(
+            f"run.energy.node_overhead_w_per_gpu {watts:g}: {around.sources[other.source]}"
+        )
+    if energy.pue is None:
+        pue = prices.owned.pue
+        lines.append(f"run.energy.pue {pue.value:g}: {prices.sources[pue.source]}")
+    grid = WORLD if energy.grid is None else energy.grid
+    if isinstance(grid, str):
+        entry = prices.grid_g_co2_per_kwh[grid]
+        source = prices.sources[entry.source]
+        lines.append(f"grid of {grid}, {entry.value:g} g of CO2 for a kWh: {source}")
+    return lines
+
+
+def _price_assumptions(job: Job) -> list[str]:
+    cost, prices = job.run.cost, load_prices()
+    name = job.cluster.device.name
+    lines = []
+    listed = cost.prices == "listed"
+    if listed and cost.owned.enabled and cost.owned.capex_usd_per_gpu is None:
+        table, what = prices.capex_usd_per_gpu, "capex of a device"
+    elif listed and not cost.owned.enabled and cost.usd_per_gpu_hour is None:
+        table, what = prices.rental_usd_per_gpu_hour, "rent of a device for an hour"
+    else:
+        table, what = {}, ""
+    if what:
+        price = table.get(name)
+        lines.append(
+            f"no listed price of {name}: no money is projected"
+            if price is None
+            else f"{what} {price.value:g} USD on {price.date}: {prices.sources[price.source]}"
+        )
+    if cost.owned.enabled:
+        stated = {**dict(cost.owned), "usd_per_kwh": job.run.energy.usd_per_kwh}
+        for field in type(prices.owned).model_fields:
+            if field != "pue" and stated[field] is None:
+                number = getattr(prices.owned, field)
+                lines.append(f"owned, {field} {number.value:g}: {prices.sources[number.source]}")
+    return lines

@@ -18,7 +18,7 @@ from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
-from projector.projection.run import RunProjection
+from projector.projection.run import RunProjection, project_runs
 from projector.projection.verdict import WORDS
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
@@ -242,7 +242,7 @@ def performance_projection(results: Results, row: int) -> PerformanceProjection:
         scalars=memory.scalars,
         provenance=provenance_of(job),
         pipeline=pipeline_run_of(evaluation, row),
-        run=results.runs.of(row) if job.run.is_stated else None,
+        run=project_runs(results).of(row) if job.run.is_stated else None,
     )
 
 

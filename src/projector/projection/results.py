@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from projector.projection.documented import DocumentedTotals, documented_forms, 
 from projector.projection.evaluate import Evaluation
 from projector.projection.verdict import VERDICTS, Factors, memory_factors, verdict_codes
 from projector.units import TERA, to_gib, to_ms
-
-if TYPE_CHECKING:
-    from projector.projection.run import RunProjections
 
 Column = Floats | Ints | Flags | Coded
 
@@ -75,13 +72,6 @@ class Results:
             else column.tolist()
             for name, column in self.columns().items()
         }
-
-    @cached_property
-    def runs(self) -> "RunProjections":
-        """Whole runs of the jobs that state one."""
-        from projector.projection.run import RunProjections, run_inputs
-
-        return RunProjections(self, run_inputs(self))
 
     @property
     def tokens_per_s_per_gpu(self) -> Floats:

@@ -14,10 +14,19 @@ from projector.errors import ConfigError
 from projector.projection.bands import time_band
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
+from projector.projection.money import (
+    KG_PER_TONNE,
+    KWH_PER_MWH,
+    RunBill,
+    RunMoney,
+    bill_of,
+    money_assumptions,
+    run_money,
+)
 from projector.projection.results import Results
 from projector.runs.time import OK, TERMS, TOO_SHORT, RunInputs, RunTimes, run_times
 from projector.runs.warm_up import WarmUp
-from projector.units import DAY, HOUR
+from projector.units import DAY
 
 _ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))
 
@@ -34,7 +43,7 @@ def project_runs(source: Evaluation | Results) -> "RunProjections":
         Evaluated jobs.
     """
     results = source if isinstance(source, Results) else Results(source)
-    return results.runs
+    return RunProjections(results, run_inputs(results))
 
 
 def run_inputs(results: Results) -> RunInputs:
@@ -139,10 +148,35 @@ class RunProjections:
         """Expected wall clock."""
         return self.times.total_s / DAY
 
+    @cached_property
+    def money(self) -> RunMoney:
+        """Energy and cost."""
+        return run_money(self.results.evaluation, self.times)
+
     @property
     def gpu_hours(self) -> Floats:
-        """Hours of all devices; spare nodes are not counted."""
-        return self.times.total_s / HOUR * self.inputs.gpus
+        """Hours of all reserved devices, stated spare nodes included."""
+        return self.money.energy.gpu_hours
+
+    @property
+    def energy_mwh(self) -> Floats:
+        """At the meter of the building."""
+        return self.money.energy.energy_kwh / KWH_PER_MWH
+
+    @property
+    def co2_t(self) -> Floats:
+        """Emitted by the grid, in tonnes."""
+        return self.money.co2_kg / KG_PER_TONNE
+
+    @property
+    def cost_usd(self) -> Floats:
+        """Rent, or what owned devices cost; NaN without a price."""
+        return self.money.cost_usd
+
+    @property
+    def goodput(self) -> Floats:
+        """Share of the wall clock in which steps are made that stay."""
+        return self.times.goodput
 
     def of(self, row: int) -> "RunProjection":
         """Return the run of one job.
@@ -159,7 +193,13 @@ class RunProjections:
         _check(job, self.times, row)
         inputs = row_of(self.inputs, row)
         share = float(self.results.steps.breakdown_s[row, _ATTENTION] / inputs.step_s[0])
-        return RunProjection(job, time_band(job, share), inputs, run_times(inputs))
+        return RunProjection(
+            job,
+            time_band(job, share),
+            inputs,
+            run_times(inputs),
+            bill_of(self.money, row, self.results.mfu, self.inputs.tokens),
+        )
 
 
 def row_of(inputs: RunInputs, row: int) -> RunInputs:
@@ -261,9 +301,8 @@ class RunProjection:
     """Columns of one row."""
     times: RunTimes
     """The same."""
-    energy_mwh: float | None = None
-    co2_t: float | None = None
-    cost_usd: float | None = None
+    bill: RunBill
+    """Energy and cost."""
 
     @property
     def tokens(self) -> float:
@@ -289,8 +328,23 @@ class RunProjection:
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of all devices."""
-        return float(self.times.total_s[0] / HOUR * self.inputs.gpus[0])
+        """Hours of all reserved devices, stated spare nodes included."""
+        return self.bill.gpu_hours
+
+    @property
+    def energy_mwh(self) -> float:
+        """At the meter of the building."""
+        return self.bill.energy_mwh
+
+    @property
+    def co2_t(self) -> float:
+        """Emitted by the grid, in tonnes."""
+        return self.bill.co2_t
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None without a price."""
+        return self.bill.cost_usd
 
     @property
     def goodput(self) -> float:
@@ -318,7 +372,7 @@ class RunProjection:
     @property
     def assumptions(self) -> list[str]:
         """What the job does not state."""
-        return assumptions_of(self.job)
+        return [*assumptions_of(self.job), *money_assumptions(self.job)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object ``run`` of ``performance --json``."""
@@ -331,6 +385,7 @@ class RunProjection:
             "energy_mwh": self.energy_mwh,
             "co2_t": self.co2_t,
             "cost_usd": self.cost_usd,
+            **self.bill.further(),
             "goodput": self.goodput,
             "terms_days": self.terms_days,
             "failures": self.failures,
