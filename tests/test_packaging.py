@@ -21,6 +21,7 @@ def test_the_wheel_holds_hardware_and_models(tmp_path):
         archive.extractall(tmp_path / "site")
     assert "projector/_data/hardware/mi355x.yaml" in names
     assert "projector/_data/hardware/nodes/mi250x.yaml" in names
+    assert "projector/_data/hardware/first_order/tpu_v5p.yaml" in names
     assert "projector/_data/models/mixtral_8x22b.yaml" in names
     assert "projector/py.typed" in names
     code = (

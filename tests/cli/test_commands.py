@@ -31,11 +31,11 @@ JOB_OPTIONS = {
 OUTPUT_OPTIONS = {"--json", "--quiet"}
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
-    "memory": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--profiling-mode", "--timeline", "--plot"}
+    "memory": {"assignments", "--fidelity"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {"assignments", "--fidelity", "--profiling-mode", "--timeline", "--plot"}
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
-    "both": {"assignments"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "both": {"assignments", "--fidelity"} | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
     "sweep": {
         "space",

@@ -35,7 +35,7 @@ def test_defaults_in_the_file_are_the_defaults(arguments, tmp_path):
     # A line '# name: value', and what is indented below it, comes alive without its sign.
     path.write_text(re.sub(r"(?m)^  # ([a-z0-9_]+:( |$)|  )", r"  \1", text))
     full, default = projector.load_job(path), projector.load_job(bare)
-    for section in ("parallelism", "training", "cluster", "run"):
+    for section in ("parallelism", "training", "cluster", "run", "first_order"):
         assert getattr(full, section) == getattr(default, section)
         fields = type(getattr(full, section)).model_fields.keys()
         assert getattr(full, section).model_fields_set >= fields - {"dp"}

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli import first_order
+from projector.cli.job_options import JobRequest, fidelity_option, job_options, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
@@ -16,8 +17,9 @@ from projector.cli.output import (
 
 @click.command("both")
 @job_options
+@fidelity_option
 @output_options
-def command(as_json: bool, quiet: bool, **request: Any) -> int:
+def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
     """Project memory, then performance, of one job.
 
     KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
@@ -26,6 +28,8 @@ def command(as_json: bool, quiet: bool, **request: Any) -> int:
     says where a job is at risk: the limit lies within the band of its peak. This does not change
     the exit code.
     """
+    if first_order.is_asked(fidelity):
+        return first_order.both(JobRequest(**request), as_json=as_json, quiet=quiet)
     result = JobRequest(**request).project_performance(quiet=quiet)
     if as_json:
         from projector.projection.provenance import envelope

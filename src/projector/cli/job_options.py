@@ -9,6 +9,7 @@ import click
 from projector.cli.output import announce_compilation
 
 if TYPE_CHECKING:
+    from projector.config.first_order_job import AnyJob
     from projector.config.job import Job
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
@@ -33,12 +34,28 @@ class JobRequest:
     global_batch_size: int | None = None
 
     def load(self) -> "Job":
-        """Read the job file and apply what the command line changes.
+        """Read the job file and apply what the command line changes."""
+        from projector.config.load import load_job
+
+        overrides, warnings = self.overrides()
+        job = load_job(self.config, overrides)
+        return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
+
+    def load_first_order(self) -> "AnyJob":
+        """Return the job for the first-order model, which takes devices without compute units."""
+        from projector.config.first_order_job import load_first_order_job
+
+        overrides, warnings = self.overrides()
+        job = load_first_order_job(self.config, overrides)
+        return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
+
+    def overrides(self) -> tuple[dict[str, Any], list[str]]:
+        """Return what the command line changes, dotted field -> value, and warnings.
 
         The device comes first, so that a hardware file and overrides of its fields apply to it;
         then the hardware file, the options, and last ``key=value``.
         """
-        from projector.config.load import load_job, parse_override
+        from projector.config.load import parse_override
 
         given = dict(parse_override(text) for text in self.assignments)
         whole_sections = {"cluster.device": self.gpu_arch}
@@ -53,14 +70,12 @@ class JobRequest:
             "training.micro_batch_size": self.micro_batch_size,
             "training.global_batch_size": self.global_batch_size,
         }
-        overrides = {
+        return {
             **{key: value for key, value in whole_sections.items() if value is not None},
             **hardware,
             **{key: value for key, value in options.items() if value is not None},
             **{key: value for key, value in given.items() if key not in whole_sections},
-        }
-        job = load_job(self.config, overrides)
-        return job.model_copy(update={"notes": (*job.notes, *warnings)}) if warnings else job
+        }, warnings
 
     def project_memory(self, *, quiet: bool) -> "MemoryProjection":
         """Project memory; with every schedule compared, that of the one that is chosen."""
@@ -157,6 +172,13 @@ _OPTIONAL_JOB_OPTIONS = (
     *_BATCH_OPTIONS,
 )
 
+_FIDELITY = click.option(
+    "--fidelity",
+    default="tiles",
+    metavar="tiles|first-order",
+    help="Tile models and replays, or closed forms alone (docs/first_order.md).",
+)
+
 _OUTPUT_OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
     click.option("--quiet", is_flag=True, help="Print no warnings and no progress."),
@@ -166,6 +188,11 @@ _OUTPUT_OPTIONS = (
 def job_options(command: Command) -> Command:
     """Add everything that describes a job; the command takes it as keywords of `JobRequest`."""
     return _add(command, _JOB_OPTIONS)
+
+
+def fidelity_option(command: Command) -> Command:
+    """Add ``--fidelity``."""
+    return _FIDELITY(command)
 
 
 def several_job_options(command: Command) -> Command:

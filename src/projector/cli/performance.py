@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli import first_order
+from projector.cli.job_options import JobRequest, fidelity_option, job_options, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
@@ -40,6 +41,7 @@ PROFILING_MODES = ("simulate",)
     metavar="roofline=FIGURE",
     help="Draw the operations under the roofs of the device as .png, .svg or .pdf.",
 )
+@fidelity_option
 @output_options
 def command(
     as_json: bool,
@@ -47,6 +49,7 @@ def command(
     profiling_mode: str,
     timeline: str | None,
     plots: tuple[str, ...],
+    fidelity: str,
     **request: Any,
 ) -> int:
     """Project the time of one training step, and where it goes.
@@ -58,6 +61,9 @@ def command(
     the exit code.
     """
     check_profiling_mode(profiling_mode)
+    if first_order.is_asked(fidelity):
+        first_order.refuse_options({"timeline": timeline, "plot": plots or None})
+        return first_order.performance(JobRequest(**request), as_json=as_json, quiet=quiet)
     pictures = read_pictures(plots, None, "OF_JOB")
     if timeline is not None:
         from projector.report.timeline import check_timeline

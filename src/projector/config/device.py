@@ -8,7 +8,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -56,6 +56,15 @@ CollectiveAlgorithm = Literal[
 
 TAKEN = "taken from "
 """How the source of a number begins that a device has from another one: ``taken from NAME: …``."""
+
+FIRST_ORDER = "hardware/first_order"
+"""Folder of devices that only the first-order model knows."""
+
+FIRST_ORDER_KIND = "first_order"
+"""What their files say as ``kind``."""
+
+MOST_EXTENDS = 8
+"""Devices that may stand on one another's numbers."""
 
 _SOURCED = {"value", "source", "note"}
 
@@ -675,9 +684,14 @@ def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
 
 
 def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
-    if depth > 8:
+    if depth > MOST_EXTENDS:
         msg = f"{key}: 'extends' goes in a circle"
         raise ConfigError(msg, key=f"{key}.extends", value=name)
+    # What a mapping extends is looked at next.
+    own = not isinstance(name, Mapping) or "kind" in name
+    if own and is_first_order(name, key):
+        called = name.get("name", "this device") if isinstance(name, Mapping) else name
+        refuse_first_order(str(called), key)
     if isinstance(name, Mapping):
         data = dict(name)
         base = data.pop("extends", None)
@@ -693,6 +707,31 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
     if base is None:
         return data
     return merge(_taken_from(_device_data(base, key, depth + 1)), data)
+
+
+def is_first_order(name: Any, key: str, depth: int = 0) -> bool:
+    """Whether a name, a file or a mapping is of a device that only the first-order model knows."""
+    if isinstance(name, Mapping):
+        # Whoever reads a circle says that it is one.
+        if "kind" in name or "extends" not in name or depth > MOST_EXTENDS:
+            return name.get("kind") == FIRST_ORDER_KIND
+        return is_first_order(name["extends"], key, depth + 1)
+    if isinstance(name, Path) or (isinstance(name, str) and name.endswith((".yaml", ".yml"))):
+        data = read_yaml(name, key=key)
+        base = base_of(data, name)
+        return is_first_order(data if base is None else {**data, "extends": base}, key, depth)
+    if not isinstance(name, str) or resources.normalise(name) in resources.index("hardware"):
+        return False
+    return resources.normalise(name) in resources.index(FIRST_ORDER)
+
+
+def refuse_first_order(called: str, key: str) -> NoReturn:
+    """Raise `ConfigError` for a device that has no compute units."""
+    msg = (
+        f"{key}: {called} is known to the first-order model alone (peak rates, memory, links; no "
+        "compute units): add --fidelity first-order, or take a device with compute units"
+    )
+    raise ConfigError(msg, key=key, value=called, allowed="--fidelity first-order")
 
 
 def _taken_from(base: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
+from projector.config.first_order import FirstOrderConfig
 from projector.config.framework import SECTIONS, fill
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
@@ -14,7 +15,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 
-_MAPPINGS = ("parallelism", "training", "cluster", "run")
+_MAPPINGS = ("parallelism", "training", "cluster", "run", "first_order")
 """Sections of which a file may state nothing but the name."""
 
 
@@ -38,6 +39,9 @@ class Job(Config):
 
     run: RunConfig = RunConfig()
     """How much is trained, and what a whole run takes beside its steps."""
+
+    first_order: FirstOrderConfig = FirstOrderConfig()
+    """Constants of the first-order model, which nothing else reads."""
 
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Warnings of the reader that made this job: settings it could not take over."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_network, without_transport
+from projector.config.first_order import FirstOrderConfig
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
@@ -43,6 +44,20 @@ def load_job(
     ConfigError
         For anything that does not describe a job; the message names key and remedy.
     """
+    return Job.parse(job_data(source, overrides))
+
+
+def job_data(
+    source: str | Path | Mapping[str, Any] | Job,
+    overrides: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what `load_job` parses: the native layout, with overrides, notes and origins.
+
+    Raises
+    ------
+    ConfigError
+        For anything that is no job, or a file that cannot be read.
+    """
     _check_arguments(source, overrides)
     overrides = dict(overrides or {})
     if isinstance(source, Job):
@@ -55,7 +70,7 @@ def load_job(
     for key, value in _in_turn(overrides):
         set_field(data, str(key), value)
         origins.pop(str(key), None)
-    return Job.parse({**data, "notes": notes, "origins": origins})
+    return {**data, "notes": notes, "origins": origins}
 
 
 class Variants:
@@ -104,7 +119,7 @@ class Variants:
         Parameters
         ----------
         name : str
-            ``model``, ``parallelism``, ``training``, ``cluster`` or ``run``.
+            ``model``, ``parallelism``, ``training``, ``cluster``, ``run`` or ``first_order``.
         overrides : mapping
             Dotted field, from the job on -> value: of the section, and those on which the defaults
             of frameworks depend.
@@ -307,6 +322,7 @@ _SECTION_TYPES: dict[str, type[Config]] = {
     "training": TrainingConfig,
     "cluster": ClusterConfig,
     "run": RunConfig,
+    "first_order": FirstOrderConfig,
 }
 
 _SHORT_FORMS = {

@@ -96,4 +96,9 @@ _NOT_ENTRIES = {
     "networks", "power", "prices", "recipes", "software", "training", "transports", "uncertainty",
     "uncertainty_left_out",
 }  # fmt: skip
-_SINGULAR = {"hardware": "GPU", "hardware/nodes": "node", "models": "model"}
+_SINGULAR = {
+    "hardware": "GPU",
+    "hardware/first_order": "first-order device",
+    "hardware/nodes": "node",
+    "models": "model",
+}

@@ -3,11 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
+from projector.config.device import refuse_first_order
+from projector.config.first_order import TILES, by_closed_forms
+from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
+from projector.first_order import api as first_order
+from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.job_pipeline import under_schedule
 from projector.projection.memory import MemoryProjection, memory_projection
@@ -17,26 +22,67 @@ from projector.schedule.registry import SCHEDULES, refuse_on_request
 
 JobLike = Job | Mapping[str, Any] | str | Path
 
+FirstOrder = Literal["first-order"]
 
-def project_memory(job: JobLike) -> MemoryProjection:
+
+@overload
+def project_memory(job: JobLike, *, fidelity: Literal["tiles"] = "tiles") -> MemoryProjection: ...
+
+
+@overload
+def project_memory(job: JobLike | FirstOrderJob, *, fidelity: FirstOrder) -> FirstOrderMemory: ...
+
+
+def project_memory(
+    job: JobLike | FirstOrderJob, *, fidelity: str = TILES
+) -> MemoryProjection | FirstOrderMemory:
     """Project the memory of every pipeline stage.
 
     Parameters
     ----------
     job : Job, mapping, str or Path
         A job, or anything that `load_job` reads.
+    fidelity : str
+        ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``, which also
+        take devices without compute units.
 
     Raises
     ------
     ProjectorError
         If the job cannot exist. A job that does not fit is projected all the same.
     """
-    return memory_projection(Results(evaluate([load_job(job)])), 0)
+    if by_closed_forms(fidelity):
+        return first_order.project_memory(load_first_order_job(job))
+    return memory_projection(Results(evaluate([load_job(_tile_job(job))])), 0)
+
+
+@overload
+def project_performance(
+    job: JobLike,
+    *,
+    target_nodes: int | None = None,
+    schedule: str | None = None,
+    fidelity: Literal["tiles"] = "tiles",
+) -> PerformanceProjection: ...
+
+
+@overload
+def project_performance(
+    job: JobLike | FirstOrderJob,
+    *,
+    target_nodes: int | None = None,
+    schedule: str | None = None,
+    fidelity: FirstOrder,
+) -> FirstOrderPerformance: ...
 
 
 def project_performance(
-    job: JobLike, *, target_nodes: int | None = None, schedule: str | None = None
-) -> PerformanceProjection:
+    job: JobLike | FirstOrderJob,
+    *,
+    target_nodes: int | None = None,
+    schedule: str | None = None,
+    fidelity: str = TILES,
+) -> PerformanceProjection | FirstOrderPerformance:
     """Project the time of one training step.
 
     Parameters
@@ -49,13 +95,27 @@ def project_performance(
         Replaces ``training.schedule``. ``all`` compares every schedule that can run, each in the
         chunks (``vpp``) it needs, and returns the fastest that fits, or the fastest of all if none
         fits. ``alternatives`` has the others; ``left_out`` has those that cannot run.
+    fidelity : str
+        ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``, which know
+        the bubble of 1F1B and of its interleaved form alone.
 
     Raises
     ------
     ProjectorError
         If the job cannot exist. A job that does not fit is projected all the same.
     """
-    return project_jobs([job], target_nodes=target_nodes, schedule=schedule)[0]
+    if by_closed_forms(fidelity):
+        overrides = _overrides(target_nodes, schedule)
+        return first_order.project_performance([load_first_order_job(job, overrides)])[0]
+    tile_job = _tile_job(job)
+    return project_jobs([tile_job], target_nodes=target_nodes, schedule=schedule)[0]
+
+
+def _tile_job(job: JobLike | FirstOrderJob) -> JobLike:
+    """Refuse a job whose device has no compute units."""
+    if isinstance(job, FirstOrderJob):
+        refuse_first_order(job.cluster.device.name, "cluster.device")
+    return job
 
 
 def project_jobs(
@@ -65,14 +125,7 @@ def project_jobs(
     if isinstance(jobs, Job | Mapping | str | bytes | Path) or not _iterable(jobs):
         msg = f"jobs are a sequence of jobs, got {jobs!r}"
         raise ConfigError(msg, key="jobs", value=jobs, allowed="a list of jobs")
-    if not isinstance(schedule, str | None):
-        msg = f"schedule is a name, got {schedule!r}"
-        raise ConfigError(msg, key="training.schedule", value=schedule, allowed="a name")
-    overrides: dict[str, Any] = {}
-    if target_nodes is not None:
-        overrides["cluster.nodes"] = target_nodes
-    if schedule not in (None, "all"):
-        overrides["training.schedule"] = schedule
+    overrides = _overrides(target_nodes, schedule)
     loaded = [
         job if isinstance(job, Job) and not overrides else load_job(job, overrides) for job in jobs
     ]
@@ -82,6 +135,18 @@ def project_jobs(
         return [_compare_schedules(job) for job in loaded]
     results = Results(evaluate(loaded))
     return [performance_projection(results, row) for row in range(len(loaded))]
+
+
+def _overrides(target_nodes: int | None, schedule: str | None) -> dict[str, Any]:
+    if not isinstance(schedule, str | None):
+        msg = f"schedule is a name, got {schedule!r}"
+        raise ConfigError(msg, key="training.schedule", value=schedule, allowed="a name")
+    overrides: dict[str, Any] = {}
+    if target_nodes is not None:
+        overrides["cluster.nodes"] = target_nodes
+    if schedule not in (None, "all"):
+        overrides["training.schedule"] = schedule
+    return overrides
 
 
 def _iterable(value: Any) -> bool:

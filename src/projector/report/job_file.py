@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
+from projector.config.first_order import FirstOrderConfig
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
@@ -78,6 +79,7 @@ def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1)
         "training:\n" + _fields(TrainingConfig, stated, {}),
         "cluster:\n" + _fields(ClusterConfig, {"device": device, "nodes": nodes}, filled),
         "run:\n" + _fields(RunConfig, {}, {}),
+        "first_order:\n" + _fields(FirstOrderConfig, {}, {}),
     ]
     return "\n".join(sections)
 

@@ -193,7 +193,7 @@ def job_settings(job: Job) -> dict[str, Any]:
     """Return every setting of a job by dotted field, sources and names left out."""
     sections = {
         name: getattr(job, name).model_dump(mode="json")
-        for name in ("model", "parallelism", "training", "cluster", "run")
+        for name in ("model", "parallelism", "training", "cluster", "run", "first_order")
     }
     settings = {
         key: value

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from projector.config.device import Device, Network, load_network
+from projector.config.device import Device, Network, Sourced, load_network
+from projector.config.first_order_device import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.origins import origins_of
 from projector.report.terminal.tables import DIM, add_row, flatten, grid, plain, section
@@ -82,6 +83,35 @@ def device_report(device: Device) -> list[RenderableType]:
     return [*_owners(device), *parts, *_sourced(f"Network: {network.name}", "", network)]
 
 
+def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[RenderableType]:
+    """Return one line for each device that only the first-order model knows."""
+    table = grid("=name", "<device", "GiB", "TB/s", "BF16", "8 bits", "domain")
+    for name, device in devices.items():
+        peaks = device.peak_tflops
+        narrow = peaks.get("fp8") or peaks.get("int8")
+        add_row(
+            table,
+            name,
+            device.name,
+            f"{device.memory_gib:,.1f}",
+            f"{device.memory_tb_per_s:.2f}",
+            f"{peaks['bf16']:,.1f}" if "bf16" in peaks else "-",
+            f"{narrow:,.1f}" if narrow else "-",
+            f"{device.scale_up_domain:,}",
+        )
+    note = "for --fidelity first-order alone; FP8, or INT8 without it"
+    return section("First-order devices", note, table)
+
+
+def first_order_report(device: FirstOrderDevice) -> list[RenderableType]:
+    """Return every number of a first-order device, with its source."""
+    values = device.model_dump(exclude={"sources", "kind", "name", "vendor"}, exclude_none=True)
+    table = grid("=field", "<value", "<source")
+    for key, value in flatten(values).items():
+        add_row(table, key, plain(value), Text(_source(device, key), DIM))
+    return section(device.name, "first-order device: --fidelity first-order alone", table)
+
+
 def _owners(device: Device) -> list[RenderableType]:
     """Return a line for each device or family whose numbers a device has."""
     table = grid("=whose", "numbers", "<fields")
@@ -116,7 +146,7 @@ def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> T
     return table
 
 
-def _source(owner: Device | Network, key: str) -> str:
+def _source(owner: Sourced, key: str) -> str:
     """Return the source of a field, or of the nearest mapping that has one for all of it."""
     while key not in owner.sources and "." in key:
         key = key.rpartition(".")[0]

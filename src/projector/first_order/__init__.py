@@ -1,0 +1,1 @@
+"""The first-order model of the Roofline methodology: closed forms, no tiles, no replay."""

@@ -1,0 +1,129 @@
+"""The reports of first-order projections."""
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.config.first_order_job import AnyJob
+from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
+from projector.report.terminal.tables import (
+    DIM,
+    add_row,
+    bar,
+    count,
+    gib,
+    grid,
+    milliseconds,
+    percent,
+    section,
+)
+
+PLAIN_WORDS = (
+    "FIRST-ORDER MODEL: closed forms with fixed derates; no tiles, no replay, no band. "
+    "docs/first_order.md lists where they are wrong."
+)
+
+TERMS = {
+    "compute": "6 N FLOP a token at the derated peak",
+    "dp_comm": "gradients over data parallelism",
+    "pp_bubble": "pipeline, (P - 1) / (v m)",
+    "tp_comm": "tensor parallelism beyond its domain",
+}
+"""What each term of a step is."""
+
+
+def performance_report(result: FirstOrderPerformance) -> list[RenderableType]:
+    """Return the parts of the report of a step, in the order of printing."""
+    return [*_head(result), *_step(result), *_assumed(result.job)]
+
+
+def memory_report(result: FirstOrderMemory) -> list[RenderableType]:
+    """Return the parts of the report of memory."""
+    return [
+        _title(result.job),
+        Text(PLAIN_WORDS, style="bold yellow"),
+        Text(),
+        _verdict(result),
+        *_memory(result),
+        *_assumed(result.job),
+    ]
+
+
+def both_report(result: FirstOrderPerformance) -> list[RenderableType]:
+    """Return the parts of both reports, what they share once."""
+    return [*_head(result), *_memory(result.memory), *_step(result), *_assumed(result.job)]
+
+
+def _head(result: FirstOrderPerformance) -> list[RenderableType]:
+    line = Text()
+    for text in (
+        f"{milliseconds(result.iteration_time_s)} ms/step",
+        f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
+        f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
+        f"MFU {percent(result.mfu)}",
+    ):
+        line.append("  " if line else "").append(text, style="bold")
+    degrees = {name.upper(): value for name, value in result.degrees.items()}
+    layout = "  ".join(f"{name} {value:,}" for name, value in degrees.items())
+    return [
+        _title(result.job),
+        Padding(Text(f"{layout}  bubble of {result.schedule}", style=DIM), (0, 0, 0, 2)),
+        Text(PLAIN_WORDS, style="bold yellow"),
+        Text(),
+        _verdict(result.memory),
+        line,
+        Text(f"limited by {result.bound}"),
+    ]
+
+
+def _title(job: AnyJob) -> Text:
+    cluster, training = job.cluster, job.training
+    line = Text(f"{job.model.name} on {cluster.gpus:,} x {cluster.device.name}", style="bold")
+    batch = f"MBS {training.micro_batch_size}, GBS {training.global_batch_size:,}"
+    line.append(
+        f" ({cluster.nodes:,} x {cluster.gpus_per_node}), {training.precision.upper()}, {batch}, "
+        f"sequence {training.seq_length:,}",
+        style="not bold",
+    )
+    return line
+
+
+def _verdict(result: FirstOrderMemory) -> Text:
+    word, style = ("FITS", "bold green") if result.fits else ("DOES NOT FIT", "bold red")
+    line = Text(word, style=style)
+    whole = gib(result.device_memory_bytes)
+    text = f"  {gib(result.peak_bytes)} of {whole} GiB on every rank; nothing is reserved"
+    return line.append(text, style="not bold default")
+
+
+def _memory(result: FirstOrderMemory) -> list[RenderableType]:
+    table = grid("=term", "GiB")
+    for name, value in result.terms_bytes.items():
+        add_row(table, name, gib(value))
+    add_row(table, "total", gib(result.peak_bytes), style="bold")
+    total, active = result.parameters_total, result.parameters_active
+    note = f"{count(total)} parameters" + ("" if total == active else f", {count(active)} active")
+    return section("Memory of one device", note, table)
+
+
+def _step(result: FirstOrderPerformance) -> list[RenderableType]:
+    table = grid("=term", "ms", "share", "|")
+    terms = result.breakdown_s
+    for name, seconds in terms.items():
+        if seconds > 0.0:
+            share = seconds / result.iteration_time_s
+            label = Text(f"{name:12}").append(TERMS[name], style=DIM)
+            length = bar(seconds / max(terms.values()))
+            add_row(table, label, milliseconds(seconds), percent(share), length)
+    total = milliseconds(result.iteration_time_s)
+    add_row(table, "total", total, percent(1.0), "", style="bold")
+    return section("Time of one step", "max + (1 - overlap) min of compute and the others", table)
+
+
+def _assumed(job: AnyJob) -> list[RenderableType]:
+    values = "  ".join(f"{name}={value:g}" for name, value in job.first_order.model_dump().items())
+    return section(
+        "Constants",
+        "override with first_order.NAME=VALUE",
+        Padding(Text(values, DIM), (0, 0, 0, 2)),
+    )
