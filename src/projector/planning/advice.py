@@ -140,13 +140,13 @@ def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
 
     choice = max(fitting, key=share)
     tokens = question.tokens * share(choice)
-    step = project_performance(choice.job)
     for _ in range(TRIES):
         tokens = _down(tokens)
         shorter = question.with_tokens(tokens)
         job = choice.job.model_copy(update={"run": shorter.job.run})
-        run = run_figures(job, step, question.prices.get(choice.label))
-        trial = replace(choice, job=job, run=run)
+        run = project_performance(job).run
+        assert run is not None
+        trial = replace(choice, job=job, run=run_figures(run))
         if status_of(question, trial) == MEETS:
             yield Remedy(TOKENS, tokens, replace(trial, status=MEETS))
             return

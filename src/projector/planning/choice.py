@@ -71,12 +71,13 @@ class Choice:
         split = [f"{name}{self.degrees[name]}" for name in ("tp", "pp", "vpp", "cp", "ep")]
         chosen = [text for text in split if not text.endswith("p1")]
         training = self.job.training
+        recompute = training.recompute.granularity
         return " ".join(
             [
                 *(chosen or ["dp only"]),
                 f"mbs{training.micro_batch_size}",
                 f"zero{self.job.parallelism.sharding_stage}",
-                training.recompute.granularity,
+                *([] if recompute == "none" else [f"{recompute} recompute"]),
             ]
         )
 

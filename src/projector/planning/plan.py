@@ -224,6 +224,9 @@ def project_plan(
         for site in sites
         if not site.choices
     ]
+    refusals = [site.refusal for site in sites if site.refusal is not None]
+    if refusals and not ranked:
+        raise refusals[0]
     would_do = remedies(surveyor, ranked, skipped)
     return PlanResult(
         question=question,

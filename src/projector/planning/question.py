@@ -111,13 +111,20 @@ def ask(
     if not base.run.is_stated:
         msg = "a plan needs the tokens to train: --tokens 1T, or run.tokens in the job"
         raise ConfigError(msg, key="tokens", allowed="a number above 0")
+    prices = read_prices(usd_per_gpu_hour, kinds)
+    if budget is not None and not prices and not base.run.cost.is_stated:
+        msg = (
+            "budget_usd needs a price: --usd-per-gpu-hour X; run.cost.prices=listed takes dated "
+            "prices, run.cost.owned.capex_usd_per_gpu=X those of a fleet of one's own"
+        )
+        raise ConfigError(msg, key="usd_per_gpu_hour", allowed="a price above 0")
     return Question(
         job=base,
         kinds=kinds,
         gpus=read_gpus(gpus),
         deadline_days=deadline,
         budget_usd=budget,
-        prices=read_prices(usd_per_gpu_hour, kinds),
+        prices=prices,
         counts=count_model(base),
         settings=settings,
         fidelity=fidelity,

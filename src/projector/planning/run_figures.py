@@ -1,11 +1,25 @@
 """What a run takes: the figures of a projection that a plan ranks and shows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from projector.config.job import Job
-from projector.projection.performance import PerformanceProjection
-from projector.units import DAY, HOUR
+from projector.projection.run import RunProjection
+
+SHOWN = (
+    "days",
+    "days_low",
+    "days_high",
+    "gpu_hours",
+    "energy_mwh",
+    "co2_t",
+    "cost_usd",
+    "goodput",
+    "failures",
+    "checkpoint_interval_s",
+    "terms_days",
+)
+"""Keys of ``plan --json``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +29,19 @@ class RunFigures:
     tokens: float
     days: float
     days_low: float
+    """Lower end of the 90 % band; the days themselves where nothing is known of it."""
     days_high: float
     gpu_hours: float
     energy_mwh: float | None
     co2_t: float | None
     cost_usd: float | None
     goodput: float | None
+    failures: float | None
+    checkpoint_interval_s: float | None
+    terms_days: Mapping[str, float]
+    """Days by term, which add up."""
+    assumptions: tuple[str, ...]
+    """What the job does not state."""
 
     def of_high(self, value: float) -> float:
         """Return what grows with time at the upper end of the band of days."""
@@ -28,37 +49,25 @@ class RunFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys of ``plan --json``."""
-        return {
-            name: getattr(self, name)
-            for name in (
-                "days",
-                "days_low",
-                "days_high",
-                "gpu_hours",
-                "energy_mwh",
-                "co2_t",
-                "cost_usd",
-                "goodput",
-            )
-        }
+        figures = {name: getattr(self, name) for name in SHOWN}
+        return {**figures, "terms_days": dict(self.terms_days)}
 
 
-def run_figures(job: Job, step: PerformanceProjection, price: float | None) -> RunFigures:
-    """Return what the run of a job takes."""
-    training = job.training
-    tokens = job.run.tokens or 0.0
-    steps = tokens / (training.global_batch_size * training.seq_length)
-    days = steps * step.iteration_time_s / DAY
-    low, high = step.band.limits(90) or (1.0, 1.0)
-    hours = days * DAY / HOUR * job.cluster.gpus
+def run_figures(run: RunProjection) -> RunFigures:
+    """Return the figures of a projected run."""
+    days = run.days
     return RunFigures(
-        tokens=tokens,
+        tokens=run.tokens,
         days=days,
-        days_low=days * low,
-        days_high=days * high,
-        gpu_hours=hours,
-        energy_mwh=None,
-        co2_t=None,
-        cost_usd=None if price is None else hours * price,
-        goodput=None,
+        days_low=days if run.days_low is None else run.days_low,
+        days_high=days if run.days_high is None else run.days_high,
+        gpu_hours=run.gpu_hours,
+        energy_mwh=run.energy_mwh,
+        co2_t=run.co2_t,
+        cost_usd=run.cost_usd,
+        goodput=run.goodput,
+        failures=run.failures,
+        checkpoint_interval_s=run.checkpoint_interval_s,
+        terms_days=run.terms_days,
+        assumptions=tuple(run.assumptions),
     )

@@ -24,6 +24,8 @@ Progress = Callable[[int, int, int], None]
 MOST_DOUBLINGS = 24
 """Steps of a ladder; more would leave 64 bits."""
 
+PRICE = "run.cost.usd_per_gpu_hour"
+
 GAIN = 0.99
 """Days of the doubled size over those of the size before, from which on more devices do not help.
 """
@@ -41,6 +43,8 @@ class Site:
     none where nothing fits or nothing is legal."""
     legal: int
     """Legal layouts."""
+    refusal: ProjectorError | None = None
+    """What makes the run impossible there, such as failures that come faster than it gets on."""
 
     @property
     def best(self) -> Choice | None:
@@ -52,6 +56,8 @@ class Site:
         """Why there is no choice."""
         if self.choices:
             return ""
+        if self.refusal is not None:
+            return self.refusal.message
         if not self.legal:
             return "no legal layout: the degrees and the global batch do not divide so many GPUs"
         return f"none of {self.legal:,} legal layouts fits into memory"
@@ -97,6 +103,8 @@ class Surveyor:
         """
         if kind.label not in self._jobs:
             overrides = {**kind.overrides, "cluster.nodes": 1, "parallelism.dp": None}
+            if kind.label in self.question.prices:
+                overrides[PRICE] = self.question.prices[kind.label]
             self._jobs[kind.label] = load_job(self.question.job, overrides)
         return self._jobs[kind.label]
 
@@ -124,20 +132,25 @@ class Surveyor:
 
     def _searched(self, kind: ClusterKind, nodes: int) -> Site:
         job = self.job_on(kind)
-        found = search(job, nodes=nodes, top=1, allow_risk=True)
+        gpus = nodes * job.cluster.gpus_per_node
+        try:
+            found = search(job, nodes=nodes, top=1, allow_risk=True)
+            layouts = _worth_showing(found)
+            steps = project_jobs([load_job(found.job, each.overrides) for each in layouts])
+        except ProjectorError as error:
+            # Layouts that cannot be are counted by the search; what is left concerns the run.
+            return Site(kind, nodes, gpus, (), 0, error)
         self.layouts += found.evaluated
-        layouts = _worth_showing(found)
-        jobs = [load_job(found.job, each.overrides) for each in layouts]
         choices = tuple(
-            self._choice(kind, layout, step)
-            for layout, step in zip(layouts, project_jobs(jobs), strict=True)
+            self._choice(kind, layout, step) for layout, step in zip(layouts, steps, strict=True)
         )
-        return Site(kind, nodes, nodes * job.cluster.gpus_per_node, choices, found.evaluated)
+        return Site(kind, nodes, gpus, choices, found.evaluated)
 
     def _choice(
         self, kind: ClusterKind, layout: Configuration, step: PerformanceProjection
     ) -> Choice:
         memory, cluster = step.memory, step.job.cluster
+        assert step.run is not None
         return Choice(
             label=kind.label,
             job=step.job,
@@ -146,7 +159,7 @@ class Surveyor:
                 "cluster.nodes": cluster.nodes,
                 **layout.overrides,
             },
-            run=run_figures(step.job, step, self.question.prices.get(kind.label)),
+            run=run_figures(step.run),
             iteration_time_s=step.iteration_time_s,
             tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
             mfu=step.mfu,
@@ -245,8 +258,13 @@ def _affordable(
     question = surveyor.question
     if question.budget_usd is None:
         return kinds
+    most = question.settings.most_gpus
+    unpriced = [kind for kind in kinds if not surveyor.job_on(kind).run.cost.is_stated]
+    skipped += [Skipped(kind.label, (1, most), "no price") for kind in unpriced]
+    kinds = [kind for kind in kinds if kind not in unpriced]
     least_usd = {
-        kind.label: surveyor.bounds(kind).gpu_hours * question.prices.get(kind.label, 0.0)
+        kind.label: surveyor.bounds(kind).gpu_hours
+        * (surveyor.job_on(kind).run.cost.usd_per_gpu_hour or 0.0)
         for kind in kinds
     }
     within = [kind for kind in kinds if least_usd[kind.label] <= question.budget_usd]
@@ -255,7 +273,7 @@ def _affordable(
     for kind in kinds:
         if kind not in within:
             reason = f"{least_usd[kind.label]:,.0f} USD even at the peak rate: over the budget"
-            skipped.append(Skipped(kind.label, (1, question.settings.most_gpus), reason))
+            skipped.append(Skipped(kind.label, (1, most), reason))
     return within
 
 
@@ -294,12 +312,7 @@ def climb(
     first = max(_power_of_two(bounds.nodes_to_hold()), _power_of_two(least_nodes))
     if question.deadline_days is not None:
         first = max(first, _power_of_two(bounds.nodes_within(question.deadline_days)))
-    if first > 1:
-        why = _TOO_SMALL
-        if question.deadline_days is not None and first // 2 >= bounds.nodes_to_hold():
-            why = "after the deadline even at the peak rate, or too small to hold the states"
-        most = (first - 1) * bounds.gpus_per_node
-        skipped.append(Skipped(kind.label, (bounds.gpus_per_node, most), why))
+    _skip_small(question, kind, bounds, first, skipped)
     sites: list[Site] = []
     beyond = 0
     enough = question.settings.sizes if _is_open(question) else MOST_DOUBLINGS
@@ -321,6 +334,22 @@ def climb(
         if beyond >= 2 and (question.deadline_days is not None or _costs_more(sites)):
             break
     _refine(surveyor, kind, sites)
+
+
+def _skip_small(
+    question: Question, kind: ClusterKind, bounds: Bounds, first: int, skipped: list[Skipped]
+) -> None:
+    """Say why sizes below the first are not searched."""
+    per_node = bounds.gpus_per_node
+    holding = min(_power_of_two(bounds.nodes_to_hold()), first)
+    if holding > 1:
+        skipped.append(Skipped(kind.label, (per_node, (holding - 1) * per_node), _TOO_SMALL))
+    if holding < first:
+        most = (first - 1) * per_node
+        reason = f"{bounds.days(most):,.1f} days or more even at the peak rate"
+        if question.deadline_days is None or bounds.days(most) <= question.deadline_days:
+            reason = "hardly in time even at the peak rate, or smaller than what was asked for"
+        skipped.append(Skipped(kind.label, (holding * per_node, most), reason))
 
 
 def _is_open(question: Question) -> bool:

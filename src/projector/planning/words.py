@@ -9,6 +9,9 @@ from projector.planning.ranking import COST, DAYS, GPU_HOURS, spend_of, value_of
 KEEPS = {MEETS: "yes", UNCERTAIN: "maybe", MISSES: "no"}
 """What reports say about a status: whether a choice keeps the limits."""
 
+OF_RUN = "Run:"
+"""How sentences begin that say what a run assumes."""
+
 _SUPERLATIVES = {
     COST: "It is the cheapest",
     DAYS: "It is the fastest",
@@ -91,6 +94,7 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
     found = [batch, f"Devices: {question.devices_basis}."]
     if choices:
         found.append(f"Step time: {choices[0].band.basis}.")
+        found += [f"{OF_RUN} {text}." for text in choices[0].run.assumptions]
     return tuple(found)
 
 
@@ -103,7 +107,7 @@ def changes_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]
     spend = spend_of(choices)
     if question.deadline_days is not None:
         found += _other_deadlines(first, fitting, spend)
-    found += _other_prices(question, first, fitting)
+    found += _other_prices(first, fitting)
     return tuple(found)
 
 
@@ -127,7 +131,7 @@ def _other_deadlines(first: Choice, fitting: Sequence[Choice], spend: str) -> li
     return found
 
 
-def _other_prices(question: Question, first: Choice, fitting: Sequence[Choice]) -> list[str]:
+def _other_prices(first: Choice, fitting: Sequence[Choice]) -> list[str]:
     """Say at which prices of an hour another device is the cheaper one."""
     found = []
     for label in dict.fromkeys(each.label for each in fitting):
@@ -136,7 +140,7 @@ def _other_prices(question: Question, first: Choice, fitting: Sequence[Choice]) 
             continue
         rival = min(rivals, key=lambda each: each.run.gpu_hours)
         ratio = first.run.gpu_hours / rival.run.gpu_hours
-        price = question.prices.get(first.label)
+        price = first.job.run.cost.usd_per_gpu_hour
         at_most = f"{ratio:.2f} times that of {first.label}"
         if price is not None:
             at_most = f"{price * ratio:,.2f} USD"

@@ -70,7 +70,7 @@ def plan_figure(result: PlanResult) -> "Figure":
     shown = result.choices[:LISTED]
     points = np.array([[each.run.days, value_of(each, result.spend)] for each in shown])
     number_points(axes, points, np.full(len(shown), 5.0))
-    axes.legend(loc="best", framealpha=0.9, edgecolor="none")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _draw_names(side, result, shown)
     return figure
 

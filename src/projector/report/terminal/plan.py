@@ -9,7 +9,7 @@ from rich.text import Text
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
 from projector.planning.plan import PlanResult
-from projector.planning.words import KEEPS, number, usd
+from projector.planning.words import KEEPS, OF_RUN, number, usd
 from projector.projection.verdict import COVERED, WORDS
 from projector.report.terminal.tables import (
     DIM,
@@ -153,4 +153,10 @@ def _not_chosen(result: PlanResult) -> list[RenderableType]:
 
 
 def _assumptions(result: PlanResult) -> list[RenderableType]:
-    return [heading("Assumed"), *(_sentence(text) for text in result.assumptions)]
+    """Show what the plan assumes in full, what runs assume by name and value."""
+    of_run = result.choices[0].run.assumptions if result.choices else ()
+    shown = [text for text in result.assumptions if not text.startswith(OF_RUN)]
+    if of_run:
+        short = "; ".join(text.removeprefix("run.").partition(":")[0] for text in of_run)
+        shown.append(f"{OF_RUN} {short} (sources: --json, --html).")
+    return [heading("Assumed"), *(_sentence(text) for text in shown)]
