@@ -8,13 +8,13 @@ from projector.operations.served_experts import active_experts
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.step import (
-    BREAKDOWN,
     Generation,
     decode_time_s,
     generation_times,
     prefill_time_s,
     step_times,
 )
+from projector.serving.totals import BREAKDOWN
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

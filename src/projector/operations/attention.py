@@ -51,7 +51,7 @@ def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def emit_cached_attention(
     table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
 ) -> None:
-    """Emit the attention of all layers of inference steps, which reads and extends a cache.
+    """Emit the attention of all layers of inference steps, but for `emit_cached_core`.
 
     Sequences that decode fold the up-projections of latent attention into the heads.
     """
@@ -66,7 +66,6 @@ def emit_cached_attention(
         backward_bytes=0.0,
         forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
     )
-    _emit_cached_core(table, shapes, steps, where)
     inner = _local_heads(shapes)[0] * shapes.d_v
     emit_memory(
         layers,
@@ -229,10 +228,11 @@ def _emit_latent_keys(
     )  # fmt: skip
 
 
-def _emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
+def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
     """Emit softmax(QK')V over cached and new keys, of layers with and without a window.
 
-    Chunks of prompts project the latents that they cached before up again.
+    Chunks of prompts project the latents that they cached before up again. Nothing else in a step
+    depends on what is cached.
     """
     heads, key_heads = _local_heads(shapes)
     latent = shapes.mla == 1

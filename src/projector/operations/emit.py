@@ -7,7 +7,7 @@ import numpy as np
 
 from projector.arrays import Flags, Ints, Records
 from projector.lower.kinds import KINDS, Kind, is_layer
-from projector.operations.attention import emit_attention, emit_cached_attention
+from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
 from projector.operations.embedding_and_head import (
     emit_embedding,
@@ -102,8 +102,28 @@ def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where:
 
 def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the operation table of inference steps; a row represents all layers that are equal."""
-    table = TableBuilder(len(shapes.rows), forward_only=True)
-    rows = np.arange(len(shapes.rows))
+    table = TableBuilder(len(shapes), forward_only=True)
+    _emit_base(table, shapes, steps)
+    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    return table.build()
+
+
+def emit_inference_base(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
+    """Return the part of the table that depends on the tokens of a step alone."""
+    table = TableBuilder(len(shapes), forward_only=True)
+    _emit_base(table, shapes, steps)
+    return table.build()
+
+
+def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
+    """Return the part of the table that depends on what is cached."""
+    table = TableBuilder(len(shapes), forward_only=True)
+    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    return table.build()
+
+
+def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
+    rows = np.arange(len(shapes))
     dense_layers = steps.layers - steps.moe_layers
     eager = shapes.eager == 1
     emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows[~eager], "norm")
@@ -115,4 +135,3 @@ def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable
     emit_embedding(table, shapes, rows)
     emit_sampling_head(table, shapes, rows)
     emit_stage_sends(table, shapes, steps, rows)
-    return table.build()

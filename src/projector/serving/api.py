@@ -13,7 +13,8 @@ from projector.serving.limits import LIMITS, limit_seconds
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
 from projector.serving.read import LOAD, ServingCase, read_case
-from projector.serving.step import BREAKDOWN, CostedSteps, costed_steps, times_of
+from projector.serving.step import CostedSteps, costed_steps, times_of
+from projector.serving.totals import BREAKDOWN
 from projector.serving.traffic import MAX_LENGTH, Traffic
 
 

@@ -1,12 +1,12 @@
 """Steps as columns: the extents of every deployment and step, one entry a step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
-from projector.arrays import Floats, Ints, Records
+from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.engine import dequantising, weight_formats
 from projector.config.gemm import MatrixType
@@ -100,6 +100,8 @@ class StepColumns:
     """Grouped GEMMs."""
     grouped_class: Ints
     """int64[steps]: row of each step in ``grouped``."""
+    exchange_codes: Ints
+    """int64[steps, 2]: exchange between experts, without and with prompts."""
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -114,13 +116,14 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     ConfigError
         If a step has no tokens, or more than can be.
     """
-    for step in steps:
-        _check(step)
+    counts = counts_of(steps)
+    check_counts(counts)
     deployments = [step.deployment for step in steps]
     clusters = [deployment.cluster for deployment in deployments]
     devices, device = device_records(clusters)
     fabrics, exchanges, fabric = _fabrics(deployments)
-    extents = _step_shapes(steps)
+    exchange_codes = _exchanges(deployments)
+    extents = _step_shapes(deployments, counts, exchange_codes)
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
     shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
@@ -136,26 +139,38 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
         exchanges=exchanges,
         grouped=grouped,
         grouped_class=grouped_class,
+        exchange_codes=exchange_codes,
     )
 
 
-def _check(step: Step) -> None:
-    counts = (step.context, step.prefill_tokens, step.prefill_context, step.draft_tokens)
-    tokens = step.batch * (step.new_tokens + step.draft_tokens + step.context)
-    beside = step.prefill_batch * (step.prefill_tokens + step.prefill_context)
-    some = step.batch > 0 or (step.batch == 0 and step.prefill_tokens > 0)
-    legal = some and step.new_tokens > 0 and step.prefill_batch > 0 and min(counts) >= 0
-    if not legal or tokens + beside > MAX_TOKENS:
+def counts_of(steps: Sequence[Step]) -> dict[str, Ints]:
+    """Return `COUNTS` of steps as columns."""
+    return {name: np.array([getattr(step, name) for step in steps], np.int64) for name in COUNTS}
+
+
+def check_counts(counts: Mapping[str, Ints]) -> None:
+    """Refuse steps without tokens, with too many, or of two kinds at once."""
+    batch, new_tokens = counts["batch"], counts["new_tokens"]
+    drafted, chunk = counts["draft_tokens"], counts["prefill_tokens"]
+    beside = counts["prefill_batch"] * (chunk + counts["prefill_context"])
+    tokens = batch * (new_tokens + drafted + counts["context"]) + beside
+    legal = ((batch > 0) | ((batch == 0) & (chunk > 0))) & (new_tokens > 0)
+    legal &= (counts["prefill_batch"] > 0) & (chunk >= 0) & (drafted >= 0)
+    legal &= (counts["context"] >= 0) & (counts["prefill_context"] >= 0)
+    legal &= (tokens <= MAX_TOKENS) & (np.maximum(batch, new_tokens) <= MAX_TOKENS)
+    for row in np.flatnonzero(~legal)[:1]:
+        given = {name: int(column[row]) for name, column in counts.items()}
         msg = (
             f"a step has at least one sequence and one new token and at most {MAX_TOKENS} "
-            f"tokens, got batch {step.batch}, {step.new_tokens} new, {step.context} cached, "
-            f"beside {step.prefill_batch} prompts with {step.prefill_tokens} new, "
-            f"{step.prefill_context} cached"
+            f"tokens, got batch {given['batch']}, {given['new_tokens']} new, {given['context']} "
+            f"cached, beside {given['prefill_batch']} prompts with {given['prefill_tokens']} new, "
+            f"{given['prefill_context']} cached"
         )
-        raise ConfigError(msg, key="batch", value=step.batch)
-    if step.new_tokens > 1 and (step.prefill_tokens or step.draft_tokens):
+        raise ConfigError(msg, key="batch", value=given["batch"])
+    for row in np.flatnonzero((new_tokens > 1) & ((chunk > 0) | (drafted > 0)))[:1]:
         msg = "prompts beside a batch and drafted tokens need a batch that decodes (new_tokens 1)"
-        raise ConfigError(msg, key="new_tokens", value=step.new_tokens, allowed=[1])
+        value = int(new_tokens[row])
+        raise ConfigError(msg, key="new_tokens", value=value, allowed=[1])
 
 
 def layer_rows(deployments: Sequence[Deployment]) -> Records:
@@ -225,8 +240,9 @@ def _wide(deployment: Deployment) -> MatrixType:
     return "fp16" if deployment.dtype == "fp16" else "bf16"
 
 
-def _step_shapes(steps: Sequence[Step]) -> StepShapes:
-    deployments = [step.deployment for step in steps]
+def _step_shapes(
+    deployments: Sequence[Deployment], counts: Mapping[str, Ints], codes: Ints
+) -> StepShapes:
     models = [deployment.model for deployment in deployments]
 
     def column(values: Iterable[int]) -> Ints:
@@ -239,20 +255,11 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
     tp = column(deployment.tp for deployment in deployments)
     stage = tp * groups
     domain = column(domain_gpus(deployment.cluster) for deployment in deployments)
-    sequences = column(step.batch * step.decodes for step in steps)
-    queries = column(1 + step.draft_tokens for step in steps)
-    chunks = column(step.chunks[0] for step in steps)
-    chunk_tokens = column(step.chunks[1] for step in steps)
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
-        sequences=ceil_div(sequences, groups),
-        queries=queries,
-        context=column(step.context for step in steps),
-        chunks=ceil_div(chunks, groups),
-        chunk_tokens=chunk_tokens,
-        chunk_context=column(step.chunks[2] for step in steps),
+        **step_counts(counts, groups, codes),
         cached=cached,
         cache_bytes=cached
         * np.array([deployment.cached_element_bytes for deployment in deployments]),
@@ -261,27 +268,112 @@ def _step_shapes(steps: Sequence[Step]) -> StepShapes:
         pp=column(deployment.pp for deployment in deployments),
         # Neighbouring stages are as many ranks apart as a stage has.
         pp_local=np.where(2 * stage <= domain, 2, 1),
-        stage_tokens=sequences * queries + chunks * chunk_tokens,
         attention_dp=groups,
         groups_local=local_members(groups, tp, domain),
         stage_local=local_members(stage, 1, domain),
-        **_expert_columns(steps, local_members(stage, 1, domain)),
+        **_expert_columns(deployments, local_members(stage, 1, domain)),
     )
+
+
+COUNTS = (
+    "batch",
+    "new_tokens",
+    "context",
+    "prefill_tokens",
+    "prefill_context",
+    "prefill_batch",
+    "draft_tokens",
+)
+"""Fields of `Step` that count something."""
+
+
+class _StepColumns(TypedDict):
+    sequences: Ints
+    queries: Ints
+    context: Ints
+    chunks: Ints
+    chunk_tokens: Ints
+    chunk_context: Ints
+    stage_tokens: Ints
+    exchange: Ints
+
+
+def step_counts(counts: Mapping[str, Ints], groups: Ints, exchanges: Ints) -> _StepColumns:
+    """Return the columns of `StepShapes` that not only deployments decide.
+
+    Parameters
+    ----------
+    counts : mapping of int64[steps]
+        `COUNTS` of the steps.
+    groups : int64[steps]
+        Attention groups; counts are those of the fullest.
+    exchanges : int64[steps, 2]
+        Exchange between experts, of steps without and with prompts.
+    """
+    prompts, tokens, cached = _chunks(counts)
+    sequences = np.where(counts["new_tokens"] > 1, 0, counts["batch"])
+    queries = 1 + counts["draft_tokens"]
+    return {
+        "sequences": ceil_div(sequences, groups),
+        "queries": queries,
+        "context": counts["context"],
+        "chunks": ceil_div(prompts, groups),
+        "chunk_tokens": tokens,
+        "chunk_context": cached,
+        "stage_tokens": sequences * queries + prompts * tokens,
+        "exchange": np.where(prompts > 0, exchanges[:, 1], exchanges[:, 0]),
+    }
+
+
+def scheduled(counts: Mapping[str, Ints], groups: Ints) -> Ints:
+    """Return the sequences and prompts that the scheduler of an attention group has in a step."""
+    decoding = np.where(counts["new_tokens"] > 1, 0, counts["batch"])
+    return np.asarray(ceil_div(decoding + _chunks(counts)[0], groups))
+
+
+def has_prompts(counts: Mapping[str, Ints]) -> Flags:
+    """Return whether prompts go through, bool[steps]."""
+    return _chunks(counts)[0] > 0
+
+
+def _chunks(counts: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
+    """Return prompts that prefill, new tokens of each, and cached tokens of each."""
+    prefills, beside = counts["new_tokens"] > 1, counts["prefill_tokens"] > 0
+
+    def either(alone: str, mixed: str) -> Ints:
+        return np.where(prefills, counts[alone], np.where(beside, counts[mixed], 0))
+
+    return (
+        either("batch", "prefill_batch"),
+        either("new_tokens", "prefill_tokens"),
+        either("context", "prefill_context"),
+    )
+
+
+def _exchanges(deployments: Sequence[Deployment]) -> Ints:
+    """Return int64[deployments, 2]: exchange of steps without and with prompts."""
+    kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
+    codes = [
+        [kernel.get(each.dispatcher, usual) if each.exchanges else NO_EXCHANGE for usual in _USUAL]
+        for each in deployments
+    ]
+    return np.array(codes, np.int64).reshape(-1, 2)
+
+
+_USUAL = (LOW_LATENCY, DISPATCH)
 
 
 class _ExpertColumns(TypedDict):
     largest_part: Floats
     part_load: Floats
     gathers: Ints
-    exchange: Ints
     exchange_units: Ints
     ranks_reached: Floats
     domains_reached: Floats
 
 
-def _expert_columns(steps: Sequence[Step], local: Ints) -> _ExpertColumns:
-    """Return how routed experts are divided and reached, for each step."""
-    deployments = [step.deployment for step in steps]
+def _expert_columns(deployments: Sequence[Deployment], local: Ints) -> _ExpertColumns:
+    """Return how routed experts are divided and reached, for each deployment."""
 
     def reached(deployment: Deployment, parts: float) -> float:
         moe = deployment.model.moe
@@ -292,19 +384,13 @@ def _expert_columns(steps: Sequence[Step], local: Ints) -> _ExpertColumns:
         )
 
     several = np.array(
-        [each.attention_dp > 1 and each.model.moe is not None for each in deployments]
+        [each.attention_dp > 1 and each.model.moe is not None for each in deployments], np.bool_
     )
     exchanges = np.array([each.exchanges for each in deployments], np.bool_)
-    kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
-    by_step = [
-        kernel.get(step.deployment.dispatcher, DISPATCH if step.chunks[0] else LOW_LATENCY)
-        for step in steps
-    ]
     return {
         "largest_part": np.array([largest_of_normals(each.ep) for each in deployments]),
         "part_load": np.array([each.expert_load for each in deployments]),
         "gathers": (several & ~exchanges).astype(np.int64),
-        "exchange": np.where(exchanges, by_step, NO_EXCHANGE).astype(np.int64),
         "exchange_units": np.array([each.dispatcher_sms for each in deployments], np.int64),
         "ranks_reached": np.array([reached(each, each.ep) for each in deployments]),
         "domains_reached": np.array(

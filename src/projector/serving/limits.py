@@ -4,7 +4,9 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
-from projector.serving.step import BREAKDOWN, HOST, LAUNCH, CostedSteps, StepTimes
+from projector.serving.columns import StepColumns
+from projector.serving.step import CostedSteps
+from projector.serving.totals import HOST, LAUNCH, StepTimes
 
 LIMITS = ("compute", "memory", "communication", "launch", "host")
 """What a step may be limited by."""
@@ -22,31 +24,30 @@ def limit_seconds(costed: CostedSteps, times: StepTimes) -> Floats:
         over the matrix rate, or bytes over the memory rate (Williams et al., Roofline, CACM
         2009).
     """
-    table, columns = costed.table, costed.columns
-    code = np.where(_compute_s(costed) > _memory_s(costed), COMPUTE, MEMORY)
-    linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
-    code = np.where(linked, COMMUNICATION, code)
-    num = len(columns)
-    slot = table.workload * len(LIMITS) + code
-    seconds = np.bincount(slot, costed.row_s * table.repeats, num * len(LIMITS))
-    divided: Floats = seconds.astype(np.float64).reshape(num, len(LIMITS))
+    num = len(costed.columns)
+    divided = np.zeros((num, len(LIMITS)))
+    for part in (costed.base, costed.core):
+        table = part.table
+        compute_s, memory_s = _compute_s(table, costed.columns), _memory_s(table, costed.columns)
+        code = np.where(compute_s > memory_s, COMPUTE, MEMORY)
+        linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
+        slot = table.workload * len(LIMITS) + np.where(linked, COMMUNICATION, code)
+        seconds = np.bincount(slot, part.row_s * table.repeats, num * len(LIMITS))
+        divided += seconds.reshape(num, len(LIMITS))
     divided[:, GAPS] = times.breakdown_s[:, LAUNCH]
     divided[:, WAITS] = times.breakdown_s[:, HOST]
     return divided
 
 
-def _compute_s(costed: CostedSteps) -> Floats:
+def _compute_s(table: OperationTable, columns: StepColumns) -> Floats:
     """Return the seconds of each row at the matrix rate."""
-    table, columns = costed.table, costed.columns
     device = columns.shapes.rows["device"][table.workload]
-    record = columns.devices[device]
     flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
     flop = np.where(table.kind == ATTENTION, _attention_flop(table), flop)
     flop = np.where((table.kind == GEMM) | (table.kind == ATTENTION), flop, table.flop)
     wide = columns.shapes.wide_dtype[table.workload]
-    rows = np.arange(len(table))
-    of_gemm = record["matrix_flop_per_s"][rows, table.dtype]
-    of_attention = record["attention_flop_per_s"][rows, wide]
+    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
+    of_attention = columns.devices["attention_flop_per_s"][device, wide]
     rate = np.where(table.kind == GEMM, of_gemm, of_attention)
     seconds: Floats = flop / rate
     return seconds
@@ -60,9 +61,8 @@ def _attention_flop(table: OperationTable) -> Floats:
     return flop
 
 
-def _memory_s(costed: CostedSteps) -> Floats:
+def _memory_s(table: OperationTable, columns: StepColumns) -> Floats:
     """Return the seconds of each row at the memory rate; each operand moves once."""
-    table, columns = costed.table, costed.columns
     device = columns.shapes.rows["device"][table.workload]
     width = columns.shapes.operand_bytes[table.workload]
     share = columns.weight_share[table.workload]
@@ -74,6 +74,3 @@ def _memory_s(costed: CostedSteps) -> Floats:
     moved = np.where(table.kind == ATTENTION, attention, moved)
     seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
     return seconds
-
-
-assert len(BREAKDOWN) == HOST + 1

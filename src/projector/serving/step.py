@@ -16,26 +16,31 @@ from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
-from projector.operations.emit import emit_inference
+from projector.operations.emit import emit_inference_base, emit_inference_core
 from projector.operations.table import (
     ATTENTION,
     COLLECTIVE,
     EXCHANGE,
     GEMM,
     MEMORY,
-    PP_COMM,
     OperationTable,
 )
-from projector.serving.columns import Step, StepColumns, step_columns
+from projector.serving.columns import Step, StepColumns, counts_of, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.prompts import prompt_steps
-from projector.units import MICROSECOND
+from projector.serving.totals import BREAKDOWN, StepTimes, finished, hosts_of, totals_of
 
-BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "ep_comm", "launch", "host")
-"""Terms of a step, which add up to it: ``launch`` is the device's time between kernels, ``host``
-what the device waits for the host beyond that."""
-
-LAUNCH, HOST = 6, 7
+__all__ = [
+    "BREAKDOWN",
+    "CostedSteps",
+    "Generation",
+    "StepTimes",
+    "costed_steps",
+    "decode_time_s",
+    "generation_times",
+    "prefill_time_s",
+    "step_times",
+]
 
 DECODE_POINTS = 9
 """Context lengths at which a generation's decode step is timed, evenly spaced; the step is taken
@@ -43,15 +48,12 @@ as linear in between."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Times of steps."""
+class CostedRows:
+    """Operations with their times."""
 
-    breakdown_s: Floats
-    """float64[steps, len(BREAKDOWN)]."""
-    latency_s: Floats
-    """float64[steps]: first stage to last, every stage idle while another works."""
-    interval_s: Floats
-    """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
+    table: OperationTable
+    row_s: Floats
+    """float64[rows of the table]: seconds of one repeat of each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,10 @@ class CostedSteps:
 
     steps: Sequence[Step]
     columns: StepColumns
-    table: OperationTable
-    row_s: Floats
-    """float64[rows of the table]: seconds of one repeat of each row."""
+    base: CostedRows
+    """What depends on tokens alone."""
+    core: CostedRows
+    """What depends on the cache."""
 
 
 def costed_steps(steps: Sequence[Step]) -> CostedSteps:
@@ -76,13 +79,14 @@ def costed_steps(steps: Sequence[Step]) -> CostedSteps:
         If a time is negative or not finite.
     """
     columns = step_columns(steps)
-    table = emit_inference(columns.shapes, columns.extents)
-    try:
-        row_s = _cost_rows(table, columns)
-    except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model overflowed: {error}"
-        raise NumericError(msg) from None
-    return CostedSteps(steps, columns, table, row_s)
+    base = emit_inference_base(columns.shapes, columns.extents)
+    core = emit_inference_core(columns.shapes, columns.extents)
+    return CostedSteps(
+        steps,
+        columns,
+        CostedRows(base, cost_rows(base, columns)),
+        CostedRows(core, cost_rows(core, columns)),
+    )
 
 
 def step_times(steps: Sequence[Step]) -> StepTimes:
@@ -100,44 +104,12 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
 
 def times_of(costed: CostedSteps) -> StepTimes:
     """Add up the rows of each step, its gaps between kernels, and its waits for the host."""
-    steps, table, columns, row_s = costed.steps, costed.table, costed.columns, costed.row_s
-    num = len(steps)
-    slot = table.workload * len(BREAKDOWN) + table.category
-    size = num * len(BREAKDOWN)
-    total_s: Floats = np.bincount(slot, row_s * table.repeats, size).astype(np.float64)
-    breakdown = total_s.reshape(num, len(BREAKDOWN))
-    launches = np.bincount(table.workload, table.launches * table.repeats, num)
-    captured = np.array([_captured(step) for step in steps], np.bool_)
-    calls = np.bincount(table.workload, table.calls * table.repeats, num)
-    gap_s, host_s, overhead_s = np.empty(num), np.empty(num), np.empty(num)
-    for row, step in enumerate(steps):
-        device, software = step.deployment.cluster.device, step.deployment.cluster.software
-        in_graph, queued = device.kernel_start_graph_us, device.kernel_start_us
-        gap_s[row] = (in_graph if captured[row] else queued) * MICROSECOND
-        operators_us = (launches[row] + calls[row]) * software.operator_us
-        host_s[row] = (launches[row] * software.launch_us + operators_us) * MICROSECOND
-        overhead_s[row] = _overhead_s(step)
-    breakdown[:, LAUNCH] = launches * gap_s
-    busy_s = _total_s(breakdown)
-    waiting_s = np.where(captured, 0.0, np.maximum(0.0, host_s - busy_s))
-    breakdown[:, HOST] = waiting_s + overhead_s
-    latency_s = _total_s(breakdown)
-    send_s = breakdown[:, PP_COMM]
-    stages = np.array([step.deployment.pp for step in steps])
-    layers = columns.extents.layers
-    share = -(-layers // stages) / layers
-    interval_s = np.where(
-        stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
-    )
-    return StepTimes(breakdown, latency_s, interval_s)
-
-
-def _total_s(breakdown: Floats) -> Floats:
-    """Add terms up one after the other, so that a term of 0 changes no bit."""
-    total_s = np.zeros(len(breakdown))
-    for term_s in breakdown.T:
-        total_s += term_s
-    return total_s
+    steps = costed.steps
+    deployments = [step.deployment for step in steps]
+    counts = counts_of(steps)
+    parts = (costed.base, costed.core)
+    base, core = (totals_of(part.table, part.row_s, len(steps)) for part in parts)
+    return finished(base + core, hosts_of(deployments), np.arange(len(steps)), counts)
 
 
 def prefill_time_s(
@@ -206,23 +178,22 @@ def _contexts(item: Generation) -> list[int]:
     return [int(point) for point in np.unique(points)]
 
 
-def _captured(step: Step) -> bool:
-    """Whether the step is one graph; one with prompts is of no fixed size, as a prefill is."""
-    runs = step.deployment.runs
-    return runs.prefill_graph if step.chunks[0] else runs.decode_graph
+def cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
+    """Return the seconds of one repeat of each row.
 
-
-def _overhead_s(step: Step) -> float:
-    """Return what the engine does between two steps while the device waits."""
-    runs, prompts = step.deployment.runs, step.chunks[0]
-    sequences = prompts + (step.batch if step.decodes else 0)
-    # Each attention group has a scheduler of its own.
-    sequences = -(-sequences // step.deployment.attention_dp)
-    return (runs.step_us + runs.sequence_us * sequences) * MICROSECOND
+    Raises
+    ------
+    NumericError
+        If a time is negative or not finite.
+    """
+    try:
+        return _cost_rows(table, steps)
+    except (ValueError, FloatingPointError) as error:
+        msg = f"a cost model overflowed: {error}"
+        raise NumericError(msg) from None
 
 
 def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
-    """Return the seconds of one repeat of each row."""
     row_s = np.zeros(len(table))
     device = steps.shapes.rows["device"][table.workload]
     rows = np.flatnonzero(table.kind == GEMM)
@@ -238,15 +209,16 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     traffic_s = elementwise_time_column(
         table.bytes[rows], np.zeros(len(rows)), np.zeros(len(rows)), device[rows], steps.devices
     )
-    records = steps.devices[device[rows]]
+    on, devices = device[rows], steps.devices
     code = steps.shapes.wide_dtype[table.workload[rows]]
     # Rows that also multiply stream a cache, in kernels made for it.
-    streamed_s = table.bytes[rows] / records["hbm_bytes_per_s"]
+    streamed_s = table.bytes[rows] / devices["hbm_bytes_per_s"][on]
     traffic_s = np.where(table.flop[rows] > 0.0, streamed_s, traffic_s)
-    rate = records["attention_flop_per_s"][np.arange(len(rows)), code]
-    matrix_s = table.flop[rows] / (rate * records["attention_forward_efficiency"])
+    rate = devices["attention_flop_per_s"][on, code]
+    matrix_s = table.flop[rows] / (rate * devices["attention_forward_efficiency"][on])
     # A kernel that does little still waits for memory once.
-    row_s[rows] = np.maximum(traffic_s, matrix_s) + table.launches[rows] * records["hbm_latency_s"]
+    latency_s = table.launches[rows] * devices["hbm_latency_s"][on]
+    row_s[rows] = np.maximum(traffic_s, matrix_s) + latency_s
     rows = np.flatnonzero(table.kind == COLLECTIVE)
     row_s[rows], _ = collective_time_columns(
         table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
@@ -274,7 +246,7 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     device = steps.shapes.rows["device"][workload]
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     expert = table.expert[rows] == 1
-    start_s = steps.devices[device]["gemm_overhead_s"]
+    start_s = steps.devices["gemm_overhead_s"][device]
 
     def times(extent: Ints) -> tuple[Floats, Ints]:
         out, bound = np.empty(len(rows)), np.full(len(rows), MEMORY_BOUND)

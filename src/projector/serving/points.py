@@ -1,0 +1,182 @@
+"""Steps of many deployments, batches and contexts at once, without an object for each.
+
+Most operations of a step depend on its tokens alone. They are timed once for each distinct
+deployment and number of tokens, and gathered. Attention to the cache is timed for each step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from projector.arrays import Array, Ints, Records
+from projector.errors import ConfigError
+from projector.kernels.grouping import group_rows
+from projector.operations.emit import emit_inference_base, emit_inference_core
+from projector.operations.shapes import InferenceShapes, StepShapes
+from projector.serving.columns import (
+    COUNTS,
+    Step,
+    StepColumns,
+    check_counts,
+    step_columns,
+    step_counts,
+)
+from projector.serving.deployment import Deployment
+from projector.serving.step import cost_rows
+from projector.serving.totals import StepTimes, Totals, finished, hosts_of, totals_of
+
+CHUNK = 1 << 16
+"""Steps whose operations lie in memory together."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrid:
+    """Steps as columns, int64[steps] each; the same fields as `Step`."""
+
+    deployments: tuple[Deployment, ...]
+    """Each distinct one once."""
+    deployment: Ints
+    """Row in ``deployments``."""
+    batch: Ints
+    new_tokens: Ints
+    context: Ints
+    prefill_tokens: Ints
+    prefill_context: Ints
+    prefill_batch: Ints
+    draft_tokens: Ints
+
+    @classmethod
+    def of(
+        cls,
+        deployments: Sequence[Deployment],
+        *,
+        deployment: ArrayLike = 0,
+        batch: ArrayLike = 1,
+        new_tokens: ArrayLike = 1,
+        context: ArrayLike = 0,
+        prefill_tokens: ArrayLike = 0,
+        prefill_context: ArrayLike = 0,
+        prefill_batch: ArrayLike = 1,
+        draft_tokens: ArrayLike = 0,
+    ) -> "StepGrid":
+        """Return steps whose columns are broadcast like numpy and flattened."""
+        given = (
+            deployment, batch, new_tokens, context, prefill_tokens, prefill_context,
+            prefill_batch, draft_tokens,
+        )  # fmt: skip
+        columns = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in given))
+        return cls(tuple(deployments), *(np.ascontiguousarray(each).ravel() for each in columns))
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.batch)
+
+    @property
+    def counts(self) -> dict[str, Ints]:
+        """The columns that count something, by name."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+    def take(self, rows: Ints | slice) -> "StepGrid":
+        """Return some of the steps."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def step(self, row: int) -> Step:
+        """Return one step."""
+        values = {name: int(getattr(self, name)[row]) for name in _COLUMNS}
+        return Step(self.deployments[values.pop("deployment")], **values)
+
+
+_COLUMNS = ("deployment", *COUNTS)
+_CACHED = ("context", "prefill_context")
+
+
+def grid_times(grid: StepGrid) -> StepTimes:
+    """Time steps; each result equals that of the step alone, bit for bit.
+
+    Raises
+    ------
+    ConfigError
+        For a step without tokens, or one of no deployment.
+    NumericError
+        If a time is negative or not finite.
+    """
+    _check(grid)
+    columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
+    first, of_step = _distinct(grid)
+    base = _totals(columns, _without_cache(grid.take(first)), core=False)
+    core = _totals(columns, grid, core=True)
+    hosts = hosts_of(grid.deployments)
+    return finished(base[of_step] + core, hosts, grid.deployment, grid.counts)
+
+
+def _check(grid: StepGrid) -> None:
+    rows, known = grid.deployment, len(grid.deployments)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < known:
+        msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"
+        raise ConfigError(msg, key="deployment", value=int(rows.max()), allowed=f"< {known}")
+    check_counts(grid.counts)
+
+
+def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:
+    """Return the first step of each distinct one but for its cache, and that of each step."""
+    keys = [getattr(grid, name) for name in _COLUMNS if name not in _CACHED]
+    # To group equal columns would take longer than all the rest.
+    keys = [key for key in keys if len(key) and key.min() < key.max()]
+    if not keys:
+        return np.zeros(min(1, len(grid)), np.int64), np.zeros(len(grid), np.int64)
+    return group_rows(*keys)
+
+
+def _without_cache(grid: StepGrid) -> StepGrid:
+    none = np.zeros(len(grid), np.int64)
+    return replace(grid, context=none, prefill_context=none)
+
+
+def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Totals:
+    """Return the sums over the rows that attention to the cache has, or over all others."""
+    parts = []
+    for begin in range(0, max(1, len(grid)), CHUNK):
+        chunk = grid.take(slice(begin, begin + CHUNK))
+        spread = _spread(columns, chunk)
+        emit = emit_inference_core if core else emit_inference_base
+        table = emit(spread.shapes, spread.extents)
+        parts.append(totals_of(table, cost_rows(table, spread), len(chunk)))
+    return parts[0] if len(parts) == 1 else Totals.concatenate(parts)
+
+
+class _Gathered:
+    """Some rows of records, of which columns are read when they are asked for."""
+
+    def __init__(self, records: Records, rows: Ints) -> None:
+        self._records, self._rows = records, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, name: str) -> Array:
+        column: Array = self._records[name][self._rows]
+        return column
+
+
+def _spread(columns: StepColumns, grid: StepGrid) -> StepColumns:
+    """Return the columns of steps, from those of their deployments."""
+    rows = grid.deployment
+    shared = columns.extents
+    of_steps = {field.name: getattr(shared, field.name)[rows] for field in fields(shared)}
+    per_step = {
+        field.name: getattr(columns, field.name)[rows]
+        for field in fields(columns)
+        if field.name not in _TABLES
+    }
+    codes = per_step["exchange_codes"]
+    own = step_counts(grid.counts, shared.attention_dp[rows], codes)
+    extents = StepShapes(**{**of_steps, **own})
+    gathered: Records = _Gathered(columns.shapes.rows, rows)  # type: ignore[assignment]  # read alike
+    shapes = InferenceShapes(gathered, extents.tokens, extents.emitting)
+    return replace(columns, shapes=shapes, extents=extents, **per_step)
+
+
+_TABLES = ("shapes", "extents", "devices", "fabrics", "exchanges", "grouped")
+"""Columns of `StepColumns` that are tables, or have columns of their own."""
