@@ -22,7 +22,7 @@ from projector.kernels.collectives import algorithm_mask, collective_time_column
 from projector.kernels.moe_exchange import LOW_LATENCY, moe_exchange_time_column
 from projector.lower.hardware import exchange_record, fabric_record
 from projector.serving.deployment import Deployment
-from projector.serving.step import decode_time_s
+from projector.serving.generation import decode_time_s
 from projector.single.collective import collective_case
 from projector.topology.build import load_topology
 from projector.topology.graph import node_net

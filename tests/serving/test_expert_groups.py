@@ -11,8 +11,10 @@ from projector.operations.served_experts import active_experts, part_pairs
 from projector.operations.table import EXCHANGE
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
+from projector.serving.generation import decode_time_s, prefill_time_s
 from projector.serving.routing import random_loads
-from projector.serving.step import BREAKDOWN, decode_time_s, prefill_time_s, step_times
+from projector.serving.step import step_times
+from projector.serving.totals import BREAKDOWN
 
 
 def deploy(model="deepseek_v3", device="h200", nodes=1, **settings):

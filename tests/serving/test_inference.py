@@ -7,13 +7,13 @@ from projector.operations.emit import emit_inference
 from projector.operations.served_experts import active_experts
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.step import (
+from projector.serving.generation import (
     Generation,
     decode_time_s,
     generation_times,
     prefill_time_s,
-    step_times,
 )
+from projector.serving.step import step_times
 from projector.serving.totals import BREAKDOWN
 
 

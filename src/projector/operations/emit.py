@@ -125,6 +125,7 @@ def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> Operation
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
     rows = np.arange(len(shapes))
     dense_layers = steps.layers - steps.moe_layers
+    emit_mtp(table, shapes, rows[steps.joins == 1])
     eager = shapes.eager == 1
     emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows[~eager], "norm")
     _emit_unfused(table.repeated(steps.layers), shapes, steps, rows[eager])

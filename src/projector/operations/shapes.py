@@ -122,6 +122,8 @@ class StepShapes:
     pp: Ints
     pp_local: Ints
     """2 where neighbouring stages share a scale-up domain, 1 where they do not."""
+    joins: Ints
+    """1 where a module that predicts a further token joins output and embedding first."""
     stage_tokens: Ints
     """Tokens of all attention groups of a stage."""
     attention_dp: Ints

@@ -10,7 +10,7 @@ from projector.schedule.replay.order_times import METHODS, replay_batch
 from projector.schedule.replay.programs import MIN_PERIODS
 from projector.schedule.simulate import simulate_schedule
 from projector.serving.deployment import Deployment
-from projector.serving.step import prefill_time_s
+from projector.serving.generation import prefill_time_s
 from projector.single.attention import project_attention
 from projector.single.gemm import MODELS
 from projector.single.gemm_list import list_gemms

@@ -34,6 +34,7 @@ from projector.operations.served_experts import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.cache import elements_per_token
 from projector.serving.deployment import Deployment
+from projector.serving.speculative import is_further_token_module
 from projector.units import TERA
 
 MAX_TOKENS = 1 << 34
@@ -268,6 +269,7 @@ def _step_shapes(
         pp=column(deployment.pp for deployment in deployments),
         # Neighbouring stages are as many ranks apart as a stage has.
         pp_local=np.where(2 * stage <= domain, 2, 1),
+        joins=column(is_further_token_module(model) for model in models),
         attention_dp=groups,
         groups_local=local_members(groups, tp, domain),
         stage_local=local_members(stage, 1, domain),

@@ -21,6 +21,7 @@ from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
+from projector.serving.speculative import MTP, SpeculativeConfig
 
 CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 """Types of a cached element, and its bytes without scales."""
@@ -119,6 +120,9 @@ class Deployment(Config):
     prefix_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of each prompt that is cached from requests before it. Prefill computes the rest, and
     attends to all. It belongs to the load; nothing is assumed."""
+
+    speculative: SpeculativeConfig | None = None
+    """Proposed tokens that a decode step verifies together; none given means one token a step."""
 
     prefill_graph: bool | None = None
     """Whether prefill runs as one captured graph; otherwise the host launches each kernel. None
@@ -236,6 +240,26 @@ class Deployment(Config):
             raise ConfigError(
                 msg, key="dispatcher", value=self.dispatcher, allowed=["auto", "allgather"]
             )
+        return self
+
+    @model_validator(mode="after")
+    def _draft_is_legal(self) -> Self:
+        draft = self.speculative.draft if self.speculative else None
+        if draft == MTP and not self.model.mtp_num_layers:
+            msg = (
+                f"{self.model.name} has no module that predicts a further token; if its checkpoint "
+                f"does, set model.mtp_num_layers to 1"
+            )
+            raise ConfigError(msg, key="speculative.draft", value=MTP, allowed="a model")
+        if self.speculative is None or not isinstance(draft, ModelConfig):
+            return self
+        tp = self.speculative.draft_tp or self.tp
+        if tp > self.tp or draft.num_attention_heads % tp:
+            msg = (
+                f"speculative.draft_tp ({tp}) must divide the {draft.num_attention_heads} heads of "
+                f"{draft.name} and may not exceed tp ({self.tp})"
+            )
+            raise ConfigError(msg, key="speculative.draft_tp", value=tp)
         return self
 
     @model_validator(mode="after")

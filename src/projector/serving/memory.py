@@ -13,6 +13,8 @@ from projector.operations.table import FORWARD, GEMM
 from projector.serving.cache import elements_per_token
 from projector.serving.columns import Step, layer_rows, step_columns
 from projector.serving.deployment import Deployment
+from projector.serving.speculation import draft_deployment
+from projector.serving.speculative import MTP
 from projector.units import GIB, MIB, to_gib
 
 LIBRARIES = 2
@@ -32,6 +34,8 @@ class ServingMemory:
     """Activations and logits of the largest step, and buffers of libraries."""
     reserve_bytes: float
     """Driver context and communicators."""
+    draft: "ServingMemory | None"
+    """What proposes tokens, on the devices of the last stage; its weights are counted there."""
     usable_bytes: float
     """What the engine takes of the device, less the reserve: for weights, workspace and cache."""
 
@@ -77,6 +81,8 @@ class ServingMemory:
         window = -(-model.sliding_window // page) * page
         mean = (1.0 - windowed) * pages + windowed * np.minimum(pages, window)
         held: Floats = mean * self.stage_layers * self._layer_token_bytes
+        if self.draft is not None:
+            held[..., -1] += self.draft.stage_cache_bytes(context).sum(axis=-1)
         return held
 
     def cache_bytes(self, batch: int | Ints, context: int | Ints) -> Floats:
@@ -147,6 +153,13 @@ def _of_deployment(
     weights = np.array([kind_bytes[stage].sum() for stage in stages])
     weights[0] += kind_bytes[Kind.EMBEDDING]
     weights[-1] += kind_bytes[Kind.HEAD]
+    draft = draft_deployment(deployment)
+    drafting = None if draft is None else serving_memory(draft)
+    if deployment.speculative and deployment.speculative.draft == MTP:
+        # Embedding and head are the model's own.
+        weights[-1] += kind_bytes[Kind.MTP] + kind_bytes[layers[-1]]
+    elif drafting is not None:
+        weights[-1] += drafting.weights_bytes
     device = deployment.cluster.device
     workspace = LIBRARIES * device.gemm_workspace_mib * MIB + activations_bytes
     workspace += deployment.exchanges * deployment.exchange_buffer_gib * GIB
@@ -157,6 +170,7 @@ def _of_deployment(
         stage_layers=np.array([len(stage) for stage in stages]),
         workspace_bytes=workspace,
         reserve_bytes=reserve,
+        draft=drafting,
         usable_bytes=device.hbm_gib * GIB * deployment.gpu_memory_utilization - reserve,
     )
 

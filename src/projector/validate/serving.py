@@ -15,7 +15,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.errors import ProjectorError
 from projector.serving.deployment import Deployment
-from projector.serving.step import Generation, generation_times
+from projector.serving.generation import Generation, generation_times
 from projector.validate.kind import (
     FROM_ROW,
     FROM_RULE,
