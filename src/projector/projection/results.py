@@ -26,6 +26,8 @@ BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
 """Kinds of scalars."""
 
 OK, DOES_NOT_FIT = "ok", "does_not_fit"
+STATUS = "status"
+"""Column that says which of both a row is."""
 
 
 class Counts(NamedTuple):
@@ -327,7 +329,7 @@ MEMORY_SCALARS = (
 SCALARS = (
     *PERFORMANCE_SCALARS,
     *MEMORY_SCALARS,
-    Scalar("status", TEXT, "", lambda r: Coded(1 - r.fits, [OK, DOES_NOT_FIT])),
+    Scalar(STATUS, TEXT, "", lambda r: Coded(1 - r.fits, [OK, DOES_NOT_FIT])),
 )
 """The columns of a sweep behind its axes; the last stands there alone."""
 

@@ -1,5 +1,6 @@
 """Whole training runs: how long jobs train that state how much."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -403,3 +404,32 @@ class RunProjection:
             f"{self.gpu_hours:,.0f} GPU-hours, goodput {self.goodput:.1%}, "
             f"{self.failures:,.3g} failures)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunScalar:
+    """One number of a run as a column of a sweep."""
+
+    name: str
+    """Column of a sweep, and key of ``run`` of ``performance --json``."""
+    unit: str
+    column: Callable[[RunProjections], Floats]
+    """Computes it for each job of a batch; NaN counts as missing."""
+    more_is_better: bool = False
+
+
+RUN_SCALARS = (
+    RunScalar("days", "days", lambda r: r.days),
+    RunScalar("gpu_hours", "GPU-hours", lambda r: r.gpu_hours),
+    RunScalar("energy_mwh", "MWh", lambda r: r.energy_mwh),
+    RunScalar("co2_t", "t", lambda r: r.co2_t),
+    RunScalar("cost_usd", "USD", lambda r: r.cost_usd),
+    RunScalar("goodput", "1", lambda r: r.goodput, True),
+)
+"""The columns of a sweep whose jobs state how much is trained."""
+
+
+def run_columns(evaluation: Evaluation) -> dict[str, Floats]:
+    """Return every column of `RUN_SCALARS`, one entry for each job."""
+    runs = project_runs(evaluation)
+    return {scalar.name: scalar.column(runs) for scalar in RUN_SCALARS}

@@ -15,7 +15,7 @@ from projector.config.space import Space
 from projector.errors import ConfigError, UnsupportedError, check_working_folder
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
-from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample
+from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample, states_run
 from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
 from projector.sweeps.workers import project_side_by_side, start_ahead
 
@@ -131,7 +131,7 @@ def _sweep(
     if cluster is not None:
         crew = cluster.workers
     axes = axis_kinds(space)
-    plan = Plan.of(space, column_kinds(axes))
+    plan = Plan.of(space, column_kinds(axes, runs=states_run(space)))
     if out is None:
         _refuse_endless(space, crew, local=cluster is None)
         parts: list[Part] = []

@@ -12,6 +12,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ConfigError, UnsupportedError
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
+from projector.projection.run import RUN_SCALARS
 from projector.sweeps.rows import fits_with_band, flags
 from projector.sweeps.store import (
     Part,
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 MAX, MIN = "max", "min"
 
-MORE_IS_BETTER = frozenset(scalar.name for scalar in SCALARS if scalar.more_is_better)
+MORE_IS_BETTER = frozenset(
+    [scalar.name for scalar in SCALARS if scalar.more_is_better]
+    + [scalar.name for scalar in RUN_SCALARS if scalar.more_is_better]
+)
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
 VERDICT_COLUMNS = ("fits", "verdict")

@@ -14,11 +14,12 @@ from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.cost import KnownCosts
 from projector.projection.bound import Coded
-from projector.projection.evaluate import evaluate_possible, find_legal
-from projector.projection.results import FLOAT, RESULTS, TEXT, result_columns
+from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
+from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
+from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
 from projector.sweeps.points import PointBatch, PointReader
-from projector.sweeps.space import cell
+from projector.sweeps.space import cell, states_run
 from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode, write_draft
 
 if TYPE_CHECKING:
@@ -57,9 +58,16 @@ class Batch:
         return self.fit - int(np.count_nonzero(fits_with_band(self.table)))
 
 
-def column_kinds(axes: Mapping[str, str]) -> dict[str, str]:
-    """Return every column with its kind: axes first; an axis that results repeat is listed once."""
-    return {**axes, **RESULTS}
+def column_kinds(axes: Mapping[str, str], *, runs: bool = False) -> dict[str, str]:
+    """Return every column with its kind: axes first; an axis that results repeat is listed once.
+
+    With ``runs``, those of `states_run`, the columns of a run stand before the last one.
+    """
+    kinds = {**axes, **RESULTS}
+    if runs:
+        last = kinds.pop(STATUS)
+        kinds |= {scalar.name: FLOAT for scalar in RUN_SCALARS} | {STATUS: last}
+    return kinds
 
 
 class Projector:
@@ -77,7 +85,8 @@ class Projector:
         """
         self._reader = PointReader(space)
         self._choices = space.choices
-        self._axes = dict(axes)
+        self._runs = states_run(space)
+        self._kinds = column_kinds(axes, runs=self._runs)
         self._known = KnownCosts()
 
     def project(self, points: Ints, *, best: bool = True) -> Batch:
@@ -109,7 +118,7 @@ class Projector:
                 self._known,
             ):
                 rows.append(possible[part])
-                tables.append(self._table(batch, possible[part], result_columns(evaluation)))
+                tables.append(self._table(batch, possible[part], self._results(evaluation)))
         whole = self._schema().empty_table()
         if tables:
             whole = pa.concat_tables(tables)
@@ -118,13 +127,17 @@ class Projector:
             whole = whole.take(pa.array(best_rows(whole, point // self._choices)))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
+    def _results(self, evaluation: Evaluation) -> Mapping[str, NDArray[Any] | Coded]:
+        results = result_columns(evaluation)
+        return results | run_columns(evaluation) if self._runs else results
+
     def _table(
         self, batch: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
     ) -> "pa.Table":
         import pyarrow as pa
 
         arrays = []
-        for name, kind in column_kinds(self._axes).items():
+        for name, kind in self._kinds.items():
             if name in results:
                 arrays.append(_array(results[name], kind))
             else:
@@ -136,8 +149,7 @@ class Projector:
         import pyarrow as pa
 
         types = arrow_types() | {TEXT: pa.dictionary(pa.int32(), pa.string())}
-        kinds = column_kinds(self._axes)
-        return pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        return pa.schema([(name, types[kind]) for name, kind in self._kinds.items()])
 
 
 def flags(table: "pa.Table", name: str) -> Flags:
@@ -194,7 +206,8 @@ class Sweeper:
             Where rows are written, of a `Store`; without, parts carry them.
         """
         self._drafts = drafts
-        self._plan = Plan.of(space, column_kinds(axes), chunk_points)
+        kinds = column_kinds(axes, runs=states_run(space))
+        self._plan = Plan.of(space, kinds, chunk_points)
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
 

@@ -46,6 +46,15 @@ def sample(space: Space, count: int) -> Sequence[int]:
     return [draw.randrange(space.size) for _ in range(count)]
 
 
+STATES_A_RUN = ("run", "run.tokens", "run.steps", "run.samples")
+"""Fields that say how much a job trains."""
+
+
+def states_run(space: Space) -> bool:
+    """Whether jobs of a space say how much they train; their rows have the columns of a run."""
+    return space.base.run.is_stated or any(field in STATES_A_RUN for field in space.fields)
+
+
 def axis_kinds(space: Space) -> dict[str, str]:
     """Return the kind of each axis' column; that of a computed field from a few thousand points.
 

@@ -17,7 +17,7 @@ from projector.report.figures.scaling import write_scaling
 from projector.searches.configurations import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.space import axis_kinds
+from projector.sweeps.space import axis_kinds, states_run
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
@@ -78,7 +78,7 @@ def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, 
     """
     if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
-    kinds = column_kinds(axis_kinds(space))
+    kinds = column_kinds(axis_kinds(space), runs=states_run(space))
     return tuple(_resolved(picture, kinds) for picture in pictures)
 
 

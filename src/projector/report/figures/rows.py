@@ -33,6 +33,10 @@ UNITS = {
     "usable_gib": "usable memory, GiB",
     "mfu": "MFU",
     "hfu": "HFU",
+    "gpu_hours": "GPU-hours",
+    "energy_mwh": "energy, MWh",
+    "co2_t": "CO2, t",
+    "cost_usd": "cost, USD",
 }
 """Axis labels of columns; other columns keep their name."""
 
