@@ -20,7 +20,7 @@ from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.hardware import native_type
+from projector.lower.hardware import domain_gpus, native_type
 from projector.serving.speculative import MTP, SpeculativeConfig
 
 CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
@@ -40,6 +40,24 @@ _WEIGHTS_OF_TYPE: dict[MatrixType, WeightType] = {
     "mxfp4": "mxfp4",
 }
 """Matrix type -> how its weights are stored, where a device has no units for it."""
+
+
+class DisaggregatedConfig(Config):
+    """What prefills beside a deployment that decodes, and how the cache gets there."""
+
+    prefill: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `Deployment` in which what prefills differs; with ``cluster`` on machines of its
+    own, otherwise on as many of the same kind as it needs. Model and cache are the same."""
+
+    batch: PositiveInt = 1
+    """Prompts of a prefill step."""
+
+    layerwise: bool = True
+    """Whether the cache of a layer is sent as soon as it is computed, beside the layers after it;
+    otherwise all of it behind the prefill."""
+
+    same_domain: bool = False
+    """Whether both lie in one scale-up domain, whose links then carry the cache."""
 
 
 class Deployment(Config):
@@ -123,6 +141,10 @@ class Deployment(Config):
 
     speculative: SpeculativeConfig | None = None
     """Proposed tokens that a decode step verifies together; none given means one token a step."""
+
+    disaggregated: DisaggregatedConfig | None = None
+    """Devices of their own that prefill, beside this deployment, which then only decodes; none
+    given means that both run here."""
 
     prefill_graph: bool | None = None
     """Whether prefill runs as one captured graph; otherwise the host launches each kernel. None
@@ -263,6 +285,27 @@ class Deployment(Config):
         return self
 
     @model_validator(mode="after")
+    def _prefill_side_is_legal(self) -> Self:
+        if self.disaggregated is None:
+            return self
+        shared = {"model", "kv_cache_bytes", "kv_cache_dtype", "page_tokens", "disaggregated"}
+        for key in sorted(shared & set(self.disaggregated.prefill)):
+            msg = f"{key} of what prefills is that of what decodes; leave it out"
+            raise ConfigError(msg, key=f"disaggregated.prefill.{key}")
+        try:
+            side = self.prefill_side
+        except ConfigError as error:
+            key = f"disaggregated.prefill.{error.key}"
+            msg = f"{key}: {error.message}"
+            raise ConfigError(msg, key=key, value=error.value, allowed=error.allowed) from None
+        if self.disaggregated.same_domain:
+            together, most = side.gpus + self.gpus, domain_gpus(self.cluster)
+            if together > most:
+                msg = f"{together} devices do not lie in one scale-up domain of {most}"
+                raise ConfigError(msg, key="disaggregated.same_domain", value=True, allowed=[False])
+        return self
+
+    @model_validator(mode="after")
     def _cache_is_legal(self) -> Self:
         device = self.cluster.device
         if self.kv_cache_bytes < 1 and not set(FP4_TYPES) & set(device.matrix_flop_per_clk_per_cu):
@@ -271,6 +314,23 @@ class Deployment(Config):
                 msg, key="kv_cache_bytes", value=self.kv_cache_bytes, allowed=[2.0, 1.0]
             )
         return self
+
+    @property
+    def prefill_side(self) -> "Deployment":
+        """What prefills; the deployment itself where it is not disaggregated."""
+        if self.disaggregated is None:
+            return self
+        own = self.model_dump(exclude_unset=True, exclude={"model", "cluster", "disaggregated"})
+        own |= {"speculative": None, "model": self.model, "cluster": self.cluster}
+        given = dict(self.disaggregated.prefill)
+        degrees = {"tp": self.tp, "pp": self.pp, "attention_dp": self.attention_dp, **given}
+        if "cluster" not in given and all(
+            isinstance(degrees[name], int) for name in ("tp", "pp", "attention_dp")
+        ):
+            gpus = degrees["tp"] * degrees["pp"] * degrees["attention_dp"]
+            nodes = max(self.cluster.nodes, -(-gpus // self.cluster.gpus_per_node))
+            own["cluster"] = self.cluster.model_copy(update={"nodes": nodes})
+        return Deployment.parse({**own, **given})
 
     @property
     def stage_gpus(self) -> int:

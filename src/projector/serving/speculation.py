@@ -23,6 +23,12 @@ class SpeculatedTimes:
     """Proposing tokens before it; 0 without speculation."""
     tokens: Floats
     """Expected tokens that each sequence gains; 1 without speculation."""
+    interval_s: Floats
+    """Between two of the model's own steps of the slowest stage, with a batch in each stage."""
+
+    def step_s_of(self, stages: Floats) -> Floats:
+        """Return the seconds between two steps of a sequence, with a batch in each stage."""
+        return np.maximum(self.verify_s, stages * self.interval_s) + self.draft_s
 
     @property
     def step_s(self) -> Floats:
@@ -76,10 +82,11 @@ def speculated_times(steps: Sequence[Step]) -> SpeculatedTimes:
             timed.append(Step(draft, step.batch, 1, step.context))
             count.append(float(speculative.tokens))
         owner.append(row)
-    latency_s = step_times([*(verification(step) for step in steps), *timed]).latency_s
-    each_s = latency_s[len(steps) :] * np.array(count, np.float64)
+    times = step_times([*(verification(step) for step in steps), *timed])
+    own = slice(0, len(steps))
+    each_s = times.latency_s[len(steps) :] * np.array(count, np.float64)
     draft_s = np.bincount(np.array(owner, np.int64), each_s, len(steps)).astype(np.float64)
-    return SpeculatedTimes(latency_s[: len(steps)], draft_s, gained)
+    return SpeculatedTimes(times.latency_s[own], draft_s, gained, times.interval_s[own])
 
 
 def verification(step: Step) -> Step:
