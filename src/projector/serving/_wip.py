@@ -1,0 +1,493 @@
+"""One replica under a load: requests that wait, share steps, hold pages of a cache and leave.
+
+The scheduler is that of continuous batching (vLLM V1): each step first gives every running request
+its tokens, in the order of their admission, then admits from the head of the queue while tokens,
+sequences and pages are left. A running request without a page takes those of the one admitted
+last, which goes back to the head of the queue and computes all its tokens again.
+
+Shapes
+    n         requests, in the order of their arrival
+    b, c      batches and contexts of the table of decode steps
+    t         tokens of the table of steps with prompts
+    p, x      tokens of a part of a prompt, and tokens cached before it
+Units
+    times s in float64; tokens, pages and units of cache in int64. A unit is one page of one layer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.kernels._jit import helper, kernel
+
+CHUNKED, WHOLE, FIRST = 0, 1, 2
+"""Prompts: cut and beside decode; uncut and beside decode; uncut and in steps of their own."""
+
+OK, STUCK = 0, 1
+"""Status: a request can never run with the given pages."""
+
+
+class Requests(NamedTuple):
+    """A load on one replica."""
+
+    arrival_s: Floats
+    """float64[n], ascending; of a closed loop only the first ``concurrency`` are read."""
+    input_tokens: Ints
+    """int64[n], at least 1."""
+    output_tokens: Ints
+    """int64[n], at least 1."""
+
+
+class Limits(NamedTuple):
+    """Limits of a scheduler."""
+
+    max_seqs: int
+    max_tokens: int
+    """Of a step."""
+    chunk_tokens: int
+    """Of one prompt in a step."""
+    prompts: int
+    """CHUNKED, WHOLE or FIRST."""
+    reserve: int
+    """1: a request holds the pages of its whole length from its admission on, and is never
+    preempted."""
+    page_tokens: int
+    units: int
+    """Units of cache of the replica."""
+    layers: int
+    """Layers that keep every token."""
+    windowed: int
+    """Layers that keep a window."""
+    window_pages: int
+    """Most pages of such a layer for a sequence."""
+    concurrency: int
+    """0: requests arrive at their times. Otherwise one arrives when one ends."""
+
+
+class StepTable(NamedTuple):
+    """Times of steps, interpolated linearly between the points and beyond the last."""
+
+    batch: Ints
+    """int64[b], ascending, at least two points, as all that follow."""
+    context: Ints
+    """int64[c]: mean of the tokens cached for a sequence of the batch."""
+    decode_s: Floats
+    """float64[b, c]: steps of decode alone, whole."""
+    decode_attention_s: Floats
+    """float64[b, c]: attention in these."""
+    tokens: Ints
+    """int64[t]"""
+    base_s: Floats
+    """float64[t]: a step with prompts without attention and host, by all its new tokens."""
+    chunk: Ints
+    """int64[p]"""
+    past: Ints
+    """int64[x]"""
+    chunk_attention_s: Floats
+    """float64[p, x]"""
+    host_s: float
+    """What the host needs to launch the kernels of a step with prompts, which takes no less."""
+    overhead_s: float
+    """Between steps with prompts."""
+
+
+class Served(NamedTuple):
+    """What became of the requests."""
+
+    admitted_s: Floats
+    """float64[n]: start of the first step that held the request."""
+    first_s: Floats
+    """float64[n]: end of the step that gave the first token."""
+    finish_s: Floats
+    """float64[n]"""
+    preemptions: Ints
+    """int64[n]"""
+    arrival_s: Floats
+    """float64[n]: as given, or in a closed loop the end of the request before."""
+    totals: Floats
+    """float64[TOTALS]: see the codes below."""
+
+
+END, BUSY, STEPS, PROMPT_STEPS, PROMPT_S, BATCH_S, PEAK_UNITS, COMPUTED = range(8)
+"""Totals: end of the last step, time in steps, steps, those with prompts and their time, integral
+of running requests over time, most units held, tokens computed (those computed again too)."""
+
+TOTALS = 8
+
+
+class _State(NamedTuple):
+    running: Ints
+    """int64[max_seqs]: requests in the order of admission."""
+    part: Ints
+    """int64[max_seqs]: tokens of each in the present step."""
+    computed: Ints
+    """int64[n]: tokens in the cache."""
+    generated: Ints
+    held: Ints
+    """int64[n]: units."""
+    stack: Ints
+    """int64[n]: preempted requests, the head of the queue last."""
+    count: Ints
+    """int64[5]: see the codes below."""
+
+
+_RUNNING, _STACKED, _NEXT, _FREE, _ARRIVED = range(5)
+
+
+@helper
+def _interval(grid: Ints, x: float) -> tuple[int, float]:
+    """Return the point below ``x`` and the share of the way to the next."""
+    low, high = 0, len(grid) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if grid[middle] <= x:
+            low = middle
+        else:
+            high = middle
+    return low, (x - grid[low]) / (grid[low + 1] - grid[low])
+
+
+@helper
+def _line(grid: Ints, value: Floats, x: float) -> float:
+    at, share = _interval(grid, x)
+    return value[at] + share * (value[at + 1] - value[at])
+
+
+@helper
+def _surface(rows: Ints, columns: Ints, value: Floats, x: float, y: float) -> float:
+    at, share = _interval(rows, x)
+    low = _line(columns, value[at], y)
+    return low + share * (_line(columns, value[at + 1], y) - low)
+
+
+@helper
+def _units(limits: Limits, tokens: int) -> int:
+    """Return the units of a sequence of ``tokens`` cached tokens."""
+    pages = (tokens + limits.page_tokens - 1) // limits.page_tokens
+    return limits.layers * pages + limits.windowed * min(pages, limits.window_pages)
+
+
+@helper
+def _take(state: _State, limits: Limits, request: int, tokens: int) -> bool:
+    """Hold what ``tokens`` cached tokens need; leave all as it is where that is not free."""
+    more = _units(limits, tokens) - state.held[request]
+    if more > state.count[_FREE]:
+        return False
+    if more > 0:
+        state.count[_FREE] -= more
+        state.held[request] += more
+    return True
+
+
+@helper
+def _release(state: _State, request: int) -> None:
+    state.count[_FREE] += state.held[request]
+    state.held[request] = 0
+
+
+@helper
+def _preempt_last(state: _State, served: Served) -> None:
+    count = state.count
+    count[_RUNNING] -= 1
+    request = state.running[count[_RUNNING]]
+    _release(state, request)
+    state.computed[request] = 0
+    state.stack[count[_STACKED]] = request
+    count[_STACKED] += 1
+    served.preemptions[request] += 1
+
+
+@helper
+def _give_running(
+    state: _State, requests: Requests, limits: Limits, served: Served
+) -> tuple[int, bool]:
+    """Give every running request its tokens; return the tokens left and whether all got pages."""
+    count = state.count
+    left = limits.max_tokens
+    undisturbed = True
+    slot = 0
+    while slot < count[_RUNNING]:
+        request = state.running[slot]
+        computed = state.computed[request]
+        need = requests.input_tokens[request] + state.generated[request] - computed
+        part = min(need, left)
+        if need > 1:
+            part = min(part, limits.chunk_tokens)
+        while part > 0 and not _take(state, limits, request, computed + part):
+            _preempt_last(state, served)
+            undisturbed = False
+            if count[_RUNNING] == slot:
+                part = 0
+        if count[_RUNNING] == slot:
+            break
+        state.part[slot] = part
+        left -= part
+        slot += 1
+    return left, undisturbed
+
+
+@helper
+def _admit(
+    state: _State, requests: Requests, limits: Limits, served: Served, left: int, now_s: float
+) -> int:
+    """Admit from the head of the queue; return how many."""
+    count = state.count
+    admitted = 0
+    while left > 0 and count[_RUNNING] < limits.max_seqs:
+        stacked = count[_STACKED] > 0
+        if stacked:
+            request = state.stack[count[_STACKED] - 1]
+        elif count[_NEXT] < count[_ARRIVED]:
+            request = count[_NEXT]
+        else:
+            break
+        need = requests.input_tokens[request] + state.generated[request]
+        part = need
+        if limits.prompts == CHUNKED:
+            part = min(min(need, limits.chunk_tokens), left)
+        elif need > left and admitted > 0:
+            break
+        pages_for, asked = part, need
+        if limits.reserve == 1:
+            pages_for = asked = requests.input_tokens[request] + requests.output_tokens[request]
+        if _units(limits, asked) > count[_FREE]:
+            break
+        _take(state, limits, request, pages_for)
+        if stacked:
+            count[_STACKED] -= 1
+        else:
+            count[_NEXT] += 1
+            served.admitted_s[request] = now_s
+        state.running[count[_RUNNING]] = request
+        state.part[count[_RUNNING]] = part
+        count[_RUNNING] += 1
+        left -= part
+        admitted += 1
+    return admitted
+
+
+@helper
+def _prompt_step_s(
+    table: StepTable, decoding: int, context: int, tokens: int, chunks_s: float
+) -> float:
+    """Return the time of a step with prompts."""
+    busy_s = _line(table.tokens, table.base_s, float(tokens)) + chunks_s
+    if decoding > 0:
+        mean = context / decoding
+        attention_s = _surface(
+            table.batch, table.context, table.decode_attention_s, float(decoding), mean
+        )
+        busy_s += attention_s
+    return max(busy_s, table.host_s) + table.overhead_s
+
+
+@helper
+def _survey(state: _State, table: StepTable) -> tuple[int, int, int, float]:
+    """Return sequences that decode, their cached tokens, all new tokens, and prompts' attention."""
+    decoding, context, tokens, chunks_s = 0, 0, 0, 0.0
+    for slot in range(state.count[_RUNNING]):
+        part = state.part[slot]
+        past = state.computed[state.running[slot]]
+        tokens += part
+        if part == 1 and past > 0:
+            decoding += 1
+            context += past
+        elif part > 0:
+            chunks_s += _surface(
+                table.chunk, table.past, table.chunk_attention_s, float(part), float(past)
+            )
+    return decoding, context, tokens, chunks_s
+
+
+@helper
+def _most_steps(state: _State, requests: Requests, limits: Limits) -> int:
+    """Return how many steps of decode alone follow before a request ends or lacks a page."""
+    steps = 1 << 62
+    running = state.count[_RUNNING]
+    held = state.count[_FREE]
+    for slot in range(running):
+        request = state.running[slot]
+        steps = min(steps, requests.output_tokens[request] - state.generated[request])
+        held += state.held[request]
+    each = (limits.layers + limits.windowed) * running
+    pages = (steps + limits.page_tokens - 1) // limits.page_tokens
+    if limits.reserve == 1 or each * pages <= state.count[_FREE]:
+        return steps
+    low, high = 1, steps + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        needed = 0
+        for slot in range(running):
+            needed += _units(limits, state.computed[state.running[slot]] + middle)
+        if needed <= held:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@helper
+def _stretch(
+    table: StepTable, batch: int, context: int, steps: int, now_s: float, until_s: float
+) -> tuple[int, float]:
+    """Run steps of decode alone up to the first that ends at ``until_s`` or later.
+
+    Returns the steps and the end of the last. All sequences grow by one token a step, so their
+    mean context does.
+    """
+    at, share = _interval(table.batch, float(batch))
+    low_s, high_s = table.decode_s[at], table.decode_s[at + 1]
+    grid = table.context
+    mean = context / batch
+    column, _ = _interval(grid, mean)
+    last = len(grid) - 2
+    done = 0
+    while done < steps:
+        y = mean + done
+        while column < last and y >= grid[column + 1]:
+            column += 1
+        way = (y - grid[column]) / (grid[column + 1] - grid[column])
+        low = low_s[column] + way * (low_s[column + 1] - low_s[column])
+        high = high_s[column] + way * (high_s[column + 1] - high_s[column])
+        now_s += low + share * (high - low)
+        done += 1
+        if now_s >= until_s:
+            break
+    return done, now_s
+
+
+@helper
+def _finish_step(
+    state: _State, requests: Requests, limits: Limits, served: Served, steps: int, now_s: float
+) -> None:
+    """Add the step's tokens, and take the requests out that have all of theirs."""
+    count = state.count
+    if steps > 1:
+        for slot in range(count[_RUNNING]):
+            request = state.running[slot]
+            _take(state, limits, request, state.computed[request] + state.part[slot] * steps)
+    served.totals[PEAK_UNITS] = max(served.totals[PEAK_UNITS], limits.units - count[_FREE])
+    kept = 0
+    for slot in range(count[_RUNNING]):
+        request = state.running[slot]
+        part = state.part[slot] * steps
+        need = requests.input_tokens[request] + state.generated[request] - state.computed[request]
+        state.computed[request] += part
+        served.totals[COMPUTED] += part
+        if part >= need:
+            state.generated[request] += steps
+            if state.generated[request] == steps:
+                served.first_s[request] = now_s
+        if state.generated[request] >= requests.output_tokens[request]:
+            served.finish_s[request] = now_s
+            _release(state, request)
+            if limits.concurrency > 0 and count[_ARRIVED] < len(requests.input_tokens):
+                served.arrival_s[count[_ARRIVED]] = now_s
+                count[_ARRIVED] += 1
+            continue
+        state.running[kept] = request
+        kept += 1
+    count[_RUNNING] = kept
+
+
+@helper
+def _arrive(state: _State, served: Served, concurrency: int, now_s: float) -> float:
+    """Move all that have arrived into the queue; return when the next arrives."""
+    count = state.count
+    total = len(served.arrival_s)
+    if concurrency > 0:
+        return np.inf
+    while count[_ARRIVED] < total and served.arrival_s[count[_ARRIVED]] <= now_s:
+        count[_ARRIVED] += 1
+    return served.arrival_s[count[_ARRIVED]] if count[_ARRIVED] < total else np.inf
+
+
+@helper
+def _plan_step(
+    state: _State, requests: Requests, limits: Limits, served: Served, now_s: float
+) -> bool:
+    """Fill the step; return whether steps alike follow until something ends or arrives."""
+    count = state.count
+    if limits.prompts == FIRST:
+        before = count[_RUNNING]
+        if _admit(state, requests, limits, served, limits.max_tokens, now_s) > 0:
+            state.part[:before] = 0
+            return False
+    left, undisturbed = _give_running(state, requests, limits, served)
+    admitted = 0
+    if undisturbed and limits.prompts != FIRST:
+        admitted = _admit(state, requests, limits, served, left, now_s)
+    return undisturbed and admitted == 0
+
+
+@kernel
+def serve_requests(
+    requests: Requests, limits: Limits, table: StepTable, served: Served
+) -> int:
+    """Serve all requests on one replica.
+
+    Parameters
+    ----------
+    requests, limits, table
+        See their classes.
+    served : Served
+        Output, overwritten.
+
+    Returns
+    -------
+    int
+        OK, or STUCK where a request needs more units than there are.
+
+    Notes
+    -----
+    A step lasts as the table says. Steps of decode alone that follow one another with the same
+    requests are run in one loop over their times.
+    """
+    total = len(requests.input_tokens)
+    served.arrival_s[:] = requests.arrival_s
+    served.preemptions[:] = 0
+    totals = served.totals
+    totals[:] = 0.0
+    state = _State(
+        np.zeros(limits.max_seqs, np.int64), np.zeros(limits.max_seqs, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
+        np.zeros(total, np.int64), np.zeros(5, np.int64),
+    )  # fmt: skip
+    count = state.count
+    count[_FREE] = limits.units
+    for request in range(total):
+        if _units(limits, requests.input_tokens[request] + requests.output_tokens[request]) > (
+            limits.units
+        ):
+            return STUCK
+    if limits.concurrency > 0:
+        count[_ARRIVED] = min(limits.concurrency, total)
+    now_s = 0.0
+    while True:
+        next_s = _arrive(state, served, limits.concurrency, now_s)
+        waiting = count[_STACKED] > 0 or count[_NEXT] < count[_ARRIVED]
+        if count[_RUNNING] == 0 and not waiting:
+            if next_s == np.inf:
+                break
+            now_s = next_s
+            continue
+        lasting = _plan_step(state, requests, limits, served, now_s)
+        begin_s, steps = now_s, 1
+        decoding, context, tokens, chunks_s = _survey(state, table)
+        if decoding == tokens:
+            if lasting:
+                steps = _most_steps(state, requests, limits)
+            waiting = count[_STACKED] > 0 or count[_NEXT] < count[_ARRIVED]
+            until_s = np.inf if waiting else next_s
+            steps, now_s = _stretch(table, decoding, context, steps, now_s, until_s)
+        else:
+            now_s += _prompt_step_s(table, decoding, context, tokens, chunks_s)
+            totals[PROMPT_STEPS] += 1.0
+            totals[PROMPT_S] += now_s - begin_s
+        totals[STEPS] += steps
+        totals[BUSY] += now_s - begin_s
+        totals[BATCH_S] += (now_s - begin_s) * count[_RUNNING]
+        _finish_step(state, requests, limits, served, steps, now_s)
+    totals[END] = now_s
+    return OK
