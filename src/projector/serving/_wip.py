@@ -86,8 +86,13 @@ class StepTable(NamedTuple):
     """int64[x]"""
     chunk_attention_s: Floats
     """float64[p, x]"""
+    beside_s: Floats
+    """float64[b]: what sequences that decode beside prompts add to the base: the head's rows, and
+    the gaps of their kernels."""
     host_s: float
     """What the host needs to launch the kernels of a step with prompts, which takes no less."""
+    host_beside_s: float
+    """The same where sequences decode beside the prompts."""
     overhead_s: float
     """Between steps with prompts."""
 
@@ -128,7 +133,7 @@ class _State(NamedTuple):
     """int64[n]: units."""
     stack: Ints
     """int64[n]: preempted requests, the head of the queue last."""
-    count: Ints
+    tally: Ints
     """int64[5]: see the codes below."""
 
 
@@ -151,7 +156,8 @@ def _interval(grid: Ints, x: float) -> tuple[int, float]:
 @helper
 def _line(grid: Ints, value: Floats, x: float) -> float:
     at, share = _interval(grid, x)
-    return value[at] + share * (value[at + 1] - value[at])
+    found: float = value[at] + share * (value[at + 1] - value[at])
+    return found
 
 
 @helper
@@ -172,23 +178,23 @@ def _units(limits: Limits, tokens: int) -> int:
 def _take(state: _State, limits: Limits, request: int, tokens: int) -> bool:
     """Hold what ``tokens`` cached tokens need; leave all as it is where that is not free."""
     more = _units(limits, tokens) - state.held[request]
-    if more > state.count[_FREE]:
+    if more > state.tally[_FREE]:
         return False
     if more > 0:
-        state.count[_FREE] -= more
+        state.tally[_FREE] -= more
         state.held[request] += more
     return True
 
 
 @helper
 def _release(state: _State, request: int) -> None:
-    state.count[_FREE] += state.held[request]
+    state.tally[_FREE] += state.held[request]
     state.held[request] = 0
 
 
 @helper
 def _preempt_last(state: _State, served: Served) -> None:
-    count = state.count
+    count = state.tally
     count[_RUNNING] -= 1
     request = state.running[count[_RUNNING]]
     _release(state, request)
@@ -203,7 +209,7 @@ def _give_running(
     state: _State, requests: Requests, limits: Limits, served: Served
 ) -> tuple[int, bool]:
     """Give every running request its tokens; return the tokens left and whether all got pages."""
-    count = state.count
+    count = state.tally
     left = limits.max_tokens
     undisturbed = True
     slot = 0
@@ -232,7 +238,7 @@ def _admit(
     state: _State, requests: Requests, limits: Limits, served: Served, left: int, now_s: float
 ) -> int:
     """Admit from the head of the queue; return how many."""
-    count = state.count
+    count = state.tally
     admitted = 0
     while left > 0 and count[_RUNNING] < limits.max_seqs:
         stacked = count[_STACKED] > 0
@@ -245,7 +251,7 @@ def _admit(
         need = requests.input_tokens[request] + state.generated[request]
         part = need
         if limits.prompts == CHUNKED:
-            part = min(min(need, limits.chunk_tokens), left)
+            part = min(need, limits.chunk_tokens, left)
         elif need > left and admitted > 0:
             break
         pages_for, asked = part, need
@@ -273,20 +279,19 @@ def _prompt_step_s(
 ) -> float:
     """Return the time of a step with prompts."""
     busy_s = _line(table.tokens, table.base_s, float(tokens)) + chunks_s
-    if decoding > 0:
-        mean = context / decoding
-        attention_s = _surface(
-            table.batch, table.context, table.decode_attention_s, float(decoding), mean
-        )
-        busy_s += attention_s
-    return max(busy_s, table.host_s) + table.overhead_s
+    if decoding == 0:
+        return max(busy_s, table.host_s) + table.overhead_s
+    batch, mean = float(decoding), context / decoding
+    busy_s += _line(table.batch, table.beside_s, batch)
+    busy_s += _surface(table.batch, table.context, table.decode_attention_s, batch, mean)
+    return max(busy_s, table.host_beside_s) + table.overhead_s
 
 
 @helper
 def _survey(state: _State, table: StepTable) -> tuple[int, int, int, float]:
     """Return sequences that decode, their cached tokens, all new tokens, and prompts' attention."""
     decoding, context, tokens, chunks_s = 0, 0, 0, 0.0
-    for slot in range(state.count[_RUNNING]):
+    for slot in range(state.tally[_RUNNING]):
         part = state.part[slot]
         past = state.computed[state.running[slot]]
         tokens += part
@@ -304,15 +309,18 @@ def _survey(state: _State, table: StepTable) -> tuple[int, int, int, float]:
 def _most_steps(state: _State, requests: Requests, limits: Limits) -> int:
     """Return how many steps of decode alone follow before a request ends or lacks a page."""
     steps = 1 << 62
-    running = state.count[_RUNNING]
-    held = state.count[_FREE]
+    running = state.tally[_RUNNING]
+    held = state.tally[_FREE]
     for slot in range(running):
         request = state.running[slot]
-        steps = min(steps, requests.output_tokens[request] - state.generated[request])
+        done = state.generated[request]
+        if done == 0 or requests.input_tokens[request] + done - state.computed[request] > 1:
+            return 1  # a part of a prompt that has one token
+        steps = min(steps, requests.output_tokens[request] - done)
         held += state.held[request]
     each = (limits.layers + limits.windowed) * running
     pages = (steps + limits.page_tokens - 1) // limits.page_tokens
-    if limits.reserve == 1 or each * pages <= state.count[_FREE]:
+    if limits.reserve == 1 or each * pages <= state.tally[_FREE]:
         return steps
     low, high = 1, steps + 1
     while high - low > 1:
@@ -362,7 +370,7 @@ def _finish_step(
     state: _State, requests: Requests, limits: Limits, served: Served, steps: int, now_s: float
 ) -> None:
     """Add the step's tokens, and take the requests out that have all of theirs."""
-    count = state.count
+    count = state.tally
     if steps > 1:
         for slot in range(count[_RUNNING]):
             request = state.running[slot]
@@ -377,7 +385,7 @@ def _finish_step(
         served.totals[COMPUTED] += part
         if part >= need:
             state.generated[request] += steps
-            if state.generated[request] == steps:
+            if state.generated[request] == 1:
                 served.first_s[request] = now_s
         if state.generated[request] >= requests.output_tokens[request]:
             served.finish_s[request] = now_s
@@ -394,7 +402,7 @@ def _finish_step(
 @helper
 def _arrive(state: _State, served: Served, concurrency: int, now_s: float) -> float:
     """Move all that have arrived into the queue; return when the next arrives."""
-    count = state.count
+    count = state.tally
     total = len(served.arrival_s)
     if concurrency > 0:
         return np.inf
@@ -408,7 +416,7 @@ def _plan_step(
     state: _State, requests: Requests, limits: Limits, served: Served, now_s: float
 ) -> bool:
     """Fill the step; return whether steps alike follow until something ends or arrives."""
-    count = state.count
+    count = state.tally
     if limits.prompts == FIRST:
         before = count[_RUNNING]
         if _admit(state, requests, limits, served, limits.max_tokens, now_s) > 0:
@@ -422,9 +430,7 @@ def _plan_step(
 
 
 @kernel
-def serve_requests(
-    requests: Requests, limits: Limits, table: StepTable, served: Served
-) -> int:
+def serve_requests(requests: Requests, limits: Limits, table: StepTable, served: Served) -> int:
     """Serve all requests on one replica.
 
     Parameters
@@ -454,7 +460,7 @@ def serve_requests(
         np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
         np.zeros(total, np.int64), np.zeros(5, np.int64),
     )  # fmt: skip
-    count = state.count
+    count = state.tally
     count[_FREE] = limits.units
     for request in range(total):
         if _units(limits, requests.input_tokens[request] + requests.output_tokens[request]) > (

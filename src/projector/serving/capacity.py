@@ -139,9 +139,7 @@ def _largest_rate(replica: Replica, load: Load, targets: Targets) -> tuple[float
     return float(low), slowest
 
 
-def _at_rates(
-    replica: Replica, load: Load, rates: Sequence[float] | Floats
-) -> list[LoadResult]:
+def _at_rates(replica: Replica, load: Load, rates: Sequence[float] | Floats) -> list[LoadResult]:
     loads = [load.at_rate(float(rate)) for rate in rates]
     return serve_all([(replica, item, item.draw()) for item in loads])
 

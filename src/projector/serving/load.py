@@ -66,11 +66,13 @@ class Lengths(Config):
         if self.kind == "uniform":
             high = self.high or self.low
             drawn = self.low + np.floor(bits.uniform(count) * (high - self.low + 1))
-            return np.minimum(drawn, high).astype(np.int64)
+            whole: Ints = np.minimum(drawn, high).astype(np.int64)
+            return whole
         spread = np.sqrt(np.log1p(self.cv**2))
         middle = np.log(self.mean or 1.0) - spread**2 / 2.0
         drawn = np.rint(np.exp(middle + spread * bits.normal(count)))
-        return np.clip(drawn, 1, self.high or MAX_TOKENS).astype(np.int64)
+        clipped: Ints = np.clip(drawn, 1, self.high or MAX_TOKENS).astype(np.int64)
+        return clipped
 
 
 class Load(Config):
@@ -177,14 +179,14 @@ class Load(Config):
         if self.rate_per_s is None:
             return np.zeros(count)
         bits = _Bits(self.seed, _ARRIVALS)
+        gaps: Floats
         if self.arrival == "constant":
             gaps = np.ones(count)
         elif self.arrival == "poisson":
-            gaps = -np.log1p(-bits.uniform(count))
+            gaps = bits.exponential(count)
         else:
             gaps = bits.gamma(count, self.cv)
-        arrival_s: Floats = np.cumsum(gaps) / self.rate_per_s
-        return arrival_s
+        return np.asarray(np.cumsum(gaps) / self.rate_per_s, np.float64)
 
     def at_rate(self, rate_per_s: float) -> Self:
         """Return the load at another rate, with the same random numbers."""
@@ -203,8 +205,11 @@ class Drawn(NamedTuple):
 
 
 class Scheduler(Config):
-    """How an engine fills its steps; the defaults are those of vLLM V1 on devices of 70 GiB and
-    more as an API server (``EngineArgs.get_batch_defaults`` and its page on optimisation)."""
+    """How an engine fills its steps.
+
+    The defaults are those of vLLM V1 as an API server on devices of 70 GiB and more
+    (``EngineArgs.get_batch_defaults``, and vLLM's page on optimisation and tuning).
+    """
 
     max_num_seqs: PositiveInt = Field(default=1024, le=1 << 16)
     """Most sequences of a step, for each attention group. vLLM: 1024; 256 on devices below 70 GiB
@@ -248,6 +253,11 @@ class _Bits:
         """Return float64[count] in [0, 1)."""
         raw = self._philox.random_raw(count)
         drawn: Floats = (raw >> np.uint64(11)) * 2.0**-53
+        return drawn
+
+    def exponential(self, count: int) -> Floats:
+        """Return float64[count] of mean 1."""
+        drawn: Floats = -np.log1p(-self.uniform(count))
         return drawn
 
     def normal(self, count: int) -> Floats:

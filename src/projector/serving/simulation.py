@@ -73,9 +73,7 @@ class LoadResult:
     def saturated(self) -> bool:
         """Whether work arrives faster than it is served."""
         offered = self.offered_tokens_per_s
-        return bool(
-            np.isfinite(offered) and self.output_tokens_per_s < (1.0 - SATURATED) * offered
-        )
+        return bool(np.isfinite(offered) and self.output_tokens_per_s < (1.0 - SATURATED) * offered)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -149,8 +147,10 @@ def simulate_load(
 def simulate_loads(
     cases: Sequence[tuple[Deployment, Load, Scheduler | None]], threads: int | None = None
 ) -> list[LoadResult]:
-    """Serve several loads, each with its own replica; ``threads`` run at a time, all cores
-    unless given. A result does not depend on the others."""
+    """Serve several loads, each with its own replica.
+
+    ``threads`` run at a time, all cores unless given. A result does not depend on the others.
+    """
     schedulers = [scheduler or Scheduler() for _, _, scheduler in cases]
     drawn = [load.draw() for _, load, _ in cases]
     replicas = [
@@ -217,9 +217,13 @@ def serve_all(
 def _serve(replica: Replica, load: Load, drawn: Drawn) -> LoadResult:
     count = len(drawn.arrival_s)
     served = kernel.Served(
-        *(np.empty(count) for _ in range(3)), np.zeros(count, np.int64), np.empty(count),
-        np.empty(kernel.TOTALS),
-    )  # fmt: skip
+        admitted_s=np.empty(count),
+        first_s=np.empty(count),
+        finish_s=np.empty(count),
+        preemptions=np.zeros(count, np.int64),
+        arrival_s=np.empty(count),
+        totals=np.empty(kernel.TOTALS),
+    )
     limits = replica.limits._replace(concurrency=load.concurrency or 0)
     status = kernel.serve_requests(kernel.Requests(*drawn), limits, replica.table, served)
     if status != kernel.OK:
@@ -284,10 +288,8 @@ def _counted(load: Load, served: kernel.Served) -> tuple[Array, float, float]:
     return counted, float(begin_s), float(end_s)
 
 
-def _tokens_between(
-    served: kernel.Served, outputs: Array, begin_s: float, end_s: float
-) -> float:
-    """Return the tokens given between two times, those after the first evenly from first to last."""
+def _tokens_between(served: kernel.Served, outputs: Array, begin_s: float, end_s: float) -> float:
+    """Return the tokens given between two times, the later of a request evenly."""
     first_s, finish_s = served.first_s, served.finish_s
     firsts = np.count_nonzero((first_s >= begin_s) & (first_s <= end_s))
     inside_s = np.minimum(finish_s, end_s) - np.maximum(first_s, begin_s)

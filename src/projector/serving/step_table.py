@@ -1,8 +1,10 @@
 """Times of the steps of one deployment on a grid, from which a simulation interpolates."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Floats, Ints
 from projector.serving._wip import StepTable
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
@@ -13,6 +15,10 @@ _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))
 
 FIRST_CONTEXT = 128
 """Shortest context of the grid beside none; each further point is twice the one before."""
+
+BESIDE_TOKENS, BESIDE_CONTEXT = 1024, 512
+"""Step at which it is asked what sequences add that decode beside prompts; it depends on neither,
+up to the way GEMMs are cut into tiles."""
 
 
 def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: int) -> StepTable:
@@ -30,43 +36,83 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
     Notes
     -----
     A step with prompts is composed: kernels without attention for all its new tokens, as in the
-    prefill of one prompt of so many tokens, and the attention of each part. With ``pp`` stages a
+    prefill of one prompt of so many tokens; the attention of each part; what sequences add that
+    decode beside them. With ``pp`` stages a
     step stands for ``pp`` smaller ones that follow each other through the stages, each with its
     share of the sequences and tokens.
     """
     groups, stages = deployment.attention_dp, deployment.pp
     batch, context = _spread(1, max_seqs), _doubling(longest)
     tokens, chunk = _spread(2, max_tokens), _powers(2, max_tokens)
-    decode = [
-        Step(deployment, max(1, -(-int(many) // stages)), 1, int(past))
-        for many in batch for past in context
-    ]  # fmt: skip
-    base = [Step(deployment, groups, max(2, int(many) // (groups * stages))) for many in tokens]
-    parts = [
+    timed = _Timed(deployment)
+    decoding = [max(1, -(-int(many) // stages)) for many in batch]
+    decode = timed.add(
+        Step(deployment, many, 1, int(past)) for many in decoding for past in context
+    )
+    base = timed.add(_prompts(deployment, int(many) // stages) for many in tokens)
+    parts = timed.add(
         Step(deployment, groups, int(part), int(past)) for part in chunk for past in context
-    ]
-    times = step_times([*decode, *base, *parts])
-    attention_s = times.breakdown_s[:, _ATTENTION]
+    )
+    mixed = timed.add(
+        Step(deployment, many, 1, BESIDE_CONTEXT, BESIDE_TOKENS, 0, groups) for many in decoding
+    )
+    alone = timed.add(_prompts(deployment, many + BESIDE_TOKENS * groups) for many in decoding)
+    (small,) = timed.add([Step(deployment, groups, 1, BESIDE_CONTEXT, 2, 0, groups)])
+    timed.run()
     square = (len(batch), len(context))
-    alone, prompts = len(decode), len(decode) + len(base)
-    overhead_s = deployment.step_overhead_us * MICROSECOND
-    breakdown_s = times.breakdown_s[alone:prompts]
-    device_s = breakdown_s.sum(axis=1) - breakdown_s[:, _HOST]
-    # Of the smallest step the host's time shows, unless the host never matters.
-    waits_s = float(breakdown_s[0, _HOST]) - overhead_s
     return StepTable(
         batch=batch,
         context=context,
-        decode_s=times.latency_s[:alone].reshape(square),
-        decode_attention_s=attention_s[:alone].reshape(square),
+        decode_s=timed.latency_s[decode].reshape(square),
+        decode_attention_s=timed.attention_s[decode].reshape(square),
         tokens=tokens,
-        base_s=device_s - breakdown_s[:, _ATTENTION],
+        base_s=timed.other_s[base],
         chunk=chunk,
         past=context,
-        chunk_attention_s=attention_s[prompts:].reshape(len(chunk), -1) / (groups * stages),
-        host_s=float(device_s[0]) + waits_s if waits_s > 0.0 else 0.0,
-        overhead_s=overhead_s,
+        chunk_attention_s=timed.attention_s[parts].reshape(len(chunk), -1) / (groups * stages),
+        beside_s=timed.other_s[mixed] - timed.other_s[alone],
+        host_s=float(timed.host_s[base[0]]),
+        host_beside_s=float(timed.host_s[small]),
+        overhead_s=timed.overhead_s,
     )
+
+
+def _prompts(deployment: Deployment, tokens: int) -> Step:
+    """Return a step with so many new tokens, all of prompts, one for each attention group."""
+    groups = deployment.attention_dp
+    return Step(deployment, groups, max(2, tokens // groups))
+
+
+class _Timed:
+    """Steps that are collected first and timed at once."""
+
+    latency_s: Floats
+    attention_s: Floats
+    other_s: Floats
+    """Of the device, without attention."""
+    host_s: Floats
+    """What the host needs, where that shows; else 0."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.overhead_s = deployment.step_overhead_us * MICROSECOND
+        self._steps: list[Step] = []
+
+    def add(self, steps: Iterable[Step]) -> Ints:
+        """Take steps; return their positions."""
+        first = len(self._steps)
+        self._steps.extend(steps)
+        return np.arange(first, len(self._steps))
+
+    def run(self) -> None:
+        """Time all steps."""
+        times = step_times(self._steps)
+        breakdown_s = times.breakdown_s
+        self.latency_s = times.latency_s
+        self.attention_s = breakdown_s[:, _ATTENTION]
+        waits_s = breakdown_s[:, _HOST] - self.overhead_s
+        device_s = times.latency_s - breakdown_s[:, _HOST]
+        self.other_s = device_s - self.attention_s
+        self.host_s = np.where(waits_s > 0.0, device_s + waits_s, 0.0)
 
 
 def _spread(first: int, last: int) -> Ints:
