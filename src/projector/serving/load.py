@@ -252,20 +252,18 @@ class _Bits:
     def uniform(self, count: int) -> Floats:
         """Return float64[count] in [0, 1)."""
         raw = self._philox.random_raw(count)
-        drawn: Floats = (raw >> np.uint64(11)) * 2.0**-53
-        return drawn
+        return np.asarray((raw >> np.uint64(11)) * 2.0**-53, np.float64)
 
     def exponential(self, count: int) -> Floats:
         """Return float64[count] of mean 1."""
-        drawn: Floats = -np.log1p(-self.uniform(count))
+        drawn: Floats = np.negative(np.log1p(-self.uniform(count)))
         return drawn
 
     def normal(self, count: int) -> Floats:
         """Return float64[count] by Box and Muller."""
         both = self.uniform(2 * count).reshape(count, 2)
         radius = np.sqrt(-2.0 * np.log1p(-both[:, 0]))
-        drawn: Floats = radius * np.cos(2.0 * np.pi * both[:, 1])
-        return drawn
+        return np.asarray(radius * np.cos(2.0 * np.pi * both[:, 1]), np.float64)
 
     def gamma(self, count: int, cv: float) -> Floats:
         """Return float64[count] of mean 1 and the given coefficient of variation."""
@@ -281,15 +279,15 @@ def _read_table(path: str) -> Ints:
             rows = [[int(row[name]) for name in columns] for row in csv.DictReader(file)]
     except KeyError as error:
         msg = f"{path} has no column {error}"
-        raise ConfigError(msg, key="table", value=path, allowed=list(columns)) from None
+        raise ConfigError(msg, value=path, allowed=list(columns)) from None
     except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
         msg = f"{path} is no table of lengths: {error}"
-        raise ConfigError(msg, key="table", value=path, allowed=list(columns)) from None
+        raise ConfigError(msg, value=path, allowed=list(columns)) from None
     if not rows:
         msg = f"{path} has no rows"
-        raise ConfigError(msg, key="table", value=path, allowed="a row a request")
+        raise ConfigError(msg, value=path, allowed="a row a request")
     lengths = np.array(rows, np.int64)
     if lengths.min() < 1 or lengths.max() > MAX_TOKENS:
         msg = f"lengths of {path} must be from 1 to {MAX_TOKENS}"
-        raise ConfigError(msg, key="table", value=path, allowed=f"1 to {MAX_TOKENS}")
+        raise ConfigError(msg, value=path, allowed=f"1 to {MAX_TOKENS}")
     return lengths

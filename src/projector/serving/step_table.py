@@ -16,6 +16,9 @@ _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))
 FIRST_CONTEXT = 128
 """Shortest context of the grid beside none; each further point is twice the one before."""
 
+FIRST_STEP_UP = 7
+"""Power of 2 from which on such steps matter: below, a tile of rows is not full."""
+
 BESIDE_TOKENS, BESIDE_CONTEXT = 1024, 512
 """Step at which it is asked what sequences add that decode beside prompts; it depends on neither,
 up to the way GEMMs are cut into tiles."""
@@ -43,7 +46,7 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
     """
     groups, stages = deployment.attention_dp, deployment.pp
     batch, context = _spread(1, max_seqs), _doubling(longest)
-    tokens, chunk = _spread(2, max_tokens), _powers(2, max_tokens)
+    tokens, chunk = _dense(2, max_tokens), _powers(2, max_tokens)
     timed = _Timed(deployment)
     decoding = [max(1, -(-int(many) // stages)) for many in batch]
     decode = timed.add(
@@ -120,6 +123,17 @@ def _spread(first: int, last: int) -> Ints:
     powers = first << np.arange(max(1, int(np.ceil(np.log2(max(2, last) / first)))) + 1)
     both = np.sort(np.concatenate([powers, powers[:-1] + powers[:-1] // 2]))
     return _closed(np.unique(both), first, last)
+
+
+def _dense(first: int, last: int) -> Ints:
+    """Return eight points in every octave, and the next number after each large power of 2.
+
+    GEMMs take a step up there, since one more tile begins.
+    """
+    octaves = int(np.ceil(np.log2(max(2.0, last / first))))
+    points = np.rint(first * 2.0 ** (np.arange(8 * octaves + 1) / 8.0)).astype(np.int64)
+    above = (1 << np.arange(FIRST_STEP_UP, FIRST_STEP_UP + octaves)) + 1
+    return _closed(np.unique(np.concatenate([points, above])), first, last)
 
 
 def _powers(first: int, last: int) -> Ints:
