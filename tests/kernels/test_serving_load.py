@@ -22,13 +22,15 @@ def random_table(rng):
 
     return kernel.StepTable(
         batch, context, rising(4, 4), 0.1 * rising(4, 4), tokens, rising(4), chunk, context,
-        0.1 * rising(3, 4), 0.1 * rising(4), *(2.0 * rng.random(2)), 0.1 * rng.random(),
+        0.1 * rising(3, 4), 0.1 * rising(4), *(2.0 * rng.random(2)), *(0.1 * rng.random(2)),
     )  # fmt: skip
 
 
 def random_load(rng, count, gap_s):
     arrival_s = np.cumsum(rng.exponential(gap_s, count)) if gap_s > 0 else np.zeros(count)
-    return kernel.Requests(arrival_s, rng.integers(1, 60, count), rng.integers(1, 60, count))
+    inputs = rng.integers(1, 60, count)
+    prefix = rng.integers(0, inputs) * rng.integers(0, 2)
+    return kernel.Requests(arrival_s, inputs, rng.integers(1, 60, count), prefix)
 
 
 def run_kernel(requests, limits, table):
@@ -95,7 +97,7 @@ def test_matches_reference(
 
 
 def test_too_long_for_the_cache():
-    requests = kernel.Requests(np.zeros(1), np.array([40]), np.array([41]))
+    requests = kernel.Requests(np.zeros(1), np.array([40]), np.array([41]), np.zeros(1, np.int64))
     table = random_table(np.random.default_rng(0))
     status, _ = run_kernel(requests, limits_of(3 * 20), table)
     assert status == kernel.STUCK
@@ -116,11 +118,26 @@ def test_deterministic_service_waits_as_md1():
     rng = np.random.default_rng(1)
     count, service_s, load = 200_000, 10.0, 0.7
     arrival_s = np.cumsum(rng.exponential(service_s / load, count))
-    requests = kernel.Requests(arrival_s, np.full(count, 8), np.full(count, 1))
+    requests = kernel.Requests(
+        arrival_s, np.full(count, 8), np.full(count, 1), np.zeros(count, np.int64)
+    )
     flat = np.zeros((2, 2))
     two = np.array([1, 2])
     table = kernel.StepTable(
-        two, two, flat, flat, two, np.full(2, service_s), two, two, flat, np.zeros(2), 0.0, 0.0, 0.0
+        two,
+        two,
+        flat,
+        flat,
+        two,
+        np.full(2, service_s),
+        two,
+        two,
+        flat,
+        np.zeros(2),
+        0.0,
+        0.0,
+        0.0,
+        0.0,
     )
     _, served = run_kernel(requests, limits_of(10**6, max_seqs=1), table)
     waited_s = (served.admitted_s - arrival_s).mean()

@@ -20,10 +20,10 @@ class Replica:
         self.limits, self.table = limits, table
         self.requests = [
             SimpleNamespace(
-                arrival=arrival, prompt=int(prompt), output=int(output), computed=0, made=0,
+                arrival=arrival, prompt=int(prompt), output=int(output), prefix=int(prefix), computed=0, made=0,
                 pages=0, admitted=math.nan, first=math.nan, finish=math.nan, preempted=0,
             )
-            for arrival, prompt, output in zip(*requests, strict=True)
+            for arrival, prompt, output, prefix in zip(*requests, strict=True)
         ]  # fmt: skip
         self.waiting, self.running = [], []
         self.coming = list(self.requests)
@@ -48,7 +48,7 @@ class Replica:
 
     def preempt_last(self):
         victim = self.running.pop()
-        victim.pages = victim.computed = 0
+        victim.pages = 0
         victim.preempted += 1
         self.waiting.insert(0, victim)
 
@@ -77,18 +77,19 @@ class Replica:
         count = 0
         while self.waiting and left > 0 and len(self.running) < self.limits.max_seqs:
             request = self.waiting[0]
-            need = request.prompt + request.made
+            request.computed = request.prefix
+            need = request.prompt + request.made - request.prefix
             part = need
             if self.limits.prompts == 0:
                 part = min(need, left, self.limits.chunk_tokens)
             elif need > left and count:
                 break
             whole = request.prompt + request.output
-            asked = whole if self.limits.reserve else need
+            asked = whole if self.limits.reserve else request.prompt + request.made
             if self.units(asked) > self.free():
                 break
             del self.waiting[0]
-            request.pages = self.units(whole if self.limits.reserve else part)
+            request.pages = self.units(whole if self.limits.reserve else request.prefix + part)
             if math.isnan(request.admitted):
                 request.admitted = self.now
             self.running.append(request)
@@ -127,7 +128,7 @@ class Replica:
             busy += surface(table.batch, table.context, attention, len(decode), mean)
             busy += line(table.batch, table.beside_s, len(decode))
             host = table.host_beside_s
-        return max(busy, host) + table.overhead_s
+        return max(busy, host) + table.overhead_s + len(step) * table.sequence_s
 
     def run(self):
         while True:

@@ -37,6 +37,8 @@ class Requests(NamedTuple):
     """int64[n], at least 1."""
     output_tokens: Ints
     """int64[n], at least 1."""
+    prefix_tokens: Ints
+    """int64[n]: of the prompt, cached when the request is admitted; less than all of it."""
 
 
 class Limits(NamedTuple):
@@ -94,7 +96,9 @@ class StepTable(NamedTuple):
     host_beside_s: float
     """The same where sequences decode beside the prompts."""
     overhead_s: float
-    """Between steps with prompts."""
+    """Between steps with prompts, whatever they hold."""
+    sequence_s: float
+    """The same for each sequence of the step."""
 
 
 class Served(NamedTuple):
@@ -248,13 +252,15 @@ def _admit(
             request = count[_NEXT]
         else:
             break
-        need = requests.input_tokens[request] + state.generated[request]
+        prefix = requests.prefix_tokens[request]
+        whole = requests.input_tokens[request] + state.generated[request]
+        need = whole - prefix
         part = need
         if limits.prompts == CHUNKED:
             part = min(need, limits.chunk_tokens, left)
         elif need > left and admitted > 0:
             break
-        pages_for, asked = part, need
+        pages_for, asked = prefix + part, whole
         if limits.reserve == 1:
             pages_for = asked = requests.input_tokens[request] + requests.output_tokens[request]
         if _units(limits, asked) > count[_FREE]:
@@ -265,6 +271,7 @@ def _admit(
         else:
             count[_NEXT] += 1
             served.admitted_s[request] = now_s
+        state.computed[request] = prefix
         state.running[count[_RUNNING]] = request
         state.part[count[_RUNNING]] = part
         count[_RUNNING] += 1
@@ -275,26 +282,31 @@ def _admit(
 
 @helper
 def _prompt_step_s(
-    table: StepTable, decoding: int, context: int, tokens: int, chunks_s: float
+    table: StepTable, sequences: int, decoding: int, context: int, tokens: int, chunks_s: float
 ) -> float:
     """Return the time of a step with prompts."""
     busy_s = _line(table.tokens, table.base_s, float(tokens)) + chunks_s
+    after_s = table.overhead_s + sequences * table.sequence_s
     if decoding == 0:
-        return max(busy_s, table.host_s) + table.overhead_s
+        return max(busy_s, table.host_s) + after_s
     batch, mean = float(decoding), context / decoding
     busy_s += _line(table.batch, table.beside_s, batch)
     busy_s += _surface(table.batch, table.context, table.decode_attention_s, batch, mean)
-    return max(busy_s, table.host_beside_s) + table.overhead_s
+    return max(busy_s, table.host_beside_s) + after_s
 
 
 @helper
-def _survey(state: _State, table: StepTable) -> tuple[int, int, int, float]:
-    """Return sequences that decode, their cached tokens, all new tokens, and prompts' attention."""
-    decoding, context, tokens, chunks_s = 0, 0, 0, 0.0
+def _survey(state: _State, table: StepTable) -> tuple[int, int, int, int, float]:
+    """Return what the step holds.
+
+    Sequences; those that decode, and their cached tokens; all new tokens; attention of prompts.
+    """
+    sequences, decoding, context, tokens, chunks_s = 0, 0, 0, 0, 0.0
     for slot in range(state.tally[_RUNNING]):
         part = state.part[slot]
         past = state.computed[state.running[slot]]
         tokens += part
+        sequences += part > 0
         if part == 1 and past > 0:
             decoding += 1
             context += past
@@ -302,7 +314,7 @@ def _survey(state: _State, table: StepTable) -> tuple[int, int, int, float]:
             chunks_s += _surface(
                 table.chunk, table.past, table.chunk_attention_s, float(part), float(past)
             )
-    return decoding, context, tokens, chunks_s
+    return sequences, decoding, context, tokens, chunks_s
 
 
 @helper
@@ -480,7 +492,7 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
             continue
         lasting = _plan_step(state, requests, limits, served, now_s)
         begin_s, steps = now_s, 1
-        decoding, context, tokens, chunks_s = _survey(state, table)
+        sequences, decoding, context, tokens, chunks_s = _survey(state, table)
         if decoding == tokens:
             if lasting:
                 steps = _most_steps(state, requests, limits)
@@ -488,7 +500,7 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
             until_s = np.inf if waiting else next_s
             steps, now_s = _stretch(table, decoding, context, steps, now_s, until_s)
         else:
-            now_s += _prompt_step_s(table, decoding, context, tokens, chunks_s)
+            now_s += _prompt_step_s(table, sequences, decoding, context, tokens, chunks_s)
             totals[PROMPT_STEPS] += 1.0
             totals[PROMPT_S] += now_s - begin_s
         totals[STEPS] += steps

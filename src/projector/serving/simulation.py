@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, Floats
+from projector.arrays import Array, Floats, Ints
 from projector.errors import ConfigError
 from projector.serving import _wip as kernel
 from projector.serving.deployment import Deployment
@@ -225,11 +225,19 @@ def _serve(replica: Replica, load: Load, drawn: Drawn) -> LoadResult:
         totals=np.empty(kernel.TOTALS),
     )
     limits = replica.limits._replace(concurrency=load.concurrency or 0)
-    status = kernel.serve_requests(kernel.Requests(*drawn), limits, replica.table, served)
+    requests = kernel.Requests(*drawn, _prefixes(replica, drawn))
+    status = kernel.serve_requests(requests, limits, replica.table, served)
     if status != kernel.OK:
         msg = f"a request of {longest_of(drawn)} tokens does not fit in the cache"
         raise ConfigError(msg, key="input_tokens", value=longest_of(drawn))
     return _result(replica, load, drawn, served)
+
+
+def _prefixes(replica: Replica, drawn: Drawn) -> Ints:
+    """Return int64[n]: tokens of each prompt that are cached already."""
+    cached = np.floor(replica.deployment.prefix_share * drawn.input_tokens)
+    prefix: Ints = cached.astype(np.int64)
+    return prefix
 
 
 def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -> LoadResult:
@@ -244,7 +252,8 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
     later = outputs[counted] - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot_s = np.where(later > 0, (served.finish_s - served.first_s)[counted] / later, np.nan)
-    needed = float((drawn.input_tokens + outputs - 1).sum())
+    prompts = drawn.input_tokens - _prefixes(replica, drawn)
+    needed = float((prompts + outputs - 1).sum())
     busy_s = float(totals[kernel.BUSY])
     rate = made / window_s if window_s > 0 else 0.0
     return LoadResult(

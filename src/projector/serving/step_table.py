@@ -6,15 +6,20 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.serving._wip import StepTable
-from projector.serving.columns import Step
+from projector.serving.columns import Step, counts_of, scheduled
 from projector.serving.deployment import Deployment
-from projector.serving.step import BREAKDOWN, step_times
+from projector.serving.speculation import speculated_times
+from projector.serving.step import step_times
+from projector.serving.totals import BREAKDOWN, hosts_of
 from projector.units import MICROSECOND
 
 _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))
 
 FIRST_CONTEXT = 128
 """Shortest context of the grid beside none; each further point is twice the one before."""
+
+ROUNDING_S = 1e-12
+"""Waits below this are none."""
 
 FIRST_STEP_UP = 7
 """Power of 2 from which on such steps matter: below, a tile of rows is not full."""
@@ -40,9 +45,11 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
     -----
     A step with prompts is composed: kernels without attention for all its new tokens, as in the
     prefill of one prompt of so many tokens; the attention of each part; what sequences add that
-    decode beside them. With ``pp`` stages a
-    step stands for ``pp`` smaller ones that follow each other through the stages, each with its
-    share of the sequences and tokens.
+    decode beside them. With ``pp`` stages a step stands for ``pp`` smaller ones that follow each
+    other through the stages, each with its share of the sequences and tokens.
+
+    With speculative decoding a step of decode alone is the share of a verified step that each of
+    its expected tokens has; beside prompts a sequence gets one token.
     """
     groups, stages = deployment.attention_dp, deployment.pp
     batch, context = _spread(1, max_seqs), _doubling(longest)
@@ -62,11 +69,14 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
     alone = timed.add(_prompts(deployment, many + BESIDE_TOKENS * groups) for many in decoding)
     (small,) = timed.add([Step(deployment, groups, 1, BESIDE_CONTEXT, 2, 0, groups)])
     timed.run()
+    decode_s = timed.latency_s[decode]
+    if deployment.speculative is not None:
+        decode_s = speculated_times(timed.steps[: len(decode)]).token_s
     square = (len(batch), len(context))
     return StepTable(
         batch=batch,
         context=context,
-        decode_s=timed.latency_s[decode].reshape(square),
+        decode_s=decode_s.reshape(square),
         decode_attention_s=timed.attention_s[decode].reshape(square),
         tokens=tokens,
         base_s=timed.other_s[base],
@@ -76,7 +86,8 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
         beside_s=timed.other_s[mixed] - timed.other_s[alone],
         host_s=float(timed.host_s[base[0]]),
         host_beside_s=float(timed.host_s[small]),
-        overhead_s=timed.overhead_s,
+        overhead_s=deployment.runs.step_us * MICROSECOND,
+        sequence_s=deployment.runs.sequence_us * MICROSECOND / groups,
     )
 
 
@@ -97,25 +108,27 @@ class _Timed:
     """What the host needs, where that shows; else 0."""
 
     def __init__(self, deployment: Deployment) -> None:
-        self.overhead_s = deployment.step_overhead_us * MICROSECOND
-        self._steps: list[Step] = []
+        self._deployment = deployment
+        self.steps: list[Step] = []
 
     def add(self, steps: Iterable[Step]) -> Ints:
         """Take steps; return their positions."""
-        first = len(self._steps)
-        self._steps.extend(steps)
-        return np.arange(first, len(self._steps))
+        first = len(self.steps)
+        self.steps.extend(steps)
+        return np.arange(first, len(self.steps))
 
     def run(self) -> None:
         """Time all steps."""
-        times = step_times(self._steps)
+        times = step_times(self.steps)
         breakdown_s = times.breakdown_s
         self.latency_s = times.latency_s
         self.attention_s = breakdown_s[:, _ATTENTION]
-        waits_s = breakdown_s[:, _HOST] - self.overhead_s
+        hosts, counts = hosts_of([self._deployment]), counts_of(self.steps)
+        overhead_s = hosts.step_s + hosts.sequence_s * scheduled(counts, hosts.groups)
+        waits_s = breakdown_s[:, _HOST] - overhead_s
         device_s = times.latency_s - breakdown_s[:, _HOST]
         self.other_s = device_s - self.attention_s
-        self.host_s = np.where(waits_s > 0.0, device_s + waits_s, 0.0)
+        self.host_s = np.where(waits_s > ROUNDING_S, device_s + waits_s, 0.0)
 
 
 def _spread(first: int, last: int) -> Ints:
