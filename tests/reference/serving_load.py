@@ -20,8 +20,8 @@ class Replica:
         self.limits, self.table = limits, table
         self.requests = [
             SimpleNamespace(
-                arrival=arrival, prompt=int(prompt), output=int(output), prefix=int(prefix), computed=0, made=0,
-                pages=0, admitted=math.nan, first=math.nan, finish=math.nan, preempted=0,
+                arrival=arrival, prompt=int(prompt), output=int(output), prefix=int(prefix),
+                computed=0, made=0, pages=0, admitted=math.nan, first=math.nan, finish=math.nan, preempted=0,
             )
             for arrival, prompt, output, prefix in zip(*requests, strict=True)
         ]  # fmt: skip

@@ -117,3 +117,14 @@ def test_other_layouts_serve(tp, pp, attention_dp):
     result = simulate_load(deployment, load(rate_per_s=5.0))
     assert not result.saturated
     assert np.all(result.ttft_s > 0.0)
+
+
+def test_cached_prefixes_and_proposed_tokens_make_a_replica_faster():
+    plain = simulate_load(deploy(), load(arrival="offline"))
+    cached = simulate_load(deploy(prefix_share=0.75), load(arrival="offline"))
+    assert cached.makespan_s < 0.75 * plain.makespan_s
+    assert cached.recomputed_share == pytest.approx(0.0)
+    drafting = deploy(speculative={"tokens": 3, "acceptance": 0.8, "draft_share": 0.1})
+    rare = load(arrival="constant", rate_per_s=0.1, requests=10)
+    token_s = [simulate_load(each, rare).tpot_s.mean() for each in (drafting, deploy())]
+    assert token_s[0] < 0.6 * token_s[1]

@@ -14,6 +14,7 @@ from projector.serving import _wip as kernel
 from projector.serving.deployment import Deployment
 from projector.serving.load import Drawn, Load, Scheduler
 from projector.serving.memory import serving_memory
+from projector.serving.prompts import cached_prefix_tokens
 from projector.serving.step_table import step_table
 from projector.units import to_ms
 
@@ -235,9 +236,9 @@ def _serve(replica: Replica, load: Load, drawn: Drawn) -> LoadResult:
 
 def _prefixes(replica: Replica, drawn: Drawn) -> Ints:
     """Return int64[n]: tokens of each prompt that are cached already."""
-    cached = np.floor(replica.deployment.prefix_share * drawn.input_tokens)
-    prefix: Ints = cached.astype(np.int64)
-    return prefix
+    lengths, which = np.unique(drawn.input_tokens, return_inverse=True)
+    cached = [cached_prefix_tokens(replica.deployment, int(length)) for length in lengths]
+    return np.array(cached, np.int64)[which]
 
 
 def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -> LoadResult:
