@@ -7,11 +7,11 @@ from typing import Any
 from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.lower.hardware import native_type
-from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 from projector.serving.limits import LIMITS, limit_seconds
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
+from projector.serving.rates import LoadGrid, decode_grid, load_rates, prefill_grid
 from projector.serving.read import LOAD, ServingCase, read_case
 from projector.serving.step import CostedSteps, costed_steps, times_of
 from projector.serving.totals import BREAKDOWN
@@ -73,9 +73,15 @@ def project_case(case: ServingCase) -> ServingProjection:
     """Project a deployment under a load."""
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
-    max_batch = int(memory.max_batch(traffic.longest))
     batch = traffic.batch or 1
-    steps = _steps(deployment, traffic, batch)
+    point = LoadGrid.of(
+        [deployment],
+        batch=batch,
+        context=traffic.context,
+        output=traffic.output or 0,
+        prompts=traffic.prompts or 0,
+    )
+    steps = [prefill_grid(point).step(0), decode_grid(point).step(0)]
     prefill, decode = _projected(costed_steps(steps))
     return ServingProjection(
         deployment=deployment,
@@ -83,21 +89,12 @@ def project_case(case: ServingCase) -> ServingProjection:
         batch=batch,
         prefill=prefill,
         decode=decode,
+        rates=load_rates(point),
         memory=memory,
-        max_batch=max_batch,
         max_context=longest_prompt(memory, batch, traffic.output or 0),
         derived=case.derived,
         warnings=tuple(_warnings(deployment, traffic)),
     )
-
-
-def _steps(deployment: Deployment, traffic: Traffic, batch: int) -> list[Step]:
-    """Return the prefill and the decode step of a load."""
-    decoding = -(-batch // deployment.pp)
-    return [
-        Step(deployment, traffic.prompts, traffic.context),
-        Step(deployment, decoding, 1, traffic.mean_context),
-    ]
 
 
 def _projected(costed: CostedSteps) -> list[StepProjection]:
@@ -105,9 +102,9 @@ def _projected(costed: CostedSteps) -> list[StepProjection]:
     limits_s = limit_seconds(costed, times)
     return [
         StepProjection(
-            sequences=step.batch,
-            new_tokens=step.new_tokens,
-            cached_tokens=step.context,
+            sequences=step.batch or step.prefill_batch,
+            new_tokens=step.prefill_tokens or step.new_tokens,
+            cached_tokens=step.context + step.prefill_context,
             time_s=float(times.latency_s[row]),
             interval_s=float(times.interval_s[row]),
             breakdown_s=dict(zip(BREAKDOWN, times.breakdown_s[row].tolist(), strict=True)),

@@ -9,6 +9,7 @@ from projector.config.origins import origins_of
 from projector.envelope import envelope
 from projector.serving.deployment import Deployment
 from projector.serving.memory import ServingMemory
+from projector.serving.rates import Rates
 from projector.serving.traffic import Traffic
 from projector.units import to_gib, to_ms
 
@@ -63,9 +64,9 @@ class ServingProjection:
     """Sequences that generate at once, on the whole replica."""
     prefill: StepProjection
     decode: StepProjection
+    rates: Rates
+    """Of the load alone."""
     memory: ServingMemory
-    max_batch: int
-    """Sequences of prompt and output that fit; 0 if none does."""
     max_context: int
     """Longest prompt that fits with this batch and output; 0 if none does."""
     derived: Mapping[str, str]
@@ -79,37 +80,33 @@ class ServingProjection:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds from a prompt that waits for nothing to its first token."""
-        return self.prefill.time_s
+        """Seconds from prompts that wait for nothing to their first tokens."""
+        return float(self.rates.ttft_s[0])
 
     @property
     def tpot_s(self) -> float:
-        """Seconds between two tokens of a sequence while no prompt goes through the model.
-
-        With pipeline stages the batch is dealt to as many groups, one in each stage.
-        """
-        return max(self.decode.time_s, self.deployment.pp * self.decode.interval_s)
+        """Seconds between two tokens of a sequence while no prompt goes through the model."""
+        return float(self.rates.tpot_s[0])
 
     @property
     def prompts_s(self) -> float:
-        """Seconds that the prompts of others add to each token of a sequence.
-
-        While one sequence generates its output, each of the batch is replaced once.
-        """
-        if self.traffic.output is None:
-            return 0.0
-        each_s = self.prefill.interval_s / self.prefill.sequences
-        return self.batch * each_s / self.traffic.output
+        """Seconds that the prompts of others add to each token of a sequence."""
+        return float(self.rates.prompts_s[0])
 
     @property
     def tokens_per_s_per_user(self) -> float:
         """Generated tokens of one sequence, prompts of others included."""
-        return 1.0 / (self.tpot_s + self.prompts_s)
+        return float(self.rates.tokens_per_s_per_user[0])
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Generated tokens of the replica over its devices."""
-        return self.batch * self.tokens_per_s_per_user / self.gpus
+        return float(self.rates.tokens_per_s_per_gpu[0])
+
+    @property
+    def max_batch(self) -> int:
+        """Sequences of prompt and output that fit; 0 if none does."""
+        return int(self.rates.max_batch[0])
 
     @property
     def kv_cache_bytes(self) -> float:

@@ -1,19 +1,27 @@
 """Prompts as steps: whole or in chunks, without what a cached prefix spares."""
 
+import numpy as np
+
+from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 
 
-def cached_prefix_tokens(deployment: Deployment, tokens: int) -> int:
-    """Return the tokens of a prompt of ``tokens`` that a cached prefix spares.
+def cached_prefix(share: Floats, tokens: Ints, page: Ints) -> Ints:
+    """Return the tokens of prompts that a cached prefix spares, int64 like ``tokens``.
 
-    That is ``prefix_share`` of them in whole pages. At least one token is left, whose logits give
-    the first new one.
+    That is ``share`` of them in whole pages. At least one token is left, whose logits give the
+    first new one.
     """
-    page = deployment.page_tokens
-    share = int(deployment.prefix_share * tokens)
-    return min(share, max(0, tokens - 1)) // page * page
+    spared = np.minimum((share * tokens).astype(np.int64), np.maximum(0, tokens - 1))
+    return np.asarray(spared // page * page)
+
+
+def cached_prefix_tokens(deployment: Deployment, tokens: int) -> int:
+    """Return the tokens of a prompt of ``tokens`` that a cached prefix spares."""
+    page = np.array(deployment.page_tokens)
+    return int(cached_prefix(np.array(deployment.prefix_share), np.array(tokens), page))
 
 
 def prompt_steps(

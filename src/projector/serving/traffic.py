@@ -28,12 +28,12 @@ class Traffic(Config):
     """Tokens that are generated for a prompt. None given: a step is timed at ``context`` cached
     tokens, and prompts take no part of the throughput."""
 
-    prompts: PositiveInt = Field(default=1, le=MAX_BATCH)
-    """Prompts that go through the model together."""
+    prompts: PositiveInt | None = Field(default=None, le=MAX_BATCH)
+    """Prompts that go through the model together. None given: one in each attention group."""
 
     @model_validator(mode="after")
     def _prompts_within_batch(self) -> Self:
-        if self.batch is not None and self.prompts > max(1, self.batch):
+        if self.batch is not None and (self.prompts or 1) > self.batch:
             msg = f"prompts ({self.prompts}) exceeds batch ({self.batch})"
             raise ConfigError(msg, key="prompts", value=self.prompts, allowed=f"<= {self.batch}")
         return self
@@ -42,8 +42,3 @@ class Traffic(Config):
     def longest(self) -> int:
         """Tokens of a sequence when its last token is generated."""
         return self.context + (self.output or 0)
-
-    @property
-    def mean_context(self) -> int:
-        """Cached tokens of the decode step in the middle of a generation."""
-        return self.context + ((self.output or 1) - 1) // 2

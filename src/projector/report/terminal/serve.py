@@ -68,8 +68,8 @@ def setup(result: ServingProjection) -> Padding:
     traffic = result.traffic
     load = {"batch": f"{result.batch:,}", "prompt": f"{traffic.context:,} tokens"}
     load["output"] = f"{traffic.output:,} tokens" if traffic.output else "not stated"
-    if traffic.prompts > 1:
-        load["prompts together"] = f"{traffic.prompts:,}"
+    if result.prefill.sequences > 1:
+        load["prompts together"] = f"{result.prefill.sequences:,}"
     text = Text()
     for pairs in (split, load):
         text.append("\n" if text else "")

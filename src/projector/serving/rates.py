@@ -1,0 +1,202 @@
+"""Latencies, throughput and largest batch of many deployments and loads at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from projector.arrays import Flags, Floats, Ints
+from projector.errors import ConfigError
+from projector.kernels.grouping import group_rows
+from projector.serving.deployment import Deployment
+from projector.serving.memory import serving_memories
+from projector.serving.points import StepGrid, grid_times
+from projector.serving.prompts import cached_prefix
+from projector.serving.totals import StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGrid:
+    """Deployments under loads of equal requests, as columns: int64[points] each."""
+
+    deployments: tuple[Deployment, ...]
+    """Each distinct one once."""
+    deployment: Ints
+    """Row in ``deployments``."""
+    batch: Ints
+    """Sequences that generate at once, on the whole replica."""
+    context: Ints
+    """Tokens of a prompt."""
+    output: Ints
+    """Tokens that are generated for it; 0 where prompts take no part of the throughput."""
+    prompts: Ints
+    """Prompts that go through the model together; 0 means one in each attention group."""
+
+    @classmethod
+    def of(
+        cls,
+        deployments: Sequence[Deployment],
+        *,
+        deployment: ArrayLike = 0,
+        batch: ArrayLike = 1,
+        context: ArrayLike = 2048,
+        output: ArrayLike = 0,
+        prompts: ArrayLike = 0,
+    ) -> "LoadGrid":
+        """Return points whose columns are broadcast like numpy and flattened."""
+        given = (deployment, batch, context, output, prompts)
+        columns = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in given))
+        return cls(tuple(deployments), *(np.ascontiguousarray(each).ravel() for each in columns))
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.batch)
+
+    def take(self, rows: Ints | slice) -> "LoadGrid":
+        """Return some of the points."""
+        return LoadGrid(
+            self.deployments,
+            self.deployment[rows],
+            self.batch[rows],
+            self.context[rows],
+            self.output[rows],
+            self.prompts[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What loads look like, float64[points] unless stated."""
+
+    ttft_s: Floats
+    """From prompts that wait for nothing to their first tokens."""
+    tpot_s: Floats
+    """Between two tokens of a sequence while no prompt goes through the model. With pipeline
+    stages the batch is dealt to as many groups, one in each stage."""
+    prompts_s: Floats
+    """What the prompts of others add to each token of a sequence: while one sequence generates its
+    output, each of the batch is replaced once."""
+    tokens_per_s_per_user: Floats
+    """Generated tokens of a sequence, prompts of others included."""
+    tokens_per_s_per_gpu: Floats
+    """Generated tokens of the replica over its devices."""
+    max_batch: Ints
+    """int64[points]: sequences of prompt and output that fit; 0 if none does."""
+    fits: Flags
+    """bool[points]"""
+
+    def take(self, rows: Ints) -> "Rates":
+        """Return some of the points."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return Rates(**columns)
+
+
+def load_rates(grid: LoadGrid) -> Rates:
+    """Project loads; each result equals that of the load alone, bit for bit.
+
+    A decode step is timed at the context in the middle of a generation. Steps are linear in the
+    context but for windows and where arithmetic takes longer than reading the cache.
+
+    Raises
+    ------
+    ConfigError
+        For a load without sequences or tokens.
+    """
+    _check(grid)
+    prefill, of_load = _prefill(grid)
+    prompts = _prompts(grid)
+    ttft_s = prefill.latency_s[of_load]
+    decode = grid_times(decode_grid(grid))
+    stages = _of_deployment(grid, [each.pp for each in grid.deployments])
+    gpus = _of_deployment(grid, [each.gpus for each in grid.deployments])
+    tpot_s = np.maximum(decode.latency_s, stages * decode.interval_s)
+    each_s = prefill.interval_s[of_load] / prompts
+    replaced = grid.output > 0
+    prompts_s = np.where(replaced, grid.batch * each_s / np.maximum(1, grid.output), 0.0)
+    user = 1.0 / (tpot_s + prompts_s)
+    most = _max_batch(grid)
+    return Rates(
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        prompts_s=prompts_s,
+        tokens_per_s_per_user=user,
+        tokens_per_s_per_gpu=grid.batch * user / gpus,
+        max_batch=most,
+        fits=grid.batch <= most,
+    )
+
+
+def _check(grid: LoadGrid) -> None:
+    for key, least in (("batch", 1), ("context", 1), ("output", 0), ("prompts", 0)):
+        values = getattr(grid, key)
+        if len(values) and values.min() < least:
+            msg = f"{key} must be at least {least}, got {values.min()}"
+            raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
+
+
+def _of_deployment(grid: LoadGrid, values: Sequence[int]) -> Ints:
+    return np.array(values, np.int64)[grid.deployment]
+
+
+def _prompts(grid: LoadGrid) -> Ints:
+    """Return the prompts that go through together."""
+    groups = _of_deployment(grid, [each.attention_dp for each in grid.deployments])
+    return np.where(grid.prompts > 0, grid.prompts, groups)
+
+
+def prefill_grid(grid: LoadGrid) -> StepGrid:
+    """Return the prefill of each load, without what a cached prefix spares."""
+    share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
+    page = _of_deployment(grid, [each.page_tokens for each in grid.deployments])
+    cached = cached_prefix(share, grid.context, page)
+    return StepGrid.of(
+        grid.deployments,
+        deployment=grid.deployment,
+        batch=0,
+        prefill_batch=_prompts(grid),
+        prefill_tokens=grid.context - cached,
+        prefill_context=cached,
+    )
+
+
+def decode_grid(grid: LoadGrid) -> StepGrid:
+    """Return the decode step in the middle of a generation, of one of ``pp`` parts of the batch."""
+    stages = _of_deployment(grid, [each.pp for each in grid.deployments])
+    return StepGrid.of(
+        grid.deployments,
+        deployment=grid.deployment,
+        batch=-(-grid.batch // stages),
+        context=grid.context + np.maximum(0, grid.output - 1) // 2,
+    )
+
+
+def _prefill(grid: LoadGrid) -> tuple[StepTimes, Ints]:
+    """Return the distinct prefills, and which of them each load has."""
+    if len(grid) == 0:
+        return grid_times(prefill_grid(grid)), np.zeros(0, np.int64)
+    first, of_load = group_rows(grid.deployment, grid.context, grid.prompts)
+    return grid_times(prefill_grid(grid.take(first))), of_load
+
+
+def _max_batch(grid: LoadGrid) -> Ints:
+    """Return the largest batch that fits, once for each distinct deployment and length."""
+    longest = grid.context + grid.output
+    if len(grid) == 0:
+        return longest
+    first, of_load = group_rows(grid.deployment, longest)
+    owners, lengths = grid.deployment[first], longest[first]
+    most = np.empty(len(first), np.int64)
+    memories = serving_memories(grid.deployments)
+    for owner, rows in _by_owner(owners):
+        most[rows] = memories[owner].max_batch(lengths[rows])
+    found: Ints = most[of_load]
+    return found
+
+
+def _by_owner(owners: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each owner with its rows."""
+    order = np.argsort(owners, kind="stable")
+    cuts = np.flatnonzero(np.diff(owners[order])) + 1
+    for rows in np.split(order, cuts):
+        yield int(owners[rows[0]]), rows
