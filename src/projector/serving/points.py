@@ -20,6 +20,7 @@ from projector.serving.columns import (
     Step,
     StepColumns,
     check_counts,
+    counts_of,
     step_columns,
     step_counts,
 )
@@ -68,6 +69,14 @@ class StepGrid:
         )  # fmt: skip
         columns = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in given))
         return cls(tuple(deployments), *(np.ascontiguousarray(each).ravel() for each in columns))
+
+    @classmethod
+    def of_steps(cls, steps: Sequence[Step]) -> "StepGrid":
+        """Return steps as columns."""
+        deployments = {id(step.deployment): step.deployment for step in steps}
+        row = {key: position for position, key in enumerate(deployments)}
+        index = np.array([row[id(step.deployment)] for step in steps], np.int64)
+        return cls(tuple(deployments.values()), index, **counts_of(steps))
 
     def __len__(self) -> int:
         """Return the number of steps."""

@@ -9,8 +9,8 @@ from projector.arrays import Floats
 from projector.config.model import ModelConfig
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
+from projector.serving.points import StepGrid, grid_times
 from projector.serving.speculative import MTP, further_token_module
-from projector.serving.step import step_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +59,41 @@ def draft_deployment(deployment: Deployment) -> Deployment | None:
 
 
 def speculated_times(steps: Sequence[Step]) -> SpeculatedTimes:
+    """Time decode steps, of deployments with and without speculative decoding."""
+    return speculated_grid_times(StepGrid.of_steps(steps))
+
+
+def speculated_grid_times(grid: StepGrid) -> SpeculatedTimes:
     """Time decode steps, of deployments with and without speculative decoding.
 
     A step verifies the proposed tokens of each sequence together, as that many more queries that
     read the cache once. Before it a small model proposes them, one after the other; the tokens
-    that it has to catch up with are part of its first pass and cost nothing more.
+    that it has to catch up with are part of its first pass and cost nothing more. Steps that
+    prefill are timed as they are.
     """
-    timed: list[Step] = []
-    owner: list[int] = []
-    count: list[float] = []
-    gained = np.ones(len(steps))
-    for row, step in enumerate(steps):
-        speculative = step.deployment.speculative
-        if speculative is None or not step.decodes:
-            continue
-        gained[row] = speculative.tokens_per_step
-        draft = draft_deployment(step.deployment)
-        if draft is None:
-            timed.append(step)
-            count.append(speculative.draft_share or 0.0)
-        else:
-            timed.append(Step(draft, step.batch, 1, step.context))
-            count.append(float(speculative.tokens))
-        owner.append(row)
-    times = step_times([*(verification(step) for step in steps), *timed])
-    own = slice(0, len(steps))
-    each_s = times.latency_s[len(steps) :] * np.array(count, np.float64)
-    draft_s = np.bincount(np.array(owner, np.int64), each_s, len(steps)).astype(np.float64)
-    return SpeculatedTimes(times.latency_s[own], draft_s, gained, times.interval_s[own])
-
-
-def verification(step: Step) -> Step:
-    """Return the model's own step, in which sequences that decode have their proposed tokens."""
-    speculative = step.deployment.speculative
-    if speculative is None or not step.decodes:
-        return step
-    return replace(step, draft_tokens=speculative.tokens)
+    settings = [each.speculative for each in grid.deployments]
+    drafts = [draft_deployment(each) for each in grid.deployments]
+    proposed = np.array([each.tokens if each else 0 for each in settings], np.int64)
+    gained = np.array([each.tokens_per_step if each else 1.0 for each in settings])
+    # Passes of what drafts, or steps of the deployment itself that a stated share is of.
+    passes = np.array(
+        [
+            0.0 if each is None else float(each.tokens if draft else each.draft_share or 0.0)
+            for each, draft in zip(settings, drafts, strict=True)
+        ]
+    )
+    decodes = (grid.batch > 0) & (grid.new_tokens == 1)
+    speculates = decodes & (proposed[grid.deployment] > 0)
+    drafted = np.where(speculates, proposed[grid.deployment], grid.draft_tokens)
+    own = grid_times(replace(grid, draft_tokens=drafted))
+    draft_s = np.zeros(len(grid))
+    rows = np.flatnonzero(speculates)
+    if len(rows):
+        drafters = [draft or each for draft, each in zip(drafts, grid.deployments, strict=True)]
+        owner = grid.deployment[rows]
+        one = StepGrid.of(
+            drafters, deployment=owner, batch=grid.batch[rows], context=grid.context[rows]
+        )
+        draft_s[rows] = passes[owner] * grid_times(one).latency_s
+    tokens = np.where(decodes, gained[grid.deployment], 1.0)
+    return SpeculatedTimes(own.latency_s, draft_s, tokens, own.interval_s)
