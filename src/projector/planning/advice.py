@@ -4,14 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from projector.config.load import load_job
 from projector.planning.choice import MEETS, Choice
-from projector.planning.question import Question
+from projector.planning.numbers import days_number, number, usd
+from projector.planning.question import Question, stating
 from projector.planning.ranking import COST, spend_of, status_of, value_of
 from projector.planning.run_figures import run_figures
-from projector.planning.survey import Site, Skipped, Surveyor, climb
+from projector.planning.survey import PRICE, Site, Skipped, Surveyor, climb
 from projector.projection.api import project_performance
 
 DEADLINE, BUDGET, GPUS, TOKENS = "deadline_days", "budget_usd", "gpus", "tokens"
+HOURLY = "usd_per_gpu_hour"
 
 DIGITS = 3
 """Digits of what is advised; the last is rounded to the safe side."""
@@ -25,7 +28,7 @@ class Remedy:
     """One change of the question that would give it an answer."""
 
     key: str
-    """``deadline_days``, ``budget_usd``, ``gpus`` or ``tokens``."""
+    """``deadline_days``, ``budget_usd``, ``usd_per_gpu_hour``, ``gpus`` or ``tokens``."""
     value: float
     choice: Choice
     """What would answer."""
@@ -34,15 +37,17 @@ class Remedy:
     def text(self) -> str:
         """The remedy as a sentence."""
         run, name = self.choice.run, self.choice.name
-        days = f"{run.days:,.1f} days, up to {run.days_high:,.1f}"
-        cost = "" if run.cost_usd is None else f", {run.cost_usd:,.0f} USD"
+        days = f"{days_number(run.days)} days, up to {days_number(run.days_high)}"
+        cost = "" if run.cost_usd is None else f", {usd(run.cost_usd)}"
         if self.key == DEADLINE:
-            return f"A deadline of {self.value:,.1f} days: {name} takes {days}{cost}."
+            return f"A deadline of {days_number(self.value)} days: {name} takes {days}{cost}."
         if self.key == BUDGET:
-            return f"A budget of {self.value:,.0f} USD: {name} takes {days}{cost}."
+            return f"A budget of {usd(self.value)}: {name} takes {days}{cost}."
         if self.key == GPUS:
             return f"{name}: {days}{cost}."
-        return f"{self.value:.3g} tokens: {name} takes {days}{cost}."
+        if self.key == HOURLY:
+            return f"{self.value:,.2f} USD for an hour of a GPU: {name} takes {days}{cost}."
+        return f"{number(self.value)} tokens: {name} takes {days}{cost}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``plan --json``."""
@@ -125,6 +130,16 @@ def _dearer(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
         cheapest = min(priced, key=lambda each: each.run.of_high(value_of(each, COST)))
         most_usd = cheapest.run.of_high(value_of(cheapest, COST))
         yield Remedy(BUDGET, _up(most_usd), replace(cheapest, status=MEETS))
+        price = cheapest.job.run.cost.usd_per_gpu_hour
+        assert question.budget_usd is not None
+        if price is not None:
+            lower = _down(price * question.budget_usd / most_usd)
+            job = load_job(cheapest.job, {PRICE: lower})
+            run = project_performance(job).run
+            assert run is not None
+            trial = replace(cheapest, job=job, run=run_figures(run))
+            if status_of(question, trial) == MEETS:
+                yield Remedy(HOURLY, lower, replace(trial, status=MEETS))
 
 
 def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
@@ -142,8 +157,7 @@ def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
     tokens = question.tokens * share(choice)
     for _ in range(TRIES):
         tokens = _down(tokens)
-        shorter = question.with_tokens(tokens)
-        job = choice.job.model_copy(update={"run": shorter.job.run})
+        job = load_job(choice.job, stating(tokens))
         run = project_performance(job).run
         assert run is not None
         trial = replace(choice, job=job, run=run_figures(run))

@@ -52,7 +52,11 @@ class Bounds:
 def bounds_of(question: Question, job: Job) -> Bounds:
     """Return the bounds of a question on the kind of cluster that a job runs on."""
     sequences = question.tokens / job.training.seq_length
-    peak = job.cluster.device.peak_tflops(job.training.precision) * TERA
+    device, precision = job.cluster.device, job.training.precision
+    if precision not in device.matrix_flop_per_clk_per_cu:
+        # A projection says what is missing.
+        project_memory(job)
+    peak = device.peak_tflops(precision) * TERA
     state_bytes, usable_bytes = _memory(job)
     return Bounds(
         gpus_per_node=job.cluster.gpus_per_node,

@@ -40,6 +40,8 @@ class Choice:
     """What limits the step."""
     band: Band = field(repr=False)
     """Of the step time."""
+    warnings: tuple[str, ...] = field(default=(), repr=False)
+    """What may not be as it was meant."""
     status: str = MEETS
     """Whether it keeps deadline and budget: ``meets``, ``uncertain`` or ``misses``."""
     group: int = 0

@@ -75,8 +75,11 @@ class PlanResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What may not be as it was meant."""
-        job = self.choices[0].job if self.choices else self.question.job
-        return provenance_of(job).warnings
+        if not self.choices:
+            return provenance_of(self.question.job).warnings
+        best = [choice for choice in self.choices if choice.fits] or list(self.choices)
+        firsts = {choice.label: choice for choice in reversed(best)}
+        return tuple(dict.fromkeys(text for each in firsts.values() for text in each.warnings))
 
     @property
     def assumptions(self) -> tuple[str, ...]:

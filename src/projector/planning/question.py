@@ -1,7 +1,7 @@
 """What a plan is asked: the run, the clusters to choose from, the deadline and the budget."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from projector.config.job import Job
@@ -64,10 +64,6 @@ class Question:
         """Tokens of the whole global batch."""
         return self.job.training.global_batch_size * self.job.training.seq_length
 
-    def with_tokens(self, tokens: float) -> "Question":
-        """Return the question with another length of the run."""
-        return replace(self, job=load_job(self.job, _stating(tokens)))
-
 
 def ask(
     model: Any,
@@ -99,8 +95,8 @@ def ask(
         raise ConfigError(msg, key="model", allowed="one of model and job")
     deadline = positive(deadline_days, "deadline_days")
     budget = positive(budget_usd, "budget_usd")
-    stating = {} if tokens is None else _stating(read_tokens(tokens))
-    changes = {**dict(overrides or {}), **stating}
+    length = {} if tokens is None else stating(read_tokens(tokens))
+    changes = {**dict(overrides or {}), **length}
     if job is not None:
         base = load_job(job, changes)
         batch_basis = "as the job has it"
@@ -133,7 +129,7 @@ def ask(
     )
 
 
-def _stating(tokens: float) -> dict[str, Any]:
+def stating(tokens: float) -> dict[str, Any]:
     """Return what makes a run as long as these tokens, whatever else said so."""
     return {"run.tokens": tokens, "run.steps": None, "run.samples": None}
 

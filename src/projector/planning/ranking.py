@@ -7,6 +7,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.numbers import days_number
 from projector.planning.question import Question
 from projector.projection.bands import ratio_band
 from projector.searches.groups import noise_groups, pair_noise
@@ -166,7 +167,12 @@ def _grouped(ordered: list[Choice], objective: str, *, by_size: bool = False) ->
             id(each): last + int(group) for each, group in zip(rising, groups, strict=True)
         }
         last += int(groups.max())
-    return [replace(each, group=group_of[id(each)]) for each in ordered]
+    # Groups are numbered as they come.
+    numbers = {
+        group: place + 1
+        for place, group in enumerate(dict.fromkeys(group_of[id(each)] for each in ordered))
+    }
+    return [replace(each, group=numbers[group_of[id(each)]]) for each in ordered]
 
 
 def _settings(choice: Choice) -> dict[str, object]:
@@ -214,9 +220,9 @@ def _remark(
     if not parts or choice.status == first.status == MISSES:
         more = value_of(choice, objective) / value_of(first, objective) - 1.0
         days = choice.run.days / first.run.days - 1.0
-        parts.append(f"{_NAMES[objective]} {more:+.0%}")
+        parts.append(f"{_NAMES[objective]} {_signed(more)}")
         if objective != DAYS:
-            parts.append(f"days {days:+.0%}")
+            parts.append(f"days {_signed(days)}")
     if choice.group == first.group:
         parts.append("within noise of the first")
     if choice.is_knee:
@@ -229,13 +235,22 @@ def _shortfalls(question: Question, choice: Choice) -> list[str]:
     run, parts = choice.run, []
     if question.deadline_days is not None:
         if run.days > question.deadline_days:
-            parts.append(f"{run.days - question.deadline_days:,.1f} days late")
+            parts.append(f"{days_number(run.days - question.deadline_days)} days late")
         elif run.days_high > question.deadline_days:
-            parts.append(f"may be {run.days_high - question.deadline_days:,.1f} days late")
+            late = days_number(run.days_high - question.deadline_days)
+            parts.append(f"may be {late} days late")
     if question.budget_usd is not None and run.cost_usd is not None:
         high = run.of_high(run.cost_usd)
         if run.cost_usd > question.budget_usd:
-            parts.append(f"{run.cost_usd / question.budget_usd - 1.0:.0%} over the budget")
+            parts.append(f"{_percent(run.cost_usd / question.budget_usd - 1.0)} over the budget")
         elif high > question.budget_usd:
-            parts.append(f"may be {high / question.budget_usd - 1.0:.0%} over the budget")
+            parts.append(f"may be {_percent(high / question.budget_usd - 1.0)} over the budget")
     return parts
+
+
+def _signed(share: float) -> str:
+    return f"{100.0 * share:+.0f} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %"

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
 from projector.planning.bounds import Bounds, bounds_of
 from projector.planning.choice import Choice
+from projector.planning.numbers import days_number, usd
 from projector.planning.question import Question
 from projector.planning.reading import ClusterKind
 from projector.planning.run_figures import run_figures
@@ -76,6 +78,8 @@ class Skipped:
     def name(self) -> str:
         """The clusters in words."""
         low, high = self.gpus
+        if low == 1:
+            return f"{self.label}, any size"
         size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"{size} x {self.label}"
 
@@ -172,6 +176,7 @@ class Surveyor:
             schedule=step.schedule,
             bound=step.bound,
             band=step.band,
+            warnings=step.warnings,
         )
 
 
@@ -259,9 +264,13 @@ def _affordable(
     if question.budget_usd is None:
         return kinds
     most = question.settings.most_gpus
-    unpriced = [kind for kind in kinds if not surveyor.job_on(kind).run.cost.is_stated]
-    skipped += [Skipped(kind.label, (1, most), "no price") for kind in unpriced]
+    unpriced = [kind for kind in kinds if not _has_price(surveyor.job_on(kind))]
+    skipped += [Skipped(kind.label, (1, most), _NO_PRICE) for kind in unpriced]
     kinds = [kind for kind in kinds if kind not in unpriced]
+    if not kinds:
+        names = ", ".join(kind.label for kind in unpriced)
+        msg = f"budget_usd needs a price, and nothing is known of {names}: --usd-per-gpu-hour X"
+        raise ConfigError(msg, key="usd_per_gpu_hour", allowed="a price above 0")
     least_usd = {
         kind.label: surveyor.bounds(kind).gpu_hours
         * (surveyor.job_on(kind).run.cost.usd_per_gpu_hour or 0.0)
@@ -272,9 +281,25 @@ def _affordable(
         return kinds
     for kind in kinds:
         if kind not in within:
-            reason = f"{least_usd[kind.label]:,.0f} USD even at the peak rate: over the budget"
+            reason = f"{usd(least_usd[kind.label])} even at the peak rate: over the budget"
             skipped.append(Skipped(kind.label, (1, most), reason))
     return within
+
+
+_NO_PRICE = "no price; --usd-per-gpu-hour NAME=X gives one"
+
+
+def _has_price(job: Job) -> bool:
+    """Whether what a run costs is known, by the job or by the dated table."""
+    cost, device = job.run.cost, job.cluster.device.name
+    if cost.usd_per_gpu_hour is not None or cost.owned.capex_usd_per_gpu is not None:
+        return True
+    if cost.prices != "listed":
+        return False
+    table = load_prices()
+    return device in (
+        table.capex_usd_per_gpu if cost.owned.enabled else table.rental_usd_per_gpu_hour
+    )
 
 
 def _given_sizes(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None:
@@ -292,7 +317,7 @@ def _given_sizes(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) 
         # Something must be near.
         surveyor.site(kind, hopeless.pop() // bounds.gpus_per_node)
     for gpus in hopeless:
-        reason = f"{bounds.days(gpus):,.1f} days even at the peak rate: after the deadline"
+        reason = f"{days_number(bounds.days(gpus))} days even at the peak rate: after the deadline"
         skipped.append(Skipped(kind.label, (gpus, gpus), reason))
 
 
@@ -346,9 +371,12 @@ def _skip_small(
         skipped.append(Skipped(kind.label, (per_node, (holding - 1) * per_node), _TOO_SMALL))
     if holding < first:
         most = (first - 1) * per_node
-        reason = f"{bounds.days(most):,.1f} days or more even at the peak rate"
-        if question.deadline_days is None or bounds.days(most) <= question.deadline_days:
-            reason = "hardly in time even at the peak rate, or smaller than what was asked for"
+        reason = f"{days_number(bounds.days(most))} days or more even at the peak rate"
+        deadline = question.deadline_days
+        if deadline is None:
+            reason = "smaller than what was asked for"
+        elif bounds.days(most) <= deadline:
+            reason = f"in time only with an MFU of {bounds.days(most) / deadline:.0%} or more"
         skipped.append(Skipped(kind.label, (holding * per_node, most), reason))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.numbers import days_number, number, usd
 from projector.planning.question import Question
 from projector.planning.ranking import COST, DAYS, GPU_HOURS, spend_of, value_of
 
@@ -19,25 +20,11 @@ _SUPERLATIVES = {
 }
 
 
-def number(value: float) -> str:
-    """Write a large number as people say it: ``1 T``, ``15.6 T``, ``300 B``."""
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if value >= scale:
-            return f"{value / scale:.4g} {letter}"
-    return f"{value:,.0f}"
-
-
-def usd(value: float) -> str:
-    """Write money in three or four digits."""
-    if value >= 1e6:
-        return f"${value / 1e6:,.2f} M"
-    return f"${value:,.0f}"
-
-
 def days_text(choice: Choice) -> str:
     """Write the days of a choice with their band."""
     run = choice.run
-    return f"{run.days:,.1f} days ({run.days_low:,.1f} to {run.days_high:,.1f})"
+    low, high = days_number(run.days_low), days_number(run.days_high)
+    return f"{days_number(run.days)} days ({low} to {high})"
 
 
 def spend_text(choice: Choice) -> str:
@@ -95,7 +82,22 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
     if choices:
         found.append(f"Step time: {choices[0].band.basis}.")
         found += [f"{OF_RUN} {text}." for text in choices[0].run.assumptions]
+        found += _of_others(choices)
     return tuple(found)
+
+
+def _of_others(choices: Sequence[Choice]) -> list[str]:
+    """Return what only runs on other devices than the first assume, such as their prices."""
+    known, found = set(choices[0].run.assumptions), []
+    for label in dict.fromkeys(each.label for each in choices):
+        run = next(each.run for each in choices if each.label == label)
+        found += [f"On {label}: {text}." for text in run.assumptions if text not in known]
+    priced = {each.label for each in choices if each.run.cost_usd is not None}
+    labels = dict.fromkeys(each.label for each in choices)
+    if priced and len(priced) < len(labels):
+        names = ", ".join(label for label in labels if label not in priced)
+        found.append(f"No price of {names}, so that choices are ranked by GPU-hours.")
+    return found
 
 
 def changes_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
@@ -119,14 +121,15 @@ def _other_deadlines(first: Choice, fitting: Sequence[Choice], spend: str) -> li
     if later:
         soonest = min(later, key=lambda each: each.run.days_high)
         found.append(
-            f"From {soonest.run.days_high:,.1f} days on: {soonest.name} at {spend_text(soonest)}."
+            f"From {days_number(soonest.run.days_high)} days on: {soonest.name} at "
+            f"{spend_text(soonest)}."
         )
     sooner = [each for each in fitting if each.run.days_high < first.run.days_high]
     if sooner:
         cheapest = min(sooner, key=lambda each: value_of(each, spend))
         found.append(
-            f"Below {first.run.days_high:,.1f} days: {cheapest.name} at {spend_text(cheapest)}, up "
-            f"to {cheapest.run.days_high:,.1f} days."
+            f"Below {days_number(first.run.days_high)} days: {cheapest.name} at "
+            f"{spend_text(cheapest)}, up to {days_number(cheapest.run.days_high)} days."
         )
     return found
 

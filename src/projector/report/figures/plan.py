@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.planning.choice import Choice
+from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.ranking import COST, value_of
-from projector.planning.words import number, usd
 from projector.projection.verdict import COVERED
 from projector.report.figures.figure import (
     FAINT,
@@ -149,8 +149,8 @@ def _draw_names(side: "Axes", result: PlanResult, shown: tuple[Choice, ...]) -> 
     rows = [
         (
             str(place + 1),
-            f"{each.run.days:,.1f}",
-            f"{each.run.days_high:,.1f}",
+            days_number(each.run.days),
+            days_number(each.run.days_high),
             write(value_of(each, result.spend)),
             f"{each.name}, {each.layout}",
         )

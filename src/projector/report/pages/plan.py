@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from projector.planning.choice import Choice
+from projector.planning.numbers import number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.ranking import COST, value_of
-from projector.planning.words import KEEPS, changes_of, limits_text, number, usd
+from projector.planning.words import KEEPS, changes_of, limits_text
 from projector.projection.verdict import COVERED, WORDS
 from projector.report.figures.figure import INK, PALETTE, SOFT
 from projector.report.figures.plan import spend_label

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
-from projector.planning.words import KEEPS, OF_RUN, number, usd
+from projector.planning.words import KEEPS, OF_RUN
 from projector.projection.verdict import COVERED, WORDS
 from projector.report.terminal.tables import (
     DIM,
@@ -39,10 +40,9 @@ def plan_report(result: PlanResult) -> list[RenderableType]:
 
 def _answer(result: PlanResult) -> list[RenderableType]:
     status = result.choices[0].status if result.choices else MISSES
-    found = f"{result.layouts:,} layouts of {len(result.choices):,} choices in"
     return [
         Text(result.answer, style=_STYLES[status if result.met else max(status, MISSES)]),
-        Text(f"{found} {result.seconds:.1f} s", style=DIM),
+        Text(f"{result.layouts:,} layouts projected in {result.seconds:.1f} s", style=DIM),
         Text(),
     ]
 
@@ -66,8 +66,8 @@ def _table(result: PlanResult, *, is_wide: bool) -> Table:
         "group": [str(each.group) for each in choices],
         "GPUs": [f"{each.gpus:,}" for each in choices],
         "=device": [each.label for each in choices],
-        "days": [f"{each.run.days:,.1f}" for each in choices],
-        "to": [f"{each.run.days_high:,.1f}" for each in choices],
+        "days": [days_number(each.run.days) for each in choices],
+        "to": [days_number(each.run.days_high) for each in choices],
         "GPU-h": [number(each.run.gpu_hours) for each in choices],
     }
     columns |= _known("USD", choices, lambda each: each.run.cost_usd, usd)
@@ -126,7 +126,7 @@ def _layouts(result: PlanResult) -> list[RenderableType]:
     if knee is not None:
         text = (
             f"The knee of days against {'USD' if result.spend == 'cost_usd' else 'GPU-hours'}: "
-            f"{knee.name}, {knee.run.days:,.1f} days."
+            f"{knee.name}, {days_number(knee.run.days)} days."
         )
         lines[-1:] = [Padding(table, (0, 0, 0, 2)), Text(text), Text()]
     return lines
