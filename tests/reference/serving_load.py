@@ -21,7 +21,8 @@ class Replica:
         self.requests = [
             SimpleNamespace(
                 arrival=arrival, prompt=int(prompt), output=int(output), prefix=int(prefix),
-                computed=0, made=0, pages=0, admitted=math.nan, first=math.nan, finish=math.nan, preempted=0,
+                computed=0, made=0, pages=0, preempted=0,
+                admitted=math.nan, first=math.nan, finish=math.nan,
             )
             for arrival, prompt, output, prefix in zip(*requests, strict=True)
         ]  # fmt: skip
