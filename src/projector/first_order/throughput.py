@@ -15,8 +15,6 @@ FLOP_OF_TRAINING = 6.0
 FLOP_OF_INFERENCE = 2.0
 """The same forward alone."""
 
-DAY_S = 86_400.0
-
 
 def training_flop(tokens: ArrayLike, active_parameters: ArrayLike) -> Floats:
     """Return FLOP: 6 N for each token, of experts only those that it meets.

@@ -1,0 +1,298 @@
+"""Prefill, decode and the largest batch of a deployment, in closed form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projector.arrays import Flags, Floats
+from projector.config.device import Device
+from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
+from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.model import ModelConfig
+from projector.config.model_file import load_model
+from projector.envelope import envelope
+from projector.errors import ConfigError
+from projector.first_order.communication import crossing_factor
+from projector.first_order.constants import Constants
+from projector.first_order.memory import kv_cache_bytes
+from projector.first_order.parameters import count_parameters
+from projector.first_order.results import UNKNOWN_BAND
+from projector.first_order.roofline import (
+    arithmetic_intensity,
+    is_memory_bound,
+    ridge_point,
+    roofline_time_s,
+)
+from projector.first_order.throughput import forward_flop, weights_read
+from projector.units import to_gib, to_ms
+
+TYPE_BYTES = {
+    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "fp8_block": 1.0,
+    "int8": 1.0, "mxfp6": 0.75, "nvfp4": 0.5, "mxfp4": 0.5, "fp4": 0.5, "int4": 0.5,
+}  # fmt: skip
+"""Bytes of an element, without scales."""
+
+MEMORY, COMPUTE = "memory", "compute"
+
+
+class ServingColumns(NamedTuple):
+    """Columns of deployments, float64[deployments]."""
+
+    parameters: Floats
+    active_parameters: Floats
+    weight_bytes: Floats
+    """Of one parameter."""
+    layers: Floats
+    key_heads: Floats
+    head_dim: Floats
+    cache_element_bytes: Floats
+    tp: Floats
+    pp: Floats
+    batch: Floats
+    """Sequences that generate."""
+    context: Floats
+    """Tokens of a prompt."""
+    output: Floats
+    """Tokens that are generated for it."""
+    peak_flop_per_s: Floats
+    bytes_per_s: Floats
+    memory_bytes: Floats
+    scale_up_domain: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTimes:
+    """Closed forms of deployments, float64[deployments] unless stated otherwise."""
+
+    prefill_s: Floats
+    """Prompt of one sequence to its first token."""
+    decode_s: Floats
+    """A step of the batch, halfway through the output."""
+    prefill_is_memory_bound: Flags
+    decode_is_memory_bound: Flags
+    cache_bytes: Floats
+    """Of the batch at its full length, over all devices."""
+    max_batch: Floats
+    """Sequences of full length that fit beside the weights; nothing else is reserved."""
+
+
+def serve(columns: ServingColumns, constants: Constants) -> ServingTimes:
+    """Time prefill and decode under the derated roof of ``tp`` devices.
+
+    Stages of a pipeline work one after the other on a batch, so that ``pp`` adds memory and
+    throughput alone. All-reduces are left out; beyond the scale-up domain 1.40 applies.
+
+    Source: the Roofline methodology, sections 1 and 2.4.
+    """
+    c = columns
+    rates = (c.peak_flop_per_s * c.tp, c.bytes_per_s * c.tp)
+    crossing = crossing_factor(c.tp, c.scale_up_domain, constants)
+    one = (c.layers, 1.0, c.key_heads, c.head_dim, c.cache_element_bytes)
+
+    def cache(tokens: Floats) -> Floats:
+        layers, batch, heads, width, element = one
+        return kv_cache_bytes(layers, batch, tokens, heads, width, element)
+
+    prompt_flop = forward_flop(c.context, c.active_parameters)
+    prompt_bytes = weights_read(c.parameters, c.active_parameters, c.context) * c.weight_bytes
+    prompt_bytes = prompt_bytes + cache(c.context)
+    step_flop = forward_flop(c.batch, c.active_parameters)
+    step_bytes = weights_read(c.parameters, c.active_parameters, c.batch) * c.weight_bytes
+    step_bytes = step_bytes + c.batch * cache(c.context + 0.5 * c.output)
+    full = cache(c.context + c.output)
+    room = c.memory_bytes * c.tp * c.pp - c.parameters * c.weight_bytes
+    return ServingTimes(
+        prefill_s=crossing
+        * roofline_time_s(prompt_flop, prompt_bytes, *rates, constants.prefill_mfu),
+        decode_s=crossing * roofline_time_s(step_flop, step_bytes, *rates, constants.decode_mfu),
+        prefill_is_memory_bound=is_memory_bound(
+            arithmetic_intensity(prompt_flop, prompt_bytes), *rates
+        ),
+        decode_is_memory_bound=is_memory_bound(arithmetic_intensity(step_flop, step_bytes), *rates),
+        cache_bytes=np.asarray(c.batch * full),
+        max_batch=np.maximum(0.0, np.floor(room / full)),
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FirstOrderServing:
+    """What serving a model costs and yields, by closed forms."""
+
+    model: ModelConfig
+    device: FirstOrderDevice
+    columns: ServingColumns
+    times: ServingTimes
+    constants: FirstOrderConfig
+
+    @property
+    def gpus(self) -> int:
+        """Devices of the replica."""
+        return int(self.columns.tp[0] * self.columns.pp[0])
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from a prompt that waits for nothing to its first token."""
+        return float(self.times.prefill_s[0])
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds between two tokens of a sequence."""
+        return float(self.times.decode_s[0])
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Generated tokens over all devices, with a batch in each stage, prompts left out."""
+        return float(self.columns.batch[0] / (self.times.decode_s[0] * self.columns.tp[0]))
+
+    @property
+    def max_batch(self) -> int:
+        """Sequences of full length that fit."""
+        return int(self.times.max_batch[0])
+
+    @property
+    def kv_cache_bytes(self) -> float:
+        """Cache of one device at full length."""
+        return float(self.times.cache_bytes[0]) / self.gpus
+
+    @property
+    def fits(self) -> bool:
+        """Whether the batch fits at its full length."""
+        return bool(self.columns.batch[0] <= self.times.max_batch[0])
+
+    @property
+    def bound_prefill(self) -> str:
+        """``compute`` or ``memory``."""
+        return MEMORY if self.times.prefill_is_memory_bound[0] else COMPUTE
+
+    @property
+    def bound_decode(self) -> str:
+        """``compute`` or ``memory``."""
+        return MEMORY if self.times.decode_is_memory_bound[0] else COMPUTE
+
+    @property
+    def ridge_flop_per_byte(self) -> float:
+        """Intensity at which both bind alike."""
+        return float(ridge_point(self.columns.peak_flop_per_s, self.columns.bytes_per_s)[0])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Nothing of its own so far."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``projector serve --fidelity first-order --json`` prints."""
+        c = self.columns
+        return {
+            **envelope(self.warnings, UNKNOWN_BAND),
+            "fidelity": FIRST_ORDER,
+            "model": self.model.name,
+            "device": self.device.name,
+            "gpus": self.gpus,
+            "parallelism": {"tp": int(c.tp[0]), "pp": int(c.pp[0])},
+            "load": {
+                "batch": int(c.batch[0]),
+                "context": int(c.context[0]),
+                "output": int(c.output[0]),
+            },
+            "ttft_ms": to_ms(self.ttft_s),
+            "tpot_ms": to_ms(self.tpot_s),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "max_batch": self.max_batch,
+            "kv_cache_gib": to_gib(self.kv_cache_bytes),
+            "bound_prefill": self.bound_prefill,
+            "bound_decode": self.bound_decode,
+            "ridge_flop_per_byte": self.ridge_flop_per_byte,
+            "fits": self.fits,
+            "provenance": {
+                "times": FIRST_ORDER,
+                "memory": FIRST_ORDER,
+                "constants": self.constants.model_dump(),
+                "device": {"name": self.device.name, "sources": dict(self.device.sources)},
+            },
+        }
+
+    def __repr__(self) -> str:
+        """Give the load in one line."""
+        return (
+            f"FirstOrderServing({self.model.name} on {self.gpus} x {self.device.name}, batch "
+            f"{int(self.columns.batch[0])}: TTFT {to_ms(self.ttft_s):,.1f} ms, TPOT "
+            f"{to_ms(self.tpot_s):,.2f} ms, decode bound by {self.bound_decode}; first-order model)"
+        )
+
+
+def project_serving(
+    model: str | Path | Mapping[str, Any] | ModelConfig,
+    device: str | Path | Mapping[str, Any] | Device | FirstOrderDevice,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    batch: int = 1,
+    context: int = 2048,
+    output: int = 0,
+    dtype: str = "bf16",
+    weights: str | None = None,
+    cache_element_bytes: float = 2.0,
+    first_order: FirstOrderConfig | None = None,
+) -> FirstOrderServing:
+    """Project a deployment under equal requests in closed form.
+
+    Parameters
+    ----------
+    model, device : str, Path, mapping or an instance
+        Architecture and accelerator of either kind.
+    tp, pp : int
+        Tensor-parallel devices and stages of the replica.
+    batch, context, output : int
+        Sequences that generate, tokens of a prompt, tokens that are generated for it.
+    dtype, weights : str
+        Type of the operands and, if it differs, of the stored weights.
+    cache_element_bytes : float
+        Bytes of a cached element.
+    first_order : FirstOrderConfig, optional
+        Constants.
+
+    Raises
+    ------
+    ConfigError
+        For a count below its least, an unknown type, or one without a peak.
+    """
+    for key, value, least in (
+        ("tp", tp, 1),
+        ("pp", pp, 1),
+        ("batch", batch, 1),
+        ("context", context, 1),
+        ("output", output, 0),
+    ):
+        if type(value) is not int or value < least:
+            msg = f"{key} is an integer of at least {least}, got {value!r}"
+            raise ConfigError(msg, key=key, value=value, allowed=f"an integer >= {least}")
+    stored = weights or dtype
+    if stored not in TYPE_BYTES:
+        msg = f"weights: unknown type {stored!r}; known: {', '.join(TYPE_BYTES)}"
+        raise ConfigError(msg, key="weights", value=stored, allowed=list(TYPE_BYTES))
+    architecture = model if isinstance(model, ModelConfig) else load_model(model)
+    seen = first_order_device(device, key="device")
+    counts, config = count_parameters(architecture), first_order or FirstOrderConfig()
+    heads, width = _cached(architecture)
+    values = (
+        counts.total, counts.active, TYPE_BYTES[stored], architecture.num_layers, heads, width,
+        cache_element_bytes, tp, pp, batch, context, output,
+        seen.peak_flop_per_s(dtype, key="dtype"), seen.memory_bytes_per_s, seen.memory_bytes,
+        seen.scale_up_domain,
+    )  # fmt: skip
+    columns = ServingColumns(*(np.array([value], np.float64) for value in values))
+    times = serve(columns, Constants.of(config))
+    return FirstOrderServing(architecture, seen, columns, times, config)
+
+
+def _cached(model: ModelConfig) -> tuple[float, float]:
+    """Return key heads and their width; half of a latent, which is kept once for keys and values.
+
+    The methodology has no latent attention; that half is our own.
+    """
+    if model.mla is not None:
+        return 1.0, 0.5 * (model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim)
+    return float(model.query_groups), float(model.head_dim)
