@@ -55,6 +55,7 @@ SURFACE = {
         "--top",
         "--headroom-gib",
         "--allow-risk",
+        "--objective",
         "--tp-across-nodes",
         "--recompute",
         "--schedule",

@@ -25,6 +25,13 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
 )
 @click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
 @click.option(
+    "--objective",
+    default="time",
+    show_default=True,
+    metavar="time|cost|energy|co2",
+    help="What is made small: time of a step, or USD, MWh or CO2 of the run (run.tokens).",
+)
+@click.option(
     "--tp-across-nodes", is_flag=True, help="Let tensor parallelism leave the scale-up domain."
 )
 @click.option(
@@ -53,6 +60,7 @@ def command(
     top: int,
     headroom_gib: float,
     allow_risk: bool,
+    objective: str,
     tp_across_nodes: bool,
     recompute: tuple[str, ...],
     schedules: tuple[str, ...],
@@ -74,6 +82,7 @@ def command(
     \b
     Examples:
       projector search --config job.yaml --top 5
+      projector search --config job.yaml --objective energy run.tokens=1e12
       projector search --config job.yaml --target-nodes 32 --headroom-gib 8 --recompute none
       projector search --config job.yaml --plot pareto=front.png --html ranked.html
     """  # noqa: D301  click looks for the backspace
@@ -90,7 +99,7 @@ def command(
         recompute=recompute or RECOMPUTE,
         schedules=schedules or ("auto",),
     )
-    result = search(job, top=top, limits=limits)
+    result = search(job, top=top, limits=limits, objective=objective)
     write_pictures(pictures, result, quiet=quiet)
     if html is not None:
         from projector.report.pages.search import write_search_page

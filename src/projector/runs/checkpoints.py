@@ -53,9 +53,10 @@ def segment_s(interruptions: Interruptions, interval_s: Floats) -> Floats:
 
 def last_write_s(interruptions: Interruptions) -> Floats:
     """Return the expected time from the last step until its checkpoint is complete."""
-    with np.errstate(over="ignore"):
+    # Runs that never end have none, which says the same.
+    with np.errstate(over="ignore", invalid="ignore"):
         again = np.exp(interruptions.rate_per_s * interruptions.restart_s)
-    return again * expm1_over(interruptions.rate_per_s, interruptions.write_s)
+        return again * expm1_over(interruptions.rate_per_s, interruptions.write_s)
 
 
 def expected_s(

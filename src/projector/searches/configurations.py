@@ -25,6 +25,7 @@ from projector.projection.verdict import FITS
 from projector.schedule import registry
 from projector.searches.checks import check_top
 from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.objectives import KEYS, TIME, check_objective, objective_values
 from projector.units import GIB, to_gib, to_ms
 
 PLACED = (
@@ -92,6 +93,8 @@ class Configuration:
     peak_high_bytes: float
     verdict: str
     """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
+    value: float
+    """Of the objective: seconds of a step, or USD, MWh or tonnes of CO2 of the run."""
 
     @property
     def fits(self) -> bool:
@@ -101,14 +104,14 @@ class Configuration:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchResult:
-    """Configurations of a job within the limits, the fastest first."""
+    """Configurations of a job within the limits, the best by the objective first."""
 
     job: Job
     limits: Limits
     best: tuple[PerformanceProjection, ...]
-    """The fastest ones in full."""
+    """The best ones in full."""
     pareto: tuple[Configuration, ...]
-    """Configurations that no other beats in both speed and memory, the fastest first."""
+    """Configurations that no other beats in both the objective and memory, the best first."""
     configurations: tuple[Configuration, ...]
     """All configurations within the limits, ranked."""
     evaluated: int
@@ -119,10 +122,12 @@ class SearchResult:
     illegal: Mapping[str, int]
     """Illegal configurations, counted by the field that refuses them."""
     seconds: float
+    objective: str = TIME
+    """What is ranked by: ``time``, ``cost``, ``energy`` or ``co2``."""
 
     @property
     def uncertainty(self) -> dict[str, Any]:
-        """Band of the fastest step, or of the job's where nothing is ranked."""
+        """Band of the best one's step, or of the job's where nothing is ranked."""
         return self.best[0].uncertainty if self.best else uncertainty(self.job, "time")
 
     @property
@@ -132,15 +137,26 @@ class SearchResult:
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """Group of each ranked configuration: those of one cannot be told apart; 1 the fastest."""
-        times_s = np.array([each.iteration_time_s for each in self.configurations], np.float64)
+        """Group of each ranked configuration: those of one cannot be told apart; 1 the best.
+
+        Cost and energy of a run are taken to be as uncertain as its time.
+        """
+        values = np.array([each.value for each in self.configurations], np.float64)
         settings = [each.overrides for each in self.configurations]
-        return tuple(noise_groups(times_s, settings, pair_noise).tolist())
+        return tuple(noise_groups(values, settings, pair_noise).tolist())
+
+    @cached_property
+    def speed_front(self) -> tuple[Configuration, ...]:
+        """Configurations that no other beats in both speed and memory, the fastest first."""
+        if self.objective == TIME:
+            return self.pareto
+        by_time = sorted(self.configurations, key=lambda c: (c.iteration_time_s, c.peak_bytes))
+        return tuple(_pareto(by_time))
 
     def __repr__(self) -> str:
         return (
             f"SearchResult({self.fitting:,} of {self.evaluated:,} legal configurations fit, "
-            f"{self.at_risk:,} are at risk; the fastest: {self.best[0] if self.best else None!r})"
+            f"{self.at_risk:,} are at risk; the best: {self.best[0] if self.best else None!r})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,6 +164,7 @@ class SearchResult:
         configurations, groups = self.configurations, self.groups
         group_of = {id(each): group for each, group in zip(configurations, groups, strict=True)}
         return {
+            **({} if self.objective == TIME else {"objective": self.objective}),
             "evaluated": self.evaluated,
             "fitting": self.fitting,
             "at_risk": self.at_risk,
@@ -159,14 +176,12 @@ class SearchResult:
                 {
                     "rank": index + 1,
                     "group": groups[index],
-                    **_plain(configurations[index], self.job),
+                    **_plain(configurations[index], self),
                     **_figures(step),
                 }
                 for index, step in enumerate(self.best)
             ],
-            "pareto": [
-                {"group": group_of[id(each)], **_plain(each, self.job)} for each in self.pareto
-            ],
+            "pareto": [{"group": group_of[id(each)], **_plain(each, self)} for each in self.pareto],
         }
 
 
@@ -177,6 +192,7 @@ def search(
     top: int = 20,
     limits: Limits | None = None,
     allow_risk: bool = False,
+    objective: str = TIME,
 ) -> SearchResult:
     """Evaluate every legal configuration of a job and rank them.
 
@@ -197,6 +213,9 @@ def search(
     allow_risk : bool
         Whether configurations are ranked that are at risk: their peak fits, but not the upper end
         of the band of memory. ``limits.allow_risk`` says the same.
+    objective : str
+        What is made small: ``time`` of a step, or ``cost``, ``energy`` or ``co2`` of the run, whose
+        tokens the job states then; ``cost`` needs a price.
 
     Raises
     ------
@@ -211,13 +230,16 @@ def search(
     limits.check()
     base = load_job(job, {} if nodes is None else {"cluster.nodes": nodes})
     base = load_job(base, dict.fromkeys(PLACED))
+    check_objective(base, objective)
     illegal: Counter[str] = Counter()
-    evaluated = _evaluate(base, _candidates(base, limits), illegal)
+    evaluated = _evaluate(base, _candidates(base, limits), illegal, objective)
     roomy = [each for each in evaluated if each.headroom_bytes >= limits.headroom_gib * GIB]
     fitting = [each for each in roomy if each.verdict == FITS]
     ranked = roomy if limits.allow_risk else fitting
-    # Equally fast ones are sorted by memory, then by the order in which they were tried.
-    ranked.sort(key=lambda each: (each.iteration_time_s, each.peak_bytes))
+    # Runs that never end come into no ranking, unless none ends: then the first says why.
+    ranked = [each for each in ranked if np.isfinite(each.value)] or ranked
+    # Equally good ones are sorted by memory, then by the order in which they were tried.
+    ranked.sort(key=lambda each: (each.value, each.peak_bytes))
     best = project_jobs([load_job(base, each.overrides) for each in ranked[:top]])
     return SearchResult(
         job=base,
@@ -230,6 +252,7 @@ def search(
         too_large=len(evaluated) - len(roomy),
         illegal=dict(sorted(illegal.items())),
         seconds=time.perf_counter() - began,
+        objective=objective,
     )
 
 
@@ -284,7 +307,7 @@ def _chunks(layers: int, pp: int) -> list[int]:
 
 
 def _evaluate(
-    base: Job, candidates: Iterable[dict[str, Any]], illegal: Counter[str]
+    base: Job, candidates: Iterable[dict[str, Any]], illegal: Counter[str], objective: str
 ) -> list[Configuration]:
     """Evaluate the candidates that can exist, in their order; the others are counted by key."""
     chosen, jobs = [], []
@@ -309,13 +332,13 @@ def _evaluate(
             batch.take(part), legal.take(part), lambda error: illegal.update([error.key or "job"])
         ):
             configurations += _configurations(
-                [chosen[row] for row in part[rows].tolist()], evaluation
+                [chosen[row] for row in part[rows].tolist()], evaluation, objective
             )
     return configurations
 
 
 def _configurations(
-    chosen: list[dict[str, Any]], evaluation: Evaluation
+    chosen: list[dict[str, Any]], evaluation: Evaluation, objective: str
 ) -> Iterator[Configuration]:
     steps, results = evaluation.steps, Results(evaluation)
     columns = (
@@ -326,11 +349,12 @@ def _configurations(
         results.peak_high_bytes,
     )
     verdicts = [results.verdict.texts[code] for code in results.verdict.code.tolist()]
-    return map(Configuration, chosen, *(column.tolist() for column in columns), verdicts)
+    values = objective_values(results, objective).tolist()
+    return map(Configuration, chosen, *(column.tolist() for column in columns), verdicts, values)
 
 
 def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:
-    """Yield configurations that no faster one beats in memory; ``ranked`` is by time."""
+    """Yield configurations that no better one beats in memory; ``ranked`` is by the objective."""
     least_bytes = float("inf")
     for configuration in ranked:
         if configuration.peak_bytes < least_bytes:
@@ -338,7 +362,9 @@ def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:
             yield configuration
 
 
-def _plain(configuration: Configuration, job: Job) -> dict[str, Any]:
+def _plain(configuration: Configuration, result: SearchResult) -> dict[str, Any]:
+    job = result.job
+    key = KEYS.get(result.objective)
     tokens = job.training.global_batch_size * job.training.seq_length
     return {
         "overrides": dict(configuration.overrides),
@@ -349,6 +375,7 @@ def _plain(configuration: Configuration, job: Job) -> dict[str, Any]:
         "peak_gib_high": to_gib(configuration.peak_high_bytes),
         "headroom_gib": to_gib(configuration.headroom_bytes),
         "verdict": configuration.verdict,
+        **({} if key is None else {key: configuration.value}),
     }
 
 
@@ -359,4 +386,5 @@ def _figures(step: PerformanceProjection) -> dict[str, Any]:
         "mfu": step.mfu,
         "bubble_fraction": step.bubble_fraction,
         "bound": step.bound,
+        **({} if step.run is None else {"run": step.run.to_dict()}),
     }

@@ -408,7 +408,8 @@ def searched(count):
                  limits=Limits(recompute=("none",), micro_batch_sizes=(1,))).job  # fmt: skip
     found = tuple(
         Configuration({"parallelism.tp": place + 1, "parallelism.etp": None}, 1.0 + place,
-                      2**30 * (50.0 - place % 13), 2**30 * 10.0, 2**30 * 34.0, 2**30 * 51.0, "fits")
+                      2**30 * (50.0 - place % 13), 2**30 * 10.0, 2**30 * 34.0, 2**30 * 51.0, "fits",
+                      1.0 + place)
         for place in range(count)
     )  # fmt: skip
     return SearchResult(

@@ -135,7 +135,7 @@ def front_of_search(result: SearchResult) -> Front:
     def gib(configurations: Iterable[Configuration], name: str) -> Floats:
         return np.array([to_gib(getattr(each, name)) for each in configurations], np.float64)
 
-    every, front = result.configurations, result.pareto
+    every, front = result.configurations, result.speed_front
     codes = np.array([VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
     limit_gib = [
@@ -153,7 +153,7 @@ def front_of_search(result: SearchResult) -> Front:
         high=gib(front, "peak_high_bytes"),
         settings=tuple(
             {name: value for name, value in candidate.overrides.items() if value is not None}
-            for candidate in result.pareto
+            for candidate in front
         ),
         usable=usable,
     )

@@ -11,6 +11,7 @@ from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, check_page, write_page
 from projector.report.terminal.search import command_of, counts_of, groups_text, nothing_ranked
 from projector.searches.configurations import Configuration, SearchResult
+from projector.searches.objectives import NAMES, TIME, UNITS
 from projector.units import to_gib, to_ms
 
 RANKED = 300
@@ -26,6 +27,9 @@ _DIGITS = {
     _HIGH: 2,
     "tokens/s/GPU": 1,
     "step ms": 1,
+    "USD": 0,
+    "MWh": 1,
+    "t CO2": 1,
     "peak GiB": 2,
     "free GiB": 2,
     "MFU %": 1,
@@ -63,6 +67,7 @@ def _ranked(result: SearchResult) -> list[Section]:
         "group",
         "tokens/s/GPU",
         "step ms",
+        *_objective(result),
         "peak GiB",
         _LOW,
         _HIGH,
@@ -82,6 +87,7 @@ def _ranked(result: SearchResult) -> list[Section]:
                 result.groups[index],
                 _rate(result, candidate),
                 to_ms(candidate.iteration_time_s),
+                *(candidate.value for _ in _objective(result)),
                 to_gib(candidate.peak_bytes),
                 to_gib(candidate.peak_low_bytes),
                 to_gib(candidate.peak_high_bytes),
@@ -93,11 +99,17 @@ def _ranked(result: SearchResult) -> list[Section]:
                 command_of(candidate),
             ]
         )
-    text = f"The {len(shown):,} fastest of {len(result.configurations):,} that are ranked"
+    best = "fastest" if result.objective == TIME else f"best by {NAMES[result.objective]}"
+    text = f"The {len(shown):,} {best} of {len(result.configurations):,} that are ranked"
     if len(result.best) < len(shown):
         text += f", the first {len(result.best)} of them projected in full"
     text += f". {groups_text(result)} The band of the peak holds {COVERED} % of comparable runs"
     return [Section("Ranked", f"{text}. A click on a head sorts.", Table(heads, rows, _DIGITS))]
+
+
+def _objective(result: SearchResult) -> list[str]:
+    """Return the head of the column of the objective; time has one already."""
+    return [] if result.objective == TIME else [UNITS[result.objective]]
 
 
 def _rate(result: SearchResult, candidate: Configuration) -> float:

@@ -10,8 +10,11 @@ from rich.text import Text
 from projector.projection.verdict import COVERED, FITS
 from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section
 from projector.searches.configurations import Configuration, SearchResult
+from projector.searches.objectives import NAMES, TIME, UNITS
 
 SHOWN_PARETO = 10
+LARGE = 100.0
+"""Values from here on are written without decimals."""
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
 
@@ -66,7 +69,8 @@ def _best(result: SearchResult) -> list[RenderableType]:
         text = Text("NOTHING FITS", style="bold red")
         return [text.append(f"  {nothing_ranked(result)}", style="not bold default"), Text()]
     table = Fitting(_ranked(result, is_wide=True), _ranked(result, is_wide=False))
-    lines = section("Fastest", f"to GiB: where the {COVERED} % band of the peak ends", table)
+    title = "Fastest" if result.objective == TIME else f"Least {NAMES[result.objective]}"
+    lines = section(title, f"to GiB: where the {COVERED} % band of the peak ends", table)
     return [
         *lines,
         Text(groups_text(result)),
@@ -93,6 +97,9 @@ def _ranked(result: SearchResult, *, is_wide: bool) -> Table:
         shown["=schedule"] = [step.schedule for step in steps]
     rates = [f"{step.tokens_per_s_per_gpu:,.0f}" for step in steps]
     shown["tokens/s/GPU" if is_wide else "tok/s/GPU"] = rates
+    if result.objective != TIME:
+        values = [each.value for each in result.configurations[: len(steps)]]
+        shown[UNITS[result.objective]] = [_digits(value) for value in values]
     if is_wide:
         shown["MFU"] = [percent(step.mfu) for step in steps]
     shown["peak GiB"] = [gib(step.memory.peak_bytes) for step in steps]
@@ -109,10 +116,11 @@ def _ranked(result: SearchResult, *, is_wide: bool) -> Table:
 def groups_text(result: SearchResult) -> str:
     """Say how many configurations are as fast as the fastest, as far as can be told."""
     same = result.groups.count(1)
+    first = "fastest" if result.objective == TIME else "first"
     if same == 1:
-        return "No other configuration is within the noise of the fastest."
+        return f"No other configuration is within the noise of the {first}."
     return (
-        f"Group 1: {same:,} configurations that differ from the fastest by less than the noise of "
+        f"Group 1: {same:,} configurations that differ from the {first} by less than the noise of "
         f"a comparison. Choose among them by memory, or measure."
     )
 
@@ -122,7 +130,9 @@ def _pareto(result: SearchResult) -> list[RenderableType]:
     front = result.pareto
     if len(front) < 2:
         return []
-    table = grid("peak GiB", "tokens/s/GPU", "of the best", "=configuration")
+    is_time = result.objective == TIME
+    value = "tokens/s/GPU" if is_time else UNITS[result.objective]
+    table = grid("peak GiB", value, "of the best", "=configuration")
     last = len(front) - 1
     shown = sorted({round(last * k / (SHOWN_PARETO - 1)) for k in range(SHOWN_PARETO)})
     tokens = result.job.training.global_batch_size * result.job.training.seq_length
@@ -131,12 +141,21 @@ def _pareto(result: SearchResult) -> list[RenderableType]:
         add_row(
             table,
             gib(candidate.peak_bytes),
-            f"{rate:,.0f}",
-            percent(front[0].iteration_time_s / candidate.iteration_time_s),
+            f"{rate:,.0f}" if is_time else _digits(candidate.value),
+            percent(front[0].value / candidate.value),
             _short(candidate.overrides),
         )
     note = f"{len(front)} configurations that no other beats in both"
-    return section("Speed against memory", note, table)
+    return section(f"{_capital(NAMES[result.objective])} against memory", note, table)
+
+
+def _capital(word: str) -> str:
+    return word[:1].upper() + word[1:]
+
+
+def _digits(value: float) -> str:
+    """Write USD, MWh or tonnes: whole numbers where they are large."""
+    return f"{value:,.0f}" if value >= LARGE else f"{value:,.3g}"
 
 
 def _short(overrides: Mapping[str, Any]) -> str:
