@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from projector.config.bands import ALL, family_of_device
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
+from projector.config.engine import GENERIC
 from projector.errors import ProjectorError
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, generation_times
@@ -29,6 +30,9 @@ from projector.validate.kind import (
 )
 from projector.validate.names import device_of, precision_of
 
+MOST_SHARE = 0.9999
+"""All of a prompt but its last page."""
+
 PROMPT_TOKENS, NEW_TOKENS = 5, 200
 """Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
 Decode is then bound by the weights and hardly depends on them."""
@@ -38,7 +42,26 @@ _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
 
 
-_WEIGHT_ONLY = ("int8", "int4")
+_WEIGHT_ONLY = ("int8", "int4", "mxfp4", "fp4")
+"""Words that begin a precision whose narrow type is that of weights alone; the last two only where
+the text says so."""
+
+ENGINES = {
+    "vllm": "vllm",
+    "llm-d": "vllm",
+    "sglang": "sglang",
+    "tensorrt-llm": "tensorrt_llm",
+    "trt-llm": "tensorrt_llm",
+    "gpt-fast": "torch_compile",
+}
+"""Words of ``framework`` -> an engine."""
+
+REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
+"""Engine, and the releases from one up to another, whose latency benchmark has its prompts cached:
+it sends the same ones again after warming up, and the engine keeps prefixes unless told otherwise.
+Later releases tell it (vllm/benchmarks/latency.py); which was the first is not verified."""
+
+LATENCY, DECODE, PREFILL, LOAD = "latency", "decode", "prefill", "load"
 _MAX_LENGTH = 1 << 27
 
 
@@ -64,6 +87,16 @@ def why_not_eligible(row: Row) -> str:
     if not re.fullmatch(r"\d+(\.0+)?", (row.get("batch_or_concurrency") or "").strip()):
         return "no stated batch"
     return ""
+
+
+def phase_of(row: Row) -> str:
+    """Return what a row times: a batch to its last token, its parts, or as much load as fits."""
+    phase = (row.get("phase") or "").lower()
+    if "offline" in phase:
+        return LOAD
+    if "decode" not in phase:
+        return PREFILL
+    return LATENCY if "prefill" in phase else DECODE
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
@@ -132,8 +165,8 @@ def _read(
         nodes = -(-tp * pp // default_cluster.gpus_per_node)
         clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(precision, notes)
-    # Without torch.compile there are no graphs.
-    settings["decode_graph"] = "eager" not in precision
+    settings["engine"] = _engine(row.get("framework") or "", precision)
+    settings["prefix_share"] = _prefix_share(row, notes)
     identity = (row.get("model"), key, tp, pp, *settings.values())
     if identity not in deployments:
         deployments[identity] = Deployment.parse(
@@ -189,15 +222,42 @@ def _device(text: str, notes: list[str]) -> str:
     raise ValueError(msg)
 
 
+def _engine(framework: str, precision: str) -> str:
+    """Return the engine that a framework's name begins with."""
+    plain = framework.strip().lower()
+    if "eager" in precision:
+        return "torch_eager"
+    return next((name for word, name in ENGINES.items() if plain.startswith(word)), GENERIC)
+
+
+def _prefix_share(row: Row, notes: list[str]) -> float:
+    """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
+    word, first, end = REUSED_PROMPTS
+    release = re.match(rf"{word}\s+v?(\d+)\.(\d+)", (row.get("framework") or "").lower())
+    if phase_of(row) != LATENCY or release is None:
+        return 0.0
+    if not first <= (int(release[1]), int(release[2])) < end:
+        return 0.0
+    notes.append("the benchmark sends the same prompts again, so they are cached")
+    return MOST_SHARE
+
+
 def _settings(precision: str, notes: list[str]) -> dict[str, object]:
+    alone = "weight" in precision or "a16" in precision
     for name in _WEIGHT_ONLY:
-        if precision.startswith(name):
+        if precision.startswith(name) and (alone or name.startswith("int")):
             notes.append(f"{name} weights, 16-bit arithmetic")
-            return {"dtype": "bf16", "weights": name, "kv_cache_bytes": 2}
+            group = re.search(r"\bg(\d+)\b", precision)
+            return {
+                "dtype": "bf16",
+                "weights": name,
+                "weight_group": int(group[1]) if group else None,
+                "kv_cache_bytes": 2,
+            }
     dtype = precision_of(precision)
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"
-    return {"dtype": dtype, "weights": None, "kv_cache_bytes": 1 if narrow_cache else 2}
+    return {"dtype": dtype, "kv_cache_bytes": 1 if narrow_cache else 2}
 
 
 def _count(row: Row, column: str, default: int | None = None) -> int:
