@@ -33,7 +33,8 @@ FIELD = "cluster.software.allocator.idle_share"
 HEAD = """\
 # Fitted constants, fitted again without one source or one device: the rows of that source are then
 # projected with constants that have not seen them. Written by validation/fit_training.py --record
-# (training) and validation/fit_memory.py --record (memory); names are those of the parameters.
+# (training), validation/fit_memory.py (memory) and validation/fit_serving.py (serving); names are
+# those of the parameters.
 """
 
 PRIOR, LOG_WIDTH = 0.1, 0.7

@@ -51,7 +51,8 @@ the source, its model, device and precision, which more rows do not average out.
 HEAD = """\
 # Fitted constants, fitted again without one source or one device: the rows of that source are then
 # projected with constants that have not seen them. Written by validation/fit_training.py --record
-# (training) and validation/fit_memory.py --record (memory); names are those of the parameters.
+# (training), validation/fit_memory.py (memory) and validation/fit_serving.py (serving); names are
+# those of the parameters.
 """
 
 

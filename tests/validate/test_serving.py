@@ -1,6 +1,6 @@
 import pytest
 
-from projector.validate.kind import FROM_ROW, FROM_RULE, OK
+from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Without
 from projector.validate.serving import KIND
 
 ROW = {
@@ -94,3 +94,71 @@ def test_a_bad_value_fails_its_row_only(column, text):
 
 def test_nothing_is_projected_as_nothing():
     assert KIND.project([]) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "found"),
+    [
+        ("decode", "decode"),
+        ("latency prefill+decode", "latency"),
+        ("prefill-dominated", "prefill"),
+        ("offline max load (prefill+decode)", "load"),
+    ],
+)
+def test_totals_are_kept_by_what_a_row_times(phase, found):
+    assert KIND.phase({**ROW, "phase": phase}) == found
+
+
+LATENCY = {"phase": "latency prefill+decode", "unit": "s", "value": "5", "input_len": "4096"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "cached"),
+    [
+        ("vLLM 0.10.0 ROCm 6.4.1", True), ("vLLM 0.7.3", False), ("vLLM 0.11.1", False),
+        ("vLLM", False), ("SGLang 0.10.0", False),
+    ],
+)  # fmt: skip
+def test_prompts_that_a_benchmark_repeats_are_cached(framework, cached):
+    plain = project(**LATENCY, framework="vLLM 0.7.3").predicted
+    assert (project(**LATENCY, framework=framework).predicted < 0.9 * plain) == cached
+    assert ("same prompts" in project(**LATENCY, framework=framework).note) == cached
+
+
+def test_an_engine_costs_host_time_and_an_eager_one_more():
+    rates = [
+        project(framework=name, precision=precision).predicted
+        for name, precision in (
+            ("", "BF16"), ("vLLM 0.10.0", "BF16"), ("gpt-fast", "FP16 eager"),
+        )
+    ]  # fmt: skip
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_load_that_does_not_fit_is_served_in_waves():
+    load = {"phase": "offline (prefill+decode)", "input_len": "8192", "output_len": "1024"}
+    one, many = (project(**load, batch_or_concurrency=batch) for batch in ("64", "4096"))
+    assert "sequences at once" not in one.note
+    assert "sequences at once" in many.note
+    assert many.predicted == pytest.approx(one.predicted, rel=0.7)
+
+
+def test_the_ratio_of_a_rate_is_the_inverse_of_that_of_times():
+    outcome = project()
+    assert outcome.is_inverse
+    assert outcome.time_ratio == pytest.approx(1.0 / outcome.ratio)
+    assert not project(unit="s").is_inverse
+
+
+def test_a_row_is_projected_with_constants_that_have_not_seen_it():
+    row = {**ROW, "framework": "vLLM 0.10.0"}
+    slow = Without("made up", {"step_us": 5000.0, "sequence_us": 0.0})
+    (other,) = KIND.project_without([row], [slow])
+    (own,) = KIND.project([row])
+    assert other.predicted < 0.8 * own.predicted
+
+
+def test_a_row_that_contradicts_itself_is_doubtful():
+    note = "below bandwidth bound 3.35TB/s/70GB=48"
+    assert KIND.doubt({**ROW, "notes": note})
+    assert not KIND.doubt(ROW)

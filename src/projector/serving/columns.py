@@ -442,7 +442,9 @@ def _weights(deployments: Sequence[Deployment]) -> tuple[Floats, Floats]:
         # A lane's multiply-add counts as two FLOP.
         lanes_per_s = deployment.cluster.device.vector_tflops * TERA / 2.0
         instructions = kept.instructions[deployment.runs.weight_kernels]
-        widen_s[row] = dequantising().exposed_share * instructions / lanes_per_s
+        stated = deployment.widening_share
+        exposed = dequantising().exposed_share if stated is None else stated
+        widen_s[row] = exposed * instructions / lanes_per_s
     return share, widen_s
 
 

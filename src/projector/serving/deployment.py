@@ -107,6 +107,10 @@ class Deployment(Config):
     weight_group: PositiveInt | None = None
     """Weights that share a scale; none given means what is usual for ``weights``."""
 
+    widening_share: float | None = Field(default=None, ge=0, le=10)
+    """Instructions that widen narrow weights and that loads do not hide, as a share of all of them;
+    none given means that of ``hardware/engines.yaml``."""
+
     engine: str = GENERIC
     """Inference engine, as ``hardware/engines.yaml`` names it: what it runs beside the model."""
 

@@ -40,11 +40,12 @@ def residuals_of(results: Iterable[Result], *, by_device: bool = False) -> list[
     found = []
     for result in results:
         outcome = result.outcome.left_out or result.outcome
-        if not result.projected or result.doubt or outcome.ratio is None or outcome.ratio <= 0.0:
+        ratio = outcome.time_ratio
+        if not result.projected or result.doubt or ratio is None:
             continue
         device = load_device(device_of(result.device)).name
         origin = f"{result.origin}, {device}" if by_device else result.origin
-        error = -math.log(outcome.ratio)
+        error = -math.log(ratio)
         found.append(Residual(origin, result.outcome.classes, error, device))
     return found
 

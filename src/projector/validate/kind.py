@@ -52,8 +52,11 @@ class Outcome:
     """Whether the unit of the row is work over time, so that ``ratio`` is measured over predicted
     in that unit."""
 
+    is_inverse: bool = False
+    """Whether ``ratio`` is that of a rate; its inverse is that of the times."""
+
     band: Band = NOTHING
-    """Where measured over predicted (``1 / ratio``) of comparable rows lies."""
+    """Where measured over predicted time (memory: GiB) of comparable rows lies."""
 
     classes: tuple[str, ...] = ()
     """Classes of the row that bands are kept for, the narrowest first."""
@@ -74,16 +77,24 @@ class Outcome:
         if factors is None or self.predicted is None:
             return None
         low, high = factors
-        if self.is_rate:
+        if self.is_rate or self.is_inverse:
             low, high = 1.0 / high, 1.0 / low
         return self.predicted * low, self.predicted * high
 
     def covered(self, share: int) -> bool | None:
         """Whether the measured value lies in the band; None where there is none."""
         factors = self.band.limits(share)
-        if factors is None or self.ratio is None or self.ratio <= 0.0:
+        ratio = self.time_ratio
+        if factors is None or ratio is None:
             return None
-        return factors[0] <= 1.0 / self.ratio <= factors[1]
+        return factors[0] <= 1.0 / ratio <= factors[1]
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Predicted over measured time (memory: GiB); None where there is none, or none above 0."""
+        if self.ratio is None or self.ratio <= 0.0:
+            return None
+        return 1.0 / self.ratio if self.is_inverse else self.ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,12 @@ class Kind:
 
     project_without: Callable[[Sequence[Row], Sequence[Without]], list[Outcome]] | None = None
     """Project rows, each with the constants beside it; None where a kind has no such path."""
+
+    phase: Callable[[Row], str] | None = None
+    """What a row times, which totals are kept for; None where a kind has one alone."""
+
+    doubt: Callable[[Row], str] | None = None
+    """Why a row contradicts itself, ``""`` where it does not; None where a column says so."""
 
     read: Callable[[Sequence[Row]], Readings] | None = None
     """Read eligible rows for a calibration; None where a kind has no such path."""

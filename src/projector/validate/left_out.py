@@ -13,7 +13,7 @@ from projector.validate.kind import Without
 
 SOURCE, DEVICE = "source", "device"
 
-_PART_OF = {"time": "training", "memory": "memory"}
+_PART_OF = {"time": "training", "memory": "memory", "serving": "serving"}
 """Quantity -> its part of the file."""
 
 
@@ -23,7 +23,7 @@ def without(quantity: str, name: str, what: str = SOURCE) -> Without | None:
     Parameters
     ----------
     quantity : str
-        ``time`` or ``memory``.
+        ``time``, ``memory`` or ``serving``.
     name : str
         Of the source (`projector.validate.names.source_of`), or of the device.
     what : str

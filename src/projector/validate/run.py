@@ -44,6 +44,8 @@ class Result:
     """``dense``, ``moe`` or ``""``."""
     group: str = ""
     """Text of the columns that the caller groups by; ``""`` without any."""
+    phase: str = ""
+    """What the row times, of a kind that has several; ``""`` otherwise."""
     origin: str = ""
     """The source by one name for all its spellings (`names.source_of`)."""
 
@@ -240,8 +242,9 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
         device=_text(row, kind.device),
         precision=_text(row, kind.precision),
         source=sys.intern(_text(row, "source").partition(" ")[0]),
-        doubt=_text(row, "doubt"),
+        doubt=_text(row, "doubt") or ("" if kind.doubt is None else sys.intern(kind.doubt(row))),
         family=family_of(model) if kind.name in WITH_FAMILY else "",
+        phase=kind.phase(row) if kind.phase is not None and not rule else "",
         origin=sys.intern(source_of(_text(row, "source"))),
     )
 

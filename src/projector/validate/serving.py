@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.config.bands import ALL, family_of_device
+from projector.config.bands import ALL, Band, band_of, family_of_device
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.config.engine import GENERIC
 from projector.errors import ProjectorError
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, generation_times
+from projector.serving.memory import serving_memory
 from projector.validate.kind import (
     FROM_ROW,
     FROM_RULE,
@@ -24,11 +25,28 @@ from projector.validate.kind import (
     Kind,
     Outcome,
     Row,
+    Without,
     failed,
     integer,
     number,
 )
 from projector.validate.names import device_of, precision_of
+
+NARROW_CACHE = ("vllm", "tensorrt_llm")
+"""Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
+use it: AMD's FP8-KV checkpoints, TensorRT-LLM's ``quantize.py --kv_cache_dtype fp8``."""
+
+WIDENING = "widening_share"
+
+FITTED = {
+    WIDENING: "widening_share",
+    "step_us": "step_overhead_us",
+    "sequence_us": "sequence_overhead_us",
+}
+"""Fitted constant -> field of a deployment."""
+
+FITTED_ENGINES = ("vllm", "sglang", "tensorrt_llm")
+"""Engines that share the constants of a step and of a sequence."""
 
 MOST_SHARE = 0.9999
 """All of a prompt but its last page."""
@@ -75,8 +93,20 @@ class _Case:
     replicas: int
     per: int
     """Devices that a rate is divided by."""
+    batch: int
+    """Sequences of all waves."""
+    waves: int
+    """Batches one after the other, where the cache does not hold all sequences at once."""
     mark: str
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What rows have in common, so that it is built once."""
+
+    clusters: dict[tuple[str, int], ClusterConfig]
+    deployments: dict[tuple[object, ...], Deployment]
 
 
 def why_not_eligible(row: Row) -> str:
@@ -99,30 +129,40 @@ def phase_of(row: Row) -> str:
     return LATENCY if "prefill" in phase else DECODE
 
 
+def doubt_of(row: Row) -> str:
+    """Return why a row contradicts itself, by its own note; bands are made without it."""
+    below = "below bandwidth bound" in (row.get("notes") or "").lower()
+    return "far slower than reading its weights takes" if below else ""
+
+
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows, all generations in one batch."""
-    outcomes: list[Outcome] = []
+    return project_without(rows, [Without("", {})] * len(rows))
+
+
+def project_without(rows: Sequence[Row], constants: Sequence[Without]) -> list[Outcome]:
+    """Project rows, each with the constants beside it in place of those that ship."""
+    outcomes = [failed("not timed")] * len(rows)
     cases: dict[int, _Case] = {}
-    clusters: dict[tuple[str, int], ClusterConfig] = {}
-    deployments: dict[tuple[object, ...], Deployment] = {}
-    for position, row in enumerate(rows):
+    shared = _Shared({}, {})
+    for position, (row, without) in enumerate(zip(rows, constants, strict=True)):
         try:
-            cases[position] = _read(row, clusters, deployments)
+            cases[position] = _read(row, shared, without)
         except (ValueError, ProjectorError) as error:
-            outcomes.append(failed(str(error)))
-        else:
-            outcomes.append(failed("not timed"))
+            outcomes[position] = failed(str(error))
     if not cases:
         return outcomes
     times = generation_times([case.generation for case in cases.values()])
     for (position, case), prefill_s, decode_s in zip(
         cases.items(), times.prefill_s, times.decode_s, strict=True
     ):
-        predicted = _in_unit(case, float(prefill_s), float(decode_s))
+        predicted = _in_unit(case, float(prefill_s) * case.waves, float(decode_s) * case.waves)
         ratio = predicted / case.measured
+        band = _band(rows[position], case, constants[position].source)
         outcomes[position] = Outcome(
-            OK, predicted, case.measured, ratio, mark=case.mark, note=case.note
-        )
+            OK, predicted, case.measured, ratio, mark=case.mark, note=case.note,
+            is_inverse=case.unit == "tokens/s", band=band[0], classes=band[1],
+        )  # fmt: skip
     return outcomes
 
 
@@ -132,52 +172,26 @@ def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
         return prefill_s + decode_s
     if case.unit == "tokens/s":
         tokens = item.output_len if item.output_len > 1 else item.input_len
-        return item.batch * case.replicas * tokens / (prefill_s + decode_s) / case.per
+        return case.batch * case.replicas * tokens / (prefill_s + decode_s) / case.per
     if item.output_len < 2:
         return prefill_s * 1e3
     return decode_s / (item.output_len - 1) * 1e3
 
 
-def _read(
-    row: Row,
-    clusters: dict[tuple[str, int], ClusterConfig],
-    deployments: dict[tuple[object, ...], Deployment],
-) -> _Case:
+def _read(row: Row, shared: _Shared, without: Without) -> _Case:
     notes: list[str] = []
     unit = _unit(row.get("unit") or "")
     measured = number(row, "value")
     if measured is None or measured <= 0.0:
         msg = f"value is {row.get('value')!r}, not a positive number"
         raise ValueError(msg)
-    tp = _count(row, "tp", default=1)
-    pp = _count(row, "pp", default=1)
+    tp, pp = _count(row, "tp", default=1), _count(row, "pp", default=1)
     gpus = _count(row, "n_gpus", default=tp * pp)
     replicas = gpus // (tp * pp)
     if replicas * tp * pp != gpus:
         msg = f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}"
         raise ValueError(msg)
-    name = _device(row.get("gpu") or "", notes)
-    precision = (row.get("precision") or "").strip().lower()
-    key = (name, tp * pp)
-    if key not in clusters:
-        device = load_device(name)
-        default_cluster = ClusterConfig.parse({"device": device})
-        nodes = -(-tp * pp // default_cluster.gpus_per_node)
-        clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
-    settings = _settings(precision, notes)
-    settings["engine"] = _engine(row.get("framework") or "", precision)
-    settings["prefix_share"] = _prefix_share(row, notes)
-    identity = (row.get("model"), key, tp, pp, *settings.values())
-    if identity not in deployments:
-        deployments[identity] = Deployment.parse(
-            {
-                "model": (row.get("model") or "").strip(),
-                "cluster": clusters[key],
-                "tp": tp,
-                "pp": pp,
-                **settings,
-            }
-        )
+    deployment = _deployment(row, tp, pp, shared, without, notes)
     batch = -(-_count(row, "batch_or_concurrency") // replicas)
     given_in, given_out = integer(row, "input_len"), integer(row, "output_len")
     input_len = _count(row, "input_len", default=PROMPT_TOKENS)
@@ -185,10 +199,72 @@ def _read(
     output_len = _count(row, "output_len", default=1 if prefill_only else NEW_TOKENS)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
-    generation = Generation(deployments[identity], batch, input_len, output_len)
+    waves = _waves(row, deployment, batch, input_len + output_len, notes)
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
-    mark = FROM_RULE if notes else FROM_ROW
-    return _Case(generation, measured, unit, replicas, per, mark, "; ".join(notes))
+    return _Case(
+        Generation(deployment, -(-batch // waves), input_len, output_len), measured, unit,
+        replicas, per, batch, waves, FROM_RULE if notes else FROM_ROW, "; ".join(notes),
+    )  # fmt: skip
+
+
+def _deployment(
+    row: Row, tp: int, pp: int, shared: _Shared, without: Without, notes: list[str]
+) -> Deployment:
+    """Return what serves; rows that agree share it, so that it is read once."""
+    name = _device(row.get("gpu") or "", notes)
+    precision = (row.get("precision") or "").strip().lower()
+    key = (name, tp * pp)
+    if key not in shared.clusters:
+        device = load_device(name)
+        nodes = -(-tp * pp // ClusterConfig.parse({"device": device}).gpus_per_node)
+        shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
+    settings = _settings(precision, notes)
+    engine = _engine(row.get("framework") or "", precision)
+    settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}
+    if engine in NARROW_CACHE and settings["dtype"] == "fp8":
+        settings["kv_cache_bytes"] = 1
+        notes.append("8-bit cache, as FP8 checkpoints of the engine have")
+    settings |= _constants(engine, without)
+    identity = (row.get("model"), key, tp, pp, *settings.items())
+    if identity not in shared.deployments:
+        shared.deployments[identity] = Deployment.parse(
+            {
+                "model": (row.get("model") or "").strip(),
+                "cluster": shared.clusters[key],
+                "tp": tp,
+                "pp": pp,
+                **settings,
+            }
+        )
+    return shared.deployments[identity]
+
+
+def _waves(row: Row, deployment: Deployment, batch: int, context: int, notes: list[str]) -> int:
+    """Return the batches after one another in which as many sequences as fit are served."""
+    if phase_of(row) != LOAD:
+        return 1
+    most = int(serving_memory(deployment).max_batch(context))
+    if not 0 < most < batch:
+        return 1
+    notes.append(f"the cache holds {most} sequences at once")
+    return -(-batch // most)
+
+
+def _constants(engine: str, without: Without) -> dict[str, float]:
+    """Return fields of a deployment with constants that have not seen a source."""
+    return {
+        field: without.values[name]
+        for name, field in FITTED.items()
+        if name in without.values and (engine in FITTED_ENGINES or name == WIDENING)
+    }
+
+
+def _band(row: Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
+    """Return the band of a row and the classes that it is looked for in."""
+    device = case.generation.deployment.cluster.device
+    family, phase = family_of_device(device), phase_of(row)
+    classes = (f"{family}.{phase}", phase, family, ALL)
+    return band_of(KIND.quantity, classes, device.name, source or None), classes
 
 
 def _unit(text: str) -> str:
@@ -270,16 +346,13 @@ def _count(row: Row, column: str, default: int | None = None) -> int:
     return value
 
 
-def _classes(row: Row) -> tuple[str, ...]:
-    """Return the classes of a row that bands are kept for."""
-    return family_of_device(load_device(device_of(row.get("gpu") or ""))), ALL
-
-
 KIND = Kind(
     name="serving_measured",
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,
     quantity="serving",
-    classes=_classes,
+    project_without=project_without,
+    phase=phase_of,
+    doubt=doubt_of,
 )

@@ -25,6 +25,7 @@ GROUPINGS: dict[str, Callable[[Result], str]] = {
     "model": lambda result: model_name(result.model),
     "precision": lambda result: precision_name(result.precision),
     "source": lambda result: result.origin or result.source,
+    "phase": lambda result: result.phase,
     "mark": lambda result: result.outcome.mark if result.projected else "",
     "by": lambda result: result.group,
 }
