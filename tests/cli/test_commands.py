@@ -81,7 +81,8 @@ SURFACE = {
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
-    | {"--weights", "--batch", "--context", "--output"}
+    | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
+    | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}

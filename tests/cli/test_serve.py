@@ -52,3 +52,29 @@ def test_report_fits_the_terminal(projector_run, monkeypatch, width):
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= int(width)
     assert len(out.splitlines()) < 56
+
+
+def test_a_front_is_drawn_and_written_as_a_page(projector_run, tmp_path):
+    figure, page = tmp_path / "front.svg", tmp_path / "front.html"
+    code, out, err = projector_run(*SERVE, "--front", "--plot", figure, "--html", page)
+    assert code == 0
+    assert "knee" in out
+    assert figure.read_text().startswith("<?xml")
+    text = page.read_text()
+    assert "Throughput against speed" in text
+    assert "http://" not in text.split("</script>")[-1]
+    assert str(page) in err
+
+
+def test_without_a_front_there_is_nothing_to_draw(projector_run, tmp_path):
+    code, _, err = projector_run(*SERVE, "--batch", "4", "--plot", tmp_path / "f.png")
+    assert code == 2
+    assert "leave out batch" in err
+
+
+def test_a_simulated_load_is_reported(projector_run):
+    load = ("--context", "512", "--output", "64", "--rate", "20", "--requests", "100")
+    code, out, _ = projector_run(*SERVE, "--batch", "8", *load, "--ttft-ms", "500")
+    assert code == 0
+    assert "replicas" in out
+    assert "p99" in out

@@ -59,15 +59,15 @@ def test_stages_hold_a_part_of_the_batch_each():
 
 
 def test_largest_batch_and_longest_prompt_are_the_last_that_fit():
-    found = project(batch=8, context=4096, output=64)
+    found = project(batch=8, context=4096, output=64, tp=1)
     most = found.max_batch
-    assert project(batch=most, context=4096, output=64).fits
-    more = project(batch=most + 1, context=4096, output=64)
+    assert project(batch=most, context=4096, output=64, tp=1).fits
+    more = project(batch=most + 1, context=4096, output=64, tp=1)
     assert not more.fits
     assert more.verdict == "does_not_fit"
-    longest = project(batch=8, context=found.max_context, output=64)
+    longest = project(batch=8, context=found.max_context, output=64, tp=1)
     assert longest.fits
-    assert not project(batch=8, context=longest.max_context + 1, output=64).fits
+    assert not project(batch=8, context=longest.max_context + 1, output=64, tp=1).fits
 
 
 def test_a_model_that_does_not_fit_is_projected():

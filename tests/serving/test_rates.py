@@ -3,19 +3,25 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError
+from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
-from projector.serving.rates import LoadGrid, Rates, load_rates
+from projector.serving.rates import LoadGrid, Rates, decode_times, load_rates
+from projector.serving.speculation import speculated_times
 
 
 def deploy(model, device="h100", **fields):
     return Deployment.parse({"model": model, "cluster": {"device": device, "nodes": 2}, **fields})
 
 
+DRAFTS = {"tokens": 4, "acceptance": 0.7}
 DEPLOYMENTS = (
     deploy("llama3_8b"),
     deploy("llama3.1_70b", tp=4, pp=2, weights="int4"),
     deploy("mixtral_8x7b", "mi300x", tp=2, attention_dp=4, ep=8, prefix_share=0.5),
     deploy("gemma2_2b", prefix_share=0.99),
+    deploy("llama3.1_70b", tp=4, speculative={**DRAFTS, "draft": "llama3_8b"}),
+    deploy("deepseek_v3", tp=8, speculative={**DRAFTS, "draft_share": 0.2}),
+    deploy("llama3_8b", pp=2, speculative={"tokens": 3, "acceptance": 0.5, "draft_share": 0.1}),
 )
 NAMES = list(Rates.__dataclass_fields__)
 
@@ -39,6 +45,14 @@ def test_each_load_of_a_grid_is_that_load_alone():
         alone = load_rates(grid.take(np.array([row])))
         for name in NAMES:
             assert getattr(together, name)[row] == getattr(alone, name)[0], name
+
+
+def test_proposed_tokens_are_those_of_steps():
+    grid = LoadGrid.of(DEPLOYMENTS, deployment=[4, 5, 0], batch=[8, 3, 5], context=1000)
+    found = decode_times(grid)
+    steps = [Step(DEPLOYMENTS[row], batch, 1, 1000) for row, batch in ((4, 8), (5, 3), (0, 5))]
+    expected = speculated_times(steps)
+    np.testing.assert_array_equal(found.token_s, expected.token_s)
 
 
 def test_order_changes_no_bit():

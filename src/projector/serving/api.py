@@ -1,18 +1,31 @@
 """Projecting what serving a model costs and yields."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from projector.config.device import Device
 from projector.config.model import ModelConfig
+from projector.errors import ConfigError
 from projector.lower.hardware import native_type
+from projector.serving.capacity import Targets, capacity
 from projector.serving.deployment import Deployment
+from projector.serving.disaggregated import (
+    DisaggregatedLoad,
+    DisaggregatedTimes,
+    disaggregated_times,
+)
+from projector.serving.front import ServingFront, legal_deployments, load_point, serving_front
 from projector.serving.limits import LIMITS, limit_seconds
+from projector.serving.load import Load
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.rates import LoadGrid, decode_grid, load_rates, prefill_grid
+from projector.serving.rates import Rates, decode_grid, decode_times, load_rates, prefill_grid
 from projector.serving.read import LOAD, ServingCase, read_case
+from projector.serving.simulation import simulate_load
 from projector.serving.step import CostedSteps, costed_steps, times_of
 from projector.serving.totals import BREAKDOWN
 from projector.serving.traffic import MAX_LENGTH, Traffic
@@ -26,6 +39,11 @@ def project_serving(
     batch: int | None = None,
     context: int | None = None,
     output: int | None = None,
+    rate_per_s: float | None = None,
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
+    front: bool = False,
+    gpus: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ServingProjection:
@@ -38,11 +56,18 @@ def project_serving(
     deployment : Deployment, mapping, str or Path, optional
         Instead of both, or beside them: a deployment, or a serving file.
     batch : int, optional
-        Sequences that generate at once.
+        Sequences that generate at once; left out, the knee of throughput against speed.
     context : int, optional
         Tokens of a prompt.
     output : int, optional
         Tokens that are generated for it.
+    rate_per_s : float, optional
+        Requests that arrive a second; the load is then simulated request by request.
+    ttft_ms, tpot_ms : float, optional
+        What 99 % of the users are promised (``load.percentile``): the answer has the replicas
+        that keep it.
+    front : bool
+        Whether to try every split and batch on ``gpus`` devices, those of a node when left out.
     overrides : mapping, optional
         Dotted field -> value, e.g. ``{"cluster.gpu_clock_mhz": 1500}``.
     **settings
@@ -55,12 +80,13 @@ def project_serving(
         same.
     """
     given: dict[str, Any] = {"model": model, "device": device, **settings}
-    load = {"batch": batch, "context": context, "output": output}
+    load = {"batch": batch, "context": context, "output": output, "rate_per_s": rate_per_s}
+    load |= {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
     given |= {f"{LOAD}.{name}": value for name, value in load.items()}
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= dict(overrides or {})
     source = _mapping(deployment) if isinstance(deployment, Deployment) else deployment
-    return project_case(read_case(source, changes))
+    return project_case(read_case(source, changes), front=front, gpus=gpus)
 
 
 def _mapping(deployment: Deployment) -> dict[str, Any]:
@@ -69,32 +95,181 @@ def _mapping(deployment: Deployment) -> dict[str, Any]:
     return {**stated, "model": deployment.model, "cluster": deployment.cluster}
 
 
-def project_case(case: ServingCase) -> ServingProjection:
-    """Project a deployment under a load."""
+def project_case(
+    case: ServingCase, *, front: bool = False, gpus: int | None = None
+) -> ServingProjection:
+    """Project a deployment under a load, with what is left open chosen.
+
+    Parameters
+    ----------
+    front : bool
+        Whether the split is open: the projection is of the knee of all splits and batches on
+        ``gpus`` devices, those of the cluster when left out.
+
+    Raises
+    ------
+    ConfigError
+        If ``front`` meets a split or a batch that is stated.
+    """
+    found: ServingFront | None = None
+    if gpus is not None and not front:
+        msg = "gpus belongs to a front; give front too, or state the split"
+        raise ConfigError(msg, key="gpus", value=gpus, allowed="with front")
+    if front:
+        case, found = _knee(case, gpus)
+    elif case.traffic.batch is not None:
+        case = _with_split(case)
+    else:
+        found = serving_front(_splits(case.deployment), case.traffic)
+        case = _at_knee(case, found)
+    result = _of_case(case, found)
+    return _under_load(result, case) if case.traffic.rate_per_s is not None else result
+
+
+def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection:
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
-    point = LoadGrid.of(
-        [deployment],
-        batch=batch,
-        context=traffic.context,
-        output=traffic.output or 0,
-        prompts=traffic.prompts or 0,
-    )
+    point = load_point(deployment, traffic, batch)
     steps = [prefill_grid(point).step(0), decode_grid(point).step(0)]
     prefill, decode = _projected(costed_steps(steps))
+    rates, disaggregated = load_rates(point), None
+    if deployment.disaggregated is not None:
+        output = traffic.output or 1 << 20
+        load = DisaggregatedLoad(deployment, batch, traffic.context, output)
+        disaggregated = disaggregated_times([load])
+        rates = _apart(rates, disaggregated)
     return ServingProjection(
         deployment=deployment,
         traffic=traffic,
         batch=batch,
         prefill=prefill,
         decode=decode,
-        rates=load_rates(point),
+        rates=rates,
         memory=memory,
         max_context=longest_prompt(memory, batch, traffic.output or 0),
         derived=case.derived,
         warnings=tuple(_warnings(deployment, traffic)),
+        decoding=decode_times(point),
+        front=front,
+        disaggregated=disaggregated,
     )
+
+
+def _apart(rates: Rates, times: DisaggregatedTimes) -> Rates:
+    """Return rates with prefill on devices of its own, in the numbers that yield most."""
+    replicas = times.balanced()
+    return replace(
+        rates,
+        ttft_s=times.ttft_s,
+        tpot_s=times.token_s,
+        prompts_s=np.zeros(1),
+        tokens_per_s_per_user=1.0 / times.token_s,
+        tokens_per_s_per_gpu=times.tokens_per_s_per_gpu(*replicas),
+    )
+
+
+def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjection:
+    """Simulate the requests; with promises, as many replicas as keep them."""
+    traffic = case.traffic
+    load = Load.parse(
+        {
+            "rate_per_s": traffic.rate_per_s,
+            "input_tokens": traffic.context,
+            "output_tokens": traffic.output,
+            "requests": traffic.requests,
+        }
+    )
+    if result.memory.max_batch(traffic.longest) < 1:
+        return result
+    if traffic.ttft_ms is None and traffic.tpot_ms is None:
+        simulated = simulate_load(case.deployment, load, case.scheduler)
+        return replace(result, under_load=simulated)
+    names = ("ttft_ms", "tpot_ms", "percentile")
+    targets = Targets.parse({name: getattr(traffic, name) for name in names})
+    found = capacity(case.deployment, load, targets, case.scheduler)
+    return replace(result, under_load=found.result, capacity=found)
+
+
+DEGREES = ("tp", "pp", "ep", "attention_dp")
+
+
+def _with_split(case: ServingCase) -> ServingCase:
+    """Return a case with the least tensor parallelism that fits, where none is stated."""
+    if "tp" in case.deployment.model_fields_set:
+        return case
+    chosen = case.deployment
+    for chosen in _splits(case.deployment):
+        if serving_memory(chosen).max_batch(case.traffic.longest) >= (case.traffic.batch or 1):
+            note = "the least that fits"
+            break
+    else:
+        note = "the most of a node; it does not fit"
+    derived = {**case.derived, "tp": f"{chosen.tp} ({note})"}
+    return replace(case, deployment=chosen, derived=derived)
+
+
+def _splits(deployment: Deployment) -> list[Deployment]:
+    """Return a deployment with each legal power of two as tensor parallelism of its cluster."""
+    if "tp" in deployment.model_fields_set:
+        return [deployment]
+    fields = {name: getattr(deployment, name) for name in deployment.model_fields_set}
+    found = []
+    for tp in (1 << power for power in range(MOST_TP.bit_length())):
+        try:
+            found.append(Deployment.parse({**fields, "tp": tp}))
+        except ConfigError:
+            if tp == 1:
+                raise
+    return found
+
+
+MOST_TP = 64
+
+
+def _at_knee(case: ServingCase, front: ServingFront) -> ServingCase:
+    """Return a case with split and batch of the knee; the last split with 1 if nothing fits."""
+    if len(front.rows):
+        row, note = int(front.rows[front.knee]), "the knee of throughput against speed"
+        chosen, batch = front.deployment(row), int(front.grid.batch[row])
+    else:
+        chosen, batch, note = front.grid.deployments[-1], 1, "nothing fits"
+    stated = case.deployment.model_fields_set
+    derived = {
+        name: f"{getattr(chosen, name)} ({note})"
+        for name in DEGREES
+        if name in chosen.model_fields_set - stated and (name == "tp" or getattr(chosen, name) != 1)
+    }
+    derived["load.batch"] = f"{batch:,} ({note})"
+    traffic = case.traffic.model_copy(update={"batch": batch})
+    return replace(case, deployment=chosen, traffic=traffic, derived={**case.derived, **derived})
+
+
+def _knee(case: ServingCase, gpus: int | None) -> tuple[ServingCase, ServingFront]:
+    """Return the case of the knee of all splits and batches, and their front."""
+    deployment, traffic = case.deployment, case.traffic
+    stated = [name for name in DEGREES if name in deployment.model_fields_set]
+    if stated or traffic.batch is not None:
+        key = stated[0] if stated else "load.batch"
+        value = getattr(deployment, stated[0]) if stated else traffic.batch
+        msg = f"a front tries every split and batch, and {key} is stated; leave one out"
+        raise ConfigError(msg, key=key, value=value, allowed="not stated")
+    count = deployment.cluster.gpus if gpus is None else gpus
+    front = serving_front(legal_deployments(_on(deployment, count), count), traffic)
+    return _at_knee(case, front), front
+
+
+def _on(deployment: Deployment, gpus: int) -> Deployment:
+    """Return a deployment whose cluster has at least ``gpus`` devices."""
+    cluster = deployment.cluster
+    nodes = -(-gpus // cluster.gpus_per_node)
+    if nodes <= cluster.nodes:
+        return deployment
+    if "nodes" in cluster.model_fields_set:
+        msg = f"gpus ({gpus}) exceeds the {cluster.gpus} of cluster.nodes ({cluster.nodes})"
+        raise ConfigError(msg, key="gpus", value=gpus, allowed=f"<= {cluster.gpus}")
+    cluster = cluster.model_copy(update={"nodes": nodes})
+    return deployment.model_copy(update={"cluster": cluster})
 
 
 def _projected(costed: CostedSteps) -> list[StepProjection]:

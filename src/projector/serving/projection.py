@@ -7,9 +7,14 @@ from typing import Any
 from projector.config.bands import ALL, Band, band_of, family_of_device
 from projector.config.origins import origins_of
 from projector.envelope import envelope
+from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment
+from projector.serving.disaggregated import DisaggregatedTimes
+from projector.serving.front import ServingFront
 from projector.serving.memory import ServingMemory
 from projector.serving.rates import Rates
+from projector.serving.simulation import LoadResult
+from projector.serving.speculation import SpeculatedTimes
 from projector.serving.traffic import Traffic
 from projector.units import to_gib, to_ms
 
@@ -72,6 +77,16 @@ class ServingProjection:
     derived: Mapping[str, str]
     """Dotted field -> the value that was chosen for it, and why."""
     warnings: tuple[str, ...]
+    decoding: SpeculatedTimes
+    """Of the decode step: what proposes tokens before it, and the tokens that it yields."""
+    front: ServingFront | None = None
+    """Throughput against speed, where a batch or a split was left open."""
+    under_load: LoadResult | None = None
+    """A replica with its share of the load, where requests arrive at a rate."""
+    capacity: CapacityResult | None = None
+    """Replicas for the load, where users are promised something."""
+    disaggregated: DisaggregatedTimes | None = None
+    """Where prefill has devices of its own."""
 
     @property
     def gpus(self) -> int:
@@ -167,7 +182,41 @@ class ServingProjection:
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "memory": self._memory(),
+            **self._parts(),
             "provenance": self.provenance,
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        """Return what only some loads have."""
+        found: dict[str, Any] = {}
+        if self.deployment.speculative is not None:
+            found["speculative"] = {
+                "tokens_per_step": float(self.decoding.tokens[0]),
+                "verify_ms": to_ms(float(self.decoding.verify_s[0])),
+                "draft_ms": to_ms(float(self.decoding.draft_s[0])),
+            }
+        if self.disaggregated is not None:
+            found["disaggregated"] = self._disaggregated(self.disaggregated)
+        if self.front is not None:
+            found["front"] = self.front.to_dict()
+        if self.under_load is not None:
+            found["under_load"] = self.under_load.to_dict()
+        if self.capacity is not None:
+            found["replicas"] = self.capacity.replicas
+            found["replica_rate_per_s"] = self.capacity.replica_rate_per_s
+        return found
+
+    def _disaggregated(self, times: DisaggregatedTimes) -> dict[str, Any]:
+        prefill, decode = times.balanced()
+        return {
+            "prefill_replicas": prefill,
+            "decode_replicas": decode,
+            "prefill_gpus": float(times.prefill_gpus[0]) * prefill,
+            "decode_gpus": float(times.decode_gpus[0]) * decode,
+            "prefill_per_decode": float(times.prefill_per_decode[0]),
+            "transfer_ms": to_ms(float(times.transfers.transfer_s[0])),
+            "exposed_ms": to_ms(float(times.exposed_s[0])),
+            "cache_gib": to_gib(float(times.transfers.cache_bytes[0])),
         }
 
     @property

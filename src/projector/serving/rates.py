@@ -1,7 +1,7 @@
 """Latencies, throughput and largest batch of many deployments and loads at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,8 @@ from projector.serving.deployment import Deployment
 from projector.serving.memory import serving_memories
 from projector.serving.points import StepGrid, grid_times
 from projector.serving.prompts import cached_prefix
+from projector.serving.speculation import SpeculatedTimes, draft_deployment
+from projector.serving.speculative import SpeculativeConfig
 from projector.serving.totals import StepTimes
 
 
@@ -107,10 +109,10 @@ def load_rates(grid: LoadGrid) -> Rates:
     prefill, of_load = _prefill(grid)
     prompts = _prompts(grid)
     ttft_s = prefill.latency_s[of_load]
-    decode = grid_times(decode_grid(grid))
     stages = _of_deployment(grid, [each.pp for each in grid.deployments])
     gpus = _of_deployment(grid, [each.gpus for each in grid.deployments])
-    tpot_s = np.maximum(decode.latency_s, stages * decode.interval_s)
+    decode = decode_times(grid)
+    tpot_s = decode.step_s_of(stages.astype(np.float64)) / decode.tokens
     each_s = prefill.interval_s[of_load] / prompts
     replaced = grid.output > 0
     prompts_s = np.where(replaced, grid.batch * each_s / np.maximum(1, grid.output), 0.0)
@@ -135,7 +137,7 @@ def _check(grid: LoadGrid) -> None:
             raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
 
 
-def _of_deployment(grid: LoadGrid, values: Sequence[int]) -> Ints:
+def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
     return np.array(values, np.int64)[grid.deployment]
 
 
@@ -167,8 +169,46 @@ def decode_grid(grid: LoadGrid) -> StepGrid:
         grid.deployments,
         deployment=grid.deployment,
         batch=-(-grid.batch // stages),
-        context=grid.context + np.maximum(0, grid.output - 1) // 2,
+        context=grid.context + np.maximum(0, grid.output - 2) // 2,
+        draft_tokens=_of_deployment(grid, [proposed(each) for each in grid.deployments]),
     )
+
+
+def proposed(deployment: Deployment) -> int:
+    """Return the tokens that a decode step verifies beside a sequence's own one."""
+    return deployment.speculative.tokens if deployment.speculative else 0
+
+
+def decode_times(grid: LoadGrid) -> SpeculatedTimes:
+    """Return the decode steps of loads, with what proposes tokens before them.
+
+    As `speculated_times`, without an object for each step.
+    """
+    steps = decode_grid(grid)
+    own = grid_times(steps)
+    gained, draft_s = np.ones(len(grid)), np.zeros(len(grid))
+    settings = [each.speculative for each in grid.deployments]
+    rows = np.flatnonzero(_of_deployment(grid, [each is not None for each in settings]))
+    if len(rows):
+        drafts = [draft_deployment(each) or each for each in grid.deployments]
+        passes = [_passes(each) for each in settings]
+        plain = replace(
+            steps.take(rows), deployments=tuple(drafts), draft_tokens=np.zeros(len(rows), np.int64)
+        )
+        owner = grid.deployment[rows]
+        draft_s[rows] = grid_times(plain).latency_s * np.array(passes)[owner]
+        tokens = [1.0 if each is None else each.tokens_per_step for each in settings]
+        gained[rows] = np.array(tokens)[owner]
+    return SpeculatedTimes(own.latency_s, draft_s, gained, own.interval_s)
+
+
+def _passes(speculative: SpeculativeConfig | None) -> float:
+    """Return the passes of what proposes tokens, before a step verifies them."""
+    if speculative is None:
+        return 0.0
+    if speculative.draft is None:
+        return speculative.draft_share or 0.0
+    return float(speculative.tokens)
 
 
 def _prefill(grid: LoadGrid) -> tuple[StepTimes, Ints]:

@@ -10,10 +10,15 @@ from projector.config.load import resolve_paths, set_field
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
+from projector.serving.load import Scheduler
 from projector.serving.traffic import Traffic
 
 LOAD = "load"
 """Section of a serving file that describes the requests."""
+
+
+SCHEDULER = "scheduler"
+"""Section that describes how the engine schedules them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class ServingCase:
     traffic: Traffic
     derived: dict[str, str] = field(default_factory=dict)
     """Dotted field -> the value that was chosen for it, and why."""
+    scheduler: Scheduler = Scheduler()  # noqa: RUF009  # immutable
+    """How the engine fills its steps under a load with a rate."""
 
 
 def read_case(
@@ -48,12 +55,21 @@ def read_case(
     data = _read(source)
     for key, value in (overrides or {}).items():
         set_field(data, "cluster.device" if key == "device" else str(key), value)
-    load = data.pop(LOAD, None)
-    traffic = load if isinstance(load, Traffic) else Traffic.parse(load or {}, path=LOAD)
+    load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
+    traffic = (
+        load
+        if isinstance(load, Traffic)
+        else Traffic.parse({} if load is None else load, path=LOAD)
+    )
     derived: dict[str, str] = {}
     _require(data)
     data["cluster"] = _cluster(data, derived)
-    return ServingCase(Deployment.parse(data), traffic, derived)
+    return ServingCase(
+        Deployment.parse(data),
+        traffic,
+        derived,
+        Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER),
+    )
 
 
 def _read(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:

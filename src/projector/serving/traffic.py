@@ -1,17 +1,21 @@
 """The requests that a deployment serves."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from projector.config._base import Config
+from projector.config._base import Config, Positive
 from projector.errors import ConfigError
+from projector.serving.load import MAX_REQUESTS
 
 MAX_LENGTH = 1 << 27
 """Longest sequence, in tokens."""
 
 MAX_BATCH = 1 << 20
 """Most sequences at once."""
+
+
+_OF_RATE = ("ttft_ms", "tpot_ms", "percentile", "requests")
 
 
 class Traffic(Config):
@@ -30,6 +34,36 @@ class Traffic(Config):
 
     prompts: PositiveInt | None = Field(default=None, le=MAX_BATCH)
     """Prompts that go through the model together. None given: one in each attention group."""
+
+    rate_per_s: Positive | None = None
+    """Requests that arrive a second, independently of each other. With it the load is simulated
+    request by request."""
+
+    requests: PositiveInt = Field(default=1000, le=MAX_REQUESTS)
+    """Requests that are simulated."""
+
+    ttft_ms: Positive | None = None
+    """What users are promised: time to the first token."""
+
+    tpot_ms: Positive | None = None
+    """The same for the mean time of each further token of a request."""
+
+    percentile: float = Field(default=99.0, gt=0, le=100)
+    """Percent of the requests that the promises hold for."""
+
+    aliases: ClassVar = {"rate": "rate_per_s", "input": "context"}
+
+    @model_validator(mode="after")
+    def _rate_is_complete(self) -> Self:
+        if self.rate_per_s is None:
+            stated = [name for name in _OF_RATE if name in self.model_fields_set]
+            if any(getattr(self, name) is not None for name in stated):
+                msg = f"{stated[0]} belongs to a load with a rate; give rate_per_s (--rate)"
+                raise ConfigError(msg, key=stated[0], value=getattr(self, stated[0]))
+        elif self.output is None:
+            msg = "a load with a rate needs the tokens that are generated; give output"
+            raise ConfigError(msg, key="output", allowed="tokens of an answer")
+        return self
 
     @model_validator(mode="after")
     def _prompts_within_batch(self) -> Self:

@@ -1,5 +1,8 @@
 """The report of `project_serving`, for one screen."""
 
+from typing import Any
+
+import numpy as np
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -34,6 +37,10 @@ TERMS = {
 """What the terms of a step are."""
 
 
+MOST_SHOWN = 12
+"""Points of a front that are listed; a page and ``--json`` have all."""
+
+
 def serve_report(result: ServingProjection) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     return [
@@ -43,6 +50,8 @@ def serve_report(result: ServingProjection) -> list[RenderableType]:
         verdict(result),
         *headline(result),
         Text(),
+        *front(result),
+        *load(result),
         *breakdown(result),
         *memory(result),
         *filled_in(result),
@@ -66,12 +75,12 @@ def setup(result: ServingProjection) -> Padding:
         if value > 1 or name in {"tp", "pp"}
     }
     traffic = result.traffic
-    load = {"batch": f"{result.batch:,}", "prompt": f"{traffic.context:,} tokens"}
-    load["output"] = f"{traffic.output:,} tokens" if traffic.output else "not stated"
+    requests = {"batch": f"{result.batch:,}", "prompt": f"{traffic.context:,} tokens"}
+    requests["output"] = f"{traffic.output:,} tokens" if traffic.output else "not stated"
     if result.prefill.sequences > 1:
-        load["prompts together"] = f"{result.prefill.sequences:,}"
+        requests["prompts together"] = f"{result.prefill.sequences:,}"
     text = Text()
-    for pairs in (split, load):
+    for pairs in (split, requests):
         text.append("\n" if text else "")
         for index, (name, value) in enumerate(pairs.items()):
             text.append(f"{'  ' if index else ''}{name} ", style=DIM).append(value)
@@ -82,23 +91,36 @@ def verdict(result: ServingProjection) -> Text:
     """Say whether the batch fits, and what would."""
     style = "green" if result.fits else "red"
     line = Text("FITS" if result.fits else "DOES NOT FIT", style=f"bold {style}")
+    return line.append(f"  {verdict_text(result)}", style="not bold default")
+
+
+def verdict_text(result: ServingProjection) -> str:
+    """Say what fits."""
     longest = f"{result.traffic.longest:,} tokens"
     if result.max_batch:
-        rest = f"  largest batch of {longest}: {result.max_batch:,}"
+        text = f"largest batch of {longest}: {result.max_batch:,}"
     else:
         over = result.peak_bytes - result.memory.usable_bytes - result.memory.reserve_bytes
-        rest = f"  {gib(over)} GiB over: not even one sequence of {longest} fits"
+        text = f"{gib(over)} GiB over: not even one sequence of {longest} fits"
     if result.max_context:
-        rest += f"; longest prompt of this batch: {result.max_context:,} tokens"
+        text += f"; longest prompt of this batch: {result.max_context:,} tokens"
     elif result.max_batch:
-        rest += "; no prompt is short enough for this batch"
-    return line.append(rest, style="not bold default")
+        text += "; no prompt is short enough for this batch"
+    return text
+
+
+def answer_text(result: ServingProjection) -> str:
+    """Say latencies and throughput in a sentence."""
+    return (
+        f"First token after {milliseconds(result.ttft_s)} ms, then one every "
+        f"{milliseconds(result.tpot_s)} ms; {result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+        f"{result.tokens_per_s_per_user:,.1f} tokens/s/user."
+    )
 
 
 def headline(result: ServingProjection) -> list[RenderableType]:
     """Return the numbers that people ask for first, and what limits them."""
     line = Text()
-    words = result.band.words
     for text in (
         f"TTFT {milliseconds(result.ttft_s)} ms",
         f"TPOT {milliseconds(result.tpot_s)} ms",
@@ -107,11 +129,110 @@ def headline(result: ServingProjection) -> list[RenderableType]:
     ):
         line.append("  " if line else "").append(text, style="bold")
     limit = f"prefill limited by {result.prefill.bound}, decode by {result.decode.bound}"
-    if words:
-        limit += f"; times {words} for 68 %"
+    if result.band.words:
+        limit += f"; times {result.band.words} for 68 %"
+    parts: list[RenderableType] = [line, Text(limit)]
     if result.prompts_s > 0.0:
-        limit += f"; prompts add {to_ms(result.prompts_s):.2f} ms to each token"
-    return [line, Text(limit)]
+        parts.append(Text(f"prompts of others add {to_ms(result.prompts_s):.2f} ms to each token"))
+    return [*parts, *(Text(text) for text in _extras(result))]
+
+
+def _extras(result: ServingProjection) -> list[str]:
+    """Say what speculation and prefill on devices of its own do."""
+    found = result.to_dict()
+    texts = []
+    if "speculative" in found:
+        part = found["speculative"]
+        texts.append(
+            f"a step verifies proposed tokens: {part['tokens_per_step']:.2f} tokens in "
+            f"{part['verify_ms']:.2f} ms, after {part['draft_ms']:.2f} ms for proposing them"
+        )
+    if "disaggregated" in found:
+        part = found["disaggregated"]
+        texts.append(
+            f"{part['prefill_replicas']} prefill and {part['decode_replicas']} decode replicas "
+            f"({part['prefill_gpus']:.0f} and {part['decode_gpus']:.0f} GPUs); the cache takes "
+            f"{part['transfer_ms']:.1f} ms, of which {part['exposed_ms']:.1f} ms show"
+        )
+    return texts
+
+
+def front(result: ServingProjection) -> list[RenderableType]:
+    """Return throughput against speed, where a batch or a split was left open."""
+    found = result.front
+    if found is None or not len(found.rows):
+        return []
+    table = grid("=split", "GPUs", "batch", "TTFT ms", "TPOT ms", "tok/s/user", "tok/s/GPU", "=")
+    places = np.arange(len(found.rows))
+    if len(places) > MOST_SHOWN:
+        spread = np.linspace(0, len(places) - 1, MOST_SHOWN - 1).round().astype(np.int64)
+        places = np.union1d(spread, [found.knee])
+    for place in places.tolist():
+        point = found.point(int(found.rows[place]))
+        split = point["overrides"]
+        words = [f"{name} {split[name]}" for name in split if name != "load.batch"]
+        add_row(
+            table,
+            " ".join(words).replace("attention_dp", "adp"),
+            f"{point['gpus']:,}",
+            f"{point['batch']:,}",
+            f"{point['ttft_ms']:,.0f}",
+            f"{point['tpot_ms']:,.1f}",
+            f"{point['tokens_per_s_per_user']:,.1f}",
+            f"{point['tokens_per_s_per_gpu']:,.0f}",
+            "knee" if place == found.knee else "",
+        )
+    more = f", {len(places)} of {len(found.rows)} shown" if len(places) < len(found.rows) else ""
+    note = f"{found.fitting:,} of {len(found.grid):,} points fit{more}"
+    return section("Throughput against speed", note, table)
+
+
+def load(result: ServingProjection) -> list[RenderableType]:
+    """Return a simulated load: percentiles of the users, and replicas for what is promised."""
+    if result.under_load is None:
+        return []
+    heads, rows, text = under_load_rows(result)
+    table = grid(f"={heads[0]}", *heads[1:])
+    for row in rows:
+        add_row(table, str(row[0]), *(f"{value:,.1f}" for value in row[1:]))
+    return [
+        heading(f"Under {result.traffic.rate_per_s:g} requests/s"),
+        Padding(Text(text), (0, 0, 0, 2)),
+        Padding(table, (0, 0, 1, 2)),
+    ]
+
+
+def under_load_rows(result: ServingProjection) -> tuple[list[str], list[list[Any]], str]:
+    """Return heads and rows of the percentiles under a load, and what else it looks like."""
+    simulated = result.under_load
+    assert simulated is not None
+    percentiles = (50, 90, 99)
+    names = {"ttft": "first token ms", "tpot": "further token ms", "e2e": "last token ms"}
+    rows = [
+        [words, *(to_ms(simulated.percentile_s(name, each)) for each in percentiles)]
+        for name, words in names.items()
+    ]
+    text = (
+        f"{simulated.requests_per_s:,.2f} requests/s and {simulated.tokens_per_s_per_gpu:,.0f} "
+        f"tokens/s/GPU of one replica, {simulated.mean_batch:,.1f} sequences in the mean, cache up "
+        f"to {percent(simulated.cache_peak)}"
+    )
+    if simulated.saturated:
+        text += "; requests arrive faster than they are served"
+    found = result.capacity
+    if found is not None:
+        limits = ", ".join(
+            f"{name.upper()} {limit:g} ms" for name, limit in found.targets.limits_ms.items()
+        )
+        kept = f"{limits} for {found.targets.percentile:g} % of requests"
+        if found.replicas is None:
+            text = f"No number of replicas keeps {kept}. At the smallest rate tried: {text}"
+        else:
+            text = (
+                f"{found.replicas:,} replicas ({found.gpus:,} GPUs) keep {kept}; one keeps it up "
+                f"to {found.replica_rate_per_s:,.2f} requests/s. Each has {text}"
+            )
+    return ["", *(f"p{each}" for each in percentiles)], rows, text
 
 
 def breakdown(result: ServingProjection) -> list[RenderableType]:
