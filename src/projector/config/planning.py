@@ -34,6 +34,10 @@ class PlanSettings(Config):
     """Sizes that are tried between the largest that is too slow (or cheap enough) and the smallest
     that is fast enough (or too expensive)."""
 
+    halvings: CountOrNone = Field(default=4, le=16)
+    """Sizes that are tried between the largest that does not hold a model and the least that does,
+    where nothing that was offered holds it."""
+
     most_gpus: Count = 1 << 17
     """Larger clusters are not tried: 131,072 devices are more than any published run has used.
     Assumed."""

@@ -9,8 +9,9 @@ from projector.planning.choice import MEETS, Choice
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.question import Question, stating
 from projector.planning.ranking import COST, spend_of, status_of, value_of
+from projector.planning.reading import ClusterKind
 from projector.planning.run_figures import run_figures
-from projector.planning.survey import PRICE, Site, Skipped, Surveyor, climb
+from projector.planning.survey import PRICE, Site, Skipped, Surveyor, climb, fewest_that_fit
 from projector.projection.api import project_performance
 
 DEADLINE, BUDGET, GPUS, TOKENS = "deadline_days", "budget_usd", "gpus", "tokens"
@@ -69,7 +70,7 @@ def remedies(
     found: list[Remedy] = []
     fitting = [each for each in ranked if each.fits]
     if question.gpus:
-        found += _other_sizes(surveyor, question, skipped)
+        found += _other_sizes(surveyor, question, skipped, fits=bool(fitting))
     if question.deadline_days is not None and fitting:
         found += _later(question, fitting)
     if question.budget_usd is not None and fitting:
@@ -81,18 +82,19 @@ def remedies(
 
 
 def _other_sizes(
-    surveyor: Surveyor, question: Question, skipped: list[Skipped]
+    surveyor: Surveyor, question: Question, skipped: list[Skipped], *, fits: bool
 ) -> Iterator[Remedy]:
     """Search sizes that were not offered; yield the best that keeps the limits."""
     known = set(surveyor.sites)
     surveyor.question = replace(question, gpus=())
-    answers: list[Choice] = []
+    limited = question.deadline_days is not None or question.budget_usd is not None
+    search_sizes = _climb if limited or fits else fewest_that_fit
     for kind in question.kinds:
         if not any(
             each.label == kind.label and each.gpus[1] == question.settings.most_gpus
             for each in skipped
         ):
-            climb(surveyor, kind, [])
+            search_sizes(surveyor, kind)
     surveyor.question = question
     sites: list[Site] = [site for key, site in surveyor.sites.items() if key not in known]
     answers = [
@@ -110,6 +112,10 @@ def _other_sizes(
         best = min(answers, key=lambda each: value_of(each, spend))
         if best is not fewest:
             yield Remedy(GPUS, best.gpus, best)
+
+
+def _climb(surveyor: Surveyor, kind: ClusterKind) -> None:
+    climb(surveyor, kind, [])
 
 
 def _later(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:

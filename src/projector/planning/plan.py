@@ -128,7 +128,7 @@ class PlanResult:
         return f"PlanResult({self.answer})"
 
     def _repr_html_(self) -> str:
-        from projector.projection.html import html_table
+        from projector.html import html_table
 
         rows = [
             {

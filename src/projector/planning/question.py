@@ -11,6 +11,7 @@ from projector.config.planning import PlanSettings
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError
 from projector.operations.counts import ModelCounts, count_model
+from projector.planning.numbers import number
 from projector.planning.reading import (
     ClusterKind,
     positive,
@@ -175,12 +176,11 @@ def _job_of(
     seq = base.training.seq_length
     batch = batch_tokens / seq
     batch = int(batch) if batch.is_integer() else max(1, round(batch / ROUND)) * ROUND
-    basis = (
-        f"our rule for models of up to {most:.0e} parameters"
-        if most < settings.batch_tokens[-1][0]
-        else f"our rule for models of more than {settings.batch_tokens[-2][0]:.0e} parameters"
-    )
-    return load_job(base, {"training.global_batch_size": batch}), basis.replace("e+", "e")
+    size = f"up to {number(most)}"
+    if most >= settings.batch_tokens[-1][0] and len(settings.batch_tokens) > 1:
+        size = f"more than {number(settings.batch_tokens[-2][0])}"
+    basis = f"our rule for models of {size} parameters"
+    return load_job(base, {"training.global_batch_size": batch}), basis
 
 
 def _states_batch(changes: Mapping[str, Any]) -> bool:

@@ -324,9 +324,7 @@ def _given_sizes(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) 
 _TOO_SMALL = "cannot hold weights, gradients and optimizer states once"
 
 
-def climb(
-    surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped], least_nodes: int = 1
-) -> None:
+def climb(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None:
     """Search doubled sizes until the question is answered, then sizes between.
 
     With a deadline these are the sizes from the least that could keep it to the first that does
@@ -334,7 +332,7 @@ def climb(
     Otherwise there are as many as the settings say.
     """
     question, bounds = surveyor.question, surveyor.bounds(kind)
-    first = max(_power_of_two(bounds.nodes_to_hold()), _power_of_two(least_nodes))
+    first = _power_of_two(bounds.nodes_to_hold())
     if question.deadline_days is not None:
         first = max(first, _power_of_two(bounds.nodes_within(question.deadline_days)))
     _skip_small(question, kind, bounds, first, skipped)
@@ -359,6 +357,28 @@ def climb(
         if beyond >= 2 and (question.deadline_days is not None or _costs_more(sites)):
             break
     _refine(surveyor, kind, sites)
+
+
+def fewest_that_fit(surveyor: Surveyor, kind: ClusterKind) -> None:
+    """Search doubled sizes until a layout fits, then halve the distance to the last that did not.
+
+    What fits need not grow with the size, as degrees must divide it: a size that was not searched
+    may fit too.
+    """
+    bounds = surveyor.bounds(kind)
+    low, high = bounds.nodes_to_hold() - 1, _power_of_two(bounds.nodes_to_hold())
+    while surveyor.site(kind, high).best is None:
+        low, high = high, 2 * high
+        if high * bounds.gpus_per_node > surveyor.question.settings.most_gpus:
+            return
+    for _ in range(surveyor.question.settings.halvings):
+        middle = (low + high) // 2
+        if middle in (low, high):
+            return
+        if surveyor.site(kind, middle).best is None:
+            low = middle
+        else:
+            high = middle
 
 
 def _skip_small(
