@@ -6,6 +6,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
+from projector.config.listed import listed_price
 from projector.config.prices import WORLD, load_prices, load_surrounding_power, of_family
 from projector.lower.money import MoneyColumns, PowerColumns
 from projector.projection.evaluate import Evaluation
@@ -194,26 +195,19 @@ def _power_assumptions(job: Job) -> list[str]:
 
 def _price_assumptions(job: Job) -> list[str]:
     cost, prices = job.run.cost, load_prices()
-    name = job.cluster.device.name
     lines = []
-    listed = cost.prices == "listed"
-    if listed and cost.owned.enabled and cost.owned.capex_usd_per_gpu is None:
-        table, what = prices.capex_usd_per_gpu, "capex of a device"
-    elif listed and not cost.owned.enabled and cost.usd_per_gpu_hour is None:
-        table, what = prices.rental_usd_per_gpu_hour, "rent of a device for an hour"
-    else:
-        table, what = {}, ""
-    if what:
-        price = table.get(name)
+    listed = listed_price(job)
+    stated = cost.owned.capex_usd_per_gpu if cost.owned.enabled else cost.usd_per_gpu_hour
+    if listed is not None:
         lines.append(
-            f"no listed price of {name}: no money is projected"
-            if price is None
-            else f"{what} {price.value:g} USD on {price.date}: {prices.sources[price.source]}"
+            f"{listed.what} {listed.value:g} {listed.unit} on {listed.day}: {listed.source}"
         )
+    elif cost.is_stated and stated is None:
+        lines.append(f"no listed price of {job.cluster.device.name}: no money is projected")
     if cost.owned.enabled:
-        stated = {**dict(cost.owned), "usd_per_kwh": job.run.energy.usd_per_kwh}
+        given = {**dict(cost.owned), "usd_per_kwh": job.run.energy.usd_per_kwh}
         for field in type(prices.owned).model_fields:
-            if field != "pue" and stated[field] is None:
+            if field != "pue" and given[field] is None:
                 number = getattr(prices.owned, field)
                 lines.append(f"owned, {field} {number.value:g}: {prices.sources[number.source]}")
     return lines

@@ -1,5 +1,6 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel
 from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
+from projector.config.listed import dated_numbers, price_warnings
 from projector.config.origins import origins_of
 from projector.envelope import envelope as plain_envelope
 from projector.lower.hardware import attention_name
@@ -31,8 +33,16 @@ class Provenance:
         return {"defaults": self.defaults, "derived": self.derived, "device": self.device}
 
 
-def provenance_of(job: Job) -> Provenance:
-    """Collect what was filled in for one job."""
+def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:
+    """Collect what was filled in for one job.
+
+    Parameters
+    ----------
+    job : Job
+    today : date, optional
+        Against which dated prices are old; that of this machine (UTC), which is asked for no other
+        job than one with such prices.
+    """
     split = job.parallelism
     derived = dict(framework_origins(job)) | dict(job.origins)
     derived.setdefault("parallelism.dp", f"{data_parallel(job)} (cluster / (tp * pp * cp))")
@@ -47,7 +57,7 @@ def provenance_of(job: Job) -> Provenance:
     sections = ("parallelism", "training", "cluster", *(["run"] if job.run.is_stated else []))
     for section in sections:
         _collect(getattr(job, section), section, defaults, derived)
-    return Provenance(defaults, derived, (*job.notes, *_warnings(job)), _of_device(job))
+    return Provenance(defaults, derived, (*job.notes, *_warnings(job, today)), _of_device(job))
 
 
 def _of_device(job: Job) -> dict[str, Any]:
@@ -61,9 +71,13 @@ def _of_device(job: Job) -> dict[str, Any]:
     }
 
 
-def _warnings(job: Job) -> list[str]:
+def _warnings(job: Job, today: dt.date | None) -> list[str]:
     """List settings that are projected as given, and may not be what was meant."""
-    return [*_uneven_stages(job), *_binding_links(job)]
+    dated = dated_numbers(job)
+    if dated and today is None:
+        today = dt.datetime.now(dt.UTC).date()
+    old = [] if today is None else price_warnings(dated, today)
+    return [*_uneven_stages(job), *_binding_links(job), *old]
 
 
 def _binding_links(job: Job) -> list[str]:

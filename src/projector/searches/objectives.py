@@ -4,7 +4,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
-from projector.config.prices import load_prices
+from projector.config.listed import listed_price
 from projector.errors import ConfigError
 from projector.projection.results import Results
 from projector.projection.run import project_runs
@@ -50,13 +50,9 @@ def check_objective(job: Job, objective: str) -> None:
 
 
 def _has_price(job: Job) -> bool:
-    cost, prices = job.run.cost, load_prices()
-    listed = cost.prices == "listed"
-    if cost.owned.enabled:
-        known, table = cost.owned.capex_usd_per_gpu, prices.capex_usd_per_gpu
-    else:
-        known, table = cost.usd_per_gpu_hour, prices.rental_usd_per_gpu_hour
-    return known is not None or (listed and job.cluster.device.name in table)
+    cost = job.run.cost
+    stated = cost.owned.capex_usd_per_gpu if cost.owned.enabled else cost.usd_per_gpu_hour
+    return stated is not None or listed_price(job) is not None
 
 
 def objective_values(results: Results, objective: str) -> Floats:
