@@ -83,6 +83,7 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
+    | {"--fidelity"}
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}

@@ -79,3 +79,65 @@ def test_devices_are_listed(projector_run):
     assert json.loads(out)["device"]["scale_up_domain"] == 16
     _, out, _ = projector_run("hardware", "trillium")
     assert "Google Cloud" in out
+
+
+def test_a_plan_of_any_device(projector_run):
+    arguments = ("plan", "--model", "llama3.1_70b", "--tokens", "1T", "--fidelity", "first-order")
+    devices = ("--device", "tpu_v5p", "--device", "h100")
+    code, out, err = projector_run(*arguments, *devices, "--deadline-days", "30")
+    assert code == 0
+    assert "FIRST-ORDER MODEL" in out
+    assert "steps alone" in err
+    code, out, _ = projector_run(*arguments, *devices, "--deadline-days", "30", "--json")
+    found = json.loads(out)
+    assert found["met"]
+    assert found["fidelity"] == "first-order"
+    assert {choice["device"] for choice in found["choices"]} <= {"tpu_v5p", "h100"}
+    assert found["choices"][0]["days"] <= 30
+    assert not {"days_low", "goodput", "energy_mwh"} & found["choices"][0].keys()
+    code, out, _ = projector_run(
+        *arguments, "--device", "tpu_v5p", "--gpus", "256", "--deadline-days", "3", "--json"
+    )
+    assert (code, json.loads(out)["met"]) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("--budget-usd", "5"), "usd_per_gpu_hour"),
+        (("--html", "x.html"), "html"),
+        (("--gpus", "3"), "gpus"),
+        (("--deadline-days", "-1"), "deadline_days"),
+        (("--usd-per-gpu-hour", "-1"), "usd_per_gpu_hour"),
+    ],
+)
+def test_plans_that_are_no_question(arguments, key, projector_run):
+    question = ("--model", "llama3.1_8b", "--tokens", "1T", "--device", "tpu_v5p")
+    code, out, _ = projector_run(
+        "plan", *question, "--fidelity", "first-order", *arguments, "--json"
+    )
+    assert code == 2
+    assert json.loads(out)["key"] == key
+
+
+def test_a_deployment(projector_run, tmp_path):
+    arguments = ("serve", "--model", "llama3_70b", "--device", "tpu_v6e", "--tp", "8")
+    code, out, _ = projector_run(*arguments)
+    assert code == 2
+    arguments = (*arguments, "--fidelity", "first-order")
+    code, out, _ = projector_run(*arguments, "first_order.decode_mfu=0.5")
+    assert code == 0
+    assert "FIRST-ORDER MODEL" in out
+    code, out, _ = projector_run(*arguments, "--json")
+    assert json.loads(out)["bound_decode"] == "memory"
+    code, out, _ = projector_run(*arguments, "decode_graph=false", "--json")
+    assert (code, json.loads(out)["key"]) == (2, "decode_graph")
+    file = tmp_path / "serving.yaml"
+    file.write_text(
+        "model: llama3_70b\ndevice: trn2\ntp: 8\ndecode_graph: true\nload: {batch: 4}\n"
+    )
+    code, out, err = projector_run("serve", "--config", str(file), "--fidelity", "first-order")
+    assert code == 0
+    assert "decode_graph has no meaning" in err
+    code, out, _ = projector_run("serve", "--device", "trn2", "--fidelity", "first-order", "--json")
+    assert (code, json.loads(out)["key"]) == (2, "model")

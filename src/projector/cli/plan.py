@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.cli import first_order
 from projector.cli.job_options import output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
@@ -100,6 +101,19 @@ def command(
       projector plan --config job.yaml --tokens 300B --gpus 256 --gpus 512 --html plan.html
     """  # noqa: D301  click looks for the backspace
     days = _deadline(deadline_days, deadline)
+    question: dict[str, Any] = {
+        "job": config,
+        "devices": devices or None,
+        "gpus": gpus or None,
+        "deadline_days": days,
+        "budget_usd": budget_usd,
+        "usd_per_gpu_hour": _prices(prices),
+        "top": top,
+    }
+    if first_order.is_asked(fidelity):
+        first_order.refuse_options({"plot": plot, "html": html, "job_out": job_out})
+        given = {**question, "model": model, "tokens": tokens, "assignments": assignments}
+        return first_order.plan(given, as_json=as_json, quiet=quiet)
     _check_files(plot, html, job_out)
     announce_compilation(quiet=quiet)
     from projector.config.load import parse_override
@@ -110,15 +124,8 @@ def command(
         result = project_plan(
             model,
             tokens,
-            job=config,
-            devices=devices or None,
-            gpus=gpus or None,
-            deadline_days=days,
-            budget_usd=budget_usd,
-            usd_per_gpu_hour=_prices(prices),
+            **question,
             overrides=dict(parse_override(text) for text in assignments),
-            top=top,
-            fidelity=fidelity,
             progress=progress,
         )
     _write_files(result, plot, html, job_out, quiet=quiet)

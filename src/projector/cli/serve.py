@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli.job_options import output_options
+from projector.cli import first_order
+from projector.cli.job_options import fidelity_option, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
@@ -44,6 +45,7 @@ LOAD = ("batch", "context", "output", "rate_per_s", "requests", "ttft_ms", "tpot
 @click.option("--gpus", type=int, metavar="N", help="Devices of a front; a node's by default.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the front.")
 @click.option("--html", metavar="FILE.html", help="Write one page that works offline.")
+@fidelity_option
 @output_options
 def command(
     assignments: tuple[str, ...],
@@ -53,6 +55,7 @@ def command(
     gpus: int | None,
     plot: str | None,
     html: str | None,
+    fidelity: str,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -77,10 +80,14 @@ def command(
     """  # noqa: D301  click looks for the backspace
     from projector.config.load import parse_override
 
-    _check_files(plot, html)
     given = {f"load.{name}" if name in LOAD else name: value for name, value in options.items()}
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
+    if first_order.is_asked(fidelity):
+        shown = {"front": front or None, "gpus": gpus, "plot": plot, "html": html}
+        first_order.refuse_options(shown)
+        return first_order.serve(config, changes, as_json=as_json, quiet=quiet)
+    _check_files(plot, html)
     announce_compilation(quiet=quiet)
     from projector.serving.api import project_case
     from projector.serving.read import read_case

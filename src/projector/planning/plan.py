@@ -3,13 +3,15 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from projector.config.bands import NOTHING
+from projector.config.first_order import by_closed_forms
 from projector.config.planning import PlanSettings
 from projector.envelope import envelope
 from projector.planning.advice import Remedy, remedies
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
+from projector.planning.closed_forms import FirstOrderPlan, plan_by_closed_forms
 from projector.planning.question import TILES, Question, ask
 from projector.planning.ranking import objective_of, rank, spend_of
 from projector.planning.survey import Progress, Skipped, Surveyor, survey
@@ -145,6 +147,44 @@ class PlanResult:
         return html_table(self.answer, rows)
 
 
+@overload
+def project_plan(
+    model: Any = None,
+    tokens: float | str | None = None,
+    *,
+    job: JobLike | None = None,
+    devices: Any = None,
+    gpus: Any = None,
+    deadline_days: float | None = None,
+    budget_usd: float | None = None,
+    usd_per_gpu_hour: float | Mapping[str, float] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    top: int = 10,
+    fidelity: Literal["tiles"] = "tiles",
+    settings: PlanSettings | None = None,
+    progress: Progress | None = None,
+) -> PlanResult: ...
+
+
+@overload
+def project_plan(
+    model: Any = None,
+    tokens: float | str | None = None,
+    *,
+    job: JobLike | None = None,
+    devices: Any = None,
+    gpus: Any = None,
+    deadline_days: float | None = None,
+    budget_usd: float | None = None,
+    usd_per_gpu_hour: float | Mapping[str, float] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    top: int = 10,
+    fidelity: Literal["first-order"],
+    settings: PlanSettings | None = None,
+    progress: Progress | None = None,
+) -> FirstOrderPlan: ...
+
+
 def project_plan(
     model: Any = None,
     tokens: float | str | None = None,
@@ -160,7 +200,7 @@ def project_plan(
     fidelity: str = TILES,
     settings: PlanSettings | None = None,
     progress: Progress | None = None,
-) -> PlanResult:
+) -> PlanResult | FirstOrderPlan:
     """Rank clusters and layouts for a training run.
 
     Every size of every kind of cluster is searched for its fastest layout, and its run projected.
@@ -191,7 +231,8 @@ def project_plan(
     top : int
         Choices that reports show; the result has all.
     fidelity : str
-        ``tiles`` or ``first-order``.
+        ``tiles``, or ``first-order`` for closed forms, which also take devices without compute
+        units and return a `FirstOrderPlan`.
     settings : PlanSettings, optional
         Defaults to use instead of the shipped ones.
     progress : callable, optional
@@ -205,6 +246,20 @@ def project_plan(
     """
     began = time.perf_counter()
     check_top(top)
+    if by_closed_forms(fidelity):
+        return plan_by_closed_forms(
+            model,
+            tokens,
+            job=job,
+            devices=devices,
+            gpus=gpus,
+            deadline_days=deadline_days,
+            budget_usd=budget_usd,
+            usd_per_gpu_hour=usd_per_gpu_hour,
+            overrides=overrides,
+            top=top,
+            settings=settings,
+        )
     question = ask(
         model,
         tokens,

@@ -4,6 +4,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.report.terminal.tables import (
@@ -34,7 +35,7 @@ TERMS = {
 
 def performance_report(result: FirstOrderPerformance) -> list[RenderableType]:
     """Return the parts of the report of a step, in the order of printing."""
-    return [*_head(result), *_step(result), *_assumed(result.job)]
+    return [*_head(result), *_step(result), *constants(result.job.first_order)]
 
 
 def memory_report(result: FirstOrderMemory) -> list[RenderableType]:
@@ -45,13 +46,18 @@ def memory_report(result: FirstOrderMemory) -> list[RenderableType]:
         Text(),
         _verdict(result),
         *_memory(result),
-        *_assumed(result.job),
+        *constants(result.job.first_order),
     ]
 
 
 def both_report(result: FirstOrderPerformance) -> list[RenderableType]:
     """Return the parts of both reports, what they share once."""
-    return [*_head(result), *_memory(result.memory), *_step(result), *_assumed(result.job)]
+    return [
+        *_head(result),
+        *_memory(result.memory),
+        *_step(result),
+        *constants(result.job.first_order),
+    ]
 
 
 def _head(result: FirstOrderPerformance) -> list[RenderableType]:
@@ -120,8 +126,9 @@ def _step(result: FirstOrderPerformance) -> list[RenderableType]:
     return section("Time of one step", "max + (1 - overlap) min of compute and the others", table)
 
 
-def _assumed(job: AnyJob) -> list[RenderableType]:
-    values = "  ".join(f"{name}={value:g}" for name, value in job.first_order.model_dump().items())
+def constants(config: FirstOrderConfig) -> list[RenderableType]:
+    """Return what the closed forms assume."""
+    values = "  ".join(f"{name}={value:g}" for name, value in config.model_dump().items())
     return section(
         "Constants",
         "override with first_order.NAME=VALUE",
