@@ -9,6 +9,7 @@ import pytest
 import projector
 from projector.config import resources
 from projector.config.device import Device, load_device, load_network, load_transport
+from projector.config.inference import benchmark_routing, inference_memory, inference_operators
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
 from projector.validate import attention
@@ -190,6 +191,15 @@ def test_every_number_of_an_engine_has_a_source():
     bare = [path for path in numbers(data) if not path.endswith(".bits")]
     assert not bare
     assert set(sourced_keys(data)) == table.keys()
+
+
+def test_every_number_of_inference_has_a_source():
+    data = read_yaml(HARDWARE / "inference.yaml")
+    table = data.pop("sources")
+    assert not list(numbers(data))
+    assert set(sourced_keys(data)) == table.keys()
+    for read in (inference_operators, inference_memory, benchmark_routing):
+        assert read()
 
 
 def test_families_are_used():

@@ -92,9 +92,9 @@ def find(kind: str, name: str, *, key: str) -> Path:
 
 
 _NOT_ENTRIES = {
-    "aliases", "attention", "engines", "experts", "failures", "gemm", "left_out", "memory",
-    "networks", "power", "prices", "recipes", "software", "training", "transports", "uncertainty",
-    "uncertainty_left_out",
+    "aliases", "attention", "engines", "experts", "failures", "gemm", "inference", "left_out",
+    "memory", "networks", "power", "prices", "recipes", "software", "training", "transports",
+    "uncertainty", "uncertainty_left_out",
 }  # fmt: skip
 _SINGULAR = {
     "hardware": "GPU",

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.inference import inference_operators
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_TO_ALL,
@@ -256,10 +257,11 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
         reached = window + steps.queries - 1
         seen = np.where(window > 0, np.minimum(keys, reached), keys)
         pairs = steps.sequences * seen.astype(np.float64)
-        # Split over the context, then summed: two kernels. Drafted tokens share what is read.
+        # Split over the context, then summed. Drafted tokens share what is read.
         builder.add(
             present[steps.sequences[present] > 0], label, kind=MEMORY,
-            category=COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes, launches=2.0,
+            category=COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes,
+            launches=inference_operators().decode_attention_kernels,
             flop=2.0 * pairs * heads * widths * steps.queries,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from projector.arrays import Ints
+from projector.config.inference import inference_operators
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.operations.communication import (
@@ -89,10 +90,11 @@ def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints
         operation=ALL_GATHER, num_bytes=2.0 * logits, ranks=shapes.tp, local=shapes.tp_local,
         span=shapes.tp_span,
     )  # fmt: skip
-    # Scale, softmax and pick, in FP32.
+    costs = inference_operators()
     emit_memory(
-        table, where, "head.sample", forward_bytes=14.0 * logits, backward_bytes=0.0, launches=3.0
-    )
+        table, where, "head.sample", forward_bytes=costs.sample_logit_bytes * logits,
+        backward_bytes=0.0, launches=costs.sample_kernels,
+    )  # fmt: skip
 
 
 def emit_mtp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:

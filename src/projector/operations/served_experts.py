@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.config.inference import inference_operators
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.kernels.moe_exchange import COMBINE, DISPATCH, LOW_LATENCY
 from projector.operations.communication import emit_collective, emit_region_exit
@@ -121,6 +122,7 @@ def active_experts(experts: Ints, pairs: Ints, tokens: Ints) -> Ints:
 
 
 def _emit_routing(table: TableBuilder, shapes: Shapes, where: Ints, experts: Ints) -> None:
+    costs = inference_operators()
     scores = shapes.tokens * experts.astype(np.float64)
     picks = (shapes.tokens * shapes.topk).astype(np.float64)
     emit_linear(
@@ -128,8 +130,8 @@ def _emit_routing(table: TableBuilder, shapes: Shapes, where: Ints, experts: Int
         n_out=experts, wide=True, out_bytes=4.0,
     )  # fmt: skip
     emit_memory(
-        table, where, "moe.route", forward_bytes=4.0 * scores + 24.0 * picks,
-        backward_bytes=0.0, launches=3.0,
+        table, where, "moe.route", forward_bytes=costs.router_score_bytes * scores
+        + costs.router_pick_bytes * picks, backward_bytes=0.0, launches=costs.router_kernels,
     )  # fmt: skip
 
 

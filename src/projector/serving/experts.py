@@ -11,15 +11,13 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
+from projector.config.inference import benchmark_routing
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import SIXTEEN_BIT_BYTES, expert_kernels, grouped_record
 from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
 
 GEMMS = 2
-
-FEW_EXPERTS = 4
-"""Fewer experts on a rank get half of the work-groups each where their number is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,8 @@ def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
         moved += (2.0 + operand) * inner
         elements += 2.0 * inner
     activation_s = _pass_s(layer, activated, (2.0 + layer.gated) * inner)
-    longest = loads.max(axis=1, initial=0) * (2.0 if loads.shape[1] < FEW_EXPERTS else 1.0)
+    few = benchmark_routing().few_experts
+    longest = loads.max(axis=1, initial=0) * (2.0 if loads.shape[1] < few else 1.0)
     uneven_s = kernels.fullest_expert_ns * NANOSECOND * longest
     passes_s: Floats = _pass_s(layer, moved, elements) + np.maximum(activation_s, uneven_s)
     return passes_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.inference import inference_memory
 from projector.errors import ConfigError
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
@@ -16,9 +17,6 @@ from projector.serving.deployment import Deployment
 from projector.serving.speculation import draft_deployment
 from projector.serving.speculative import MTP
 from projector.units import GIB, MIB, to_gib
-
-LIBRARIES = 2
-"""That keep a workspace for GEMMs: PyTorch, and one of fused kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,9 @@ def _of_deployment(
     elif drafting is not None:
         weights[-1] += drafting.weights_bytes
     device = deployment.cluster.device
-    workspace = LIBRARIES * device.gemm_workspace_mib * MIB + activations_bytes
+    workspace = (
+        inference_memory().gemm_workspaces * device.gemm_workspace_mib * MIB + activations_bytes
+    )
     workspace += deployment.exchanges * deployment.exchange_buffer_gib * GIB
     reserve = _reserve_bytes(deployment)
     return ServingMemory(
@@ -222,9 +222,12 @@ def _activation_bytes(deployments: Sequence[Deployment]) -> Floats:
     held = table.m * table.batch * (table.k * operand + table.n * table.out_bytes)
     largest = np.zeros(len(steps))
     np.maximum.at(largest, table.workload[rows], held[rows])
+    costs = inference_memory()
     tokens = np.array([float(item.max_step_tokens) for item in deployments])
     sequences = np.array([float(item.max_sequences) for item in deployments])
     vocab = columns.shapes.vocab.astype(np.float64)
-    stream = 4.0 * tokens * columns.shapes.hidden
-    peak: Floats = np.maximum(stream + largest, 10.0 * np.minimum(tokens, sequences) * vocab)
+    stream = costs.stream_bytes * tokens * columns.shapes.hidden
+    peak: Floats = np.maximum(
+        stream + largest, costs.logit_bytes * np.minimum(tokens, sequences) * vocab
+    )
     return peak

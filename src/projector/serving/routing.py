@@ -3,15 +3,7 @@
 import numpy as np
 
 from projector.arrays import Ints
-
-GROUPS, KEPT_GROUPS = 8, 4
-"""Group-limited routing of DeepSeek-V3 (arXiv 2412.19437): 8 groups, of which a token keeps 4."""
-
-LARGEST_SHARE = 0.8
-"""A power-law draw reaches from 1 to this share of the tokens."""
-
-SPARSE_RANGE = (0.01, 2.0)
-"""Range of the draw with at most one pair for each expert."""
+from projector.config.inference import benchmark_routing
 
 
 def balanced_picks(tokens: int, experts: int, topk: int) -> Ints:
@@ -40,7 +32,10 @@ def power_law_loads(
     rounding and that limit leave over is handed out one by one, in turn.
     """
     pairs = tokens * topk
-    low, high = (1.0, LARGEST_SHARE * tokens) if pairs > experts else SPARSE_RANGE
+    drawn = benchmark_routing()
+    low, high = drawn.sparse_low, drawn.sparse_high
+    if pairs > experts:
+        low, high = 1.0, drawn.power_law_share * tokens
     uniform = generator.random(experts)
     if exponent == 1.0:
         draw = low * (high / low) ** uniform
@@ -93,13 +88,14 @@ def group_limited_loads(picks: Ints, experts: int) -> Ints:
     tokens, topk = picks.shape
     wanted = np.zeros((tokens, experts), np.bool_)
     wanted[np.arange(tokens)[:, None], picks] = True
-    score = np.minimum(wanted.reshape(tokens, GROUPS, -1).sum(axis=2), 2)
-    if experts == GROUPS:
+    drawn = benchmark_routing()
+    score = np.minimum(wanted.reshape(tokens, drawn.groups, -1).sum(axis=2), 2)
+    if experts == drawn.groups:
         score[:] = 0
-    kept_groups = np.argsort(-score, axis=1, kind="stable")[:, :KEPT_GROUPS]
-    in_kept_group = np.zeros((tokens, GROUPS), np.bool_)
+    kept_groups = np.argsort(-score, axis=1, kind="stable")[:, : drawn.kept_groups]
+    in_kept_group = np.zeros((tokens, drawn.groups), np.bool_)
     in_kept_group[np.arange(tokens)[:, None], kept_groups] = True
-    allowed = np.repeat(in_kept_group, experts // GROUPS, axis=1)
+    allowed = np.repeat(in_kept_group, experts // drawn.groups, axis=1)
     hit = wanted & allowed
     rest = allowed & ~wanted
     missing = topk - hit.sum(axis=1, keepdims=True)

@@ -15,10 +15,10 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.bands import kernel_classes
 from projector.config.device import Device, load_device
+from projector.config.inference import benchmark_routing
 from projector.lower.hardware import native_type
 from projector.serving.experts import ExpertLayer, expert_layer_times
 from projector.serving.routing import (
-    GROUPS,
     balanced_loads,
     balanced_picks,
     fullest_rank_first,
@@ -106,7 +106,7 @@ def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
         msg = f"{tokens} tokens over {experts} experts are too many to simulate"
         raise ValueError(msg)
     layer, note = _layer(row, counts, devices)
-    grouped = layer.fused and experts % GROUPS == 0
+    grouped = layer.fused and experts % benchmark_routing().groups == 0
     loads = _loads(row.get("distribution") or "", tokens, experts, topk, ep, grouped=grouped)
     if grouped:
         note = "; ".join(filter(None, (note, "routed by groups of experts, as this library does")))
