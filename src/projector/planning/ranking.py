@@ -223,7 +223,7 @@ def _remark(
         parts.append(f"{_NAMES[objective]} {_signed(more)}")
         if objective != DAYS:
             parts.append(f"days {_signed(days)}")
-    if choice.group == first.group:
+    if choice.group == first.group and choice.status != MISSES:
         parts.append("within noise of the first")
     if choice.is_knee:
         parts.append("the knee")
