@@ -87,6 +87,8 @@ def _rows(kind: str, found: dict[str, Any]) -> list[str]:
     parts = [part for part in PARTS if part in found]
     lines += [_row(part.replace("_", " "), found[part]) for part in parts]
     lines += _sources(found["over_sources"])
+    phases = found["groups"].get("phase", {})
+    lines += [_row(f"phase {name}", each) for name, each in phases.items() if each["projected"]]
     for grouping in ("vendor", "device", "model", "precision", "source"):
         groups = found["groups"].get(grouping, {})
         shown = [name for name, each in groups.items() if name and each["projected"] >= FEWEST]
