@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.kernels._jit import helper, kernel
+from projector.kernels._jit import helper, inlined, kernel
 
 CHUNKED, WHOLE, FIRST = 0, 1, 2
 """Prompts: cut and beside decode; uncut and beside decode; uncut and in steps of their own."""
@@ -135,6 +135,8 @@ class _State(NamedTuple):
     generated: Ints
     held: Ints
     """int64[n]: units."""
+    space: Ints
+    """int64[n]: tokens that these have room for."""
     stack: Ints
     """int64[n]: preempted requests, the head of the queue last."""
     tally: Ints
@@ -144,7 +146,7 @@ class _State(NamedTuple):
 _RUNNING, _STACKED, _NEXT, _FREE, _ARRIVED = range(5)
 
 
-@helper
+@inlined
 def _interval(grid: Ints, x: float) -> tuple[int, float]:
     """Return the point below ``x`` and the share of the way to the next."""
     low, high = 0, len(grid) - 1
@@ -157,43 +159,47 @@ def _interval(grid: Ints, x: float) -> tuple[int, float]:
     return low, (x - grid[low]) / (grid[low + 1] - grid[low])
 
 
-@helper
+@inlined
 def _line(grid: Ints, value: Floats, x: float) -> float:
     at, share = _interval(grid, x)
     found: float = value[at] + share * (value[at + 1] - value[at])
     return found
 
 
-@helper
+@inlined
 def _surface(rows: Ints, columns: Ints, value: Floats, x: float, y: float) -> float:
     at, share = _interval(rows, x)
     low = _line(columns, value[at], y)
     return low + share * (_line(columns, value[at + 1], y) - low)
 
 
-@helper
+@inlined
 def _units(limits: Limits, tokens: int) -> int:
     """Return the units of a sequence of ``tokens`` cached tokens."""
     pages = (tokens + limits.page_tokens - 1) // limits.page_tokens
     return limits.layers * pages + limits.windowed * min(pages, limits.window_pages)
 
 
-@helper
-def _take(state: _State, limits: Limits, request: int, tokens: int) -> bool:
+@inlined
+def _take(held: Ints, space: Ints, tally: Ints, limits: Limits, request: int, tokens: int) -> bool:
     """Hold what ``tokens`` cached tokens need; leave all as it is where that is not free."""
-    more = _units(limits, tokens) - state.held[request]
-    if more > state.tally[_FREE]:
+    if tokens <= space[request]:
+        return True
+    pages = (tokens + limits.page_tokens - 1) // limits.page_tokens
+    units = limits.layers * pages + limits.windowed * min(pages, limits.window_pages)
+    more = units - held[request]
+    if more > tally[_FREE]:
         return False
-    if more > 0:
-        state.tally[_FREE] -= more
-        state.held[request] += more
+    tally[_FREE] -= more
+    held[request] = units
+    space[request] = pages * limits.page_tokens
     return True
 
 
-@helper
-def _release(state: _State, request: int) -> None:
-    state.tally[_FREE] += state.held[request]
-    state.held[request] = 0
+@inlined
+def _release(held: Ints, space: Ints, tally: Ints, request: int) -> None:
+    tally[_FREE] += held[request]
+    held[request] = space[request] = 0
 
 
 @helper
@@ -201,7 +207,7 @@ def _preempt_last(state: _State, served: Served) -> None:
     count = state.tally
     count[_RUNNING] -= 1
     request = state.running[count[_RUNNING]]
-    _release(state, request)
+    _release(state.held, state.space, count, request)
     state.computed[request] = 0
     state.stack[count[_STACKED]] = request
     count[_STACKED] += 1
@@ -213,25 +219,28 @@ def _give_running(
     state: _State, requests: Requests, limits: Limits, served: Served
 ) -> tuple[int, bool]:
     """Give every running request its tokens; return the tokens left and whether all got pages."""
-    count = state.tally
+    # Arrays of a tuple are counted again at every use, which would take most of the time here.
+    tally, running, parts, held = state.tally, state.running, state.part, state.held
+    computed, generated, inputs = state.computed, state.generated, requests.input_tokens
+    space = state.space
     left = limits.max_tokens
     undisturbed = True
     slot = 0
-    while slot < count[_RUNNING]:
-        request = state.running[slot]
-        computed = state.computed[request]
-        need = requests.input_tokens[request] + state.generated[request] - computed
+    while slot < tally[_RUNNING]:
+        request = running[slot]
+        past = computed[request]
+        need = inputs[request] + generated[request] - past
         part = min(need, left)
         if need > 1:
             part = min(part, limits.chunk_tokens)
-        while part > 0 and not _take(state, limits, request, computed + part):
+        while part > 0 and not _take(held, space, tally, limits, request, past + part):
             _preempt_last(state, served)
             undisturbed = False
-            if count[_RUNNING] == slot:
+            if tally[_RUNNING] == slot:
                 part = 0
-        if count[_RUNNING] == slot:
+        if tally[_RUNNING] == slot:
             break
-        state.part[slot] = part
+        parts[slot] = part
         left -= part
         slot += 1
     return left, undisturbed
@@ -265,7 +274,7 @@ def _admit(
             pages_for = asked = requests.input_tokens[request] + requests.output_tokens[request]
         if _units(limits, asked) > count[_FREE]:
             break
-        _take(state, limits, request, pages_for)
+        _take(state.held, state.space, count, limits, request, pages_for)
         if stacked:
             count[_STACKED] -= 1
         else:
@@ -302,45 +311,47 @@ def _survey(state: _State, table: StepTable) -> tuple[int, int, int, int, float]
     Sequences; those that decode, and their cached tokens; all new tokens; attention of prompts.
     """
     sequences, decoding, context, tokens, chunks_s = 0, 0, 0, 0, 0.0
+    running, parts, computed = state.running, state.part, state.computed
+    chunk, past_grid, attention_s = table.chunk, table.past, table.chunk_attention_s
     for slot in range(state.tally[_RUNNING]):
-        part = state.part[slot]
-        past = state.computed[state.running[slot]]
+        part = parts[slot]
+        past = computed[running[slot]]
         tokens += part
         sequences += part > 0
         if part == 1 and past > 0:
             decoding += 1
             context += past
         elif part > 0:
-            chunks_s += _surface(
-                table.chunk, table.past, table.chunk_attention_s, float(part), float(past)
-            )
+            chunks_s += _surface(chunk, past_grid, attention_s, float(part), float(past))
     return sequences, decoding, context, tokens, chunks_s
 
 
 @helper
 def _most_steps(state: _State, requests: Requests, limits: Limits) -> int:
     """Return how many steps of decode alone follow before a request ends or lacks a page."""
-    steps = 1 << 62
-    running = state.tally[_RUNNING]
-    held = state.tally[_FREE]
-    for slot in range(running):
-        request = state.running[slot]
-        done = state.generated[request]
-        if done == 0 or requests.input_tokens[request] + done - state.computed[request] > 1:
+    count, free = state.tally[_RUNNING], state.tally[_FREE]
+    running, held = state.running, state.held
+    computed, generated = state.computed, state.generated
+    inputs, outputs = requests.input_tokens, requests.output_tokens
+    steps, room = 1 << 62, free
+    for slot in range(count):
+        request = running[slot]
+        done = generated[request]
+        if done == 0 or inputs[request] + done - computed[request] > 1:
             return 1  # a part of a prompt that has one token
-        steps = min(steps, requests.output_tokens[request] - done)
-        held += state.held[request]
-    each = (limits.layers + limits.windowed) * running
+        steps = min(steps, outputs[request] - done)
+        room += held[request]
+    each = (limits.layers + limits.windowed) * count
     pages = (steps + limits.page_tokens - 1) // limits.page_tokens
-    if limits.reserve == 1 or each * pages <= state.tally[_FREE]:
+    if limits.reserve == 1 or each * pages <= free:
         return steps
     low, high = 1, steps + 1
     while high - low > 1:
         middle = (low + high) // 2
         needed = 0
-        for slot in range(running):
-            needed += _units(limits, state.computed[state.running[slot]] + middle)
-        if needed <= held:
+        for slot in range(count):
+            needed += _units(limits, computed[running[slot]] + middle)
+        if needed <= room:
             low = middle
         else:
             high = middle
@@ -382,33 +393,37 @@ def _finish_step(
     state: _State, requests: Requests, limits: Limits, served: Served, steps: int, now_s: float
 ) -> None:
     """Add the step's tokens, and take the requests out that have all of theirs."""
-    count = state.tally
+    tally, running, parts, held = state.tally, state.running, state.part, state.held
+    computed, generated, totals = state.computed, state.generated, served.totals
+    space = state.space
+    inputs, outputs = requests.input_tokens, requests.output_tokens
     if steps > 1:
-        for slot in range(count[_RUNNING]):
-            request = state.running[slot]
-            _take(state, limits, request, state.computed[request] + state.part[slot] * steps)
-    served.totals[PEAK_UNITS] = max(served.totals[PEAK_UNITS], limits.units - count[_FREE])
-    kept = 0
-    for slot in range(count[_RUNNING]):
-        request = state.running[slot]
-        part = state.part[slot] * steps
-        need = requests.input_tokens[request] + state.generated[request] - state.computed[request]
-        state.computed[request] += part
-        served.totals[COMPUTED] += part
+        for slot in range(tally[_RUNNING]):
+            request = running[slot]
+            _take(held, space, tally, limits, request, computed[request] + parts[slot] * steps)
+    totals[PEAK_UNITS] = max(totals[PEAK_UNITS], limits.units - tally[_FREE])
+    kept, added = 0, 0
+    for slot in range(tally[_RUNNING]):
+        request = running[slot]
+        part = parts[slot] * steps
+        need = inputs[request] + generated[request] - computed[request]
+        computed[request] += part
+        added += part
         if part >= need:
-            state.generated[request] += steps
-            if state.generated[request] == 1:
+            generated[request] += steps
+            if generated[request] == 1:
                 served.first_s[request] = now_s
-        if state.generated[request] >= requests.output_tokens[request]:
-            served.finish_s[request] = now_s
-            _release(state, request)
-            if limits.concurrency > 0 and count[_ARRIVED] < len(requests.input_tokens):
-                served.arrival_s[count[_ARRIVED]] = now_s
-                count[_ARRIVED] += 1
+        if generated[request] < outputs[request]:
+            running[kept] = request
+            kept += 1
             continue
-        state.running[kept] = request
-        kept += 1
-    count[_RUNNING] = kept
+        served.finish_s[request] = now_s
+        _release(held, space, tally, request)
+        if limits.concurrency > 0 and tally[_ARRIVED] < len(inputs):
+            served.arrival_s[tally[_ARRIVED]] = now_s
+            tally[_ARRIVED] += 1
+    totals[COMPUTED] += added
+    tally[_RUNNING] = kept
 
 
 @helper
@@ -470,7 +485,7 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
     state = _State(
         np.zeros(limits.max_seqs, np.int64), np.zeros(limits.max_seqs, np.int64),
         np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
-        np.zeros(total, np.int64), np.zeros(5, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(5, np.int64),
     )  # fmt: skip
     count = state.tally
     count[_FREE] = limits.units
