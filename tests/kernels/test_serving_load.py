@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from projector.serving import _wip as kernel
+from projector.kernels import serving_load as kernel
 from reference import serving_load as reference
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from projector.arrays import Array, Floats, Ints
 from projector.errors import ConfigError
-from projector.serving import _wip as kernel
+from projector.kernels import serving_load as kernel
 from projector.serving.deployment import Deployment
 from projector.serving.load import Drawn, Load, Scheduler
 from projector.serving.memory import serving_memory

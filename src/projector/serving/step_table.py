@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.serving._wip import StepTable
+from projector.kernels.serving_load import StepTable
 from projector.serving.columns import Step, counts_of, scheduled
 from projector.serving.deployment import Deployment
 from projector.serving.speculation import speculated_times
