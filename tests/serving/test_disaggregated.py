@@ -14,6 +14,7 @@ from projector.serving.disaggregated import (
     exposed_transfer_s,
 )
 from projector.serving.generation import decode_time_s, prefill_time_s
+from projector.serving.rates import LoadGrid, load_rates
 
 
 def deploy(model="llama3_70b", device="h100", nodes=1, tp=8, prefill=None, **settings):
@@ -159,3 +160,19 @@ def test_a_deployment_without_a_pair_is_refused():
     plain = Deployment.parse({"model": "llama3_8b", "cluster": {"device": "h100"}})
     with pytest.raises(ConfigError, match="disaggregated"):
         disaggregated_times([load(plain)])
+
+
+def test_loads_on_pairs_of_deployments():
+    plain = Deployment.parse({"model": "llama3_70b", "cluster": {"device": "h100"}, "tp": 8})
+    pair = deploy(prefill={"tp": 4}, batch=2)
+    point = LoadGrid.of([plain, pair], deployment=[0, 1], batch=64, context=4000, output=1000)
+    rates = load_rates(point)
+    times = disaggregated_times([load(pair)])
+    assert rates.ttft_s[1] == pytest.approx(times.ttft_s[0])
+    assert rates.prompts_s[1] == 0.0 < rates.prompts_s[0]
+    assert rates.tpot_s[1] == rates.tpot_s[0]
+    # Prefill replicas that keep up count with their devices.
+    requests = 64 / rates.tpot_s[1] / 1000
+    gpus = 8 + 4 * requests / times.prefill_requests_per_s[0]
+    assert rates.tokens_per_s_per_gpu[1] == pytest.approx(1000 * requests / gpus)
+    assert load_rates(point.take(np.array([1]))).ttft_s[0] == rates.ttft_s[1]

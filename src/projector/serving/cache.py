@@ -1,5 +1,8 @@
 """Size of the cache of keys and values."""
 
+import numpy as np
+
+from projector.arrays import Ints
 from projector.config.model import ModelConfig
 from projector.serving.deployment import Deployment
 
@@ -15,14 +18,14 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
     return -(-model.query_groups // tp) * 2 * model.head_dim
 
 
-def cached_tokens(model: ModelConfig, context: int) -> int:
-    """Return the tokens that all layers together cache of one sequence.
+def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
+    """Return the tokens that all layers together cache of one sequence, int64 like ``context``.
 
     A windowed layer keeps its window.
     """
     windowed = model.sliding_window_layers
-    windowed_tokens = min(context, model.sliding_window) if windowed else 0
-    return (model.num_layers - windowed) * context + windowed * windowed_tokens
+    windowed_tokens = np.minimum(context, model.sliding_window)
+    return np.asarray((model.num_layers - windowed) * context + windowed * windowed_tokens)
 
 
 def kv_cache_bytes(
@@ -32,7 +35,7 @@ def kv_cache_bytes(
 
     Without windows this is ``2 * layers * kv_heads / tp * head_dim * bytes`` for each token.
     """
-    tokens = batch * cached_tokens(model, context)
+    tokens = batch * int(cached_tokens(model, context))
     return float(tokens) * elements_per_token(model, tp) * element_bytes
 
 

@@ -1,17 +1,17 @@
 """Prefill and decode on devices of their own, with the cache sent from one to the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.lower.hardware import fabric_record
-from projector.serving.cache import cached_tokens, elements_per_token, kv_cache_bytes
+from projector.serving.cache import cached_tokens, elements_per_token
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment, DisaggregatedConfig
 from projector.serving.prompts import prompt_steps
@@ -110,39 +110,65 @@ def _settings(load: DisaggregatedLoad) -> DisaggregatedConfig:
 
 
 def cache_transfers(loads: Sequence[DisaggregatedLoad]) -> CacheTransfers:
-    """Return what is sent of the prompts of one prefill step, and how long it takes.
+    """Return what is sent of the prompts of one prefill step of each load, see `transfers_of`.
+
+    Raises
+    ------
+    ConfigError
+        If a deployment is not disaggregated.
+    """
+    prompts = np.array([_settings(load).batch for load in loads], np.int64)
+    lengths = np.array([load.input_len for load in loads], np.int64)
+    deployments = [load.deployment for load in loads]
+    return transfers_of(deployments, np.arange(len(loads)), prompts, lengths)
+
+
+def transfers_of(
+    deployments: Sequence[Deployment], deployment: Ints, prompts: Ints, lengths: Ints
+) -> CacheTransfers:
+    """Return what is sent from prefill to decode, and how long it takes.
 
     The ranks that hold the prompts send, each its even part. Each decode rank takes the heads and
     layers that it will read; the latent of MLA, and key heads that repeat, several times.
+
+    Parameters
+    ----------
+    deployments : sequence of Deployment
+    deployment : int64[n]
+        Row in ``deployments``.
+    prompts, lengths : int64[n]
+        Prompts of a prefill step, and tokens of each.
     """
-    rows = [_transfer(load) for load in loads]
-    cache, wire, senders, receivers = np.array(rows, np.float64).T
-    sent, received = wire / senders, wire / receivers
-    local = np.array([2 if _settings(load).same_domain else 1 for load in loads], np.int64)
-    ends = (
-        ([load.deployment.prefill_side.cluster for load in loads], sent),
-        ([load.deployment.cluster for load in loads], received),
+    tokens = np.empty(len(deployment), np.int64)
+    for row, each in enumerate(deployments):
+        of_row = deployment == row
+        tokens[of_row] = cached_tokens(each.model, lengths[of_row])
+
+    def column(values: Iterable[float]) -> Floats:
+        return np.array(list(values), np.float64)[deployment]
+
+    sides = [each.prefill_side for each in deployments]
+    held = column(each.cached_element_bytes for each in deployments) * prompts * tokens
+    cache = held * column(elements_per_token(each.model) for each in deployments)
+    wire = held * column(elements_per_token(each.model, each.tp) * each.tp for each in deployments)
+    senders, receivers = (
+        column(each.tp * each.pp for each in ends)
+        * np.minimum(prompts, column(each.attention_dp for each in ends))
+        for ends in (sides, deployments)
     )
-    transfer_s = np.zeros(len(loads))
-    for clusters, num_bytes in ends:
+    sent, received = wire / senders, wire / receivers
+    near = column(
+        bool(each.disaggregated and each.disaggregated.same_domain) for each in deployments
+    )
+    transfer_s = np.zeros(len(deployment))
+    for ends, num_bytes in ((sides, sent), (deployments, received)):
         seconds, _ = collective_time_columns(
-            np.full(len(loads), SEND_RECV), num_bytes, np.full(len(loads), 2), local,
-            np.arange(len(loads)), np.concatenate([fabric_record(each) for each in clusters]),
+            np.full(len(deployment), SEND_RECV), num_bytes, np.full(len(deployment), 2),
+            np.where(near > 0.0, 2, 1), deployment,
+            np.concatenate([fabric_record(each.cluster) for each in ends]),
         )  # fmt: skip
         transfer_s = np.maximum(transfer_s, seconds)
     return CacheTransfers(cache, wire, sent, received, transfer_s)
-
-
-def _transfer(load: DisaggregatedLoad) -> tuple[float, float, int, int]:
-    """Return unique and received bytes, sending and receiving ranks, of one prefill step."""
-    decode, prefill = load.deployment, load.deployment.prefill_side
-    prompts, model, element = _settings(load).batch, decode.model, decode.cached_element_bytes
-    cache = kv_cache_bytes(model, prompts, load.input_len, element)
-    tokens = prompts * cached_tokens(model, load.input_len)
-    wire = float(tokens) * elements_per_token(model, decode.tp) * decode.tp * element
-    senders = prefill.tp * prefill.pp * min(prompts, prefill.attention_dp)
-    receivers = decode.tp * decode.pp * min(prompts, decode.attention_dp)
-    return cache, wire, senders, receivers
 
 
 def exposed_transfer_s(

@@ -10,6 +10,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment
+from projector.serving.disaggregated import exposed_transfer_s, transfers_of
 from projector.serving.memory import serving_memories
 from projector.serving.points import StepGrid, grid_times
 from projector.serving.prompts import cached_prefix
@@ -82,7 +83,8 @@ class Rates:
     tokens_per_s_per_user: Floats
     """Generated tokens of a sequence, prompts of others included."""
     tokens_per_s_per_gpu: Floats
-    """Generated tokens of the replica over its devices."""
+    """Generated tokens of the replica over its devices, and over those of as much as prefills for
+    it elsewhere."""
     max_batch: Ints
     """int64[points]: sequences of prompt and output that fit; 0 if none does."""
     fits: Flags
@@ -98,7 +100,8 @@ def load_rates(grid: LoadGrid) -> Rates:
     """Project loads; each result equals that of the load alone, bit for bit.
 
     A decode step is timed at the context in the middle of a generation. Steps are linear in the
-    context but for windows and where arithmetic takes longer than reading the cache.
+    context but for windows and where arithmetic takes longer than reading the cache. Where prefill
+    has devices of its own, prompts hold no token up, and the cache is sent before the first one.
 
     Raises
     ------
@@ -108,15 +111,25 @@ def load_rates(grid: LoadGrid) -> Rates:
     _check(grid)
     prefill, of_load = _prefill(grid)
     prompts = _prompts(grid)
-    ttft_s = prefill.latency_s[of_load]
+    ttft_s, each_s = prefill.latency_s[of_load], prefill.interval_s[of_load] / prompts
+    apart = np.flatnonzero(
+        _of_deployment(grid, [each.disaggregated is not None for each in grid.deployments])
+    )
+    ttft_s[apart], each_s[apart] = _sent(
+        grid.take(apart), prompts[apart], ttft_s[apart], each_s[apart]
+    )
     stages = _of_deployment(grid, [each.pp for each in grid.deployments])
-    gpus = _of_deployment(grid, [each.gpus for each in grid.deployments])
+    gpus = _of_deployment(grid, [each.gpus for each in grid.deployments]).astype(np.float64)
     decode = decode_times(grid)
     tpot_s = decode.step_s_of(stages.astype(np.float64)) / decode.tokens
-    each_s = prefill.interval_s[of_load] / prompts
     replaced = grid.output > 0
     prompts_s = np.where(replaced, grid.batch * each_s / np.maximum(1, grid.output), 0.0)
+    prompts_s[apart] = 0.0
     user = 1.0 / (tpot_s + prompts_s)
+    # As many prefill replicas as keep up, parts of one included.
+    requests = np.where(replaced, grid.batch * user / np.maximum(1, grid.output), 0.0)
+    beside = _of_deployment(grid, [each.prefill_side.gpus for each in grid.deployments])
+    gpus[apart] += (requests * each_s * beside)[apart]
     most = _max_batch(grid)
     return Rates(
         ttft_s=ttft_s,
@@ -143,12 +156,34 @@ def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
 
 def _prompts(grid: LoadGrid) -> Ints:
     """Return the prompts that go through together."""
-    groups = _of_deployment(grid, [each.attention_dp for each in grid.deployments])
+    groups = _of_deployment(
+        grid,
+        [
+            each.disaggregated.batch if each.disaggregated else each.attention_dp
+            for each in grid.deployments
+        ],
+    )
     return np.where(grid.prompts > 0, grid.prompts, groups)
+
+
+def _sent(
+    grid: LoadGrid, prompts: Ints, prefill_s: Floats, each_s: Floats
+) -> tuple[Floats, Floats]:
+    """Return the time to first tokens of loads whose cache is sent, and that of each prompt."""
+    if len(grid) == 0:
+        return prefill_s, each_s
+    sent = transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
+    layers = _of_deployment(grid, [each.model.num_layers for each in grid.deployments])
+    settings = [each.disaggregated for each in grid.deployments]
+    layerwise = _of_deployment(grid, [bool(each and each.layerwise) for each in settings]) == 1
+    exposed_s = exposed_transfer_s(sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise)
+    return prefill_s + exposed_s, np.maximum(each_s, sent.transfer_s / prompts)
 
 
 def prefill_grid(grid: LoadGrid) -> StepGrid:
     """Return the prefill of each load, without what a cached prefix spares."""
+    prompts = _prompts(grid)
+    grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
     page = _of_deployment(grid, [each.page_tokens for each in grid.deployments])
     cached = cached_prefix(share, grid.context, page)
@@ -156,7 +191,7 @@ def prefill_grid(grid: LoadGrid) -> StepGrid:
         grid.deployments,
         deployment=grid.deployment,
         batch=0,
-        prefill_batch=_prompts(grid),
+        prefill_batch=prompts,
         prefill_tokens=grid.context - cached,
         prefill_context=cached,
     )
