@@ -457,6 +457,16 @@ def _plan_step(
     return undisturbed and admitted == 0
 
 
+@helper
+def _empty(total: int, max_seqs: int) -> _State:
+    """Return the state before the first request."""
+    return _State(
+        np.zeros(max_seqs, np.int64), np.zeros(max_seqs, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(5, np.int64),
+    )  # fmt: skip
+
+
 @kernel
 def serve_requests(requests: Requests, limits: Limits, table: StepTable, served: Served) -> int:
     """Serve all requests on one replica.
@@ -473,27 +483,19 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
     int
         OK, or STUCK where a request needs more units than there are.
 
-    Notes
-    -----
-    A step lasts as the table says. Steps of decode alone that follow one another with the same
-    requests are run in one loop over their times.
+    Steps of decode alone that follow one another with the same requests are one loop over times.
     """
     total = len(requests.input_tokens)
     served.arrival_s[:] = requests.arrival_s
     served.preemptions[:] = 0
     totals = served.totals
     totals[:] = 0.0
-    state = _State(
-        np.zeros(limits.max_seqs, np.int64), np.zeros(limits.max_seqs, np.int64),
-        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
-        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(5, np.int64),
-    )  # fmt: skip
+    state = _empty(total, limits.max_seqs)
     count = state.tally
     count[_FREE] = limits.units
     for request in range(total):
-        if _units(limits, requests.input_tokens[request] + requests.output_tokens[request]) > (
-            limits.units
-        ):
+        longest = requests.input_tokens[request] + requests.output_tokens[request]
+        if _units(limits, longest) > limits.units:
             return STUCK
     if limits.concurrency > 0:
         count[_ARRIVED] = min(limits.concurrency, total)
