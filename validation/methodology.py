@@ -26,7 +26,6 @@ from projector.first_order.memory import (
 )
 from projector.first_order.parameters import dense_parameters
 from projector.first_order.roofline import ridge_point
-from projector.first_order.run import project_run
 from projector.serving.api import project_serving
 from projector.serving.cache import kv_cache_bytes as tile_cache_bytes
 
@@ -136,8 +135,9 @@ def _days(run: str) -> Computed:
     (job,) = (entry["job"] for entry in yaml.safe_load(text) if entry["name"] == run)
     step = project_performance([load_first_order_job(job)])[0]
     ours = pj.project_performance(job)
-    steps = project_run(step).tokens / step.tokens_per_step
-    return Computed(project_run(step).days, steps * ours.iteration_time_s / 86400.0)
+    assert step.run is not None
+    steps = step.run.tokens / step.tokens_per_step
+    return Computed(step.run.days, steps * ours.iteration_time_s / 86400.0)
 
 
 def _bubble(pp: int, microbatches: int, vpp: int) -> Computed:

@@ -9,7 +9,6 @@ from projector.config.first_order_job import load_first_order_job
 from projector.config.prices import load_prices
 from projector.errors import ConfigError
 from projector.first_order.api import project_performance
-from projector.first_order.run import project_run
 from projector.first_order.serving import project_serving
 
 JOB = {
@@ -85,7 +84,7 @@ def test_bad_input_is_named(given, match):
 def run_of(**run):
     job = load_first_order_job(JOB, {f"run.{name}": value for name, value in run.items()})
     step = project_performance([job])[0]
-    return step, project_run(step)
+    return step, step.run
 
 
 def test_a_run_is_its_steps():
@@ -96,8 +95,12 @@ def test_a_run_is_its_steps():
     assert run.cost_usd is None
     assert "owned_multiplier" not in run.to_dict()
     assert run_of(steps=100)[1].tokens == 100 * 256 * 8192
-    with pytest.raises(ConfigError, match=r"run\.tokens"):
-        project_run(project_performance([load_first_order_job(JOB)])[0])
+    assert step.to_dict()["run"] == run.to_dict()
+    without = project_performance([load_first_order_job(JOB)])[0]
+    assert without.run is None
+    assert "run" not in without.to_dict()
+    assert "<table>" in without._repr_html_()
+    assert "<table>" in without.memory._repr_html_()
 
 
 def test_a_run_costs_rent_or_ownership():

@@ -4,6 +4,7 @@ What has no meaning without tiles and replays is absent: stages, modules, collec
 recomputed FLOP, the band.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,9 @@ from projector.config.first_order_device import FirstOrderDevice
 from projector.config.first_order_job import AnyJob
 from projector.envelope import envelope
 from projector.first_order.columns import device_of
+from projector.first_order.run import FirstOrderRun, run_of_steps
 from projector.first_order.training import TrainingResults
-from projector.units import MILLISECOND, TERA, to_gib, to_ms
+from projector.units import GIB, MILLISECOND, TERA, to_gib, to_ms
 
 UNKNOWN_BAND: dict[str, Any] = {"relative": None}
 """No band is made for this fidelity."""
@@ -99,6 +101,9 @@ class FirstOrderMemory:
             f"{to_gib(self.peak_bytes):.2f} of {to_gib(self.device_memory_bytes):.2f} GiB)"
         )
 
+    def _repr_html_(self) -> str:
+        return _terms_table(repr(self), self.terms_bytes, "GiB", GIB)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FirstOrderPerformance:
@@ -171,6 +176,13 @@ class FirstOrderPerformance:
         return {name: int(getattr(columns, name)[self.row]) for name in names}
 
     @property
+    def run(self) -> FirstOrderRun | None:
+        """The run that the job states, None where it states none."""
+        if not self.job.run.is_stated:
+            return None
+        return run_of_steps(self.job, self.iteration_time_s)
+
+    @property
     def bound(self) -> str:
         """The largest term of the step."""
         terms = self.breakdown_s
@@ -183,6 +195,7 @@ class FirstOrderPerformance:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector performance --fidelity first-order --json`` prints."""
+        run = self.run
         return {
             **envelope(self.warnings, UNKNOWN_BAND),
             "fidelity": FIRST_ORDER,
@@ -199,6 +212,7 @@ class FirstOrderPerformance:
             "breakdown_ms": {name: value / MILLISECOND for name, value in self.breakdown_s.items()},
             "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
             "bound": self.bound,
+            **({} if run is None else {"run": run.to_dict()}),
             "provenance": provenance(self.job),
         }
 
@@ -214,6 +228,15 @@ class FirstOrderPerformance:
             f"step, {self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {self.mfu:.1%}, limited by "
             f"{self.bound}; first-order model, no tiles and no replay)"
         )
+
+    def _repr_html_(self) -> str:
+        return _terms_table(repr(self), self.breakdown_s, "ms", MILLISECOND)
+
+
+def _terms_table(title: str, terms: Mapping[str, float], unit: str, scale: float) -> str:
+    from projector.html import html_table
+
+    return html_table(title, [{"term": name, unit: value / scale} for name, value in terms.items()])
 
 
 def provenance(job: AnyJob) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from projector.config.first_order_device import FirstOrderDevice
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import Price, load_prices
 from projector.errors import ConfigError
-from projector.first_order.results import FirstOrderPerformance
+from projector.first_order.columns import device_of
 from projector.first_order.throughput import time_to_train_s
 from projector.runs.cost import Ownership, owned_shares, owned_usd_per_gpu_hour
 from projector.units import DAY, HOUR
@@ -46,20 +46,21 @@ class FirstOrderRun:
         return found
 
 
-def project_run(step: FirstOrderPerformance) -> FirstOrderRun:
-    """Project the run that the job of a step states.
+def run_of_steps(job: AnyJob, step_s: float) -> FirstOrderRun:
+    """Project the run that a job states, from the seconds of a step.
 
     Raises
     ------
     ConfigError
         If it states none.
     """
-    job, tokens = step.job, _tokens(step.job)
-    seconds = float(time_to_train_s(tokens, step.tokens_per_step, step.iteration_time_s))
-    gpu_hours = seconds / HOUR * step.gpus
-    price, multiplier = _rent(job, step.device), None
+    tokens, device = _tokens(job), device_of(job)
+    tokens_per_step = job.training.global_batch_size * job.training.seq_length
+    seconds = float(time_to_train_s(tokens, tokens_per_step, step_s))
+    gpu_hours = seconds / HOUR * job.cluster.gpus
+    price, multiplier = _rent(job, device), None
     if job.run.cost.owned.enabled:
-        price, multiplier = _ownership(job, step.device)
+        price, multiplier = _ownership(job, device)
     return FirstOrderRun(
         tokens=tokens,
         days=seconds / DAY,

@@ -13,7 +13,7 @@ from projector.errors import ConfigError
 from projector.first_order.layouts import fastest_layout
 from projector.first_order.parameters import count_parameters
 from projector.first_order.results import UNKNOWN_BAND, FirstOrderPerformance
-from projector.first_order.run import FirstOrderRun, project_run
+from projector.first_order.run import FirstOrderRun, run_of_steps
 from projector.planning.reading import (
     ClusterKind,
     positive,
@@ -240,7 +240,8 @@ def _sizes(
     for count in nodes:
         step = fastest_layout(load_first_order_job(job, {"cluster.nodes": count}))
         if step is not None:
-            found.append((kind.label, step, project_run(step)))
+            run = run_of_steps(step.job, step.iteration_time_s)
+            found.append((kind.label, step, run))
     return found
 
 

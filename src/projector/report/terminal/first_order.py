@@ -7,6 +7,7 @@ from rich.text import Text
 from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
+from projector.first_order.run import FirstOrderRun
 from projector.report.terminal.tables import (
     DIM,
     add_row,
@@ -79,7 +80,16 @@ def _head(result: FirstOrderPerformance) -> list[RenderableType]:
         _verdict(result.memory),
         line,
         Text(f"limited by {result.bound}"),
+        *_run(result.run),
     ]
+
+
+def _run(run: FirstOrderRun | None) -> list[RenderableType]:
+    if run is None:
+        return []
+    money = "" if run.cost_usd is None else f", {run.cost_usd:,.0f} USD"
+    text = f"{run.days:,.1f} days of steps for {run.tokens:.3g} tokens, {run.gpu_hours:,.0f} "
+    return [Text(f"{text}GPU-hours{money}; no warm-up, failures, checkpoints or stragglers")]
 
 
 def _title(job: AnyJob) -> Text:
