@@ -107,7 +107,7 @@ def engine_named(name: str) -> str:
         if plain in {resources.normalise(each) for each in (key, *engine.also)}:
             return key
     msg = f"unknown engine {name!r}; known: {', '.join(engines())}"
-    raise ConfigError(msg, key="engine", value=name, allowed=list(engines()))
+    raise ConfigError(msg, value=name, allowed=list(engines()))
 
 
 @cache
