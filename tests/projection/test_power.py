@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from projection.jobs import jobs
+from projector.config.device import load_device
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
 from projector.projection.power import device_power
@@ -98,3 +99,44 @@ def test_a_batch_equals_batches_of_one():
     together = device_power(evaluate(batch)).step_w
     alone = [device_power(evaluate([job])).step_w[0] for job in batch]
     np.testing.assert_array_equal(together, alone)
+
+
+def node_kw(job):
+    """Return the power of a node without the network."""
+    power = device_power(evaluate([job]))
+    return 8 * (power.step_w[0] + power.other_w[0] - 50.0) / 1e3
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_node_of_h100_in_training(micro_batch):
+    """Demanding training takes 7.75 kW of such a node, and 8.4 kW at most."""
+    job = load_job(
+        JOB,
+        {
+            "model": "llama2_13b",
+            "parallelism": {"fsdp": 2},
+            "training.recompute": "full",
+            "training.seq_length": 4096,
+            "training.micro_batch_size": micro_batch,
+        },
+    )
+    assert 7.75 * 0.88 < node_kw(job) < 8.4
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tflops", "measured_w", "error"),
+    [
+        ("h200", "bf16", 820.6, 588, 0.16),
+        ("h200", "fp8", 1227.5, 688, 0.02),
+        ("b200", "bf16", 1458, 693, 0.41),
+        ("b200", "fp8", 1754, 883, 0.07),
+        ("gb200", "bf16", 1536, 1177, 0.02),
+        ("gb200", "fp8", 2818, 1178, 0.02),
+    ],
+)
+def test_power_models_against_logged_power(name, kind, tflops, measured_w, error):
+    """GEMMs of about a second; the table of docs/cost.md."""
+    device = load_device(name)
+    free_w = device.power.idle_w + device.power.pj_per_flop[kind] * tflops
+    watts = min(device.tdp_w * device.power.loaded_share, free_w)
+    assert abs(watts / measured_w - 1.0) < error

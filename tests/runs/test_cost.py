@@ -58,6 +58,11 @@ def test_terms_of_the_multiplier():
     )
 
 
+@pytest.mark.parametrize(("capex_usd", "multiplier"), [(25_000, 1.405), (40_000, 1.298)])
+def test_multiplier_rests_on_the_price(capex_usd, multiplier):
+    assert shares(capex_usd=float(capex_usd)).multiplier[0] == pytest.approx(multiplier, abs=0.001)
+
+
 def test_multiplier_falls_short_where_buildings_are_paid_once():
     assert shares(facility_once=True).multiplier[0] == pytest.approx(1.241, abs=0.001)
 
