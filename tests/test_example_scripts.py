@@ -32,7 +32,9 @@ def test_plan_a_cluster(tmp_path):
     first, second = out.split("Llama-3.1-70B on 1 T tokens ")[1:]
     assert first.startswith("within 30 days: ")
     rows = re.findall(
-        r"^ *([\d,]+)  (\w+) +([\d.]+) +([\d.]+) +([\d,]+) +([\d,]+)  (.*?); first$", first, re.MULTILINE
+        r"^ *([\d,]+)  (\w+) +([\d.]+) +([\d.]+) +([\d,]+) +([\d,]+)  (.*?); first$",
+        first,
+        re.MULTILINE,
     )
     (gpus, device, days, high, hours, cost, _) = rows[0]
     assert float(high) <= 30.0

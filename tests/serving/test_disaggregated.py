@@ -52,7 +52,8 @@ def test_what_several_ranks_hold_is_sent_to_each():
     assert copies.wire_bytes[0] == 8 * copies.cache_bytes[0]
     assert once.wire_bytes[0] == once.cache_bytes[0] == copies.cache_bytes[0]
     # One prompt lies on one group, whose link alone sends and receives.
-    alone = deploy("deepseek_v3", "h200", tp=1, attention_dp=8, ep=8)
+    alone = deploy("deepseek_v3", "h200", tp=1, attention_dp=8, ep=8, batch=1)
+    assert groups.prefill_prompts == 8
     found = cache_transfers([load(alone)])
     assert found.sent_bytes[0] == found.cache_bytes[0]
 

@@ -49,8 +49,8 @@ class DisaggregatedConfig(Config):
     """Fields of `Deployment` in which what prefills differs; with ``cluster`` on machines of its
     own, otherwise on as many of the same kind as it needs. Model and cache are the same."""
 
-    batch: PositiveInt = 1
-    """Prompts of a prefill step."""
+    batch: PositiveInt | None = None
+    """Prompts of a prefill step; none given means one in each attention group."""
 
     layerwise: bool = True
     """Whether the cache of a layer is sent as soon as it is computed, beside the layers after it;
@@ -335,6 +335,12 @@ class Deployment(Config):
             nodes = max(self.cluster.nodes, -(-gpus // self.cluster.gpus_per_node))
             own["cluster"] = self.cluster.model_copy(update={"nodes": nodes})
         return Deployment.parse({**own, **given})
+
+    @property
+    def prefill_prompts(self) -> int:
+        """Prompts of a prefill step where nothing else is said."""
+        stated = self.disaggregated.batch if self.disaggregated else None
+        return stated or self.prefill_side.attention_dp
 
     @property
     def stage_gpus(self) -> int:

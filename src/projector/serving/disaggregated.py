@@ -117,7 +117,9 @@ def cache_transfers(loads: Sequence[DisaggregatedLoad]) -> CacheTransfers:
     ConfigError
         If a deployment is not disaggregated.
     """
-    prompts = np.array([_settings(load).batch for load in loads], np.int64)
+    for load in loads:
+        _settings(load)
+    prompts = np.array([load.deployment.prefill_prompts for load in loads], np.int64)
     lengths = np.array([load.input_len for load in loads], np.int64)
     deployments = [load.deployment for load in loads]
     return transfers_of(deployments, np.arange(len(loads)), prompts, lengths)
@@ -196,13 +198,13 @@ def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTime
     """
     settings = [_settings(load) for load in loads]
     sides = [load.deployment.prefill_side for load in loads]
-    prompts = np.array([float(each.batch) for each in settings])
+    prompts = [load.deployment.prefill_prompts for load in loads]
     layerwise = np.array([each.layerwise for each in settings], np.bool_)
     prefills = step_times(
         [
             step
-            for load, side, each in zip(loads, sides, settings, strict=True)
-            for step in prompt_steps(side, each.batch, load.input_len)
+            for load, side, together in zip(loads, sides, prompts, strict=True)
+            for step in prompt_steps(side, together, load.input_len)
         ]
     )
     decodes = speculated_times([_decode_step(load) for load in loads])
@@ -220,7 +222,7 @@ def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTime
         prefill_s=prefills.latency_s,
         exposed_s=exposed_transfer_s(transfers.transfer_s, prefills.latency_s, layers, layerwise),
         token_s=token_s,
-        prefill_requests_per_s=prompts / interval_s,
+        prefill_requests_per_s=np.array(prompts, np.float64) / interval_s,
         decode_requests_per_s=decode_rate,
         prefill_gpus=np.array([float(side.gpus) for side in sides]),
         decode_gpus=np.array([float(load.deployment.gpus) for load in loads]),

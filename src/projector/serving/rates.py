@@ -156,13 +156,7 @@ def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
 
 def _prompts(grid: LoadGrid) -> Ints:
     """Return the prompts that go through together."""
-    groups = _of_deployment(
-        grid,
-        [
-            each.disaggregated.batch if each.disaggregated else each.attention_dp
-            for each in grid.deployments
-        ],
-    )
+    groups = _of_deployment(grid, [each.prefill_prompts for each in grid.deployments])
     return np.where(grid.prompts > 0, grid.prompts, groups)
 
 
