@@ -54,6 +54,11 @@ def test_files_of_a_user(tmp_path):
         first_order_device(circle)
 
 
+def test_an_unknown_name_lists_both_kinds():
+    with pytest.raises(ConfigError, match=r"unknown GPU 'tpu_v9'.*first-order devices: tpu_v5p"):
+        first_order_device("tpu_v9")
+
+
 def test_types_without_a_peak_are_named():
     device = first_order_device("tpu_v6e")
     assert device.peak_flop_per_s("fp16") == device.peak_flop_per_s("bf16")

@@ -133,8 +133,20 @@ def first_order_device(
     if not isinstance(device, Device):
         if is_first_order(device, key):
             return _load(device, key)
-        device = load_device(device, key=key)
+        try:
+            device = load_device(device, key=key)
+        except ConfigError as error:
+            raise _with_both_kinds(error, device, key) from None
     return _view(device, network or load_network(device.network))
+
+
+def _with_both_kinds(error: ConfigError, device: Any, key: str) -> ConfigError:
+    """Return the error for an unknown name with the names of this kind of device too."""
+    if not isinstance(device, str) or not isinstance(error.allowed, list) or error.key != key:
+        return error
+    names = resources.shipped(FIRST_ORDER)
+    msg = f"{error.message}; first-order devices: {', '.join(names)}"
+    return ConfigError(msg, key=key, value=device, allowed=[*error.allowed, *names])
 
 
 def _view(device: Device, network: Network) -> FirstOrderDevice:
