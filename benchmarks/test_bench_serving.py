@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 import pytest
 
 from projector.serving.deployment import Deployment
@@ -36,3 +37,68 @@ def test_table_of_steps(benchmark):
     """What a new deployment costs before its first request."""
     deployment = Deployment.parse({"model": "llama3.1_70b", "cluster": {"device": "h100"}, "tp": 8})
     benchmark(replica_of, deployment, Scheduler(), 8192)
+=======
+"""Serving: a million loads of many deployments at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from projector.config.cluster import ClusterConfig
+from projector.config.model_file import load_model
+from projector.serving.deployment import Deployment
+from projector.serving.rates import LoadGrid, load_rates
+from projector.sweeps.rows import Sweeper
+from projector.sweeps.space import axis_kinds, read_space
+from projector.sweeps.store import chunk_points
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+DEVICES = ("h100", "h200", "mi300x", "b200")
+
+
+@pytest.fixture(scope="module")
+def loads():
+    """Return a million loads: 64 deployments, batches to 1,024, prompts to 131,072."""
+    model = load_model("llama3.1_70b")
+    deployments = [
+        Deployment.parse({"model": model, "cluster": cluster, "tp": tp, "pp": pp, "dtype": dtype})
+        for cluster in (ClusterConfig.parse({"device": name, "nodes": 2}) for name in DEVICES)
+        for tp in (1, 2, 4, 8)
+        for pp in (1, 2)
+        for dtype in ("bf16", "fp8")
+    ]
+    owner = np.arange(len(deployments))[:, np.newaxis, np.newaxis]
+    batch = np.unique(np.geomspace(1, 1024, 125).round().astype(int))[:, np.newaxis]
+    context = np.linspace(256, 131_072, 174).astype(int)
+    return LoadGrid.of(deployments, deployment=owner, batch=batch, context=context, output=256)
+
+
+def test_a_million_loads(benchmark, loads):
+    """Time to the first and of each further token, throughput, and the largest batch."""
+    assert len(loads) > 1_000_000
+    rates = benchmark.pedantic(load_rates, (loads,), rounds=3, warmup_rounds=1)
+    assert rates.fits.any()
+    if benchmark.stats is None:
+        return
+    rate = len(loads) / benchmark.stats.stats.min
+    benchmark.extra_info["points_per_s"] = rate
+    benchmark.extra_info["of_the_sweep"] = rate / _sweep_rate()
+
+
+def _sweep_rate():
+    """Return the jobs a second of a chunk of a sweep, on one core."""
+    from time import perf_counter
+
+    space = read_space(EXAMPLES / "space_llama70b.yaml")
+    points = chunk_points(space)
+    sweeper = Sweeper(space, axis_kinds(space), points)
+    middle = space.size // points // 2
+    rows, seconds = sweeper.part(middle).totals.rows, []
+    for _ in range(3):
+        begin = perf_counter()
+        sweeper.part(middle)
+        seconds.append(perf_counter() - begin)
+    return rows / min(seconds)
+>>>>>>> 3aa5b63 (What serve answers is documented; examples, a benchmark of a million loads, the cost of tokens)

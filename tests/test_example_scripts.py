@@ -103,6 +103,12 @@ def test_compare_chips(tmp_path):
     assert (tmp_path / "figures" / "chips.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_serve_frontier(tmp_path):
+    out = run_example(tmp_path, EXAMPLES / "serve_frontier.py", "llama3.1_8b", "50")
+    rates = re.findall(r"^(\w+) +([\d,]+) tokens/s/GPU  tp=", out, flags=re.MULTILINE)
+    assert [name for name, _ in rates] == ["h100", "h200", "mi300x", "b200"]
+
+
 def test_compare_chips_without_salib(tmp_path):
     out = run_example(tmp_path, "-c", NO_SALIB, EXAMPLES / "compare_chips.py")
     assert len(WORTH.findall(out)) == 4

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [
     path
     for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("primus/**/*.yaml"))
-    if not path.name.startswith("space_")
+    if not path.name.startswith(("space_", "serve_"))
 ]
 
 NODES = {"mixtral_8x22B_v0.1-BF16-pretrain.yaml": 4}
@@ -49,9 +49,16 @@ def test_example(path):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_only_the_memory_sample_does_not_fit(path):
-    if not path.name.startswith("space_"):
+    if not path.name.startswith(("space_", "serve_")):
         fits = projector.project_memory(path).fits
         assert fits == (path.stem != "mixtral_8x22b_seed_sample")
+
+
+def test_the_serving_example():
+    found = projector.project_serving(deployment=EXAMPLES / "serve_llama70b.yaml")
+    assert found.fits
+    assert found.capacity is not None
+    assert found.capacity.replicas
 
 
 def test_documented_figures_of_the_memory_sample():

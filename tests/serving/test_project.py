@@ -135,3 +135,13 @@ def test_representations_name_the_load():
     found = project(batch=4)
     assert "batch 4" in repr(found)
     assert "<table>" in found._repr_html_()
+
+
+def test_rent_gives_the_cost_of_tokens_and_none_is_assumed():
+    assert project(batch=4).to_dict()["usd_per_million_tokens"] is None
+    found = project(batch=4, overrides={"load.usd_per_gpu_hour": 3.6})
+    expected = 3.6 / 3600.0 / found.tokens_per_s_per_gpu * 1e6
+    assert found.usd_per_million_tokens == pytest.approx(expected)
+    with pytest.raises(ConfigError) as caught:
+        project(overrides={"load.usd_per_gpu_hour": -1})
+    assert caught.value.key == "load.usd_per_gpu_hour"

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from projector.serving.projection import ServingProjection
 
 
-LOAD = ("batch", "context", "output", "rate_per_s", "requests", "ttft_ms", "tpot_ms", "percentile")
+LOAD = (
+    "batch",
+    "context",
+    "output",
+    "rate_per_s",
+    "requests",
+    "ttft_ms",
+    "tpot_ms",
+    "percentile",
+    "usd_per_gpu_hour",
+)
 """Options of the load; the others are of the deployment."""
 
 
@@ -41,6 +51,7 @@ LOAD = ("batch", "context", "output", "rate_per_s", "requests", "ttft_ms", "tpot
 @click.option("--ttft-ms", type=float, metavar="T", help="Promised time to the first token.")
 @click.option("--tpot-ms", type=float, metavar="T", help="Promised time of a further token.")
 @click.option("--percentile", type=float, metavar="P", help="Users it holds for; 99 by default.")
+@click.option("--usd-per-gpu-hour", type=float, metavar="X", help="Rent: cost of generated tokens.")
 @click.option("--front", is_flag=True, help="Try every split and batch on --gpus devices.")
 @click.option("--gpus", type=int, metavar="N", help="Devices of a front; a node's by default.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the front.")

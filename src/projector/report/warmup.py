@@ -9,6 +9,7 @@ from projector.schedule.registry import build
 from projector.schedule.replay.order_times import METHODS, replay_batch
 from projector.schedule.replay.programs import MIN_PERIODS
 from projector.schedule.simulate import simulate_schedule
+from projector.serving.api import project_serving
 from projector.serving.deployment import Deployment
 from projector.serving.generation import prefill_time_s
 from projector.single.attention import project_attention
@@ -55,6 +56,8 @@ def compile_kernels() -> None:
     project_attention(1, 16, 2048, head_dim=128, device="mi300x")
     served = {"model": _JOBS[0]["model"], "cluster": {"device": "h100"}}
     prefill_time_s(Deployment.parse(served, path="deployment"), 1, 128)
+    load = {"batch": 2, "context": 128, "output": 8, "rate_per_s": 1.0}
+    project_serving(deployment={**served, "load": {**load, "requests": 20}})
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
     order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
     for method in METHODS:

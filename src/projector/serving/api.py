@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError
@@ -15,7 +13,6 @@ from projector.serving.capacity import Targets, capacity
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import (
     DisaggregatedLoad,
-    DisaggregatedTimes,
     disaggregated_times,
 )
 from projector.serving.front import ServingFront, legal_deployments, load_point, serving_front
@@ -23,7 +20,7 @@ from projector.serving.limits import LIMITS, limit_seconds
 from projector.serving.load import Load
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.rates import Rates, decode_grid, decode_times, load_rates, prefill_grid
+from projector.serving.rates import decode_grid, decode_times, load_rates, prefill_grid
 from projector.serving.read import LOAD, ServingCase, read_case
 from projector.serving.simulation import simulate_load
 from projector.serving.step import CostedSteps, costed_steps, times_of
@@ -133,19 +130,17 @@ def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection
     point = load_point(deployment, traffic, batch)
     steps = [prefill_grid(point).step(0), decode_grid(point).step(0)]
     prefill, decode = _projected(costed_steps(steps))
-    rates, disaggregated = load_rates(point), None
-    if deployment.disaggregated is not None:
-        output = traffic.output or 1 << 20
-        load = DisaggregatedLoad(deployment, batch, traffic.context, output)
+    disaggregated = None
+    if deployment.disaggregated is not None and (traffic.output or 1) > 1:
+        load = DisaggregatedLoad(deployment, batch, traffic.context, traffic.output or 1)
         disaggregated = disaggregated_times([load])
-        rates = _apart(rates, disaggregated)
     return ServingProjection(
         deployment=deployment,
         traffic=traffic,
         batch=batch,
         prefill=prefill,
         decode=decode,
-        rates=rates,
+        rates=load_rates(point),
         memory=memory,
         max_context=longest_prompt(memory, batch, traffic.output or 0),
         derived=case.derived,
@@ -153,19 +148,6 @@ def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection
         decoding=decode_times(point),
         front=front,
         disaggregated=disaggregated,
-    )
-
-
-def _apart(rates: Rates, times: DisaggregatedTimes) -> Rates:
-    """Return rates with prefill on devices of its own, in the numbers that yield most."""
-    replicas = times.balanced()
-    return replace(
-        rates,
-        ttft_s=times.ttft_s,
-        tpot_s=times.token_s,
-        prompts_s=np.zeros(1),
-        tokens_per_s_per_user=1.0 / times.token_s,
-        tokens_per_s_per_gpu=times.tokens_per_s_per_gpu(*replicas),
     )
 
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from projector.config.bands import ALL, Band, band_of, family_of_device
 from projector.config.origins import origins_of
 from projector.envelope import envelope
+from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import DisaggregatedTimes
@@ -17,6 +20,8 @@ from projector.serving.simulation import LoadResult
 from projector.serving.speculation import SpeculatedTimes
 from projector.serving.traffic import Traffic
 from projector.units import to_gib, to_ms
+
+HOUR = 3600.0
 
 FITS, DOES_NOT_FIT = "fits", "does_not_fit"
 
@@ -124,6 +129,16 @@ class ServingProjection:
         return int(self.rates.max_batch[0])
 
     @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Rent of the devices over the tokens that they generate; None without a price."""
+        price = self.traffic.usd_per_gpu_hour
+        if price is None:
+            return None
+        hours, tokens = np.ones(1), np.array([HOUR * self.tokens_per_s_per_gpu])
+        cost = cost_usd(hours, np.array([price]))
+        return float(usd_per_million_tokens(cost, tokens)[0])
+
+    @property
     def kv_cache_bytes(self) -> float:
         """Cache of the fullest rank when all sequences have their full length."""
         return float(self.memory.cache_bytes(self.batch, self.traffic.longest))
@@ -182,6 +197,7 @@ class ServingProjection:
             "prefill": self.prefill.to_dict(),
             "decode": self.decode.to_dict(),
             "memory": self._memory(),
+            "usd_per_million_tokens": self.usd_per_million_tokens,
             **self._parts(),
             "provenance": self.provenance,
         }

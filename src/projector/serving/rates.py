@@ -14,8 +14,7 @@ from projector.serving.disaggregated import exposed_transfer_s, transfers_of
 from projector.serving.memory import serving_memories
 from projector.serving.points import StepGrid, grid_times
 from projector.serving.prompts import cached_prefix
-from projector.serving.speculation import SpeculatedTimes, draft_deployment
-from projector.serving.speculative import SpeculativeConfig
+from projector.serving.speculation import SpeculatedTimes, speculated_grid_times
 from projector.serving.totals import StepTimes
 
 
@@ -209,35 +208,8 @@ def proposed(deployment: Deployment) -> int:
 
 
 def decode_times(grid: LoadGrid) -> SpeculatedTimes:
-    """Return the decode steps of loads, with what proposes tokens before them.
-
-    As `speculated_times`, without an object for each step.
-    """
-    steps = decode_grid(grid)
-    own = grid_times(steps)
-    gained, draft_s = np.ones(len(grid)), np.zeros(len(grid))
-    settings = [each.speculative for each in grid.deployments]
-    rows = np.flatnonzero(_of_deployment(grid, [each is not None for each in settings]))
-    if len(rows):
-        drafts = [draft_deployment(each) or each for each in grid.deployments]
-        passes = [_passes(each) for each in settings]
-        plain = replace(
-            steps.take(rows), deployments=tuple(drafts), draft_tokens=np.zeros(len(rows), np.int64)
-        )
-        owner = grid.deployment[rows]
-        draft_s[rows] = grid_times(plain).latency_s * np.array(passes)[owner]
-        tokens = [1.0 if each is None else each.tokens_per_step for each in settings]
-        gained[rows] = np.array(tokens)[owner]
-    return SpeculatedTimes(own.latency_s, draft_s, gained, own.interval_s)
-
-
-def _passes(speculative: SpeculativeConfig | None) -> float:
-    """Return the passes of what proposes tokens, before a step verifies them."""
-    if speculative is None:
-        return 0.0
-    if speculative.draft is None:
-        return speculative.draft_share or 0.0
-    return float(speculative.tokens)
+    """Return the decode steps of loads, with what proposes tokens before them."""
+    return speculated_grid_times(decode_grid(grid))
 
 
 def _prefill(grid: LoadGrid) -> tuple[StepTimes, Ints]:

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from projector.config._base import Config, Positive
+from projector.config._base import Config, NotNegative, Positive
 from projector.errors import ConfigError
 from projector.serving.load import MAX_REQUESTS
 
@@ -50,6 +50,9 @@ class Traffic(Config):
 
     percentile: float = Field(default=99.0, gt=0, le=100)
     """Percent of the requests that the promises hold for."""
+
+    usd_per_gpu_hour: NotNegative | None = None
+    """Rent of a device. Nothing is assumed; without it no cost is projected."""
 
     aliases: ClassVar = {"rate": "rate_per_s", "input": "context"}
 

@@ -18,7 +18,11 @@ from projector.report.terminal.tables import count, flatten, milliseconds, plain
 from projector.searches.configurations import Limits, search
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-JOBS = [path for path in sorted(EXAMPLES.glob("*.yaml")) if not path.name.startswith("space_")]
+JOBS = [
+    path
+    for path in sorted(EXAMPLES.glob("*.yaml"))
+    if not path.name.startswith(("space_", "serve_"))
+]
 WIDTHS = [80, 100, 140]
 
 

@@ -134,6 +134,10 @@ def headline(result: ServingProjection) -> list[RenderableType]:
     parts: list[RenderableType] = [line, Text(limit)]
     if result.prompts_s > 0.0:
         parts.append(Text(f"prompts of others add {to_ms(result.prompts_s):.2f} ms to each token"))
+    price = result.usd_per_million_tokens
+    if price is not None:
+        rent = f"{result.traffic.usd_per_gpu_hour:,.2f} USD a GPU-hour"
+        parts.append(Text(f"{price:,.3f} USD per million generated tokens, at {rent}"))
     return [*parts, *(Text(text) for text in _extras(result))]
 
 
