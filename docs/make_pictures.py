@@ -1,4 +1,4 @@
-"""Draw the figures of docs/pictures.md."""
+"""Draw the figures of docs/pictures.md and docs/run.md."""
 
 import io
 import tempfile
@@ -9,6 +9,7 @@ from PIL import Image
 
 import projector
 from projector.report.figures.heat_map import write_heat_map
+from projector.report.figures.interval import write_interval
 from projector.report.figures.pareto import write_pareto
 from projector.report.figures.roofline import write_roofline
 
@@ -30,6 +31,12 @@ SPACE = {
         "training.micro_batch_size": [1, 2, 4],
     },
 }
+RUN = {
+    "run.tokens": 15.6e12,
+    "cluster.nodes": 2048,
+    "cluster.network": "grand_teton_h100",
+    "training.global_batch_size": 2048,
+}
 
 
 def draw(name: str, write: Callable[[Path], None], colours: int = COLOURS) -> None:
@@ -45,9 +52,11 @@ def draw(name: str, write: Callable[[Path], None], colours: int = COLOURS) -> No
 def main() -> None:
     """Draw them all."""
     mixtral = ROOT / "examples" / "mixtral_8x22b_mi355x.yaml"
+    llama = ROOT / "examples" / "llama3.1_405b_h100.yaml"
     found = projector.search(str(mixtral), top=1)
     draw("pareto", lambda path: write_pareto(found, path))
     draw("roofline", lambda path: write_roofline(projector.load_job(str(mixtral)), path))
+    draw("interval", lambda path: write_interval(projector.load_job(str(llama), RUN), path))
     rows = projector.sweep(SPACE, workers=1)
     draw("heat_map", lambda path: write_heat_map(rows, ["pp", "tp"], path))
 

@@ -22,3 +22,15 @@ def test_recorded_projection_is_current(run):
 @pytest.mark.parametrize("run", RUNS, ids=[run["name"] for run in RUNS])
 def test_published_runs_fit(run):
     assert project_memory(run["job"]).fits
+
+
+WHOLE_RUNS = yaml.safe_load(
+    (Path(__file__).resolve().parents[1] / "validation" / "published_run_times.yaml").read_text()
+)
+
+
+@pytest.mark.parametrize("run", WHOLE_RUNS, ids=[run["name"] for run in WHOLE_RUNS])
+def test_recorded_run_time_is_current(run):
+    ours = project_performance(run["job"]).run
+    # Rerun validation/published_run_times.py --record and explain the change in the CHANGELOG.
+    assert getattr(ours, run["measure"]) == pytest.approx(run["projected"], rel=2e-3)

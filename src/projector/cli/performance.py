@@ -38,8 +38,9 @@ PROFILING_MODES = ("simulate",)
     "--plot",
     "plots",
     multiple=True,
-    metavar="roofline=FIGURE",
-    help="Draw the operations under the roofs of the device as .png, .svg or .pdf.",
+    metavar="KIND=FIGURE",
+    help="Draw the operations under the roofs of the device (roofline), or what the interval "
+    "between checkpoints costs a run (interval), as .png, .svg or .pdf.",
 )
 @fidelity_option
 @output_options

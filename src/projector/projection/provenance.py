@@ -54,8 +54,7 @@ def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:
     if job.training.attention_kernel == "default" and {*attention_evidence(job)} != {"width"}:
         derived.setdefault("training.attention_kernel", f"default ({attention_basis(job)})")
     defaults: dict[str, Any] = {}
-    sections = ("parallelism", "training", "cluster", *(["run"] if job.run.is_stated else []))
-    for section in sections:
+    for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
     return Provenance(defaults, derived, (*job.notes, *_warnings(job, today)), _of_device(job))
 

@@ -52,6 +52,8 @@ class Results:
         self.steps = evaluation.steps
         self.jobs = evaluation.workloads.jobs
         self.cluster = evaluation.batch.cluster
+        self.runs: Any = None
+        """`RunProjections`, once somebody has asked `project_runs` for them."""
 
     def columns(self) -> dict[str, Column]:
         """Return every scalar of `SCALARS`, one entry for each job."""

@@ -25,6 +25,7 @@ from projector.projection.money import (
     run_money,
 )
 from projector.projection.results import Results
+from projector.runs.simulation import Spread, band_of, simulate_runs
 from projector.runs.time import OK, TERMS, TOO_SHORT, RunInputs, RunTimes, run_times
 from projector.runs.warm_up import WarmUp
 from projector.units import DAY
@@ -44,7 +45,10 @@ def project_runs(source: Evaluation | Results) -> "RunProjections":
         Evaluated jobs.
     """
     results = source if isinstance(source, Results) else Results(source)
-    return RunProjections(results, run_inputs(results))
+    if results.runs is None:
+        results.runs = RunProjections(results, run_inputs(results))
+    runs: RunProjections = results.runs
+    return runs
 
 
 def run_inputs(results: Results) -> RunInputs:
@@ -194,13 +198,10 @@ class RunProjections:
         _check(job, self.times, row)
         inputs = row_of(self.inputs, row)
         share = float(self.results.steps.breakdown_s[row, _ATTENTION] / inputs.step_s[0])
-        return RunProjection(
-            job,
-            time_band(job, share),
-            inputs,
-            run_times(inputs),
-            bill_of(self.money, row, self.results.mfu, self.inputs.tokens),
-        )
+        times = run_times(inputs)
+        low, high = _band_days(time_band(job, share), inputs, times)
+        bill = bill_of(self.money, row, self.results.mfu, self.inputs.tokens)
+        return RunProjection(job, inputs, times, low, high, bill)
 
 
 def row_of(inputs: RunInputs, row: int) -> RunInputs:
@@ -214,6 +215,18 @@ def row_of(inputs: RunInputs, row: int) -> RunInputs:
         if each.name != "warm_up"
     }
     return RunInputs(warm_up=warm_up, **columns)
+
+
+def _band_days(band: Band, inputs: RunInputs, times: RunTimes) -> tuple[float | None, float | None]:
+    """Return the 90 % band of one run in days."""
+    limits = band.limits(90)
+    if limits is None:
+        return None, None
+    low, high = (np.array([limit]) for limit in limits)
+    spread = Spread(low, high, np.array([run_default("rate_log_spread")]))
+    ends_s = band_of(simulate_runs(inputs, times, spread))
+    days = [end_s / DAY if np.isfinite(end_s) else None for end_s in ends_s]
+    return days[0], days[1]
 
 
 def _check(job: Job, times: RunTimes, row: int) -> None:
@@ -296,12 +309,15 @@ class RunProjection:
     """How long one job trains, and why."""
 
     job: Job
-    band: Band
-    """Of the step time."""
     inputs: RunInputs
     """Columns of one row."""
     times: RunTimes
     """The same."""
+    days_low: float | None
+    """Lower end of the 90 % band: of the step time, of the rate of failures, and of when they come;
+    None where the band of the step time is unknown."""
+    days_high: float | None
+    """Upper end; None also where the run may never end."""
     bill: RunBill
     """Energy and cost."""
 
@@ -314,18 +330,6 @@ class RunProjection:
     def days(self) -> float:
         """Expected wall clock."""
         return float(self.times.total_s[0]) / DAY
-
-    @property
-    def days_low(self) -> float | None:
-        """Lower end of the 90 % band."""
-        limits = self.band.limits(90)
-        return None if limits is None else self.days * limits[0]
-
-    @property
-    def days_high(self) -> float | None:
-        """Upper end of the 90 % band."""
-        limits = self.band.limits(90)
-        return None if limits is None else self.days * limits[1]
 
     @property
     def gpu_hours(self) -> float:

@@ -15,8 +15,9 @@ import numpy as np
 
 from projector.arrays import Floats
 
-_NEWTON_STEPS = 40
-"""Newton's method on a convex function from above doubles its digits; 10 were the most seen."""
+_NEWTON_STEPS = 5
+"""From Young's interval 4 reach the last digits, with stalls of 1e-12 to 50 times the time between
+failures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from projector.errors import ConfigError
 from projector.report.figures.best_cells import check_fields
 from projector.report.figures.figure import check_figure
 from projector.report.figures.heat_map import write_heat_map
+from projector.report.figures.interval import write_interval
 from projector.report.figures.pareto import write_pareto
 from projector.report.figures.roofline import write_roofline
 from projector.report.figures.rows import RATE
@@ -21,10 +22,11 @@ from projector.sweeps.space import axis_kinds, states_run
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
+INTERVAL = "interval"
 
 OF_SWEEP = (PARETO, HEAT_MAP, SCALING)
 OF_SEARCH = (PARETO,)
-OF_JOB = (ROOFLINE,)
+OF_JOB = (ROOFLINE, INTERVAL)
 
 _FORMS = {HEAT_MAP: "heatmap:AXIS,AXIS[,COLUMN]"}
 
@@ -99,7 +101,7 @@ def write_pictures(pictures: Sequence[Picture], result: SweepResult | SearchResu
     """
     for picture in pictures:
         if isinstance(result, Job):
-            write_roofline(result, picture.path)
+            (write_interval if picture.kind == INTERVAL else write_roofline)(result, picture.path)
         elif picture.kind == PARETO:
             write_pareto(result, picture.path)
         elif isinstance(result, SweepResult) and picture.kind == SCALING:

@@ -33,7 +33,10 @@ HEADLINE = (
 )
 """Scalars that people ask for first."""
 
-_SHARES = {scalar.name for scalar in SCALARS if scalar.unit == "1"}
+OF_RUNS = ("days", "gpu_hours", "goodput")
+"""The same of whole runs, where both jobs say how much is trained."""
+
+_SHARES = {"goodput", *(scalar.name for scalar in SCALARS if scalar.unit == "1")}
 
 _UNSHOWN = {"name", "model.source", "model.name", "parallelism.dp"}
 """Settings that change no result, or that follow from others."""
@@ -75,9 +78,15 @@ class Comparison:
 
     @property
     def headline(self) -> dict[str, Change]:
-        """Scalars of `HEADLINE`."""
+        """Scalars of `HEADLINE`, and `OF_RUNS` where both jobs have a run."""
         first, second = self.first.scalars, self.second.scalars
-        return {name: Change(first[name], second[name]) for name in HEADLINE}
+        changes = {name: Change(first[name], second[name]) for name in HEADLINE}
+        runs = self.first.run, self.second.run
+        if runs[0] is not None and runs[1] is not None:
+            changes |= {
+                name: Change(getattr(runs[0], name), getattr(runs[1], name)) for name in OF_RUNS
+            }
+        return changes
 
     @property
     def breakdown_ms(self) -> dict[str, Change]:

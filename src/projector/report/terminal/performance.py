@@ -10,6 +10,7 @@ from projector.projection.breakdown import LIMITS
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import FITS, WORDS
 from projector.report.terminal.job import configuration, filled_in, risk, title, verdict
+from projector.report.terminal.run import run_lines
 from projector.report.terminal.suggestions import Suggestion
 from projector.report.terminal.tables import (
     DIM,
@@ -38,6 +39,7 @@ def performance_report(
         verdict(result.memory),
         headline(result),
         limit(result),
+        *run_lines(result.run),
         Text(),
         *breakdown(result),
         *communication(result),

@@ -1,0 +1,177 @@
+"""What checkpoints and failures add to a run, against the interval between checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from projector.arrays import Floats
+from projector.config.job import Job
+from projector.config.run_defaults import run_default
+from projector.errors import ConfigError
+from projector.projection.api import project_performance
+from projector.projection.run import RunProjection
+from projector.report.figures.figure import (
+    FAINT,
+    INK,
+    PALETTE,
+    SOFT,
+    head,
+    new_figure,
+    number_ticks,
+    save_figure,
+)
+from projector.report.terminal.job import short_title
+from projector.report.terminal.run import duration
+from projector.runs.checkpoints import (
+    Interruptions,
+    best_interval_s,
+    daly_interval_s,
+    expected_s,
+    young_interval_s,
+)
+from projector.runs.simulation import simulate_segments
+from projector.runs.time import interruptions_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_POINTS = 160
+_PLAYED = 9
+"""Intervals at which runs are played."""
+
+_SAMPLES = 400
+_DECADES = 1.0
+"""On each side of the best interval."""
+
+_MINUTE = 60.0
+
+
+def write_interval(job: Job, path: str | Path) -> None:
+    """Draw the cost of the interval of a job's run; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If the job has no run with checkpoints and failures, `check_figure` refuses the path, or the
+        file cannot be written.
+    """
+    run = project_performance(job).run
+    if run is None or not (job.run.checkpoint.enabled and job.run.failures.enabled):
+        key = "run.tokens" if run is None else "run.checkpoint"
+        msg = f"{key}: the picture of the interval needs a run with checkpoints and failures"
+        raise ConfigError(msg, key=key, allowed="run.tokens, with checkpoints and failures")
+    save_figure(path, lambda: interval_figure(run))
+
+
+def interval_figure(run: RunProjection) -> "Figure":
+    """Draw what is added to the steps, with its parts, and runs that were played."""
+    interruptions, _ = interruptions_of(run.inputs)
+    work_s = _work_s(run)
+    best_s = float(best_interval_s(interruptions)[0])
+    least_s = max(float(run.inputs.step_s[0]), float(interruptions.write_s[0]))
+    centre_s = min(max(best_s, least_s), work_s)
+    low, high = centre_s / 10.0**_DECADES, min(centre_s * 10.0**_DECADES, work_s)
+    intervals_s = np.geomspace(max(low, least_s), high, _POINTS)
+    figure = new_figure(8.4, 4.9)
+    failures = 86400.0 * float(interruptions.rate_per_s[0])
+    head(
+        figure,
+        f"{short_title(run.job)}: what checkpoints and failures add",
+        f"{failures:.3g} failures a day, {duration(float(interruptions.restart_s[0]))} to set up "
+        f"again, {duration(float(interruptions.stall_s[0]))} at each checkpoint",
+    )
+    axes = figure.subplots()
+    top = _curves(axes, interruptions, work_s, intervals_s)
+    _played(axes, interruptions, work_s, intervals_s)
+    _marks(axes, run, interruptions, top)
+    axes.set_xscale("log")
+    axes.set_xlim(intervals_s[0] / _MINUTE, intervals_s[-1] / _MINUTE)
+    number_ticks(axes.xaxis, intervals_s[0], intervals_s[-1])
+    axes.set_ylim(0.0, top)
+    axes.set_xlabel("training between two checkpoints, minutes")
+    axes.set_ylabel("added to the time of the steps, %")
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.legend(loc="upper center", frameon=False, ncols=2)
+    return figure
+
+
+def _work_s(run: RunProjection) -> float:
+    times = run.times
+    parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
+    return float(sum(part[0] for part in parts))
+
+
+def _many(interruptions: Interruptions, count: int, rate: float = 1.0) -> Interruptions:
+    """Return one run's interruptions as often as there are intervals."""
+    columns = {
+        name: np.full(count, getattr(interruptions, name)[0])
+        for name in interruptions.__dataclass_fields__
+    }
+    many = Interruptions(**columns)
+    return replace(many, rate_per_s=rate * many.rate_per_s)
+
+
+def _added(interruptions: Interruptions, work_s: float, intervals_s: Floats) -> Floats:
+    """Return what is added to the work, in percent of it."""
+    work = np.full(len(intervals_s), work_s)
+    return 100.0 * (expected_s(interruptions, work, intervals_s)[0] / work_s - 1.0)
+
+
+def _curves(
+    axes: "Axes", interruptions: Interruptions, work_s: float, intervals_s: Floats
+) -> float:
+    """Draw the parts as areas and the band of the rate; return the top of the figure."""
+    many = _many(interruptions, len(intervals_s))
+    total = _added(many, work_s, intervals_s)
+    down = -np.expm1(-many.rate_per_s * many.restart_s)
+    restarts = (100.0 + total) * down
+    segments = expected_s(many, np.full(len(intervals_s), work_s), intervals_s)[1]
+    saved = 100.0 * (segments * many.stall_s + many.write_s) / work_s
+    minutes = intervals_s / _MINUTE
+    axes.fill_between(minutes, 0.0, restarts, color=PALETTE[4], alpha=0.55, label="restarts", lw=0)
+    axes.fill_between(
+        minutes, restarts, restarts + saved, color=PALETTE[1], alpha=0.55, label="checkpoints", lw=0
+    )
+    axes.fill_between(
+        minutes, restarts + saved, total, color=PALETTE[3], alpha=0.45, label="lost work", lw=0
+    )
+    axes.plot(minutes, total, color=INK, linewidth=1.6, label="expected")
+    spread = np.exp(run_default("rate_log_spread"))
+    for factor in (1.0 / spread, spread):
+        other = _added(_many(interruptions, len(intervals_s), factor), work_s, intervals_s)
+        label = f"{spread:.2g} times as many failures, and as few" if factor > 1.0 else None
+        axes.plot(minutes, other, color=SOFT, linewidth=1.0, linestyle="--", label=label)
+    return float(1.5 * max(total.max(), total.min() * 2.0))
+
+
+def _played(axes: "Axes", interruptions: Interruptions, work_s: float, intervals_s: Floats) -> None:
+    """Draw runs played from failure to failure: mean, and 90 % of them."""
+    chosen = np.geomspace(intervals_s[0] * 1.05, intervals_s[-1] / 1.05, _PLAYED)
+    ones = np.ones((_PLAYED, _SAMPLES))
+    work = np.full(_PLAYED, work_s)
+    found = simulate_segments(_many(interruptions, _PLAYED), work, chosen, ones, ones)
+    added = 100.0 * (found.total_s / work_s - 1.0)
+    low, mean, high = np.percentile(added, 5, 1), added.mean(1), np.percentile(added, 95, 1)
+    axes.errorbar(
+        chosen / _MINUTE, mean, yerr=np.stack([mean - low, high - mean]), fmt="o", markersize=3.5,
+        color=PALETTE[0], elinewidth=0.9, capsize=2, label="played: mean and 90 % of runs",
+    )  # fmt: skip
+
+
+def _marks(axes: "Axes", run: RunProjection, interruptions: Interruptions, top: float) -> None:
+    """Mark the intervals of Young, Daly and the run itself."""
+    chosen = run.checkpoint_interval_s or 0.0
+    marks = (
+        ("Young", float(young_interval_s(interruptions)[0]), 0.60),
+        ("Daly", float(daly_interval_s(interruptions)[0]), 0.54),
+        ("this run", chosen, 0.66),
+    )
+    for name, seconds, height in marks:
+        axes.axvline(seconds / _MINUTE, color=SOFT, linewidth=0.8, ymax=height)
+        axes.annotate(
+            f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), xytext=(3, -2),
+            textcoords="offset points", fontsize=8.5, color=INK, va="top",
+        )  # fmt: skip
