@@ -4,15 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from projector.config.load import load_job
 from projector.planning.choice import MEETS, Choice
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.question import Question, stating
 from projector.planning.ranking import COST, spend_of, status_of, value_of
 from projector.planning.reading import ClusterKind
-from projector.planning.run_figures import run_figures
 from projector.planning.survey import PRICE, Site, Skipped, Surveyor, climb, fewest_that_fit
-from projector.projection.api import project_performance
 
 DEADLINE, BUDGET, GPUS, TOKENS = "deadline_days", "budget_usd", "gpus", "tokens"
 HOURLY = "usd_per_gpu_hour"
@@ -140,10 +137,8 @@ def _dearer(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
         assert question.budget_usd is not None
         if price is not None:
             lower = _down(price * question.budget_usd / most_usd)
-            job = load_job(cheapest.job, {PRICE: lower})
-            run = project_performance(job).run
-            assert run is not None
-            trial = replace(cheapest, job=job, run=run_figures(run))
+            job = question.model.load(cheapest.job, {PRICE: lower})
+            trial = replace(cheapest, job=job, run=question.model.run(job))
             if status_of(question, trial) == MEETS:
                 yield Remedy(HOURLY, lower, replace(trial, status=MEETS))
 
@@ -163,10 +158,8 @@ def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
     tokens = question.tokens * share(choice)
     for _ in range(TRIES):
         tokens = _down(tokens)
-        job = load_job(choice.job, stating(tokens))
-        run = project_performance(job).run
-        assert run is not None
-        trial = replace(choice, job=job, run=run_figures(run))
+        job = question.model.load(choice.job, stating(tokens))
+        trial = replace(choice, job=job, run=question.model.run(job))
         if status_of(question, trial) == MEETS:
             yield Remedy(TOKENS, tokens, replace(trial, status=MEETS))
             return

@@ -3,14 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config.first_order_job import AnyJob
 from projector.errors import ProjectorError
 from projector.planning.question import Question
-from projector.projection.api import project_memory
-from projector.units import DAY, HOUR, TERA
-
-STATES = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+from projector.units import DAY, HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +45,18 @@ class Bounds:
         return max(1, math.ceil(self.days(1) / days / self.gpus_per_node))
 
 
-def bounds_of(question: Question, job: Job) -> Bounds:
+def bounds_of(question: Question, job: AnyJob) -> Bounds:
     """Return the bounds of a question on the kind of cluster that a job runs on."""
-    sequences = question.tokens / job.training.seq_length
-    device, precision = job.cluster.device, job.training.precision
-    if precision not in device.matrix_flop_per_clk_per_cu:
-        # A projection says what is missing.
-        project_memory(job)
-    peak = device.peak_tflops(precision) * TERA
-    state_bytes, usable_bytes = _memory(job)
+    flop, peak = question.model.flop_and_peak(job)
+    try:
+        state_bytes, usable_bytes = question.model.states_and_room(job)
+    except ProjectorError:
+        # A bound that cannot be had spares nothing, and refuses nothing.
+        state_bytes, usable_bytes = 0.0, 1.0
     return Bounds(
         gpus_per_node=job.cluster.gpus_per_node,
-        run_flop=sequences * question.counts.flop_per_sequence,
+        run_flop=question.tokens / job.training.seq_length * flop,
         peak_flop_per_s=peak,
         state_bytes=state_bytes,
         usable_bytes=usable_bytes,
     )
-
-
-def _memory(job: Job) -> tuple[float, float]:
-    """Return bytes of the states of all ranks of one sharded node, and what a rank may hold."""
-    sharded = {
-        "cluster.nodes": 1,
-        **{f"parallelism.{name}": 1 for name in ("tp", "pp", "vpp", "cp", "ep")},
-        "parallelism.etp": None,
-        "parallelism.dp": None,
-        "parallelism.zero_stage": 3,
-        "parallelism.fsdp": False,
-        "training.micro_batch_size": 1,
-        "training.schedule": "auto",
-    }
-    try:
-        memory = project_memory(load_job(job, sharded))
-    except ProjectorError:
-        # A bound that cannot be had spares nothing, and refuses nothing.
-        return 0.0, 1.0
-    stage = memory.stages[0]
-    state_bytes = sum(float(getattr(stage, name)) for name in STATES)
-    return state_bytes * job.cluster.gpus_per_node, memory.usable_bytes

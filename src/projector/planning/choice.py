@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from projector.config.bands import Band
-from projector.config.job import Job
+from projector.config.first_order_job import AnyJob
 from projector.planning.run_figures import RunFigures
 from projector.projection.verdict import FITS
 from projector.units import to_gib
@@ -20,7 +20,7 @@ class Choice:
 
     label: str
     """What the kind of cluster is called."""
-    job: Job = field(repr=False)
+    job: AnyJob = field(repr=False)
     """The job of the choice, ready to be projected."""
     overrides: Mapping[str, Any] = field(repr=False)
     """Dotted fields that make it of the job that was asked about."""

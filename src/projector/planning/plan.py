@@ -12,12 +12,12 @@ from projector.envelope import envelope
 from projector.planning.advice import Remedy, remedies
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.closed_forms import FirstOrderPlan, plan_by_closed_forms
-from projector.planning.question import TILES, Question, ask
+from projector.planning.fidelity import TILES
+from projector.planning.question import Question, ask
 from projector.planning.ranking import objective_of, rank, spend_of
 from projector.planning.survey import Progress, Skipped, Surveyor, survey
 from projector.planning.words import answer_of, assumptions_of
 from projector.projection.api import JobLike
-from projector.projection.provenance import provenance_of
 from projector.searches.checks import check_top
 
 
@@ -78,7 +78,7 @@ class PlanResult:
     def warnings(self) -> tuple[str, ...]:
         """What may not be as it was meant."""
         if not self.choices:
-            return provenance_of(self.question.job).warnings
+            return self.question.job.notes
         best = [choice for choice in self.choices if choice.fits] or list(self.choices)
         firsts = {choice.label: choice for choice in reversed(best)}
         return tuple(dict.fromkeys(text for each in firsts.values() for text in each.warnings))

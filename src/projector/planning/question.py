@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.config.planning import PlanSettings
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError
-from projector.operations.counts import ModelCounts, count_model
+from projector.planning.fidelity import FIRST_ORDER, TILES, Fidelity, fidelity_named
 from projector.planning.numbers import number
 from projector.planning.reading import (
     ClusterKind,
@@ -22,7 +21,7 @@ from projector.planning.reading import (
 )
 from projector.projection.api import JobLike
 
-FIDELITIES = TILES, FIRST_ORDER = "tiles", "first-order"
+FIDELITIES = TILES, FIRST_ORDER
 
 ROUND = 64
 """A global batch that no power of two gives is a multiple of this, so that replicas divide it."""
@@ -32,7 +31,7 @@ ROUND = 64
 class Question:
     """What a plan is asked."""
 
-    job: Job
+    job: AnyJob
     """Model, global batch, sequence and run; its cluster is replaced."""
     kinds: tuple[ClusterKind, ...]
     gpus: tuple[int, ...]
@@ -41,12 +40,20 @@ class Question:
     budget_usd: float | None
     prices: Mapping[str, float]
     """USD for an hour of a GPU, by label of the kind of cluster."""
-    counts: ModelCounts
     settings: PlanSettings
     fidelity: str
+    source: Any
+    """What the job was read from: other devices bring other nodes along."""
+    changes: Mapping[str, Any]
+    """Dotted fields that were stated besides, and the global batch."""
     batch_basis: str
     """Where the global batch comes from, as a sentence."""
     devices_basis: str
+
+    @property
+    def model(self) -> Fidelity:
+        """The model that answers."""
+        return fidelity_named(self.fidelity)
 
     @property
     def tokens(self) -> float:
@@ -94,17 +101,21 @@ def ask(
         given = "both" if job is not None else "neither"
         msg = f"a plan takes a model or a job, got {given}: --model NAME or --config FILE"
         raise ConfigError(msg, key="model", allowed="one of model and job")
+    answers = fidelity_named(fidelity)
     deadline = positive(deadline_days, "deadline_days")
     budget = positive(budget_usd, "budget_usd")
     length = {} if tokens is None else stating(read_tokens(tokens))
     changes = {**dict(overrides or {}), **length}
     if job is not None:
-        base = load_job(job, changes)
+        source: Any = job
+        base = answers.load(source, changes)
         batch_basis = "as the job has it"
         kinds, devices_basis = _kinds_of_job(base, devices)
     else:
         kinds, devices_basis = _kinds_of_model(devices, changes, settings)
-        base, batch_basis = _job_of(model, kinds[0], changes, settings)
+        source = _source_of(model, kinds[0], settings)
+        base, batch_basis = _with_batch(answers, source, changes, kinds[0], settings)
+        changes["training.global_batch_size"] = base.training.global_batch_size
     if not base.run.is_stated:
         msg = "a plan needs the tokens to train: --tokens 1T, or run.tokens in the job"
         raise ConfigError(msg, key="tokens", allowed="a number above 0")
@@ -122,9 +133,10 @@ def ask(
         deadline_days=deadline,
         budget_usd=budget,
         prices=prices,
-        counts=count_model(base),
         settings=settings,
         fidelity=fidelity,
+        source=source,
+        changes=changes,
         batch_basis=batch_basis,
         devices_basis=devices_basis,
     )
@@ -135,7 +147,7 @@ def stating(tokens: float) -> dict[str, Any]:
     return {"run.tokens": tokens, "run.steps": None, "run.samples": None}
 
 
-def _kinds_of_job(job: Job, devices: Any) -> tuple[tuple[ClusterKind, ...], str]:
+def _kinds_of_job(job: AnyJob, devices: Any) -> tuple[tuple[ClusterKind, ...], str]:
     if devices is None:
         device = job.cluster.device
         kind = ClusterKind(device, None, device.name)
@@ -157,21 +169,31 @@ def _kinds_of_model(
     return read_kinds(settings.devices), basis
 
 
-def _job_of(
-    model: Any, kind: ClusterKind, changes: dict[str, Any], settings: PlanSettings
-) -> tuple[Job, str]:
-    """Return the job of a model, with a global batch by its size where none is stated."""
+def _source_of(model: Any, kind: ClusterKind, settings: PlanSettings) -> dict[str, Any]:
+    """Return the mapping of a job of a model, without its global batch."""
     architecture = load_model(model)
     seq = min(settings.longest_sequence, architecture.max_position_embeddings)
-    data = {
+    return {
         "model": architecture,
         "training": {"micro_batch_size": 1, "global_batch_size": 1, "seq_length": seq},
         "cluster": {"device": kind.device},
     }
-    base = load_job(data, {**changes, **kind.overrides})
+
+
+def _with_batch(
+    answers: Fidelity,
+    source: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    kind: ClusterKind,
+    settings: PlanSettings,
+) -> tuple[AnyJob, str]:
+    """Return the job of a model, with a global batch by its size where none is stated."""
+    base = answers.load(source, {**changes, **kind.overrides})
     if _states_batch(changes):
         return base, "as asked"
-    parameters = count_model(base).parameters_total
+    # Any batch that the devices of a node divide: what is counted does not depend on it.
+    counted = answers.load(base, {"training.global_batch_size": 1 << 10})
+    parameters = answers.parameters(counted)
     most, batch_tokens = next(each for each in settings.batch_tokens if parameters <= each[0])
     seq = base.training.seq_length
     batch = batch_tokens / seq
@@ -180,7 +202,7 @@ def _job_of(
     if most >= settings.batch_tokens[-1][0] and len(settings.batch_tokens) > 1:
         size = f"more than {number(settings.batch_tokens[-2][0])}"
     basis = f"our rule for models of {size} parameters"
-    return load_job(base, {"training.global_batch_size": batch}), basis
+    return answers.load(base, {"training.global_batch_size": batch}), basis
 
 
 def _states_batch(changes: Mapping[str, Any]) -> bool:

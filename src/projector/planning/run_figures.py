@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from projector.first_order.run import FirstOrderRun
 from projector.projection.run import RunProjection
 
 SHOWN = (
@@ -70,4 +71,23 @@ def run_figures(run: RunProjection) -> RunFigures:
         checkpoint_interval_s=run.checkpoint_interval_s,
         terms_days=run.terms_days,
         assumptions=tuple(run.assumptions),
+    )
+
+
+def first_order_figures(run: FirstOrderRun) -> RunFigures:
+    """Return the figures of a run at the first order: its steps alone, without a band."""
+    return RunFigures(
+        tokens=run.tokens,
+        days=run.days,
+        days_low=run.days,
+        days_high=run.days,
+        gpu_hours=run.gpu_hours,
+        energy_mwh=None,
+        co2_t=None,
+        cost_usd=run.cost_usd,
+        goodput=None,
+        failures=None,
+        checkpoint_interval_s=None,
+        terms_days={"compute": run.days},
+        assumptions=("steps alone: no warm-up, failures, checkpoints or stragglers",),
     )

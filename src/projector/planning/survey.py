@@ -4,21 +4,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
 from projector.planning.bounds import Bounds, bounds_of
 from projector.planning.choice import Choice
+from projector.planning.fidelity import Offer
 from projector.planning.numbers import days_number, usd
 from projector.planning.question import Question
 from projector.planning.reading import ClusterKind
-from projector.planning.run_figures import run_figures
-from projector.projection.api import project_jobs
-from projector.projection.performance import PerformanceProjection
-from projector.projection.verdict import FITS
-from projector.searches.configurations import Configuration, SearchResult, search
-from projector.searches.groups import pair_noise
 
 Progress = Callable[[int, int, int], None]
 """Called with the sizes done, the sizes expected and the layouts projected so far."""
@@ -94,10 +88,10 @@ class Surveyor:
         self.layouts = 0
         self.expected = 0
         self._progress = progress
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, AnyJob] = {}
         self._bounds: dict[str, Bounds] = {}
 
-    def job_on(self, kind: ClusterKind) -> Job:
+    def job_on(self, kind: ClusterKind) -> AnyJob:
         """Return the job of the question on one node of a kind of cluster.
 
         Raises
@@ -109,7 +103,9 @@ class Surveyor:
             overrides = {**kind.overrides, "cluster.nodes": 1, "parallelism.dp": None}
             if kind.label in self.question.prices:
                 overrides[PRICE] = self.question.prices[kind.label]
-            self._jobs[kind.label] = load_job(self.question.job, overrides)
+            question = self.question
+            overrides = {**question.changes, **overrides}
+            self._jobs[kind.label] = question.model.load(question.source, overrides)
         return self._jobs[kind.label]
 
     def bounds(self, kind: ClusterKind) -> Bounds:
@@ -138,62 +134,45 @@ class Surveyor:
         job = self.job_on(kind)
         gpus = nodes * job.cluster.gpus_per_node
         try:
-            found = search(job, nodes=nodes, top=1, allow_risk=True)
-            layouts = _worth_showing(found)
-            steps = project_jobs([load_job(found.job, each.overrides) for each in layouts])
+            legal, offers = self.question.model.offers(job, nodes)
         except ProjectorError as error:
             # Layouts that cannot be are counted by the search; what is left concerns the run.
             return Site(kind, nodes, gpus, (), 0, error)
-        self.layouts += found.evaluated
-        choices = tuple(
-            self._choice(kind, layout, step) for layout, step in zip(layouts, steps, strict=True)
-        )
-        return Site(kind, nodes, gpus, choices, found.evaluated)
+        self.layouts += legal
+        return Site(kind, nodes, gpus, tuple(_choice(kind, offer) for offer in offers), legal)
 
-    def _choice(
-        self, kind: ClusterKind, layout: Configuration, step: PerformanceProjection
-    ) -> Choice:
-        memory, cluster = step.memory, step.job.cluster
-        assert step.run is not None
-        return Choice(
-            label=kind.label,
-            job=step.job,
-            overrides={
-                **{key: _name(value) for key, value in kind.overrides.items()},
-                "cluster.nodes": cluster.nodes,
-                **layout.overrides,
-            },
-            run=run_figures(step.run),
-            iteration_time_s=step.iteration_time_s,
-            tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
-            mfu=step.mfu,
-            peak_bytes=memory.peak_bytes,
-            peak_low_bytes=memory.peak_low_bytes,
-            peak_high_bytes=memory.peak_high_bytes,
-            usable_bytes=memory.usable_bytes,
-            verdict=memory.verdict,
-            degrees=step.degrees,
-            schedule=step.schedule,
-            bound=step.bound,
-            band=step.band,
-            warnings=step.warnings,
-        )
+
+def _choice(kind: ClusterKind, offer: Offer) -> Choice:
+    step, cluster = offer.step, offer.job.cluster
+    low_bytes, peak_bytes, high_bytes = offer.peak_bytes
+    return Choice(
+        label=kind.label,
+        job=offer.job,
+        overrides={
+            **{key: _name(value) for key, value in kind.overrides.items()},
+            "cluster.nodes": cluster.nodes,
+            **offer.overrides,
+        },
+        run=offer.run,
+        iteration_time_s=step.iteration_time_s,
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        mfu=step.mfu,
+        peak_bytes=peak_bytes,
+        peak_low_bytes=low_bytes,
+        peak_high_bytes=high_bytes,
+        usable_bytes=offer.usable_bytes,
+        verdict=offer.verdict,
+        degrees=step.degrees,
+        schedule=step.schedule,
+        bound=step.bound,
+        band=offer.band,
+        warnings=step.warnings,
+    )
 
 
 def _name(value: object) -> object:
     """Return a device as the user named it; one that came with the job stays out of texts."""
     return value if isinstance(value, str) else str(getattr(value, "name", value))
-
-
-def _worth_showing(found: SearchResult) -> list[Configuration]:
-    """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
-    ranked = found.configurations
-    fitting = next((each for each in ranked if each.verdict == FITS), None)
-    if not ranked or fitting is None or fitting is ranked[0]:
-        return list(ranked[:1])
-    fields = [key for key, value in ranked[0].overrides.items() if fitting.overrides[key] != value]
-    gain = fitting.iteration_time_s / ranked[0].iteration_time_s - 1.0
-    return [ranked[0], fitting] if gain > pair_noise(fields) else [fitting]
 
 
 def check_sizes(surveyor: Surveyor) -> None:
@@ -289,7 +268,7 @@ def _affordable(
 _NO_PRICE = "no price; --usd-per-gpu-hour NAME=X gives one"
 
 
-def _has_price(job: Job) -> bool:
+def _has_price(job: AnyJob) -> bool:
     """Whether what a run costs is known, by the job or by the dated table."""
     cost, device = job.run.cost, job.cluster.device.name
     if cost.usd_per_gpu_hour is not None or cost.owned.capex_usd_per_gpu is not None:

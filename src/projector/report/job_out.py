@@ -9,8 +9,9 @@ import yaml
 from pydantic import BaseModel
 
 from projector.config import resources
-from projector.config.device import load_device, load_network
-from projector.config.job import Job
+from projector.config.device import FIRST_ORDER, load_device, load_network
+from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.report.files import write_whole
 
@@ -18,7 +19,7 @@ WIDTH = 92
 """Columns of the file."""
 
 
-def write_job(job: Job, path: str | Path, note: str = "") -> None:
+def write_job(job: AnyJob, path: str | Path, note: str = "") -> None:
     """Write a job as a native job file; it appears whole or not at all.
 
     Parameters
@@ -40,15 +41,10 @@ def write_job(job: Job, path: str | Path, note: str = "") -> None:
     write_whole(Path(path), (head + text).encode(), key="job_out")
 
 
-def job_mapping(job: Job) -> dict[str, Any]:
+def job_mapping(job: AnyJob) -> dict[str, Any]:
     """Return the mapping of a job file; shipped models, devices and networks go by their names."""
     model_name = _name_of(resources.shipped("models"), load_model, job.model)
-    device, network = job.cluster.device, job.cluster.network
-    device_name = _name_of(resources.shipped("hardware"), load_device, device)
-    cluster = _stated(job.cluster, {"device", "network"})
-    cluster["device"] = device_name or device.model_dump(mode="json", exclude_unset=True)
-    if network != load_network(device.network):
-        cluster["network"] = network.model_dump(mode="json", exclude_unset=True)
+    cluster = {**_stated(job.cluster, {"device", "network"}), **_machines(job)}
     sections = {name: _stated(getattr(job, name)) for name in ("parallelism", "training", "run")}
     return {
         **({"name": job.name} if job.name else {}),
@@ -56,6 +52,20 @@ def job_mapping(job: Job) -> dict[str, Any]:
         **{name: fields for name, fields in sections.items() if fields},
         "cluster": cluster,
     }
+
+
+def _machines(job: AnyJob) -> dict[str, Any]:
+    """Return device and network of a job; the network only where it is not the usual one."""
+    device = job.cluster.device
+    if isinstance(device, FirstOrderDevice):
+        name = _name_of(resources.shipped(FIRST_ORDER), first_order_device, device)
+        return {"device": name or device.model_dump(mode="json", exclude_unset=True)}
+    name = _name_of(resources.shipped("hardware"), load_device, device)
+    machines = {"device": name or device.model_dump(mode="json", exclude_unset=True)}
+    network = getattr(job.cluster, "network", None)
+    if network is not None and network != load_network(device.network):
+        machines["network"] = network.model_dump(mode="json", exclude_unset=True)
+    return machines
 
 
 def _stated(section: BaseModel, exclude: Collection[str] = ()) -> dict[str, Any]:

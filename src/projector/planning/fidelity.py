@@ -1,0 +1,273 @@
+"""The two models that a plan may ask: tiles, or the closed forms of the first order."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from projector.config.bands import Band
+from projector.config.first_order_job import AnyJob, load_first_order_job
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
+from projector.first_order.api import project_performance
+from projector.first_order.columns import device_of
+from projector.first_order.results import FirstOrderPerformance
+from projector.first_order.run import project_run
+from projector.lower.jobs import divisors
+from projector.operations.counts import count_model
+from projector.planning.run_figures import RunFigures, first_order_figures, run_figures
+from projector.projection import api
+from projector.projection.performance import PerformanceProjection
+from projector.projection.verdict import DOES_NOT_FIT, FITS
+from projector.searches.configurations import (
+    MICRO_BATCHES,
+    ZERO_STAGES,
+    Configuration,
+    SearchResult,
+    search,
+)
+from projector.searches.groups import pair_noise
+from projector.units import TERA
+
+TILES, FIRST_ORDER = "tiles", "first-order"
+
+SHARDED: dict[str, Any] = {
+    "cluster.nodes": 1,
+    **{f"parallelism.{name}": 1 for name in ("tp", "pp", "vpp", "cp", "ep")},
+    "parallelism.etp": None,
+    "parallelism.dp": None,
+    "parallelism.zero_stage": 3,
+    "parallelism.fsdp": False,
+    "training.micro_batch_size": 1,
+    "training.schedule": "auto",
+}
+"""A layout whose ranks hold one copy of the states together."""
+
+STATES = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One layout of one cluster, projected."""
+
+    job: AnyJob
+    overrides: Mapping[str, Any]
+    """Dotted fields of the layout."""
+    run: RunFigures
+    step: PerformanceProjection | FirstOrderPerformance
+    peak_bytes: tuple[float, float, float]
+    """Lower end of the band, middle, upper end."""
+    usable_bytes: float
+    verdict: str
+    band: Band
+    """Of the step time."""
+
+
+class Fidelity(Protocol):
+    """What a plan asks of a model."""
+
+    def load(self, source: Any, overrides: Mapping[str, Any]) -> AnyJob:
+        """Read a job."""
+
+    def parameters(self, job: AnyJob) -> int:
+        """Return the parameters of a model."""
+
+    def flop_and_peak(self, job: AnyJob) -> tuple[float, float]:
+        """Return FLOP of one sequence, and FLOP/s of one device at its peak."""
+
+    def states_and_room(self, job: AnyJob) -> tuple[float, float]:
+        """Return bytes of one copy of the states, and what one device may hold."""
+
+    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
+        """Return the number of legal layouts of a size, and the ones worth showing."""
+
+    def run(self, job: AnyJob) -> RunFigures:
+        """Return what the run of a job takes."""
+
+
+class Tiles:
+    """The tile models."""
+
+    def load(self, source: Any, overrides: Mapping[str, Any]) -> Job:
+        """Read a job."""
+        return load_job(source, overrides)
+
+    def parameters(self, job: AnyJob) -> int:
+        """Return the parameters of a model."""
+        return count_model(_tiled(job)).parameters_total
+
+    def flop_and_peak(self, job: AnyJob) -> tuple[float, float]:
+        """Return FLOP of one sequence, and FLOP/s of one device at its peak."""
+        job = _tiled(job)
+        device, precision = job.cluster.device, job.training.precision
+        if precision not in device.matrix_flop_per_clk_per_cu:
+            # A projection says what is missing.
+            api.project_memory(job)
+        return count_model(job).flop_per_sequence, device.peak_tflops(precision) * TERA
+
+    def states_and_room(self, job: AnyJob) -> tuple[float, float]:
+        """Return bytes of one copy of the states, and what one device may hold."""
+        memory = api.project_memory(load_job(_tiled(job), SHARDED))
+        state_bytes = sum(float(getattr(memory.stages[0], name)) for name in STATES)
+        return state_bytes * job.cluster.gpus_per_node, memory.usable_bytes
+
+    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
+        """Search all layouts; return the fastest that fits, and a faster one at risk before it."""
+        found = search(_tiled(job), nodes=nodes, top=1, allow_risk=True)
+        layouts = _worth_showing(found)
+        steps = api.project_jobs([load_job(found.job, each.overrides) for each in layouts])
+        return found.evaluated, [
+            _offer(layout, step) for layout, step in zip(layouts, steps, strict=True)
+        ]
+
+    def run(self, job: AnyJob) -> RunFigures:
+        """Return what the run of a job takes."""
+        run = api.project_performance(_tiled(job)).run
+        assert run is not None
+        return run_figures(run)
+
+
+def _tiled(job: AnyJob) -> Job:
+    assert isinstance(job, Job)
+    return job
+
+
+def _offer(layout: Configuration, step: PerformanceProjection) -> Offer:
+    memory = step.memory
+    assert step.run is not None
+    return Offer(
+        job=step.job,
+        overrides=layout.overrides,
+        run=run_figures(step.run),
+        step=step,
+        peak_bytes=(memory.peak_low_bytes, memory.peak_bytes, memory.peak_high_bytes),
+        usable_bytes=memory.usable_bytes,
+        verdict=memory.verdict,
+        band=step.band,
+    )
+
+
+def _worth_showing(found: SearchResult) -> list[Configuration]:
+    """Return the fastest layout that fits, before it one at risk that is faster beyond noise."""
+    ranked = found.configurations
+    fitting = next((each for each in ranked if each.verdict == FITS), None)
+    if not ranked or fitting is None or fitting is ranked[0]:
+        return list(ranked[:1])
+    fields = [key for key, value in ranked[0].overrides.items() if fitting.overrides[key] != value]
+    gain = fitting.iteration_time_s / ranked[0].iteration_time_s - 1.0
+    return [ranked[0], fitting] if gain > pair_noise(fields) else [fitting]
+
+
+class FirstOrder:
+    """The closed forms of the first-order model; it has no bands, and knows no risk."""
+
+    def load(self, source: Any, overrides: Mapping[str, Any]) -> AnyJob:
+        """Read a job, on a device of either kind."""
+        return load_first_order_job(source, overrides)
+
+    def parameters(self, job: AnyJob) -> int:
+        """Return the parameters of a model."""
+        return self._sharded(job).memory.parameters_total
+
+    def flop_and_peak(self, job: AnyJob) -> tuple[float, float]:
+        """Return FLOP of one sequence, and FLOP/s of one device at its peak."""
+        step = self._sharded(job)
+        sequences = step.tokens_per_step / job.training.seq_length
+        flop = float(step.results.model_flop[step.row]) / sequences
+        return flop, float(step.results.columns.peak_flop_per_s[step.row])
+
+    def states_and_room(self, job: AnyJob) -> tuple[float, float]:
+        """Return bytes of one copy of the states, and what one device may hold."""
+        step = self._sharded(job)
+        state_bytes = float(step.results.states.total[step.row]) * step.gpus
+        return state_bytes, step.memory.device_memory_bytes
+
+    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
+        """Project all layouts of a grid; return the fastest that fits."""
+        cluster = job.cluster.model_copy(update={"nodes": nodes})
+        base = job.model_copy(update={"cluster": cluster})
+        layouts = list(_grid(base))
+        steps = project_performance([_laid_out(base, each) for each in layouts])
+        fitting = [row for row, step in enumerate(steps) if step.memory.fits]
+        if not fitting:
+            return len(layouts), []
+
+        def speed(row: int) -> tuple[float, float]:
+            return steps[row].iteration_time_s, steps[row].memory.peak_bytes
+
+        row = min(fitting, key=speed)
+        return len(layouts), [_closed_offer(layouts[row], steps[row])]
+
+    def run(self, job: AnyJob) -> RunFigures:
+        """Return what the run of a job takes."""
+        return first_order_figures(project_run(project_performance([job])[0]))
+
+    def _sharded(self, job: AnyJob) -> FirstOrderPerformance:
+        return project_performance([self.load(job, SHARDED)])[0]
+
+
+NO_BAND = Band(None, None, None, None, 0, "the first-order model, which has no band")
+
+
+def _closed_offer(overrides: Mapping[str, Any], step: FirstOrderPerformance) -> Offer:
+    peak_bytes = step.memory.peak_bytes
+    return Offer(
+        job=step.job,
+        overrides=overrides,
+        run=first_order_figures(project_run(step)),
+        step=step,
+        peak_bytes=(peak_bytes, peak_bytes, peak_bytes),
+        usable_bytes=step.memory.device_memory_bytes,
+        verdict=FITS if step.memory.fits else DOES_NOT_FIT,
+        band=NO_BAND,
+    )
+
+
+def _grid(job: AnyJob) -> Iterator[dict[str, Any]]:
+    """Propose layouts whose degrees divide model, cluster and global batch."""
+    model, gpus, batch = job.model, job.cluster.gpus, job.training.global_batch_size
+    experts = model.moe.num_experts if model.moe else 1
+    for tp in divisors(model.num_attention_heads, device_of(job).scale_up_domain):
+        if gpus % tp:
+            continue
+        for pp in divisors(gpus // tp, model.num_layers):
+            dp = gpus // tp // pp
+            if model.num_layers % pp or batch % dp:
+                continue
+            for ep, micro_batch, recompute, zero in itertools.product(
+                divisors(experts, dp), MICRO_BATCHES, ("none", "full"), ZERO_STAGES
+            ):
+                if dp % ep or (batch // dp) % micro_batch:
+                    continue
+                yield {
+                    "parallelism.tp": tp,
+                    "parallelism.pp": pp,
+                    "parallelism.vpp": 1,
+                    "parallelism.cp": 1,
+                    "parallelism.ep": ep,
+                    "parallelism.etp": 1 if model.moe else None,
+                    "parallelism.zero_stage": zero,
+                    "parallelism.fsdp": False,
+                    "training.micro_batch_size": micro_batch,
+                    "training.recompute": recompute,
+                    "training.schedule": "auto",
+                }
+
+
+def _laid_out(job: AnyJob, overrides: Mapping[str, Any]) -> AnyJob:
+    """Return a job with another layout; reading each anew would take most of the time."""
+    changed: dict[str, dict[str, Any]] = {"parallelism": {}, "training": {}}
+    for dotted, value in overrides.items():
+        section, _, name = dotted.partition(".")
+        changed[section][name] = value
+    stated = job.training.model_dump(exclude_unset=True)
+    split = ParallelismConfig.parse(changed["parallelism"], path="parallelism")
+    training = TrainingConfig.parse({**stated, **changed["training"]}, path="training")
+    return job.model_copy(update={"parallelism": split, "training": training})
+
+
+def fidelity_named(name: str) -> Fidelity:
+    """Return the model of a fidelity of `FIDELITIES`."""
+    return FirstOrder() if name == FIRST_ORDER else Tiles()
