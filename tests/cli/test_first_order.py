@@ -105,7 +105,7 @@ def test_a_plan_of_any_device(projector_run):
     ("arguments", "key"),
     [
         (("--budget-usd", "5"), "usd_per_gpu_hour"),
-        (("--html", "x.html"), "html"),
+        (("--html", "no/such/x.html"), "html"),
         (("--gpus", "3"), "gpus"),
         (("--deadline-days", "-1"), "deadline_days"),
         (("--usd-per-gpu-hour", "-1"), "usd_per_gpu_hour"),

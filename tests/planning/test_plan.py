@@ -237,3 +237,24 @@ def test_an_unpriced_device_is_out_of_a_budget():
     assert {each.label for each in result.choices} == {"h100"}
     assert result.choices[0].status == MEETS
     assert any(s.label == "b200" and s.reason.startswith("no price") for s in result.skipped)
+
+
+def test_the_first_order_model_plans_any_device():
+    result = plan(devices=["h100", "tpu_v5p"], gpus=[8, 16], fidelity="first-order")
+    assert {each.label for each in result.choices} == {"h100", "tpu_v5p"}
+    for each in result.choices:
+        step = pj.project_performance(each.job, fidelity="first-order")
+        assert step.iteration_time_s == each.iteration_time_s
+        assert each.run.days == pytest.approx(2e10 / step.tokens_per_s_per_gpu / each.gpus / 86_400)
+        assert each.job.training.global_batch_size == 128
+    first = result.to_dict()["choices"][0]
+    assert not {"days_low", "goodput", "energy_mwh"} & first.keys()
+    assert "steps alone" in result.warnings[0]
+    with pytest.raises(ConfigError, match="first-order"):
+        plan(devices="tpu_v5p", gpus=8)
+
+
+def test_what_the_first_order_model_cannot_keep_it_says():
+    result = plan(devices="tpu_v5p", gpus=8, fidelity="first-order", deadline_days=0.01)
+    assert not result.met
+    assert {each.key for each in result.would_do} >= {"gpus", "deadline_days", "tokens"}

@@ -73,24 +73,6 @@ def both(request: JobRequest, *, as_json: bool, quiet: bool) -> int:
     return _print(both_report(result), result.memory, quiet=quiet)
 
 
-def plan(question: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
-    """Rank and print clusters; ``assignments`` are overrides of the job."""
-    from projector.config.load import parse_override
-    from projector.planning.closed_forms import plan_by_closed_forms
-
-    assignments = question.pop("assignments")
-    overrides = dict(parse_override(text) for text in assignments)
-    result = plan_by_closed_forms(**question, overrides=overrides)
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        from projector.report.terminal.first_order_plan import plan_report
-
-        print_report(plan_report(result))
-        print_warnings(result.warnings, quiet=quiet)
-    return SUCCESS if result.met else DOES_NOT_FIT
-
-
 def serve(config: str | None, changes: Mapping[str, Any], *, as_json: bool, quiet: bool) -> int:
     """Project and print a deployment."""
     from projector.first_order.deployment import project_deployment

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli import first_order
 from projector.cli.job_options import output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
@@ -110,12 +109,9 @@ def command(
         "usd_per_gpu_hour": _prices(prices),
         "top": top,
     }
-    if first_order.is_asked(fidelity):
-        first_order.refuse_options({"plot": plot, "html": html, "job_out": job_out})
-        given = {**question, "model": model, "tokens": tokens, "assignments": assignments}
-        return first_order.plan(given, as_json=as_json, quiet=quiet)
     _check_files(plot, html, job_out)
-    announce_compilation(quiet=quiet)
+    if fidelity != "first-order":
+        announce_compilation(quiet=quiet)
     from projector.config.load import parse_override
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
@@ -125,6 +121,7 @@ def command(
             model,
             tokens,
             **question,
+            fidelity=fidelity,
             overrides=dict(parse_override(text) for text in assignments),
             progress=progress,
         )

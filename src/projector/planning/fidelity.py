@@ -1,7 +1,6 @@
 """The two models that a plan may ask: tiles, or the closed forms of the first order."""
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,21 +8,16 @@ from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob, load_first_order_job
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.parallelism import ParallelismConfig
-from projector.config.training import TrainingConfig
 from projector.first_order.api import project_performance
-from projector.first_order.columns import device_of
+from projector.first_order.layouts import UNSPLIT, fastest_layout, legal_layouts
 from projector.first_order.results import FirstOrderPerformance
-from projector.first_order.run import project_run
-from projector.lower.jobs import divisors
+from projector.first_order.run import FirstOrderRun, run_of_steps
 from projector.operations.counts import count_model
 from projector.planning.run_figures import RunFigures, first_order_figures, run_figures
 from projector.projection import api
 from projector.projection.performance import PerformanceProjection
-from projector.projection.verdict import DOES_NOT_FIT, FITS
+from projector.projection.verdict import FITS
 from projector.searches.configurations import (
-    MICRO_BATCHES,
-    ZERO_STAGES,
     Configuration,
     SearchResult,
     search,
@@ -186,23 +180,14 @@ class FirstOrder:
 
     def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
         """Project all layouts of a grid; return the fastest that fits."""
-        cluster = job.cluster.model_copy(update={"nodes": nodes})
-        base = job.model_copy(update={"cluster": cluster})
-        layouts = list(_grid(base))
-        steps = project_performance([_laid_out(base, each) for each in layouts])
-        fitting = [row for row, step in enumerate(steps) if step.memory.fits]
-        if not fitting:
-            return len(layouts), []
-
-        def speed(row: int) -> tuple[float, float]:
-            return steps[row].iteration_time_s, steps[row].memory.peak_bytes
-
-        row = min(fitting, key=speed)
-        return len(layouts), [_closed_offer(layouts[row], steps[row])]
+        sized = self.load(job, {"cluster.nodes": nodes})
+        step = fastest_layout(sized)
+        offers = [] if step is None else [_closed_offer(step)]
+        return len(legal_layouts(sized)), offers
 
     def run(self, job: AnyJob) -> RunFigures:
         """Return what the run of a job takes."""
-        return first_order_figures(project_run(project_performance([job])[0]))
+        return first_order_figures(_run_of(project_performance([job])[0]))
 
     def _sharded(self, job: AnyJob) -> FirstOrderPerformance:
         return project_performance([self.load(job, SHARDED)])[0]
@@ -211,61 +196,28 @@ class FirstOrder:
 NO_BAND = Band(None, None, None, None, 0, "the first-order model, which has no band")
 
 
-def _closed_offer(overrides: Mapping[str, Any], step: FirstOrderPerformance) -> Offer:
-    peak_bytes = step.memory.peak_bytes
+def _run_of(step: FirstOrderPerformance) -> FirstOrderRun:
+    return run_of_steps(step.job, step.iteration_time_s)
+
+
+def _closed_offer(step: FirstOrderPerformance) -> Offer:
+    peak_bytes, split = step.memory.peak_bytes, step.job.parallelism
+    degrees = {f"parallelism.{name}": step.degrees[name] for name in ("tp", "pp", "ep")}
     return Offer(
         job=step.job,
-        overrides=overrides,
-        run=first_order_figures(project_run(step)),
+        overrides={
+            **UNSPLIT,
+            **degrees,
+            "parallelism.zero_stage": split.zero_stage,
+            "training.recompute": step.job.training.recompute.granularity,
+        },
+        run=first_order_figures(_run_of(step)),
         step=step,
         peak_bytes=(peak_bytes, peak_bytes, peak_bytes),
         usable_bytes=step.memory.device_memory_bytes,
-        verdict=FITS if step.memory.fits else DOES_NOT_FIT,
+        verdict=FITS,
         band=NO_BAND,
     )
-
-
-def _grid(job: AnyJob) -> Iterator[dict[str, Any]]:
-    """Propose layouts whose degrees divide model, cluster and global batch."""
-    model, gpus, batch = job.model, job.cluster.gpus, job.training.global_batch_size
-    experts = model.moe.num_experts if model.moe else 1
-    for tp in divisors(model.num_attention_heads, device_of(job).scale_up_domain):
-        if gpus % tp:
-            continue
-        for pp in divisors(gpus // tp, model.num_layers):
-            dp = gpus // tp // pp
-            if model.num_layers % pp or batch % dp:
-                continue
-            for ep, micro_batch, recompute, zero in itertools.product(
-                divisors(experts, dp), MICRO_BATCHES, ("none", "full"), ZERO_STAGES
-            ):
-                if dp % ep or (batch // dp) % micro_batch:
-                    continue
-                yield {
-                    "parallelism.tp": tp,
-                    "parallelism.pp": pp,
-                    "parallelism.vpp": 1,
-                    "parallelism.cp": 1,
-                    "parallelism.ep": ep,
-                    "parallelism.etp": 1 if model.moe else None,
-                    "parallelism.zero_stage": zero,
-                    "parallelism.fsdp": False,
-                    "training.micro_batch_size": micro_batch,
-                    "training.recompute": recompute,
-                    "training.schedule": "auto",
-                }
-
-
-def _laid_out(job: AnyJob, overrides: Mapping[str, Any]) -> AnyJob:
-    """Return a job with another layout; reading each anew would take most of the time."""
-    changed: dict[str, dict[str, Any]] = {"parallelism": {}, "training": {}}
-    for dotted, value in overrides.items():
-        section, _, name = dotted.partition(".")
-        changed[section][name] = value
-    stated = job.training.model_dump(exclude_unset=True)
-    split = ParallelismConfig.parse(changed["parallelism"], path="parallelism")
-    training = TrainingConfig.parse({**stated, **changed["training"]}, path="training")
-    return job.model_copy(update={"parallelism": split, "training": training})
 
 
 def fidelity_named(name: str) -> Fidelity:

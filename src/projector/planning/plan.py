@@ -3,22 +3,25 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 from projector.config.bands import NOTHING
-from projector.config.first_order import by_closed_forms
 from projector.config.planning import PlanSettings
 from projector.envelope import envelope
 from projector.planning.advice import Remedy, remedies
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
-from projector.planning.closed_forms import FirstOrderPlan, plan_by_closed_forms
-from projector.planning.fidelity import TILES
+from projector.planning.fidelity import FIRST_ORDER, TILES
 from projector.planning.question import Question, ask
 from projector.planning.ranking import objective_of, rank, spend_of
 from projector.planning.survey import Progress, Skipped, Surveyor, survey
 from projector.planning.words import answer_of, assumptions_of
 from projector.projection.api import JobLike
 from projector.searches.checks import check_top
+
+STEPS_ALONE = (
+    "the first-order model counts steps alone: no warm-up, failures, checkpoints, stragglers, and "
+    "no band"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,9 +82,11 @@ class PlanResult:
         """What may not be as it was meant."""
         if not self.choices:
             return self.question.job.notes
+        plain = (STEPS_ALONE,) if self.question.fidelity == FIRST_ORDER else ()
         best = [choice for choice in self.choices if choice.fits] or list(self.choices)
         firsts = {choice.label: choice for choice in reversed(best)}
-        return tuple(dict.fromkeys(text for each in firsts.values() for text in each.warnings))
+        of_choices = dict.fromkeys(text for each in firsts.values() for text in each.warnings)
+        return (*plain, *of_choices)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -147,44 +152,6 @@ class PlanResult:
         return html_table(self.answer, rows)
 
 
-@overload
-def project_plan(
-    model: Any = None,
-    tokens: float | str | None = None,
-    *,
-    job: JobLike | None = None,
-    devices: Any = None,
-    gpus: Any = None,
-    deadline_days: float | None = None,
-    budget_usd: float | None = None,
-    usd_per_gpu_hour: float | Mapping[str, float] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    top: int = 10,
-    fidelity: Literal["tiles"] = "tiles",
-    settings: PlanSettings | None = None,
-    progress: Progress | None = None,
-) -> PlanResult: ...
-
-
-@overload
-def project_plan(
-    model: Any = None,
-    tokens: float | str | None = None,
-    *,
-    job: JobLike | None = None,
-    devices: Any = None,
-    gpus: Any = None,
-    deadline_days: float | None = None,
-    budget_usd: float | None = None,
-    usd_per_gpu_hour: float | Mapping[str, float] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    top: int = 10,
-    fidelity: Literal["first-order"],
-    settings: PlanSettings | None = None,
-    progress: Progress | None = None,
-) -> FirstOrderPlan: ...
-
-
 def project_plan(
     model: Any = None,
     tokens: float | str | None = None,
@@ -200,7 +167,7 @@ def project_plan(
     fidelity: str = TILES,
     settings: PlanSettings | None = None,
     progress: Progress | None = None,
-) -> PlanResult | FirstOrderPlan:
+) -> PlanResult:
     """Rank clusters and layouts for a training run.
 
     Every size of every kind of cluster is searched for its fastest layout, and its run projected.
@@ -232,7 +199,7 @@ def project_plan(
         Choices that reports show; the result has all.
     fidelity : str
         ``tiles``, or ``first-order`` for closed forms, which also take devices without compute
-        units and return a `FirstOrderPlan`.
+        units; these know neither bands nor failures.
     settings : PlanSettings, optional
         Defaults to use instead of the shipped ones.
     progress : callable, optional
@@ -246,20 +213,6 @@ def project_plan(
     """
     began = time.perf_counter()
     check_top(top)
-    if by_closed_forms(fidelity):
-        return plan_by_closed_forms(
-            model,
-            tokens,
-            job=job,
-            devices=devices,
-            gpus=gpus,
-            deadline_days=deadline_days,
-            budget_usd=budget_usd,
-            usd_per_gpu_hour=usd_per_gpu_hour,
-            overrides=overrides,
-            top=top,
-            settings=settings,
-        )
     question = ask(
         model,
         tokens,

@@ -22,6 +22,8 @@ SHOWN = (
 )
 """Keys of ``plan --json``."""
 
+_BAND = ("days_low", "days_high")
+
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
@@ -43,6 +45,8 @@ class RunFigures:
     """Days by term, which add up."""
     assumptions: tuple[str, ...]
     """What the job does not state."""
+    has_band: bool = True
+    """Whether the model that made them has bands."""
 
     def of_high(self, value: float) -> float:
         """Return what grows with time at the upper end of the band of days."""
@@ -51,7 +55,13 @@ class RunFigures:
     def to_dict(self) -> dict[str, Any]:
         """Return the keys of ``plan --json``."""
         figures = {name: getattr(self, name) for name in SHOWN}
-        return {**figures, "terms_days": dict(self.terms_days)}
+        # A price may be missing; what else is not known does not exist at this fidelity.
+        known = {
+            name: value
+            for name, value in figures.items()
+            if (value is not None or name == "cost_usd") and (self.has_band or name not in _BAND)
+        }
+        return {**known, "terms_days": dict(self.terms_days)}
 
 
 def run_figures(run: RunProjection) -> RunFigures:
@@ -90,4 +100,5 @@ def first_order_figures(run: FirstOrderRun) -> RunFigures:
         checkpoint_interval_s=None,
         terms_days={"compute": run.days},
         assumptions=("steps alone: no warm-up, failures, checkpoints or stragglers",),
+        has_band=False,
     )

@@ -23,6 +23,8 @@ _SUPERLATIVES = {
 def days_text(choice: Choice) -> str:
     """Write the days of a choice with their band."""
     run = choice.run
+    if not run.has_band:
+        return f"{days_number(run.days)} days"
     low, high = days_number(run.days_low), days_number(run.days_high)
     return f"{days_number(run.days)} days ({low} to {high})"
 
@@ -53,6 +55,7 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
     first = choices[0]
     takes = f"{first.name} ({first.layout}) takes {days_text(first)} and {spend_text(first)}"
     risk = "" if first.fits else " Its memory is at risk."
+    bands = " with their bands" if first.run.has_band else ""
     if not asked:
         if first.is_knee:
             return f"{run}: {takes}. It is the knee: more GPUs save less time than they cost.{risk}"
@@ -60,7 +63,7 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
     if first.status == MEETS:
         best = _SUPERLATIVES[objective]
         if first.fits:
-            return f"{run} {asked}: {takes}. {best} of those that keep this with their bands."
+            return f"{run} {asked}: {takes}. {best} of those that keep this{bands}."
         return f"{run} {asked}: no cluster whose memory is safe. {takes}.{risk}"
     if first.status == UNCERTAIN:
         return (

@@ -1,39 +1,11 @@
-"""The reports of first-order plans and deployments."""
+"""The report of first-order deployments."""
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from projector.first_order.serving import FirstOrderServing
-from projector.planning.closed_forms import FirstOrderPlan
 from projector.report.terminal.first_order import PLAIN_WORDS, constants
-from projector.report.terminal.tables import add_row, gib, grid, milliseconds, percent, section
-
-
-def plan_report(result: FirstOrderPlan) -> list[RenderableType]:
-    """Return the ranked clusters, best first."""
-    table = grid("=cluster", "days", "GPU-hours", "USD", "MFU", "GiB", "<layout", "<", gap=1)
-    for each in result.choices[: result.top]:
-        split = " ".join(
-            f"{name}{value}"
-            for name, value in each.step.degrees.items()
-            if value > 1 and name != "etp"
-        )
-        money = "-" if each.run.cost_usd is None else f"{each.run.cost_usd:,.0f}"
-        add_row(
-            table,
-            f"{each.step.gpus:,} x {each.label}",
-            f"{each.run.days:,.1f}",
-            f"{each.run.gpu_hours:,.0f}",
-            money,
-            percent(each.step.mfu),
-            gib(each.step.memory.peak_bytes),
-            split,
-            "" if each.meets else "misses",
-        )
-    head = Text(f"{result.model}, {result.tokens:.3g} tokens: {result.answer}", style="bold")
-    note = f"{len(result.choices)} sizes that fit, ranked by {result.objective}"
-    words = Text(PLAIN_WORDS, style="bold yellow")
-    return [head, words, Text(), *section("Clusters", note, table)]
+from projector.report.terminal.tables import add_row, gib, grid, milliseconds, section
 
 
 def serve_report(result: FirstOrderServing) -> list[RenderableType]:

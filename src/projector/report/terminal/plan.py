@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.fidelity import FIRST_ORDER
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.words import KEEPS, OF_RUN
 from projector.projection.verdict import COVERED, WORDS
+from projector.report.terminal.first_order import PLAIN_WORDS
 from projector.report.terminal.tables import (
     DIM,
     Fitting,
@@ -42,9 +44,14 @@ def _answer(result: PlanResult) -> list[RenderableType]:
     status = result.choices[0].status if result.choices else MISSES
     return [
         Text(result.answer, style=_STYLES[status if result.met else max(status, MISSES)]),
+        *([Text(PLAIN_WORDS, style="bold yellow")] if _is_plain(result) else []),
         Text(f"{result.layouts:,} layouts projected in {result.seconds:.1f} s", style=DIM),
         Text(),
     ]
+
+
+def _is_plain(result: PlanResult) -> bool:
+    return result.question.fidelity == FIRST_ORDER
 
 
 def _choices(result: PlanResult) -> list[RenderableType]:
@@ -52,6 +59,8 @@ def _choices(result: PlanResult) -> list[RenderableType]:
         return []
     table = Fitting(_table(result, is_wide=True), _table(result, is_wide=False))
     note = f"to: where the {COVERED} % bands end; group: told apart from others"
+    if _is_plain(result):
+        note = "no bands"
     shown = len(result.choices[: result.top])
     if shown < len(result.choices):
         note = f"{shown} of {len(result.choices)}; {note}"
