@@ -1,9 +1,12 @@
 import json
+from contextlib import suppress
 
 import pytest
 
 import projector as pj
+from projector.config.bands import SERVING_PHASES, band_of
 from projector.errors import ConfigError
+from projector.serving.deployment import Deployment
 from projector.serving.limits import LIMITS
 
 STABLE = (
@@ -145,3 +148,71 @@ def test_rent_gives_the_cost_of_tokens_and_none_is_assumed():
     with pytest.raises(ConfigError) as caught:
         project(overrides={"load.usd_per_gpu_hour": -1})
     assert caught.value.key == "load.usd_per_gpu_hour"
+
+
+def test_bands_are_those_of_the_phase_and_not_of_the_rows_of_another():
+    found = project("llama3.1_70b", tp=8, batch=64, context=4096)
+    decode = band_of("serving", ("hopper.decode", "decode"), "NVIDIA H100 SXM 80GB")
+    prefill = band_of("serving", ("hopper.prefill", "prefill"), "NVIDIA H100 SXM 80GB")
+    assert decode != prefill
+    assert found.uncertainty == found.to_dict()["decode"]["uncertainty"] == decode.to_dict()
+    assert found.to_dict()["prefill"]["uncertainty"] == prefill.to_dict()
+    whole = project("llama3.1_70b", tp=8, batch=64, context=4096, output=64)
+    assert "latency" in whole.uncertainty["basis"]
+    assert whole.to_dict()["decode"]["uncertainty"] == decode.to_dict()
+
+
+@pytest.mark.parametrize("phase", SERVING_PHASES)
+def test_every_phase_has_a_band(phase):
+    assert phase in project(batch=1).band_of(phase).basis
+
+
+@pytest.mark.parametrize("key", sorted({*Deployment.model_fields, "weight_bits"}))
+@pytest.mark.parametrize(
+    "value", [[], {}, [[1]], "", "no such", True, -1, 0.3, 1e400, float("nan")]
+)
+def test_no_value_of_a_field_ends_in_anything_but_an_answer_or_an_error(key, value):
+    with suppress(ConfigError):
+        project(batch=1, context=16, tp=1, overrides={key: value})
+
+
+def test_a_field_of_the_device_may_be_overridden_by_its_short_name():
+    short = project(batch=1, overrides={"device.hbm_gib": 40})
+    assert short.max_batch == project(batch=1, overrides={"cluster.device.hbm_gib": 40}).max_batch
+    assert short.max_batch < project(batch=1).max_batch
+
+
+def test_a_field_of_the_load_beside_it_says_where_it_belongs():
+    with pytest.raises(ConfigError, match=r"write load\.batch") as caught:
+        project(
+            deployment={"model": "llama3.1_8b", "device": "h100", "batch": 4},
+            model=None,
+            device=None,
+        )
+    assert caught.value.key == "batch"
+
+
+def test_splits_that_cannot_be_name_those_that_can():
+    for settings, allowed in (({"tp": 3}, [1, 2, 4, 8, 16, 32]), ({"pp": 33}, "<= 32")):
+        with pytest.raises(ConfigError) as caught:
+            project(batch=1, **settings)
+        assert caught.value.allowed == allowed
+
+
+def test_prefill_on_its_own_devices_is_not_simulated_as_if_it_were_beside_decode():
+    with pytest.raises(ConfigError) as caught:
+        project(batch=4, output=16, rate_per_s=2.0, disaggregated={})
+    assert caught.value.key == "disaggregated"
+
+
+def test_requests_of_one_token_are_served_without_a_warning(recwarn):
+    found = project(batch=1, context=64, output=1, rate_per_s=2.0, overrides={"load.requests": 50})
+    assert found.under_load.output_tokens_per_s > 0.0
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("first", ["kv_cache_bytes", "kv_cache_dtype"])
+def test_a_field_and_its_alias_are_named_both(first):
+    second = {"kv_cache_bytes": "kv_cache_dtype", "kv_cache_dtype": "kv_cache_bytes"}[first]
+    with pytest.raises(ConfigError, match=r"'kv_cache_bytes' .* alias 'kv_cache_dtype'"):
+        project(batch=1, overrides={first: 1, second: 1})

@@ -62,6 +62,7 @@ class Config(BaseModel):
         if not isinstance(data, Mapping):
             return data
         resolved: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
         known = cls.model_fields  # asked once: it is found anew every time
         for given, value in data.items():
             name = given
@@ -70,9 +71,11 @@ class Config(BaseModel):
             if name not in known:
                 raise UnknownKeyError(str(given), cls)
             if name in resolved:
-                msg = f"{name!r} is set twice, also under its alias {given!r}"
+                alias = next(each for each in (str(given), spelled[name]) if each != name)
+                msg = f"{name!r} is set twice, also under its alias {alias!r}"
                 raise ValueError(msg)
             resolved[name] = value
+            spelled[name] = str(given)
         return resolved
 
     @classmethod

@@ -184,6 +184,12 @@ def _left_out() -> dict[str, Any]:
     return read_yaml(path) if path.is_file() else {}
 
 
+PREFILL, DECODE, LATENCY, LOAD = "prefill", "decode", "latency", "load"
+
+SERVING_PHASES = (PREFILL, DECODE, LATENCY, LOAD)
+"""What is timed: first tokens; further tokens; a batch from prompts to last tokens; as many
+requests as an engine takes."""
+
 SMALL_MESSAGE_BYTES = 1 << 20
 """Below, a collective is mostly start costs, whose errors are of another kind."""
 
@@ -203,6 +209,20 @@ def collective_classes(device: Device, size_bytes: float | None) -> tuple[str, .
     return f"{family_of_device(device)}.{size}", size, ALL
 
 
+def serving_classes(device: Device, phase: str) -> tuple[str, ...]:
+    """Return the classes of a time of serving, the narrowest first.
+
+    The phase comes before the family: rows of prefill say little about decode.
+
+    Parameters
+    ----------
+    phase : str
+        One of `SERVING_PHASES`.
+    """
+    family = family_of_device(device)
+    return f"{family}.{phase}", phase, family, ALL
+
+
 def attention_classes(evidence: str) -> tuple[str, ...]:
     """Return the classes of an attention kernel: how near to it one was measured."""
     return evidence, ALL
@@ -211,6 +231,11 @@ def attention_classes(evidence: str) -> tuple[str, ...]:
 def gemm_band(device: Device, dtype: str) -> Band:
     """Return the band of the time of a GEMM."""
     return band_of("gemm", kernel_classes(device, dtype), device.name)
+
+
+def serving_band(device: Device, phase: str) -> Band:
+    """Return the band of one of `SERVING_PHASES`."""
+    return band_of("serving", serving_classes(device, phase), device.name)
 
 
 def collective_band(device: Device, size_bytes: float | None) -> Band:

@@ -187,7 +187,7 @@ class Deployment(Config):
         if not isinstance(data, Mapping) or "weight_bits" not in data:
             return data
         bits = data["weight_bits"]
-        if data.get("weights") is not None or bits not in {None, *_WEIGHTS_OF_BITS}:
+        if data.get("weights") is not None or bits not in (None, *_WEIGHTS_OF_BITS):
             msg = f"weight_bits is 4 or 8, and stands without weights, got {bits!r}"
             raise ConfigError(msg, key="weight_bits", value=bits, allowed=[*_WEIGHTS_OF_BITS])
         rest = {key: value for key, value in data.items() if key != "weight_bits"}
@@ -224,14 +224,17 @@ class Deployment(Config):
         heads = self.model.num_attention_heads
         if heads % self.tp:
             msg = f"tp ({self.tp}) must divide num_attention_heads ({heads})"
-            raise ConfigError(msg, key="tp", value=self.tp)
-        if self.pp > self.model.num_layers:
-            msg = f"pp ({self.pp}) exceeds num_layers ({self.model.num_layers})"
-            raise ConfigError(msg, key="pp", value=self.pp)
+            legal = [parts for parts in range(1, heads + 1) if heads % parts == 0]
+            raise ConfigError(msg, key="tp", value=self.tp, allowed=legal)
+        layers = self.model.num_layers
+        if self.pp > layers:
+            msg = f"pp ({self.pp}) exceeds num_layers ({layers})"
+            raise ConfigError(msg, key="pp", value=self.pp, allowed=f"<= {layers}")
         if self.gpus > self.cluster.gpus:
             factors = "tp * pp" if self.attention_dp == 1 else "tp * attention_dp * pp"
-            msg = f"{factors} ({self.gpus}) exceeds the {self.cluster.gpus} GPUs"
-            raise ConfigError(msg, key="tp", value=self.tp)
+            most = self.cluster.gpus
+            msg = f"{factors} ({self.gpus}) exceeds the {most} GPUs"
+            raise ConfigError(msg, key="tp", value=self.tp, allowed=f"{factors} <= {most}")
         return self
 
     @model_validator(mode="after")

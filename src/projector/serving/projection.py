@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.config.bands import ALL, Band, band_of, family_of_device
+from projector.config.bands import DECODE, LATENCY, LOAD, PREFILL, Band, serving_band
 from projector.config.origins import origins_of
 from projector.envelope import envelope
 from projector.runs.cost import cost_usd, usd_per_million_tokens
@@ -160,15 +160,20 @@ class ServingProjection:
         """``fits`` or ``does_not_fit``; memory of serving has no published band."""
         return FITS if self.fits else DOES_NOT_FIT
 
+    def band_of(self, phase: str) -> Band:
+        """Return where measured times of a phase lie, as factors of the projected ones."""
+        return serving_band(self.deployment.cluster.device, phase)
+
     @property
     def band(self) -> Band:
-        """Where measured times of comparable deployments lie, as factors of the projected ones."""
-        device = self.deployment.cluster.device
-        return band_of("serving", (family_of_device(device), ALL), device.name)
+        """The band of generating: of decode alone, with prompts, or under a load."""
+        if self.under_load is not None:
+            return self.band_of(LOAD)
+        return self.band_of(DECODE if self.traffic.output is None else LATENCY)
 
     @property
     def uncertainty(self) -> dict[str, Any]:
-        """The band as ``--json`` has it."""
+        """The band of generating as ``--json`` has it; ``prefill`` and ``decode`` have theirs."""
         return self.band.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,8 +199,8 @@ class ServingProjection:
             "bound_decode": self.decode.bound,
             "fits": self.fits,
             "verdict": self.verdict,
-            "prefill": self.prefill.to_dict(),
-            "decode": self.decode.to_dict(),
+            "prefill": {**self.prefill.to_dict(), "uncertainty": self.band_of(PREFILL).to_dict()},
+            "decode": {**self.decode.to_dict(), "uncertainty": self.band_of(DECODE).to_dict()},
             "memory": self._memory(),
             "usd_per_million_tokens": self.usd_per_million_tokens,
             **self._parts(),

@@ -54,7 +54,9 @@ def read_case(
     """
     data = _read(source)
     for key, value in (overrides or {}).items():
-        set_field(data, "cluster.device" if key == "device" else str(key), value)
+        short = str(key).split(".")[0] == "device"
+        set_field(data, f"cluster.{key}" if short else str(key), value)
+    _hint_load(data)
     load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
     traffic = (
         load
@@ -90,6 +92,15 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
             raise ConfigError(msg, key="device", value=device)
         data["cluster"] = {**cluster, "device": device}
     return data
+
+
+def _hint_load(data: Mapping[str, Any]) -> None:
+    """Refuse a field of the requests that stands beside ``load``, and say where it belongs."""
+    for key in data:
+        name = Traffic.aliases.get(key, key)
+        if name in Traffic.model_fields and key not in Deployment.model_fields:
+            msg = f"{key}: belongs to the requests; write {LOAD}.{name}"
+            raise ConfigError(msg, key=key, value=data[key], allowed=f"{LOAD}.{name}")
 
 
 def _require(data: Mapping[str, Any]) -> None:

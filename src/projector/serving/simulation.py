@@ -173,8 +173,13 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
     Raises
     ------
     ConfigError
-        If not even one sequence of ``longest`` tokens fits.
+        If not even one sequence of ``longest`` tokens fits, or prefill has devices of its own.
     """
+    if deployment.disaggregated is not None:
+        msg = "a load is simulated on devices that prefill and decode; leave out disaggregated"
+        raise ConfigError(
+            msg, key="disaggregated", value=deployment.disaggregated, allowed="not stated"
+        )
     if scheduler.page_tokens is not None:
         deployment = deployment.model_copy(update={"page_tokens": scheduler.page_tokens})
     memory = serving_memory(deployment)
@@ -303,5 +308,7 @@ def _tokens_between(served: kernel.Served, outputs: Array, begin_s: float, end_s
     first_s, finish_s = served.first_s, served.finish_s
     firsts = np.count_nonzero((first_s >= begin_s) & (first_s <= end_s))
     inside_s = np.minimum(finish_s, end_s) - np.maximum(first_s, begin_s)
-    length_s = np.maximum(finish_s - first_s, np.finfo(np.float64).tiny)
-    return float(firsts + ((outputs - 1) * np.clip(inside_s / length_s, 0.0, 1.0)).sum())
+    length_s = finish_s - first_s
+    # The only token of a request is its first, at which it ends.
+    share = np.divide(inside_s, length_s, out=np.zeros_like(length_s), where=length_s > 0.0)
+    return float(firsts + ((outputs - 1) * np.clip(share, 0.0, 1.0)).sum())

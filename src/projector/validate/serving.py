@@ -10,7 +10,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.config.bands import ALL, Band, band_of, family_of_device
+from projector.config.bands import (
+    DECODE,
+    LATENCY,
+    LOAD,
+    PREFILL,
+    Band,
+    band_of,
+    serving_classes,
+)
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.config.engine import GENERIC
@@ -79,7 +87,6 @@ REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
 it sends the same ones again after warming up, and the engine keeps prefixes unless told otherwise.
 Later releases tell it (vllm/benchmarks/latency.py); which was the first is not verified."""
 
-LATENCY, DECODE, PREFILL, LOAD = "latency", "decode", "prefill", "load"
 _MAX_LENGTH = 1 << 27
 
 
@@ -262,8 +269,7 @@ def _constants(engine: str, without: Without) -> dict[str, float]:
 def _band(row: Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
     """Return the band of a row and the classes that it is looked for in."""
     device = case.generation.deployment.cluster.device
-    family, phase = family_of_device(device), phase_of(row)
-    classes = (f"{family}.{phase}", phase, family, ALL)
+    classes = serving_classes(device, phase_of(row))
     return band_of(KIND.quantity, classes, device.name, source or None), classes
 
 

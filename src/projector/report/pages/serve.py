@@ -9,7 +9,13 @@ from projector.report.figures.figure import PALETTE, SOFT
 from projector.report.figures.serve import GPU, USER, split_name, titles
 from projector.report.pages.figures import plain_layout
 from projector.report.pages.page import Section, Table, check_page, write_page
-from projector.report.terminal.serve import TERMS, answer_text, under_load_rows, verdict_text
+from projector.report.terminal.serve import (
+    TERMS,
+    answer_text,
+    bands_text,
+    under_load_rows,
+    verdict_text,
+)
 from projector.serving.front import ServingFront
 from projector.serving.projection import ServingProjection
 from projector.units import to_gib, to_ms
@@ -33,8 +39,8 @@ def write_serve_page(result: ServingProjection, path: str | Path) -> None:
         f"Batch {result.batch:,}, prompts of {traffic.context:,} tokens{output}. "
         f"{answer_text(result)} {verdict_text(result)}"
     )
-    if result.band.words:
-        lead += f" Measured times lie {result.band.words} of these in 68 % of runs."
+    if bands := bands_text(result):
+        lead += f" {bands}."
     sections = [*_front(result), *_load(result), _steps(result), _memory(result), _rest(result)]
     write_page(path, title, lead, sections)
 

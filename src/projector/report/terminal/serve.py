@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from projector.config.bands import DECODE, PREFILL
 from projector.report.terminal.tables import (
     DIM,
     Fitting,
@@ -129,9 +130,9 @@ def headline(result: ServingProjection) -> list[RenderableType]:
     ):
         line.append("  " if line else "").append(text, style="bold")
     limit = f"prefill limited by {result.prefill.bound}, decode by {result.decode.bound}"
-    if result.band.words:
-        limit += f"; times {result.band.words} for 68 %"
     parts: list[RenderableType] = [line, Text(limit)]
+    if bands := bands_text(result):
+        parts.append(Text(bands))
     if result.prompts_s > 0.0:
         parts.append(Text(f"prompts of others add {to_ms(result.prompts_s):.2f} ms to each token"))
     price = result.usd_per_million_tokens
@@ -139,6 +140,14 @@ def headline(result: ServingProjection) -> list[RenderableType]:
         rent = f"{result.traffic.usd_per_gpu_hour:,.2f} USD a GPU-hour"
         parts.append(Text(f"{price:,.3f} USD per million generated tokens, at {rent}"))
     return [*parts, *(Text(text) for text in _extras(result))]
+
+
+def bands_text(result: ServingProjection) -> str:
+    """Say where measured times lie around the projected ones; empty if nothing is known."""
+    phases = {"TTFT": PREFILL, "TPOT": DECODE}
+    bands = {name: result.band_of(phase).words for name, phase in phases.items()}
+    known = ", ".join(f"{name} {words}" for name, words in bands.items() if words)
+    return f"68 % of measured times lie around these: {known}" if known else ""
 
 
 def _extras(result: ServingProjection) -> list[str]:
