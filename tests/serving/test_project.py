@@ -8,6 +8,7 @@ from projector.config.bands import SERVING_PHASES, band_of
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
 from projector.serving.limits import LIMITS
+from projector.serving.read import read_case
 
 STABLE = (
     "ttft_ms",
@@ -211,8 +212,26 @@ def test_requests_of_one_token_are_served_without_a_warning(recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("first", ["kv_cache_bytes", "kv_cache_dtype"])
-def test_a_field_and_its_alias_are_named_both(first):
-    second = {"kv_cache_bytes": "kv_cache_dtype", "kv_cache_dtype": "kv_cache_bytes"}[first]
-    with pytest.raises(ConfigError, match=r"'kv_cache_bytes' .* alias 'kv_cache_dtype'"):
-        project(batch=1, overrides={first: 1, second: 1})
+@pytest.mark.parametrize("names", [("kv_cache_bytes", "kv_cache_dtype"), ("rate_per_s", "rate")])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_file_with_a_field_and_its_alias_names_both_and_an_override_replaces_either(names, turn):
+    first, second = names[::turn]
+    inside = names[1] == "rate"
+    given = {first: 1, second: 1}
+    files = {"model": "llama3.1_8b", "device": "h100", "load": {"batch": 1, "output": 4}}
+    section = files["load"] if inside else files
+    section.update(given)
+    with pytest.raises(ConfigError, match=f"'{names[0]}' .* alias '{names[1]}'"):
+        read_case(files)
+    del section[second]
+    case = read_case(files, {f"load.{second}" if inside else second: 2})
+    owner = case.traffic if inside else case.deployment
+    assert getattr(owner, names[0]) == 2
+
+
+@pytest.mark.parametrize("settings", [{"model": "nope"}, {"model": {"name": "x", "base": 1}}])
+def test_an_unknown_model_is_named_once(settings):
+    with pytest.raises(ConfigError) as caught:
+        project(batch=1, **settings)
+    assert "model.model" not in f"{caught.value} {caught.value.key}"
+    assert caught.value.key.split(".")[0] == "model"

@@ -209,7 +209,13 @@ class Deployment(Config):
     def _load_model(cls, value: object) -> object:
         if isinstance(value, ModelConfig):
             return value
-        return load_model(value)  # type: ignore[arg-type]
+        try:
+            return load_model(value)  # type: ignore[arg-type]
+        except ConfigError as error:
+            # The field's own name is put before the key again.
+            key = (error.key or "").removeprefix("model").lstrip(".")
+            text = error.message.removeprefix(f"{error.key}: ")
+            raise ConfigError(text, key=key, value=error.value, allowed=error.allowed) from None
 
     @model_validator(mode="after")
     def _weights_are_no_wider(self) -> Self:

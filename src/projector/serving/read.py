@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.load import resolve_paths, set_field
 from projector.config.yaml_file import read_yaml
@@ -55,7 +56,7 @@ def read_case(
     data = _read(source)
     for key, value in (overrides or {}).items():
         short = str(key).split(".")[0] == "device"
-        set_field(data, f"cluster.{key}" if short else str(key), value)
+        _set(data, f"cluster.{key}" if short else str(key), value)
     _hint_load(data)
     load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
     traffic = (
@@ -92,6 +93,22 @@ def _read(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
             raise ConfigError(msg, key="device", value=device)
         data["cluster"] = {**cluster, "device": device}
     return data
+
+
+def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set one field under the spelling that the data has for it, be it an alias."""
+    section, _, name = dotted.partition(".")
+    sections: dict[str, type[Config]] = {LOAD: Traffic, SCHEDULER: Scheduler}
+    owner = sections.get(section)
+    node: Any = data.get(section)
+    if owner is None:
+        owner, node, name = Deployment, data, section
+    field = owner.aliases.get(name.replace("-", "_"), name)
+    same = [field, *(alias for alias, own in owner.aliases.items() if own == field)]
+    given = [each for each in same if isinstance(node, Mapping) and each in node]
+    if given and name not in given:
+        dotted = ".".join([*([section] if node is not data else []), given[0]])
+    set_field(data, dotted, value)
 
 
 def _hint_load(data: Mapping[str, Any]) -> None:
