@@ -51,7 +51,7 @@ def test_plan_a_cluster(tmp_path):
     tokens = job.training.global_batch_size * job.training.seq_length
     assert step.run.days > 1e12 / tokens * step.iteration_time_s / 86_400
     # The budget cannot be met; what would do is said.
-    assert second.startswith("for $500,000: no cluster that was tried.")
+    assert second.startswith("for $500,000: no cluster that was tried keeps this.")
     assert second.count("Would do: ") == 3
     assert (tmp_path / "out" / "plan.png").read_bytes().startswith(b"\x89PNG")
 

@@ -76,5 +76,5 @@ def test_a_simulated_load_is_reported(projector_run):
     load = ("--context", "512", "--output", "64", "--rate", "20", "--requests", "100")
     code, out, _ = projector_run(*SERVE, "--batch", "8", *load, "--ttft-ms", "500")
     assert code == 0
-    assert "replicas" in out
+    assert "1 replica keeps TTFT 500 ms for 99 % of requests" in out
     assert "p99" in out

@@ -52,8 +52,8 @@ LOAD = (
 @click.option("--tpot-ms", type=float, metavar="T", help="Promised time of a further token.")
 @click.option("--percentile", type=float, metavar="P", help="Users it holds for; 99 by default.")
 @click.option("--usd-per-gpu-hour", type=float, metavar="X", help="Rent: cost of generated tokens.")
-@click.option("--front", is_flag=True, help="Try every split and batch on --gpus devices.")
-@click.option("--gpus", type=int, metavar="N", help="Devices of a front; a node's by default.")
+@click.option("--front", is_flag=True, help="Try every split and batch, up to --gpus devices.")
+@click.option("--gpus", type=int, metavar="N", help="Most devices of a front; default: a node.")
 @click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the front.")
 @click.option("--html", metavar="FILE.html", help="Write one page that works offline.")
 @fidelity_option

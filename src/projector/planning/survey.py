@@ -375,7 +375,8 @@ def _skip_small(
         if deadline is None:
             reason = "smaller than what was asked for"
         elif bounds.days(most) <= deadline:
-            reason = f"in time only with an MFU of {bounds.days(most) / deadline:.0%} or more"
+            least = 100.0 * bounds.days(most) / deadline
+            reason = f"in time only with an MFU of {least:.0f} % or more"
         skipped.append(Skipped(kind.label, (holding * per_node, most), reason))
 
 

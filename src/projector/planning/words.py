@@ -64,13 +64,13 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
         best = _SUPERLATIVES[objective]
         if first.fits:
             return f"{run} {asked}: {takes}. {best} of those that keep this{bands}."
-        return f"{run} {asked}: no cluster whose memory is safe. {takes}.{risk}"
+        return f"{run} {asked}: no cluster whose memory is safe keeps this. {takes}.{risk}"
     if first.status == UNCERTAIN:
         return (
             f"{run} {asked}: only if all goes as expected. {takes}; the upper end of its band is "
             f"beyond.{risk}"
         )
-    return f"{run} {asked}: no cluster that was tried. The nearest: {takes}.{risk}"
+    return f"{run} {asked}: no cluster that was tried keeps this. The nearest: {takes}.{risk}"
 
 
 def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
@@ -83,7 +83,8 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
     )
     found = [batch, f"Devices: {question.devices_basis}."]
     if choices:
-        found.append(f"Step time: {choices[0].band.basis}.")
+        known = "its band is " if choices[0].run.has_band else ""
+        found.append(f"Step time: {known}{choices[0].band.basis}.")
         found += [f"{OF_RUN} {text}." for text in choices[0].run.assumptions]
         found += _of_others(choices)
     return tuple(found)

@@ -27,7 +27,7 @@ def test_no_tokens_no_lines():
 
 def test_days_hours_and_terms():
     text = shown(tokens=1e12)
-    assert "1e+12 tokens in" in text
+    assert "1 T tokens in" in text
     assert "GPU-hours" in text
     assert "lost work" in text
     assert "a checkpoint every" in text

@@ -142,7 +142,7 @@ def _curves(
     spread = np.exp(run_default("rate_log_spread"))
     for factor in (1.0 / spread, spread):
         other = _added(_many(interruptions, len(intervals_s), factor), work_s, intervals_s)
-        label = f"{spread:.2g} times as many failures, and as few" if factor > 1.0 else None
+        label = f"{spread:.2g} times more failures, and fewer" if factor > 1.0 else None
         axes.plot(minutes, other, color=SOFT, linewidth=1.0, linestyle="--", label=label)
     return float(1.5 * max(total.max(), total.min() * 2.0))
 

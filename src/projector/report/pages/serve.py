@@ -35,9 +35,10 @@ def write_serve_page(result: ServingProjection, path: str | Path) -> None:
     deployment, traffic = result.deployment, result.traffic
     title = f"Serving {deployment.model.name} on {result.gpus:,} x {deployment.cluster.device.name}"
     output = f" and {traffic.output:,} generated" if traffic.output else ""
+    fits = verdict_text(result)
     lead = (
         f"Batch {result.batch:,}, prompts of {traffic.context:,} tokens{output}. "
-        f"{answer_text(result)} {verdict_text(result)}"
+        f"{answer_text(result)} {fits[:1].upper()}{fits[1:]}."
     )
     if bands := bands_text(result):
         lead += f" {bands}."

@@ -3,6 +3,7 @@
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.planning.numbers import number
 from projector.projection.run import RunProjection
 from projector.report.terminal.tables import DIM, percent
 from projector.units import HOUR
@@ -30,12 +31,12 @@ def run_lines(run: RunProjection | None) -> list[RenderableType]:
 def headline(run: RunProjection) -> Text:
     """Return the numbers that people ask for first."""
     parts = [
-        f"{run.tokens:.3g} tokens in {run.days:,.3g} days{_band(run)}",
+        f"{number(run.tokens)} tokens in {run.days:,.3g} days{_band(run)}",
         f"{run.gpu_hours:,.0f} GPU-hours",
         f"goodput {percent(run.goodput)}",
     ]
     if run.energy_mwh is not None:
-        parts.append(f"{run.energy_mwh:,.3g} MWh")
+        parts.append(f"{_rounded(run.energy_mwh, 3)} MWh")
     if run.cost_usd is not None:
         parts.append(f"${run.cost_usd:,.0f}")
     line = Text("  ".join(parts[:1]), style="bold")
@@ -61,10 +62,15 @@ def terms(run: RunProjection) -> Text:
     ]
     text = f"days: {', '.join(shown)}"
     if run.failures > 0.0:
-        text += f"; {run.failures:,.2g} failures"
+        text += f"; {_rounded(run.failures, 2)} failures"
     if run.checkpoint_interval_s is not None:
         text += f"; a checkpoint every {duration(run.checkpoint_interval_s)}"
     return Text(text, style=DIM)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Write a number with a few digits that count, and without an exponent."""
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
 
 
 def duration(seconds: float) -> str:

@@ -226,24 +226,27 @@ def under_load_rows(result: ServingProjection) -> tuple[list[str], list[list[Any
         for name, words in names.items()
     ]
     text = (
-        f"{simulated.requests_per_s:,.2f} requests/s and {simulated.tokens_per_s_per_gpu:,.0f} "
-        f"tokens/s/GPU of one replica, {simulated.mean_batch:,.1f} sequences in the mean, cache up "
-        f"to {percent(simulated.cache_peak)}"
+        f"serves {simulated.requests_per_s:,.2f} requests/s and "
+        f"{simulated.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, with {simulated.mean_batch:,.1f} "
+        f"sequences on average; its cache is at most {percent(simulated.cache_peak)} full"
     )
     if simulated.saturated:
         text += "; requests arrive faster than they are served"
     found = result.capacity
-    if found is not None:
+    if found is None:
+        text = f"One replica {text}"
+    else:
         limits = ", ".join(
             f"{name.upper()} {limit:g} ms" for name, limit in found.targets.limits_ms.items()
         )
         kept = f"{limits} for {found.targets.percentile:g} % of requests"
         if found.replicas is None:
-            text = f"No number of replicas keeps {kept}. At the smallest rate tried: {text}"
+            text = f"No number of replicas keeps {kept}. At the smallest rate tried one {text}"
         else:
+            keep = "replica keeps" if found.replicas == 1 else "replicas keep"
             text = (
-                f"{found.replicas:,} replicas ({found.gpus:,} GPUs) keep {kept}; one keeps it up "
-                f"to {found.replica_rate_per_s:,.2f} requests/s. Each has {text}"
+                f"{found.replicas:,} {keep} {kept}, on {found.gpus:,} GPUs. One replica can take "
+                f"up to {found.replica_rate_per_s:,.2f} requests/s. Each {text}"
             )
     return ["", *(f"p{each}" for each in percentiles)], rows, text
 
