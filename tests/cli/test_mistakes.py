@@ -136,7 +136,7 @@ def test_hybrid_model(model_type, tmp_path, capsys):
         (["performance", "--benchmark-gpus", "8"], "--benchmark-gpus", ["No such option"]),
         (["performance", "--config", "x", "--target-nodes", "y"], "--target-nodes", ["'y'"]),
         (["perfomance"], "", ["did you mean 'performance'"]),
-        (["serve"], "", ["there is no command 'serve'"]),
+        (["train"], "", ["there is no command 'train'"]),
         (["sweep"], "space", ["SPACE"]),
         (["sweep", "nowhere.yaml"], "space", ["nowhere.yaml"]),
         (["models", "mixtral_8x23b"], "model", ["mixtral_8x22b"]),

@@ -221,7 +221,8 @@ def variants(name: str, *, device: bool) -> tuple[Variant, ...]:
             other = _changed(cluster, "device", changed)
             found.append(Variant(field, base.model_copy(update={"cluster": other})))
     else:
-        for section in SECTIONS:
+        # A run that nobody states is not projected, whatever its other fields are.
+        for section in (name for name in SECTIONS if name != "run" or base.run.is_stated):
             for field, other in _of_section(getattr(base, section), section, base):
                 found.append(Variant(field, base.model_copy(update={section: other})))
     # One value of a device's field is enough: devices are compared as objects.

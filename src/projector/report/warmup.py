@@ -42,6 +42,7 @@ _JOBS = (
         "parallelism": {"tp": 2, "cp": 2, "fsdp": 2, "tp_comm_overlap": True},
         "training": {**_TRAINING, "precision": "fp8"},
         "cluster": {"device": "h100", "nodes": 2},
+        "run": {"tokens": 1e12},
     },
 )
 
