@@ -1,13 +1,16 @@
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 import projector as pj
 from projector.config.bands import SERVING_PHASES, band_of
+from projector.config.device import load_device
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
 from projector.serving.limits import LIMITS
+from projector.serving.rates import LoadGrid, load_rates
 from projector.serving.read import read_case
 
 STABLE = (
@@ -235,3 +238,28 @@ def test_an_unknown_model_is_named_once(settings):
         project(batch=1, **settings)
     assert "model.model" not in f"{caught.value} {caught.value.key}"
     assert caught.value.key.split(".")[0] == "model"
+
+
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("device", ["h100", "b200", "mi300x"])
+def test_more_memory_bandwidth_slows_no_decode_step(device, weights):
+    base = load_device(device)
+    deployments = [
+        Deployment.parse(
+            {
+                "model": "llama3.1_70b",
+                "tp": 8,
+                "weights": weights,
+                "cluster": {
+                    "device": base.model_copy(
+                        update={"hbm_peak_tb_per_s": float(base.hbm_peak_tb_per_s) * factor}
+                    )
+                },
+            }
+        )
+        for factor in (0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+    ]
+    many = np.arange(len(deployments))
+    for batch in (1, 16, 64, 128):
+        rates = load_rates(LoadGrid.of(deployments, deployment=many, batch=batch, context=4096))
+        assert np.all(np.diff(rates.tpot_s) <= 1e-9 * rates.tpot_s[:-1])

@@ -190,7 +190,8 @@ def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
     weights = np.prod(extents[:, 1:].astype(np.float64), axis=1)
     passes = np.ceil(extents[:, 0] / dequantising().rows_a_pass)
-    gains = (bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND)
+    # One tile of rows streams the weights: what bounds it otherwise is the padding of wide kernels.
+    gains = (bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND) | (passes <= 1.0)
     read_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
     fused_s = np.where(gains, read_s, wide_s) + passes * weights * steps.widen_s[workload]
     # One kernel reads the narrow weights and writes wide ones.
