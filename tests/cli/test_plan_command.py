@@ -102,6 +102,11 @@ MISTAKES = {
         "usd_per_gpu_hour",
         "not both",
     ),
+    "one price twice": (
+        (*SMALL[1:], "--usd-per-gpu-hour", "h100=2", "--usd-per-gpu-hour", "h100=3"),
+        "usd_per_gpu_hour",
+        "h100 is given twice",
+    ),
     "price of another": (
         (*SMALL[1:], "--usd-per-gpu-hour", "b200=2"), "usd_per_gpu_hour", "its devices: h100"
     ),

@@ -103,3 +103,46 @@ def test_every_default_has_a_source():
     for name in ("gpu_mtbf_hours", "node_mtbf_hours", "write_gb_per_s_per_node", "slowdown"):
         assert run_default(name) >= 0.0
         assert run_default_source(name)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "tokens",
+        "steps",
+        "samples",
+        "checkpoint__interval_s",
+        "checkpoint__interval_steps",
+        "failures__gpu_mtbf_hours",
+        "failures__spare_nodes",
+        "failures__repaired_share",
+        "cost__usd_per_gpu_hour",
+        "energy__pue",
+    ],
+)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_switch_is_no_number(field, value):
+    with pytest.raises(ConfigError, match="a number, not true or false") as caught:
+        run_of(**{field: value})
+    assert caught.value.key == f"run.{field.replace('__', '.')}"
+
+
+@pytest.mark.parametrize("field", ["failures", "checkpoint", "cost__owned"])
+def test_a_term_takes_a_switch_or_a_mapping(field):
+    with pytest.raises(ConfigError, match="true, false or a mapping"):
+        run_of(**{field: 3})
+
+
+def test_messages_name_no_class():
+    for wrong in ({"cost": 3}, {"energy": 3}):
+        with pytest.raises(ConfigError, match="should be a mapping"):
+            run_of(**wrong)
+
+
+def test_a_run_has_a_token_at_least():
+    with pytest.raises(ConfigError, match=r"run\.tokens"):
+        run_of(tokens=1e-300)
+    with pytest.raises(ConfigError, match=r"run\.cost\.owned\.utilisation"):
+        run_of(cost__owned__capex_usd_per_gpu=3e4, cost__owned__utilisation=1e-300)
+    with pytest.raises(ConfigError, match=r"run\.cost\.owned\.lifetime_years"):
+        run_of(cost__owned__capex_usd_per_gpu=3e4, cost__owned__lifetime_years=1e-300)

@@ -8,6 +8,7 @@ import pytest
 import projector as pj
 from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
+from projector.planning import advice
 from projector.planning.bounds import bounds_of
 from projector.planning.choice import MEETS
 from projector.planning.question import ask
@@ -258,3 +259,36 @@ def test_what_the_first_order_model_cannot_keep_it_says():
     result = plan(devices="tpu_v5p", gpus=8, fidelity="first-order", deadline_days=0.01)
     assert not result.met
     assert {each.key for each in result.would_do} >= {"gpus", "deadline_days", "tokens"}
+
+
+@pytest.mark.parametrize("limit", [{"deadline_days": 1e-300}, {"budget_usd": 1e-200}])
+def test_limits_that_nothing_can_keep_have_an_answer_all_the_same(limit):
+    result = plan(devices="h100", gpus=8, usd_per_gpu_hour=2.0, **limit)
+    assert not result.met
+    assert result.choices
+    assert all(each.value > 0.0 for each in result.would_do)
+    assert not any(each.key == "tokens" for each in result.would_do)
+
+
+def test_a_budget_far_away_asks_for_a_price_above_nothing():
+    result = plan(devices="h100", gpus=8, usd_per_gpu_hour=2.0, budget_usd=3.0)
+    prices = [each for each in result.would_do if each.key == "usd_per_gpu_hour"]
+    assert [each.choice.run.cost_usd <= 3.0 for each in prices] == [True]
+    assert prices[0].value > 0.0
+
+
+@pytest.mark.parametrize("value", [3.04e-5, 0.0123456, 1.0, 9.999, 10.0, 248.7, 1.23456e12])
+def test_advice_is_rounded_to_the_safe_side(value):
+    low, high = advice._down(value), advice._up(value)
+    assert 0.99 * value < low <= value * (1 + 1e-9)
+    assert value * (1 - 1e-9) <= high < 1.02 * value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("cluster.nodes", 4), ("parallelism.tp", 3), ("run.tokens", 5.0), ("run.train_iters", 5)],
+)
+def test_what_would_have_no_effect_is_refused(key, value):
+    with pytest.raises(ConfigError) as caught:
+        plan(devices="h100", gpus=8, overrides={key: value})
+    assert caught.value.key == key

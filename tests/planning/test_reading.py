@@ -75,6 +75,9 @@ def test_kinds_have_a_device_and_maybe_a_network():
         read_kinds(["h100", "h100"])
     with pytest.raises(ConfigError, match="at least one"):
         read_kinds([])
+    for half in ("h100@", "@p5_efa", "@"):
+        with pytest.raises(ConfigError, match="NAME@NETWORK"):
+            read_kinds([half])
 
 
 def test_sizes_are_whole_and_rise():

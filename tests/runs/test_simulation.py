@@ -151,3 +151,15 @@ def test_waiting_for_spares_is_erlangs_share(spares):
             waited += back - now
             now = back
     assert waited / now == pytest.approx(expected, abs=0.01)
+
+
+def test_so_many_failures_that_they_average_out_are_not_played():
+    spread = Spread(np.array([0.9]), np.array([1.2]), np.array([0.3]))
+    few = run_inputs(tokens=2e13, gpu_mtbf_s=2e7, node_mtbf_s=6e6)
+    times = run_times(few)
+    assert 1000.0 < times.failures[0] < 5000.0
+    many = run_inputs(tokens=2e17, gpu_mtbf_s=2e7, node_mtbf_s=6e6)
+    played = band_of(simulate_runs(few, times, spread))
+    expected = band_of(simulate_runs(many, run_times(many), spread))
+    assert np.isfinite(expected).all()
+    assert np.array(expected) / 1e4 == pytest.approx(np.array(played), rel=0.01)

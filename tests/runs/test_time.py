@@ -1,5 +1,6 @@
 """The time of runs, term by term."""
 
+import warnings
 from dataclasses import fields, replace
 
 import numpy as np
@@ -127,3 +128,18 @@ def _row(inputs, row):
 
     one = replace(inputs.warm_up, **cut(inputs.warm_up, WarmUp))
     return RunInputs(warm_up=one, **cut(inputs, RunInputs))
+
+
+def test_a_run_is_not_said_to_never_end_for_its_checkpoints():
+    one_token = run_times(run_inputs(tokens=1.0))
+    slow = run_times(run_inputs(fails=0, checkpoint_overhead_s=1e12))
+    for times in (one_token, slow):
+        assert times.status[0] == OK
+        assert 0.0 < times.goodput[0] < 1e-3
+
+
+def test_checkpoints_of_infinite_time_are_no_run_and_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        times = run_times(run_inputs(write_bytes_per_s=1e-290, asynchronous=[0, 1]))
+    assert list(times.status) == [NEVER_ENDS, NEVER_ENDS]

@@ -153,9 +153,12 @@ def _prices(texts: Sequence[str]) -> float | dict[str, float] | None:
         return None
     found: dict[str, float] = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
+        name, _, value = text.rpartition("=")
+        if name in found:
+            msg = f"usd_per_gpu_hour: {name or 'the price of all devices'} is given twice"
+            raise ConfigError(msg, key="usd_per_gpu_hour", value=text, allowed="each once")
         try:
-            found[name if equals else ""] = float(value)
+            found[name] = float(value)
         except ValueError:
             msg = f"usd_per_gpu_hour is a number, or NAME=number for one device; got {text!r}"
             raise ConfigError(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -21,25 +22,37 @@ MOST_COUNT = 1 << 30
 MOST = 1e15
 """Numbers beyond this are of no device in any unit, and the products of some leave a float."""
 
-Count = Annotated[int, Field(gt=0, le=MOST_COUNT)]
+
+def _not_a_switch(value: Any) -> Any:
+    """Refuse true and false, which Python takes for one and zero."""
+    if isinstance(value, bool):
+        msg = "should be a number, not true or false"
+        raise ConfigError(msg, value=value, allowed="a number")
+    return value
+
+
+NUMBER = BeforeValidator(_not_a_switch)
+"""Of a field that takes numbers alone."""
+
+Count = Annotated[int, Field(gt=0, le=MOST_COUNT), NUMBER]
 """How many of something hardware has."""
 
-CountOrNone = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+CountOrNone = Annotated[int, Field(ge=0, le=MOST_COUNT), NUMBER]
 """The same, where it may have none."""
 
 # The schema keeps quiet about MOST: a calibration takes its bounds for those of the meaning.
 Positive = Annotated[
-    float, Field(gt=0, le=MOST), WithJsonSchema({"exclusiveMinimum": 0, "type": "number"})
+    float, Field(gt=0, le=MOST), WithJsonSchema({"exclusiveMinimum": 0, "type": "number"}), NUMBER
 ]
 """A rate, a size or a time of hardware."""
 
 NotNegative = Annotated[
-    float, Field(ge=0, le=MOST), WithJsonSchema({"minimum": 0, "type": "number"})
+    float, Field(ge=0, le=MOST), WithJsonSchema({"minimum": 0, "type": "number"}), NUMBER
 ]
 """The same, where it may be none."""
 
 AtLeastOne = Annotated[
-    float, Field(ge=1, le=MOST), WithJsonSchema({"minimum": 1, "type": "number"})
+    float, Field(ge=1, le=MOST), WithJsonSchema({"minimum": 1, "type": "number"}), NUMBER
 ]
 """A ratio of what is asked for to what is there."""
 
@@ -133,6 +146,9 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
         text = str(cause)
     elif first["type"] == "missing":
         return ConfigError(f"{key}: is required", key=key, allowed="a value")
+    elif first["type"] == "model_type":
+        allowed = "a mapping"
+        text = f"should be {allowed}"
     else:
         text = _sentence(first["msg"])
         allowed = first.get("ctx", {}).get("expected", text)

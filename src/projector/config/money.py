@@ -1,16 +1,33 @@
 """What a training run is paid with: money and energy."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import AtLeastOne, Config, NotNegative, Positive
+from projector.config._base import NUMBER, AtLeastOne, Config, NotNegative, Positive
 from projector.config.prices import region_named
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 MOST_G_CO2_PER_KWH = 5000.0
 """No grid emits more: lignite alone is at about 1,200."""
+
+LEAST_SHARE, LEAST_YEARS = 1e-3, 1.0 / 366.0
+"""A fleet is used for less than this by nobody, or for less than a day; prices of it leave a
+float."""
+
+
+def switched(value: Any) -> Any:
+    """Read a term that is switched by true and false, or described by a mapping."""
+    if isinstance(value, bool):
+        return {"enabled": value}
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping | Config):
+        allowed = "true, false or a mapping"
+        msg = f"takes {allowed} (got {shown(value)})"
+        raise ConfigError(msg, value=value, allowed=allowed)
+    return value
 
 
 class OwnedConfig(Config):
@@ -28,10 +45,10 @@ class OwnedConfig(Config):
     system_share: NotNegative | None = None
     """Purchase of hosts, network and storage over that of the devices."""
 
-    lifetime_years: Positive | None = None
+    lifetime_years: Annotated[Positive, Field(ge=LEAST_YEARS)] | None = None
     """Years over which the purchase is written off."""
 
-    utilisation: float | None = Field(default=None, gt=0, le=1)
+    utilisation: Annotated[float, Field(ge=LEAST_SHARE, le=1), NUMBER] | None = None
     """Share of these years in which some run pays."""
 
     cooling_usd_per_w: NotNegative | None = None
@@ -63,11 +80,8 @@ class CostConfig(Config):
     @field_validator("owned", mode="before")
     @classmethod
     def _switched(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            return {"enabled": value}
-        if value is None:
-            return {}
-        return {"enabled": True, **value} if isinstance(value, Mapping) else value
+        term = switched(value)
+        return {"enabled": True, **term} if isinstance(value, Mapping) else term
 
     @model_validator(mode="after")
     def _is_paid_once(self) -> Self:

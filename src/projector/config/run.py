@@ -1,16 +1,19 @@
 """A whole training run: how much is trained, and what takes time beside the steps."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
-from projector.config.money import CostConfig, EnergyConfig
+from projector.config._base import NUMBER, Config, Count, CountOrNone, NotNegative, Positive
+from projector.config.money import CostConfig, EnergyConfig, switched
 from projector.errors import ConfigError
 
 MOST_TOKENS = 1e18
 """Tokens beyond this are of no run, and the seconds of some leave a calendar."""
+
+Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER]
+"""Of what is trained: at least one token or sequence."""
 
 
 class WarmUpConfig(Config):
@@ -133,7 +136,7 @@ class FailuresConfig(Config):
     repair_hours: NotNegative | None = None
     """Until a node that was taken out returns; none given means ``hardware/failures.yaml``."""
 
-    repaired_share: float | None = Field(default=None, ge=0, le=1)
+    repaired_share: Annotated[float, Field(ge=0, le=1), NUMBER] | None = None
     """Share of failures that take a node out; none given means ``hardware/failures.yaml``."""
 
 
@@ -161,13 +164,13 @@ _OF_TERMS = {
 class RunConfig(Config):
     """A whole run; without tokens, steps or samples none is projected."""
 
-    tokens: float | None = Field(default=None, gt=0, le=MOST_TOKENS)
+    tokens: Amount | None = None
     """Tokens to train."""
 
     steps: Count | None = None
     """The same in steps of the whole global batch (Megatron ``train_iters``)."""
 
-    samples: float | None = Field(default=None, gt=0, le=MOST_TOKENS)
+    samples: Amount | None = None
     """The same in sequences (Megatron ``train_samples``)."""
 
     warm_up: WarmUpConfig = WarmUpConfig()
@@ -215,8 +218,8 @@ class RunConfig(Config):
     def _switched(cls, value: Any, info: Any) -> Any:
         if info.field_name == "warm_up":
             return _ramp(value)
-        if isinstance(value, bool) and info.field_name in SWITCHED_TERMS:
-            return {"enabled": value}
+        if info.field_name in SWITCHED_TERMS:
+            return switched(value)
         return {} if value is None else value
 
     @model_validator(mode="after")

@@ -1,9 +1,11 @@
 """What would do where nothing does: every entry was projected."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from projector.errors import ConfigError
 from projector.planning.choice import MEETS, Choice
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.question import Question, stating
@@ -137,9 +139,8 @@ def _dearer(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
         assert question.budget_usd is not None
         if price is not None:
             lower = _down(price * question.budget_usd / most_usd)
-            job = question.model.load(cheapest.job, {PRICE: lower})
-            trial = replace(cheapest, job=job, run=question.model.run(job))
-            if status_of(question, trial) == MEETS:
+            trial = _changed(question, cheapest, {PRICE: lower}) if lower > 0.0 else None
+            if trial is not None and status_of(question, trial) == MEETS:
                 yield Remedy(HOURLY, lower, replace(trial, status=MEETS))
 
 
@@ -158,12 +159,24 @@ def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
     tokens = question.tokens * share(choice)
     for _ in range(TRIES):
         tokens = _down(tokens)
-        job = question.model.load(choice.job, stating(tokens))
-        trial = replace(choice, job=job, run=question.model.run(job))
+        if tokens < question.tokens_per_step:
+            return
+        trial = _changed(question, choice, stating(tokens))
+        if trial is None:
+            return
         if status_of(question, trial) == MEETS:
             yield Remedy(TOKENS, tokens, replace(trial, status=MEETS))
             return
         tokens *= share(trial)
+
+
+def _changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> Choice | None:
+    """Project a choice with some fields changed; return None where its run cannot be."""
+    try:
+        job = question.model.load(choice.job, changes)
+        return replace(choice, job=job, run=question.model.run(job))
+    except ConfigError:
+        return None
 
 
 def _up(value: float) -> float:
@@ -175,11 +188,8 @@ def _down(value: float) -> float:
 
 
 def _rounded(value: float, *, up: bool) -> float:
-    """Round to `DIGITS` digits, upwards or downwards."""
-    text = float(f"{value:.{DIGITS - 1}e}")
-    unit = 10.0 ** (len(str(int(value))) - DIGITS) if value >= 1.0 else 10.0**-DIGITS
-    if up and text < value:
-        text += unit
-    if not up and text > value:
-        text -= unit
-    return float(f"{text:.{DIGITS}e}")
+    """Round to `DIGITS` digits, upwards or downwards; nothing above 0 becomes 0 or less."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
+    count = value / unit
+    whole = math.ceil(count - 1e-9) if up else math.floor(count + 1e-9)
+    return float(f"{whole * unit:.{DIGITS}e}")

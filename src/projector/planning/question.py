@@ -7,8 +7,9 @@ from typing import Any
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.config.planning import PlanSettings
+from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.planning.fidelity import FIRST_ORDER, TILES, Fidelity, fidelity_named
 from projector.planning.numbers import number
 from projector.planning.reading import (
@@ -105,6 +106,7 @@ def ask(
     deadline = positive(deadline_days, "deadline_days")
     budget = positive(budget_usd, "budget_usd")
     length = {} if tokens is None else stating(read_tokens(tokens))
+    _check_changes(overrides or {}, length)
     changes = {**dict(overrides or {}), **length}
     if job is not None:
         source: Any = job
@@ -140,6 +142,32 @@ def ask(
         batch_basis=batch_basis,
         devices_basis=devices_basis,
     )
+
+
+CHOSEN = (
+    "cluster.nodes",
+    *(f"parallelism.{name}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp")),
+)
+"""Fields that a plan chooses, whatever a job says."""
+
+LENGTHS = frozenset(("tokens", "steps", "samples"))
+"""Fields of a run that say how much is trained."""
+
+
+def _check_changes(overrides: Mapping[str, Any], length: Mapping[str, Any]) -> None:
+    """Refuse what was stated for this plan and would have no effect.
+
+    A job file may have such fields: it is a job of its own.
+    """
+    for key, value in overrides.items():
+        section, _, name = key.replace("-", "_").partition(".")
+        if length and section == "run" and RunConfig.aliases.get(name, name) in LENGTHS:
+            msg = f"{key} and tokens both say how much is trained; give one of them"
+            raise ConfigError(msg, key=key, value=value, allowed="without tokens")
+        if key in CHOSEN:
+            instead = "give gpus" if key == "cluster.nodes" else "performance projects one layout"
+            msg = f"{key}: a plan chooses it, so that {shown(value)} has no effect; {instead}"
+            raise ConfigError(msg, key=key, value=value, allowed=instead)
 
 
 def stating(tokens: float) -> dict[str, Any]:

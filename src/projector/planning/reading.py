@@ -106,8 +106,11 @@ def read_kinds(devices: Any) -> tuple[ClusterKind, ...]:
     kinds = []
     for each in listed:
         name, at, network = each.partition("@") if isinstance(each, str) else (each, "", "")
-        if at and (not name or not network or Path(each).exists()):
-            name, network = each, ""
+        if at and Path(each).exists():
+            name, at, network = each, "", ""
+        if at and not (name and network):
+            msg = f"devices: {each!r} should be NAME, or NAME@NETWORK such as h100@p5_efa"
+            raise ConfigError(msg, key="devices", value=each, allowed="NAME or NAME@NETWORK")
         label = str(each) if isinstance(each, str) else str(getattr(each, "name", "own device"))
         kinds.append(ClusterKind(name, network or None, label))
     labels = [kind.label for kind in kinds]

@@ -49,7 +49,8 @@ def segment_s(interruptions: Interruptions, interval_s: Floats) -> Floats:
     """
     with np.errstate(over="ignore"):
         again = np.exp(interruptions.rate_per_s * (interruptions.restart_s + interruptions.write_s))
-    return again * expm1_over(interruptions.rate_per_s, interval_s + interruptions.stall_s)
+        # Segments that are never complete take forever.
+        return again * expm1_over(interruptions.rate_per_s, interval_s + interruptions.stall_s)
 
 
 def last_write_s(interruptions: Interruptions) -> Floats:
@@ -75,8 +76,10 @@ def expected_s(
     """
     segments = np.ceil(work_s / interval_s * (1.0 - 1e-12))
     rest_s = work_s - (segments - 1.0) * interval_s
-    total_s = (segments - 1.0) * segment_s(interruptions, interval_s)
-    total_s = total_s + segment_s(interruptions, rest_s) + last_write_s(interruptions)
+    whole_s = np.zeros_like(work_s)
+    # No segment of infinite time takes none, where the product is no number.
+    np.multiply(segments - 1.0, segment_s(interruptions, interval_s), whole_s, where=segments > 1.0)
+    total_s = whole_s + segment_s(interruptions, rest_s) + last_write_s(interruptions)
     return total_s, segments
 
 

@@ -10,11 +10,15 @@ import numpy as np
 from projector.arrays import Floats
 from projector.errors import ConfigError, NumericError
 from projector.kernels.failures import INVALID, simulate_failures
-from projector.runs.checkpoints import Interruptions
-from projector.runs.time import RunInputs, RunTimes, interruptions_of
+from projector.runs.checkpoints import Interruptions, expected_s
+from projector.runs.time import MOST_SLOWER, RunInputs, RunTimes, interruptions_of
 
 SAMPLES = 2000
 """Runs that are played for a band; its ends then move by about 2 % of its width."""
+
+MOST_PLAYED = 5000.0
+"""Expected failures beyond which runs are not played. Their moments then average out: they move the
+time by a hundredth of what the rate of failures does."""
 
 _NEVER = 1e9
 """Intervals of this many runs have no checkpoint in them."""
@@ -108,7 +112,8 @@ def simulate_runs(
     """Play runs that `run_times` has found possible.
 
     Without a spread only the moments of failures differ from sample to sample. Waiting for spare
-    nodes is added as its expected share.
+    nodes is added as its expected share. A run with more than `MOST_PLAYED` failures takes the
+    expected time of every sample.
 
     Parameters
     ----------
@@ -126,9 +131,32 @@ def simulate_runs(
     slower = more = np.ones((len(work_s), samples))
     if spread is not None:
         slower, more = _factors(spread, samples, seed)
-    played = simulate_segments(interruptions, work_s, interval_s, slower, more, seed)
+    many = times.failures > MOST_PLAYED
+    played = simulate_segments(
+        interruptions, np.where(many, 0.0, work_s), interval_s, slower, more, seed
+    )
+    expected = _expected(interruptions, work_s, interval_s, slower, more)
+    total_s = np.where(many[:, None], expected.total_s, played.total_s)
+    failures = np.where(many[:, None], expected.failures, played.failures)
     waiting = times.total_s / (times.total_s - times.spares_s)
-    return Simulated(played.total_s * waiting[:, None], played.failures)
+    return Simulated(total_s * waiting[:, None], failures)
+
+
+def _expected(
+    interruptions: Interruptions, work_s: Floats, interval_s: Floats, slower: Floats, more: Floats
+) -> Simulated:
+    """Return the expected time of every sample, NaN where it never ends."""
+    each = Interruptions(
+        rate_per_s=interruptions.rate_per_s[:, None] * more,
+        restart_s=interruptions.restart_s[:, None],
+        stall_s=interruptions.stall_s[:, None],
+        write_s=interruptions.write_s[:, None],
+    )
+    longer_s = work_s[:, None] * slower
+    total_s, checkpoints = expected_s(each, longer_s, np.minimum(interval_s[:, None], longer_s))
+    undisturbed_s = longer_s + checkpoints * each.stall_s + each.write_s
+    total_s = np.where(total_s < MOST_SLOWER * undisturbed_s, total_s, math.nan)
+    return Simulated(total_s, each.rate_per_s * total_s)
 
 
 def _factors(spread: Spread, samples: int, seed: int) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ OK, TOO_SHORT, NEVER_ENDS = range(3)
 failures come faster than it gets on."""
 
 MOST_SLOWER = 1e3
-"""A run that takes this many times its steps is said to never end."""
+"""A run that takes this many times its steps and checkpoints is said to never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,8 @@ def run_times(inputs: RunInputs) -> RunTimes:
         lost_s = np.maximum(0.0, total_s - restart_s - work_s - saved_s)
         failures = interruptions.rate_per_s * total_s
         total_s = total_s + spares_s
-        ends = total_s < MOST_SLOWER * work_s
+        # A run of a few tokens, or with slow storage, is long without any failure.
+        ends = total_s < MOST_SLOWER * (work_s + saved_s)
         status = np.where(too_short, TOO_SHORT, np.where(ends, OK, NEVER_ENDS))
         total_s = np.where(status == OK, total_s, np.nan)
         goodput = (trained_s + stragglers_s) / total_s
