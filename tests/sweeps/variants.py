@@ -113,10 +113,11 @@ BASES: dict[str, dict[str, Any]] = {
         "parallelism": {"fsdp": 2, "cp": 4, "cp_comm_type": "a2a"},
         "training": {**_STEP, "recompute": "full", "global_batch_size": 128},
         "cluster": {**_NODES, "software": {"launch_us": 40.0}, "network": _TIERS},
-        "run": {"tokens": 1e9, "cost": {"owned": {"capex_usd_per_gpu": 3e4}}},
+        "run": {"steps": 1000, "cost": {"owned": {"capex_usd_per_gpu": 3e4}}},
     },
     "fsdp 1": {
         "model": "llama3.2_1b",
+        "run": {"samples": 1e6},
         "parallelism": {"fsdp": 1},
         "training": {
             **_STEP,
