@@ -10,7 +10,11 @@ from projector.report.job_out import job_mapping, write_job
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-JOBS = [file for file in sorted(EXAMPLES.glob("*_*.yaml")) if not file.stem.startswith("space_")]
+JOBS = [
+    file
+    for file in sorted(EXAMPLES.glob("*_*.yaml"))
+    if not file.stem.startswith(("space_", "serve_"))
+]
 
 
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
