@@ -1,7 +1,10 @@
 """Reading a device or network: sources, inheritance and errors."""
 
+from pathlib import Path
+
 import pytest
 
+from projector.config import yaml_file
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, load_device, load_network, load_transport, merge
 from projector.errors import ConfigError
@@ -322,3 +325,17 @@ def test_bad_network_is_refused(override, key):
     with pytest.raises(ConfigError) as error:
         load_network({"name": "own", "nic_gbit_per_s": 100, **override})
     assert key in f"{error.value.key} {error.value}"
+
+
+def test_a_variant_of_a_device_reads_no_table_again(monkeypatch):
+    given = {"device": {"extends": "mi300x", "hbm_gib": 96.0}, "network": {"scale_up_gpus": 4}}
+    ClusterConfig.parse(given)
+    read, parse = [], yaml_file.parse_yaml
+
+    def noted(text, *, name):
+        read.append(Path(name).name)
+        return parse(text, name=name)
+
+    monkeypatch.setattr(yaml_file, "parse_yaml", noted)
+    ClusterConfig.parse(given)
+    assert set(read) <= {"mi300x.yaml"}

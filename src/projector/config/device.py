@@ -6,7 +6,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
@@ -897,7 +897,7 @@ def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:
     return entry
 
 
-@lru_cache(maxsize=4)
+@cache
 def _table(path: Path) -> Mapping[str, Any]:
     """Read a table once: every variant of a job that changes its network asks for it."""
     return read_yaml(path, key=path.name)
