@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from projector.kernels.failures import ENDLESS, INVALID, OK, simulate_failures
 from reference.failures import exponential, played
 
+# Words of random numbers wrap, which numpy tells where nothing is compiled.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")
+
 SAMPLES = 3
 
 
