@@ -1,0 +1,170 @@
+"""What the worker is asked to measure, and what it answers: JSON on both sides.
+
+The worker is a process of its own (`projector.measure.worker`), the only one that imports torch.
+It reads one `Task` and writes one `Answer`; each program of the task has one outcome, in the same
+order. A program that runs out of memory, or that the build of torch cannot run, is an outcome too.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from projector.config._base import Config
+from projector.measure.keys import OperationKey
+
+Status = Literal["ok", "out_of_memory", "unsupported", "failed"]
+LayerKind = Literal["dense", "moe", "embedding", "head", "mtp"]
+
+
+class Pace(Config):
+    """How often something is run until its time counts."""
+
+    warm_up_s: float = Field(0.1, ge=0.0)
+    """At least so long is warmed up, and until three runs in a row differ by less than
+    ``settled``."""
+    most_warm_up_s: float = Field(5.0, gt=0.0)
+    """Then it counts as settled all the same, which the outcome says."""
+    settled: float = Field(0.03, gt=0.0)
+    repeats: int = Field(11, gt=0)
+    """Timed runs; programs of one task take turns, so that drift meets all alike."""
+    least_s: float = Field(0.002, gt=0.0)
+    """Shorter operations are repeated back to back until one sample takes this long."""
+
+
+class LayerSpec(Config):
+    """One layer, as a rank of the measured job holds it: the columns of its workload.
+
+    Names are those of `projector.lower.workload_columns`; extents are of the whole model, and
+    ``tp``, ``ep``, ``cp`` say how ranks share them.
+    """
+
+    kind: LayerKind
+    columns: dict[str, int]
+    dtype: str
+    """Matrix type: a key of ``Device.matrix_types``, such as ``bf16``."""
+    attention: str = "flash"
+    """Attention backend: ``flash``, ``sdpa`` or ``math``."""
+
+
+class OperationProgram(Config):
+    """One kernel by itself; a collective where ranks are there."""
+
+    program: Literal["operation"] = "operation"
+    key: OperationKey
+    layer: LayerSpec | None = None
+    """The layer that it belongs to, for memory-bound operations that are known by their label."""
+
+
+class LayerProgram(Config):
+    """Forward and backward of one real layer, in autograd."""
+
+    program: Literal["layer"] = "layer"
+    layer: LayerSpec
+    delay_s: float = Field(0.0, ge=0.0)
+    """Slept in every forward: a known slowdown that tests measure again."""
+
+
+class StepProgram(Config):
+    """A whole training step of a few layers: embedding, layers, head, loss, optimizer."""
+
+    program: Literal["step"] = "step"
+    layers: list[LayerSpec]
+    """In model order, embedding first and head last."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+
+
+class CopyProgram(Config):
+    """A copy of so many bytes within the memory of the device, read and written."""
+
+    program: Literal["copy"] = "copy"
+    bytes: int = Field(gt=0)
+
+
+class ClockProgram(Config):
+    """The clock, and the power, that a device sustains under a load of one matrix type."""
+
+    program: Literal["clock"] = "clock"
+    dtype: str
+    seconds: float = Field(2.0, gt=0.0)
+
+
+Program = Annotated[
+    OperationProgram | LayerProgram | StepProgram | CopyProgram | ClockProgram,
+    Field(discriminator="program"),
+]
+
+
+class Task(Config):
+    """Everything that one worker measures."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """``cuda`` is torch's name for GPUs of both vendors; ``auto`` takes one where there is one."""
+    ranks: int = Field(1, gt=0)
+    tp: int = Field(1, gt=0)
+    cp: int = Field(1, gt=0)
+    ep: int = Field(1, gt=0)
+    threads: int | None = Field(None, gt=0)
+    """Threads of a CPU; all cores unless stated."""
+    seed: int = 0
+    pace: Pace = Pace()
+    programs: list[Program]
+
+
+class Timing(Config):
+    """Seconds of one run, over all repeats."""
+
+    median_s: float = Field(ge=0.0)
+    low_s: float = Field(ge=0.0)
+    """Quarter of the runs were faster."""
+    high_s: float = Field(ge=0.0)
+    """Quarter of the runs were slower."""
+    repeats: int = Field(gt=0)
+    settled: bool = True
+    clock_mhz: float | None = None
+    """Median clock of the device while it ran; null where the vendor's library is not there."""
+    power_w: float | None = None
+
+
+class Outcome(Config):
+    """What one program measured."""
+
+    status: Status
+    message: str = ""
+    """Why there is no time."""
+    times: dict[str, Timing] = Field(default_factory=dict)
+    """``time`` of an operation or copy; ``forward``, ``backward`` and, where the layer can tell
+    them apart, ``input_gradient`` and ``weight_gradient`` of a layer; of a step also
+    ``optimizer`` and ``total``."""
+    numbers: dict[str, float] = Field(default_factory=dict)
+    """``saved_bytes``, ``peak_allocated_bytes``, ``peak_reserved_bytes``, ``parameters``,
+    ``clock_mhz`` …, each under a name with its unit."""
+    backend: str = ""
+    """What ran it: the library or the function of torch."""
+
+
+class Environment(Config):
+    """Where a measurement was taken."""
+
+    device: str
+    """Name of the device as its runtime gives it, such as ``NVIDIA H100 80GB HBM3``."""
+    backend: Literal["cpu", "cuda", "rocm"]
+    memory_bytes: int
+    ranks: int = 1
+    threads: int | None = None
+    """Threads of a CPU."""
+    torch: str
+    runtime: str = ""
+    """Version of CUDA or ROCm."""
+    driver: str = ""
+    libraries: dict[str, str] = Field(default_factory=dict)
+    """Versions of cuDNN, NCCL or RCCL, oneDNN …"""
+    system: str = ""
+    """Operating system and processor."""
+
+
+class Answer(Config):
+    """What one worker measured."""
+
+    environment: Environment
+    outcomes: list[Outcome]
+    """One for each program, in their order; those of rank 0, times the slowest rank's."""
