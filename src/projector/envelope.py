@@ -1,6 +1,7 @@
 """Keys that every JSON object of a projection carries."""
 
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,8 +18,9 @@ def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, 
     }
 
 
+@cache
 def package_version() -> str:
-    """Return the installed version of the package."""
+    """Return the installed version of the package; looking it up reads its metadata from disk."""
     try:
         return version("projector")
     except PackageNotFoundError:

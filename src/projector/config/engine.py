@@ -130,6 +130,7 @@ def dequantising() -> Dequantising:
     return Dequantising.model_validate(_table()["dequantising"])
 
 
+@cache
 def _table() -> dict[str, Any]:
     table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
     return {name: _plain(part) for name, part in table.items() if name != "sources"}
