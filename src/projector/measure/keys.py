@@ -1,8 +1,13 @@
 """What makes an operation of one table the same kernel as that of another, and of a record."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from projector.arrays import Ints
 from projector.config._base import Config
+
+if TYPE_CHECKING:
+    from projector.operations.table import OperationTable
 
 PhaseName = Literal["forward", "backward", "weight"]
 KindName = Literal["gemm", "attention", "memory", "collective", "exchange"]
@@ -39,4 +44,53 @@ class OperationKey(Config):
     exponentials: float = 0.0
     tokens: float = 0.0
     token_bytes: float = 0.0
+    ranks_reached: float = 0.0
+    domains_reached: float = 0.0
+    units: float = 0.0
     expert: bool = False
+
+
+KINDS: tuple[KindName, ...] = get_args(KindName)
+"""Names of the table's kinds, by code."""
+
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+"""Names of its phases, by code."""
+
+EXCHANGES = ("dispatch", "combine", "bulk_dispatch", "bulk_combine", "low_latency")
+"""Names of fused exchanges, by the code of `projector.kernels.moe_exchange`."""
+
+_GROUP = ("ranks", "local", "span")
+_COLUMNS: dict[KindName, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k", "batch", "out_bytes", "expert"),
+    "attention": ("m", "n", "k", "batch", "heads", "key_heads", "d_v", "causal", "window"),
+    "memory": ("bytes", "exponentials"),
+    "collective": (*_GROUP, "bytes"),
+    "exchange": (*_GROUP, "tokens", "token_bytes", "ranks_reached", "domains_reached", "units"),
+}
+"""Columns that a kernel of each kind sees; `keys_of` spells its codes besides."""
+
+
+def keys_of(table: "OperationTable", rows: Sequence[int] | Ints) -> list[OperationKey]:
+    """Return the key of each of some rows, in their order.
+
+    Rows with one key are one kernel on one device and fabric, so that a time of one is that of
+    all, each run once: ``repeats`` is no part of a key.
+    """
+    return [_key(table, int(row)) for row in rows]
+
+
+def _key(table: "OperationTable", row: int) -> OperationKey:
+    # A worker reads keys and makes none; it need not wait for the compiler of the kernels.
+    from projector.kernels.collective_algorithms import OPERATIONS
+    from projector.kernels.device import MATRIX_TYPES
+
+    kind = KINDS[table.kind[row]]
+    values: dict[str, Any] = {name: getattr(table, name)[row].item() for name in _COLUMNS[kind]}
+    if kind in ("gemm", "attention"):
+        values["dtype"] = MATRIX_TYPES[table.dtype[row]]
+    elif kind != "memory":
+        names = OPERATIONS if kind == "collective" else EXCHANGES
+        values["operation"] = names[table.operation[row]]
+    return OperationKey(
+        label=table.labels[table.label[row]], phase=PHASES[table.phase[row]], kind=kind, **values
+    )
