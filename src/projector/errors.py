@@ -55,6 +55,10 @@ class NumericError(ProjectorError, ArithmeticError):
     """A kernel reported a status other than success: a number left its range."""
 
 
+class MeasurementError(ProjectorError, RuntimeError):
+    """Something could not be measured on this machine: no torch, a process that died or hung."""
+
+
 LONGEST = 60
 """Characters of a value that a message shows."""
 
