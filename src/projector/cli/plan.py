@@ -183,7 +183,7 @@ def _check_files(plot: str | None, html: str | None, job_out: str | None) -> Non
 
         check_page(html)
     if job_out is not None:
-        from projector.report.files import check_place
+        from projector.files import check_place
 
         check_place(job_out, key="job_out")
 

@@ -13,7 +13,7 @@ from projector.config.device import FIRST_ORDER, load_device, load_network
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
-from projector.report.files import write_whole
+from projector.files import write_whole
 
 WIDTH = 92
 """Columns of the file."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.report.files import check_place, write_whole
+from projector.files import check_place, write_whole
 from projector.schedule.order import BACKWARD, FORWARD
 from projector.schedule.replay.run import PipelineRun
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projector.errors import ConfigError
-from projector.report.files import check_place, write_whole
+from projector.files import check_place, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

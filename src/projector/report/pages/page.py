@@ -15,7 +15,7 @@ import numpy as np
 
 from projector.envelope import package_version
 from projector.errors import ConfigError
-from projector.report.files import check_place, write_whole
+from projector.files import check_place, write_whole
 from projector.report.pages.style import SCRIPT, STYLE
 
 KEY = "html"
