@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import projector as pj
+from projector.config.formats.written import byte_count
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
 from projector.single.collective import (
@@ -13,7 +14,6 @@ from projector.single.collective import (
     bus_share,
     project_collective,
 )
-from projector.single.inputs import byte_count
 
 SIZE = 64 * 2**20
 

@@ -51,8 +51,8 @@ def command(
 
         check_figure(plot)
     announce_compilation(quiet=quiet)
+    from projector.config.formats.written import byte_count
     from projector.single.collective import project_collective
-    from projector.single.inputs import byte_count
 
     projection = project_collective(
         operation,

@@ -174,8 +174,8 @@ def transfer(
     messages at the same time are shown, which share links fairly.
     """
     del quiet
+    from projector.config.formats.written import byte_count
     from projector.report.terminal.transfer import sharing_report, transfer_report
-    from projector.single.inputs import byte_count
     from projector.topology.build import load_topology
     from projector.topology.shown import check_choice
     from projector.topology.transfers_shown import show_sharing, show_transfer

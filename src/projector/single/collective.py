@@ -11,14 +11,13 @@ from numpy.typing import ArrayLike
 from projector.arrays import Floats, Ints, Records
 from projector.config.bands import Band, collective_band
 from projector.config.cluster import ClusterConfig
+from projector.config.formats.written import MAX_BYTES, MAX_EXTENT
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.hardware import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single.inputs import (
-    MAX_BYTES,
-    MAX_EXTENT,
     DeviceLike,
     broadcast,
     check_range,

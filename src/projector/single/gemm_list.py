@@ -10,11 +10,12 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.config.bands import Band, gemm_band
+from projector.config.formats.shape_table import shape_rows
+from projector.config.formats.written import read_extent
 from projector.errors import ConfigError, shown
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.single.gemm import GemmCase, GemmReport, gemm_case
 from projector.single.inputs import NO_NUMBERS, DeviceLike, whole_number
-from projector.single.shape_table import read_extent, shape_rows
 from projector.units import MICROSECOND, TB, TERA
 
 MAX_OUT_BYTES = 1024.0
@@ -94,7 +95,7 @@ def list_gemms(
     extents : sequence of str or int
         M, N and K, as text also with commas; empty if a table is given.
     table : str, Path or None
-        CSV file, as `projector.single.shape_table` reads it.
+        CSV file, as `projector.config.formats.shape_table` reads it.
     gpu : str, Path, mapping or Device
         Accelerator, as in a job.
     batch : int

@@ -1,7 +1,6 @@
 """Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
 import math
-import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
@@ -12,17 +11,12 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
 from projector.config.device import Device, load_device
+from projector.config.formats.written import MAX_EXTENT
 from projector.config.gemm import MatrixType, matrix_type_named
 from projector.errors import ConfigError, shown
 from projector.lower.hardware import RUNS, Run
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
-
-MAX_EXTENT = 1 << 40
-"""Largest extent; products of larger ones are no longer exact."""
-
-MAX_BYTES = 1e24
-"""Largest buffer of a collective or message, far beyond any memory."""
 
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that call themselves integers."""
@@ -187,33 +181,3 @@ def extents_of(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
 def shaped(seconds: Floats, shape: tuple[int, ...]) -> float | Floats:
     """Return a column in the shape of the inputs; a number where all inputs are numbers."""
     return float(seconds[0]) if shape == () else seconds.reshape(shape)
-
-
-_SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
-_POWERS = "kmgtp"
-
-
-def byte_count(key: str, text: str) -> float:
-    """Return bytes from a number with or without a unit: ``65536``, ``64MiB``, ``1.5 GB``.
-
-    Units with an i are powers of 1,024, those without are powers of 1,000.
-
-    Raises
-    ------
-    ConfigError
-        For anything else.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        msg = f"{key} must be bytes, such as 65536, 64MiB or 1GB, got {text!r}"
-        raise ConfigError(
-            msg, key=key, value=text, allowed="a number, with KiB, MiB, GB ... or not"
-        )
-    number, unit = found.groups()
-    base = 1024.0 if unit and unit[1:] else 1000.0
-    power = _POWERS.index(unit[0].lower()) + 1 if unit else 0
-    size = float(re.sub("[_,]", "", number)) * base**power
-    if not size <= MAX_BYTES:
-        msg = f"{key} must be at most {MAX_BYTES:g}, got {text!r}"
-        raise ConfigError(msg, key=key, value=text, allowed=f"0 to {MAX_BYTES:g}")
-    return size

@@ -3,10 +3,11 @@
 import pytest
 
 from projector.cli.main import run
+from projector.config.formats.shape_table import MAX_SHAPES, shape_rows
+from projector.config.formats.written import read_extent
 from projector.errors import ConfigError
 from projector.report.terminal.attention import read_shapes
 from projector.single.gemm_list import list_gemms
-from projector.single.shape_table import MAX_SHAPES, read_extent, shape_rows
 
 OPTIONS = {"gpu": "h100", "head_dim": 64, "kv_heads": None, "v_head_dim": None, "window": 0}
 

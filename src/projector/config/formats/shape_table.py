@@ -7,21 +7,15 @@ column that is named twice.
 """
 
 import csv
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from projector.config.formats.written import read_extent
 from projector.errors import ConfigError
-from projector.single.inputs import MAX_EXTENT
 
 MAX_SHAPES = 1_000_000
 """Most rows of a table."""
-
-MAX_DIGITS = 40
-"""Longest text that is read as a number, leading zeros included."""
-
-_WHOLE = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+)(?:\.0*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +40,6 @@ class ShapeRow:
             If it is not an integer from 0 to 2**40; the message names line and column.
         """
         return read_extent(name, self.text(name), self.where)
-
-
-def read_extent(name: str, text: str, where: str = "") -> int:
-    """Return an extent from its text; ``where`` begins the message of an error.
-
-    Raises
-    ------
-    ConfigError
-        If it is not an integer from 0 to 2**40.
-    """
-    match = _WHOLE.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
-    value = int(match[1].replace(",", "").replace("_", "")) if match else -1
-    if not 0 <= value <= MAX_EXTENT:
-        shown = text if len(text) <= MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
-        msg = f"{where}{name} must be an integer from 0 to 2**40, got {shown!r}"
-        raise ConfigError(msg, key=name, value=shown, allowed="0 <= integer <= 2**40")
-    return value
 
 
 def shape_rows(
