@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +43,36 @@ from projector.operations.work import work_of_workloads
 NUM_SEGMENTS = 8
 NUM_PHASES = 3
 
+ORIGINS = ("analytic", "measured", "scaled")
+"""Where the time of a row comes from: modelled, measured, or measured at other extents."""
+
+ANALYTIC, MEASURED, SCALED = range(3)
+
+
+class MeasuredRows(NamedTuple):
+    """What measurements make of a table."""
+
+    time_s: Floats
+    """float64[rows]: seconds of all repeats, modelled where nothing was measured."""
+    origin: Ints
+    """int64[rows]: position in `ORIGINS`."""
+    extra_s: Floats
+    """float64[workloads, phases]: what a layer takes beyond its rows and the modelled host;
+    below zero where the model's host takes too long."""
+    layer_origin: Ints
+    """int64[workloads, phases]: position in `ORIGINS` of the sum of each layer."""
+
+
+class RowTimes(Protocol):
+    """Measurements that replace modelled times, as a record of another job gives them."""
+
+    @property
+    def optimizer_share(self) -> float | None:
+        """Measured time of an optimizer's update over the modelled one; None: not measured."""
+
+    def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
+        """Replace what is known of the modelled seconds of all repeats, float64[rows]."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
@@ -54,6 +85,8 @@ class RowCosts:
     and the slowdown it causes beside it."""
     detail: Ints
     """Limiter of a compute row or algorithm of a collective; -1 where there is none."""
+    measured: MeasuredRows | None = None
+    """Where the times come from, if some were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +121,8 @@ class WorkloadCosts:
     """float64[workloads]: matrix FLOP that recomputation repeats."""
     work: Floats
     """float64[workloads, kinds, 3]: of `work.KINDS`; seconds, FLOP and bytes of their kernels."""
+    extra_s: Floats | None = None
+    """float64[workloads, phases]: of `MeasuredRows`, where layers were measured."""
 
 
 @contextmanager
@@ -100,8 +135,17 @@ def numbers_in_range() -> Iterator[None]:
         raise NumericError(msg) from None
 
 
-def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
+def cost_rows(
+    table: OperationTable, workloads: Workloads, measured: RowTimes | None = None
+) -> RowCosts:
     """Cost the whole table on the devices and fabrics of its workloads.
+
+    Parameters
+    ----------
+    table : OperationTable
+    workloads : Workloads
+    measured : RowTimes, optional
+        Replaces times of rows before overlap is worked out.
 
     Raises
     ------
@@ -139,12 +183,17 @@ def cost_rows(table: OperationTable, workloads: Workloads) -> RowCosts:
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
+    replaced = None
+    if measured is not None:
+        replaced = measured.rows(table, workloads, time_s)
+        time_s = replaced.time_s
     slowdown = workloads.slowdown[workloads.columns.device][table.workload]
     # A fused exchange takes its compute units from what runs beside it.
     rows = np.flatnonzero(table.kind == EXCHANGE)
     taken = table.units[rows] / workloads.devices["compute_units"][device[rows]]
     slowdown[rows, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
-    return RowCosts(time_s, exposed_times(table, time_s, slowdown, len(workloads.rows)), detail)
+    exposed_s = exposed_times(table, time_s, slowdown, len(workloads.rows))
+    return RowCosts(time_s, exposed_s, detail, replaced)
 
 
 def _cost_gemms(
@@ -327,6 +376,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
         work=work_of_workloads(table, costs.time_s, again, workloads),
+        extra_s=None if costs.measured is None else costs.measured.extra_s,
     )
 
 
@@ -362,11 +412,14 @@ class KnownCosts:
 
 
 def _joined(first: WorkloadCosts, second: WorkloadCosts) -> WorkloadCosts:
-    names = [field.name for field in fields(WorkloadCosts)]
     return WorkloadCosts(
-        *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names)
+        *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in _MODELLED)
     )
 
 
 def _taken(costs: WorkloadCosts, rows: Ints) -> WorkloadCosts:
-    return WorkloadCosts(*(getattr(costs, field.name)[rows] for field in fields(WorkloadCosts)))
+    return WorkloadCosts(*(getattr(costs, name)[rows] for name in _MODELLED))
+
+
+_MODELLED = tuple(field.name for field in fields(WorkloadCosts) if field.name != "extra_s")
+"""Columns that every batch has."""

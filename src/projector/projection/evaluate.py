@@ -29,6 +29,7 @@ from projector.lower.workloads import (
 from projector.operations.cost import (
     KnownCosts,
     RowCosts,
+    RowTimes,
     WorkloadCosts,
     cost_rows,
     numbers_in_range,
@@ -269,8 +270,8 @@ def check_placed(job: Job) -> None:
     layout_of(job.model, job.parallelism, job.training)
 
 
-def evaluate(jobs: Sequence[Job]) -> Evaluation:
-    """Project memory and time of ``jobs``.
+def evaluate(jobs: Sequence[Job], measured: RowTimes | None = None) -> Evaluation:
+    """Project memory and time of ``jobs``, from measurements where there are any.
 
     Raises
     ------
@@ -284,12 +285,17 @@ def evaluate(jobs: Sequence[Job]) -> Evaluation:
         # Errors are shared by jobs with other numbers; the first job is told its own.
         check_exists(jobs[illegal[0]])
     try:
-        return evaluate_legal(batch, legal)
+        return evaluate_legal(batch, legal, measured=measured)
     except RefusedJobs as refused:
         raise refused.errors[min(refused.errors)] from None
 
 
-def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = None) -> Evaluation:
+def evaluate_legal(
+    batch: JobBatch,
+    legal: Legal,
+    known: KnownCosts | None = None,
+    measured: RowTimes | None = None,
+) -> Evaluation:
     """Project memory and time of jobs that can exist.
 
     Parameters
@@ -300,6 +306,8 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
         Of `find_legal`; no job may be refused.
     known : KnownCosts, optional
         Costs of workloads of earlier batches; new ones are added.
+    measured : RowTimes, optional
+        Replaces modelled times, of a batch whose workloads are not ``known``.
 
     Raises
     ------
@@ -314,7 +322,7 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
     details = None
     if known is None:
         table = emit_operations(workloads.rows)
-        details = table, cost_rows(table, workloads)
+        details = table, cost_rows(table, workloads, measured)
         costs = sum_workloads(*details, workloads)
     else:
         costs = known.of(workloads)
@@ -326,15 +334,10 @@ def evaluate_legal(batch: JobBatch, legal: Legal, known: KnownCosts | None = Non
         tied_s = cost_tied_embeddings(replicas)
     times = stage_times(replicas, pipelines, parallel)
     state = state_memory(replicas, pipelines)
-    inputs = step_inputs(
-        replicas,
-        pipelines,
-        times,
-        p2p,
-        state,
-        cost_optimizer(replicas, state.owned_parameters, state.held_parameters),
-        tied_s,
-    )
+    optimizer_s = cost_optimizer(replicas, state.owned_parameters, state.held_parameters)
+    if measured is not None and measured.optimizer_share is not None:
+        optimizer_s = optimizer_s * measured.optimizer_share
+    inputs = step_inputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
     orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
     return Evaluation(
         batch=batch,

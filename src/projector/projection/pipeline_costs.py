@@ -62,7 +62,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     """Put the layers of each pipeline together."""
     jobs = workloads.first_jobs()
     workload, count = workloads.run_workload, workloads.run_count.astype(np.float64)
-    runs = _cost_runs(jobs, workloads, costs)
+    runs = cost_runs(jobs, workloads, costs)
 
     def per_stage(values: Floats) -> Floats:
         return segment_sums(workloads.run_offset, values)
@@ -113,7 +113,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class _RunCosts:
+class RunCosts:
     """One layer of each run on its pipeline's cluster, host side included."""
 
     exposed_s: Floats
@@ -124,7 +124,7 @@ class _RunCosts:
     """float64[runs, phases]: everything but data parallelism."""
 
 
-def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _RunCosts:
+def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
     """Add the host: it runs ahead of the device unless launching takes longer than computing.
 
     A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
@@ -164,9 +164,12 @@ def _cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> _R
     offload_s = column(training.offload / cluster.host_link_bytes_per_s)
     moved_s = costs.saved_bytes[workload][:, None] * offload_s
     # Offloading runs beside the forward and, coming back, beside the backward.
+    if costs.extra_s is not None:
+        # Measured layers say what their kernels and the modelled host leave out.
+        launch_s = np.maximum(0.0, launch_s + costs.extra_s[workload])
     layer_s = device_s + launch_s
     late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
-    return _RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
+    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
 
 
 def _stated_host_s(jobs: JobBatch) -> Floats:
