@@ -1,0 +1,368 @@
+"""The benchmark job: what the devices at hand can run of a job that needs many more.
+
+Degrees are given up in the order of how well they are restored: the pipeline first, whose schedule
+is replayed exactly; then experts, of which each rank keeps as many as it had; then tensors, whose
+share of every matrix changes. Context parallelism is never given up: it changes the sequence that
+a rank computes, so that nothing of it would be measured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import lcm
+from typing import Any, Literal, NamedTuple
+
+from projector.config.first_order import FirstOrderConfig
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.config.model import MoEConfig
+from projector.config.run import RunConfig
+from projector.errors import ConfigError
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import RULES, broken_rules, divisors, job_columns
+from projector.lower.workloads import layout_of
+
+Dimension = Literal["pp", "ep", "etp", "tp", "dp"]
+
+WHOLE: dict[str, Any] = {
+    "parallelism.pp": 1,
+    "parallelism.vpp": 1,
+    "parallelism.dp": None,
+    "parallelism.decoder_first_pipeline_num_layers": None,
+    "parallelism.decoder_last_pipeline_num_layers": None,
+    "parallelism.pipeline_model_parallel_layout": None,
+    "parallelism.account_for_embedding_in_pipeline_split": False,
+    "parallelism.account_for_loss_in_pipeline_split": False,
+    "parallelism.microbatch_group_size_per_vp_stage": None,
+    "parallelism.num_distributed_optimizer_instances": 1,
+    "parallelism.sharding_group_size": None,
+    "training.recompute": "none",
+    "training.schedule": "auto",
+    "training.zero_bubble_max_pending_backward": None,
+    "training.optimizer_post_validation": False,
+    "training.activation_offload_fraction": 0.0,
+    "training.optimizer.offload_fraction": 0.0,
+    "cluster.nodes": 1,
+}
+"""What every benchmark job has: one stage, one copy, everything kept on the device."""
+
+
+class Degrees(NamedTuple):
+    """How one layer is divided."""
+
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+
+    @property
+    def gpus(self) -> int:
+        """Least devices of one copy of a layer.
+
+        Experts fold into the devices of the dense part (Megatron's parallel folding), so both
+        TP * CP and ETP * EP divide them.
+        """
+        return lcm(self.tp * self.cp, self.etp * self.ep)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One dimension given up."""
+
+    dimension: Dimension
+    before: int
+    after: int
+    gpus: int
+    """Devices that one copy takes from here on."""
+    reason: str
+    """How it is restored, for people."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A job, and the benchmark job that stands for it."""
+
+    target: Job
+    """The job asked for."""
+    job: Job
+    """What is measured: legal, and of one copy."""
+    available: int
+    """Devices that were offered."""
+    steps: tuple[Step, ...]
+    """What was given up, in order; none where the target fits as it is."""
+    degrees: Degrees
+    """Of a layer of the benchmark job."""
+
+    @property
+    def gpus(self) -> int:
+        """Devices that the benchmark takes; never more than are offered."""
+        return self.degrees.gpus
+
+    @property
+    def least_gpus(self) -> int:
+        """Devices of one copy of the target."""
+        return self.target.parallelism.pp * degrees_of(self.target).gpus
+
+    @property
+    def min_dp(self) -> int:
+        """Data parallelism of the target on the fewest whole nodes that hold a copy."""
+        least = lcm(self.least_gpus, self.target.cluster.gpus_per_node)
+        return least // _model_parallel(self.target)
+
+    @property
+    def target_dp(self) -> int:
+        """Data parallelism of the target."""
+        return self.target.cluster.gpus // _model_parallel(self.target)
+
+    def closed_form_s(self, base_s: float, communication_s: float = 0.0) -> float:
+        """Return the step of the target from that on the fewest nodes, by proportion.
+
+        ``base_s * min_dp / target_dp + communication_s``: as many times fewer microbatches as
+        there are more copies (Primus). It is exact without a pipeline. With one it shortens the
+        bubble as well, which has the same length whatever the microbatches; the replay does not.
+
+        Parameters
+        ----------
+        base_s : float
+            Step on ``min_dp`` copies with the same global batch, without data parallelism's
+            communication.
+        communication_s : float
+            Exposed communication that the copies add.
+        """
+        return base_s * self.min_dp / self.target_dp + communication_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return degrees, devices and steps, as records and JSON have them."""
+        return {
+            "target": _described(self.target),
+            "benchmark": _described(self.job),
+            "least_gpus": self.least_gpus,
+            "available_gpus": self.available,
+            "min_dp": self.min_dp,
+            "target_dp": self.target_dp,
+            "steps": [asdict(step) for step in self.steps],
+        }
+
+    def lines(self) -> list[str]:
+        """Return what was reduced and why, one line each."""
+        shown = [
+            f"Benchmark: {_degrees_shown(self.job)}",
+            f"Target:    {_degrees_shown(self.target)}",
+        ]
+        if self.steps:
+            offered = f"{self.available} offered to measure on"
+            shown.append(f"One copy of the target takes {_gpus(self.least_gpus)}; {offered}:")
+        for number, step in enumerate(self.steps, 1):
+            change = f"{step.dimension.upper()} {step.before} -> {step.after}"
+            shown.append(f"  {number}. {change}: {_gpus(step.gpus)}. {step.reason}")
+        if not self.steps:
+            shown.append("Nothing is reduced: one copy of the target is measured as it is.")
+        return shown
+
+
+def degrees_of(job: Job) -> Degrees:
+    """Return how a layer of a job is divided."""
+    split = job.parallelism
+    return Degrees(split.tp, split.cp, split.ep, split.expert_tp if job.model.moe else 1)
+
+
+def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
+    """Return the benchmark job of a job for the devices at hand.
+
+    Parameters
+    ----------
+    job : Job
+        What is to be projected.
+    benchmark_gpus : int, optional
+        Devices to measure on, at most those of a node; a whole node by default.
+
+    Raises
+    ------
+    ConfigError
+        If the job itself cannot exist, or cannot be reduced so far; the message names the least
+        devices that would do.
+    """
+    _refuse_broken(job)
+    layout_of(job.model, job.parallelism, job.training)
+    available = _checked_gpus(job, benchmark_gpus)
+    whole = degrees_of(job)
+    for degrees in _candidates(job, whole):
+        if degrees.gpus <= available:
+            reduced = benchmark_job(job, degrees)
+            if _first_broken(reduced) < 0:
+                steps = tuple(_steps(job, reduced, whole, degrees))
+                return Reduction(job, reduced, available, steps, degrees)
+    least = _least_gpus(job, whole)
+    raise _too_few(job, available, least)
+
+
+def benchmark_job(job: Job, degrees: Degrees) -> Job:
+    """Return a job as its layers are measured with some degrees, on one copy of the model."""
+    gpus = degrees.gpus
+    copies = gpus // (degrees.tp * degrees.cp)
+    changed: dict[str, Any] = {
+        **WHOLE,
+        "parallelism.tp": degrees.tp,
+        "parallelism.ep": degrees.ep,
+        "parallelism.etp": None if job.parallelism.etp is None else degrees.etp,
+        "training.global_batch_size": job.training.micro_batch_size * copies,
+        "cluster.gpus_per_node": gpus,
+    }
+    if job.model.moe is not None and degrees.ep < job.parallelism.ep:
+        experts = kept_experts(job.model.moe, job.parallelism.ep, degrees.ep)
+        groups, group_topk = _kept_groups(job.model.moe, experts)
+        changed |= {
+            "model.moe.num_experts": experts,
+            "model.moe.num_groups": groups,
+            "model.moe.group_topk": group_topk,
+        }
+    reduced = load_job(job, changed)
+    return reduced.model_copy(update={"run": RunConfig(), "first_order": FirstOrderConfig()})
+
+
+def kept_experts(moe: MoEConfig, ep: int, reduced_ep: int) -> int:
+    """Return the experts of the benchmark job: each rank keeps its own.
+
+    Where fewer than top-k would be left, each rank gets so many that a token finds all that it
+    visits. The work of a rank stays the same; it is divided over more experts.
+    """
+    each = max(moe.num_experts // ep, -(-moe.router_topk // reduced_ep))
+    return each * reduced_ep
+
+
+def _kept_groups(moe: MoEConfig, experts: int) -> tuple[int, int]:
+    """Return groups of experts, and those that a token may visit, among fewer experts.
+
+    Groups keep their size where that goes up, otherwise their number; otherwise routing is free.
+    """
+    if not moe.num_groups:
+        return 0, 0
+    size = moe.num_experts // moe.num_groups
+    for groups in (experts // size, moe.num_groups):
+        if groups and experts % groups == 0:
+            visited = min(moe.group_topk, groups)
+            if visited * (experts // groups) >= moe.router_topk or not visited:
+                return groups, visited
+    return 0, 0
+
+
+def _candidates(job: Job, whole: Degrees) -> Iterator[Degrees]:
+    """Yield degrees from the target's on down: TP gives way last, and experts' TP before it."""
+    follows = job.parallelism.etp is None and job.model.moe is not None
+    for tp in reversed(divisors(whole.tp)):
+        for etp in [tp] if follows else reversed(divisors(whole.etp)):
+            for ep in reversed(divisors(whole.ep)):
+                yield Degrees(tp, whole.cp, ep, etp)
+
+
+def _least_gpus(job: Job, whole: Degrees) -> int:
+    """Return the fewest devices to which a job can be reduced."""
+    for degrees in sorted(_candidates(job, whole), key=lambda degrees: degrees.gpus):
+        if _first_broken(benchmark_job(job, degrees)) < 0:
+            return degrees.gpus
+    return whole.gpus
+
+
+def _steps(job: Job, reduced: Job, whole: Degrees, degrees: Degrees) -> Iterator[Step]:
+    pp, gpus = job.parallelism.pp, whole.gpus
+    if pp > 1:
+        stages = f"{pp * job.parallelism.vpp} virtual stages" if job.parallelism.vpp > 1 else ""
+        reason = "The schedule of the stages is replayed from the times of layers"
+        yield Step("pp", pp, 1, gpus, f"{reason}{stages and f', over {stages}'}.")
+    now = whole
+    if degrees.ep < whole.ep:
+        now = now._replace(ep=degrees.ep)
+        yield Step("ep", whole.ep, degrees.ep, now.gpus, _about_experts(job, reduced))
+    if degrees.etp < whole.etp and job.parallelism.etp is not None:
+        now = now._replace(etp=degrees.etp)
+        reason = "Times of experts are scaled by their modelled share."
+        yield Step("etp", whole.etp, degrees.etp, now.gpus, reason)
+    if degrees.tp < whole.tp:
+        reason = "Compute is scaled by its modelled share, collectives by the modelled ratio."
+        yield Step("tp", whole.tp, degrees.tp, degrees.gpus, reason)
+
+
+def _about_experts(job: Job, reduced: Job) -> str:
+    before, after = job.model.moe, reduced.model.moe
+    assert before is not None
+    assert after is not None
+    each = before.num_experts // job.parallelism.ep
+    now = after.num_experts // reduced.parallelism.ep
+    count = f"Experts {before.num_experts} -> {after.num_experts}"
+    if now == each:
+        kept = f"{count}, so that a rank keeps {each}; only their exchange is modelled."
+    else:
+        kept = (
+            f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each}; "
+            "their times are scaled."
+        )
+    if after.num_groups == before.num_groups:
+        return kept
+    return f"{kept} Groups {before.num_groups} -> {after.num_groups}."
+
+
+def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
+    node = job.cluster.gpus_per_node
+    if benchmark_gpus is None:
+        return node
+    is_count = isinstance(benchmark_gpus, int) and not isinstance(benchmark_gpus, bool)
+    if not is_count or not 1 <= benchmark_gpus <= node:
+        allowed = f"an integer from 1 to {node}, the GPUs of a node"
+        msg = f"benchmark_gpus is {allowed}, got {benchmark_gpus!r}"
+        raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
+    return benchmark_gpus
+
+
+def _too_few(job: Job, available: int, least: int) -> ConfigError:
+    cp = job.parallelism.cp
+    why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
+    msg = (
+        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
+        f"{why}; at least {least} would do"
+    )
+    return ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
+
+
+def _first_broken(job: Job) -> int:
+    batch = JobBatch.of([job])
+    return int(broken_rules(batch, job_columns(batch))[0])
+
+
+def _refuse_broken(job: Job) -> None:
+    broken = _first_broken(job)
+    if broken >= 0:
+        raise RULES[broken].error(job)
+
+
+def _model_parallel(job: Job) -> int:
+    split = job.parallelism
+    return split.tp * split.pp * split.cp
+
+
+def _described(job: Job) -> dict[str, Any]:
+    split, moe = job.parallelism, job.model.moe
+    return {
+        "tp": split.tp,
+        "pp": split.pp,
+        "vpp": split.vpp,
+        "cp": split.cp,
+        "ep": split.ep,
+        "etp": split.expert_tp if moe else 1,
+        "dp": job.cluster.gpus // _model_parallel(job),
+        "nodes": job.cluster.nodes,
+        "gpus": job.cluster.gpus,
+        "num_experts": moe.num_experts if moe else 0,
+    }
+
+
+def _degrees_shown(job: Job) -> str:
+    values = _described(job)
+    degrees = ", ".join(f"{name.upper()}={values[name]}" for name in _SHOWN)
+    nodes = job.cluster.nodes
+    return f"{degrees} ({_gpus(job.cluster.gpus)}, {nodes} node{'s' if nodes > 1 else ''})"
+
+
+_SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count != 1 else ''}"
