@@ -1,0 +1,94 @@
+"""What a layer asks of the ranks that share it, and the answer of a rank that is alone.
+
+Layers call an object of this shape where Megatron-LM communicates. With several ranks it holds
+process groups; `Alone` gives tensors of the same shapes without any, so that the compute of one
+rank of a split layer can be measured without the others. Every method is part of autograd: its
+backward does the reverse. Tensors are those of torch, whose rows are tokens.
+"""
+
+from typing import Any, Literal, Protocol
+
+Tensor = Any
+Group = Literal["tp", "etp", "cp", "ep"]
+
+
+class Comm(Protocol):
+    """Collectives of one layer."""
+
+    def degree(self, group: Group) -> int:
+        """Return the ranks of a group."""
+        ...
+
+    def rank(self, group: Group) -> int:
+        """Return which of them this one is."""
+        ...
+
+    def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Bring activations into a tensor-parallel region.
+
+        Where tokens are ``divided`` over the group (sequence parallelism) they are gathered, and
+        the backward scatters the sum of gradients. Else they pass, and the backward sums.
+        """
+        ...
+
+    def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Sum partial results of a region; the reverse of `enter`."""
+        ...
+
+    def swap(self, x: Tensor, *, group: Group) -> Tensor:
+        """Exchange equal parts of the rows with every rank of the group: an all-to-all."""
+        ...
+
+    def gather(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the rows of all ranks; the backward scatters the sum of gradients."""
+        ...
+
+    def total(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the sum over the ranks; the backward passes."""
+        ...
+
+    def largest(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the maximum over the ranks; it has no backward."""
+        ...
+
+
+class Alone:
+    """One rank without peers: shapes are those of its part of a group of any degree."""
+
+    def __init__(self, degrees: dict[Group, int] | None = None) -> None:
+        """Take the degrees that layers are split by; 1 unless stated."""
+        self._degrees = degrees or {}
+
+    def degree(self, group: Group) -> int:
+        """Return the ranks that the group would have."""
+        return self._degrees.get(group, 1)
+
+    def rank(self, group: Group) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+    def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Repeat the own tokens in place of those of others."""
+        return self.gather(x, group=group) if divided else x
+
+    def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Keep the own tokens."""
+        degree = self.degree(group)
+        return x[: x.shape[0] // degree] if divided and degree > 1 else x
+
+    def swap(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
+        """Keep everything."""
+        return x
+
+    def gather(self, x: Tensor, *, group: Group) -> Tensor:
+        """Repeat the own rows."""
+        degree = self.degree(group)
+        return x.repeat(degree, *[1] * (x.dim() - 1)) if degree > 1 else x
+
+    def total(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
+        """Return what is there."""
+        return x
+
+    def largest(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
+        """Return what is there."""
+        return x

@@ -1,0 +1,245 @@
+"""Pieces that layers and single operators are made of, over a torch that is passed in.
+
+Shapes: t tokens of a rank inside the tensor-parallel region, b sequences, s tokens of one. Tokens
+lie sequence after sequence, so that a tensor of rows can be divided over ranks and joined again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Torch = Any
+Tensor = Any
+
+WIDE = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Matrix types of torch; narrower ones compute beside BF16."""
+
+NORM_EPSILON = 1e-6
+ROPE_BASE = 10_000.0
+
+
+class UnsupportedError(Exception):
+    """What this build of torch, or this device, cannot run; says why."""
+
+
+@dataclass(slots=True)
+class Kit:
+    """What everything is made with: torch, a device and seeded random numbers."""
+
+    torch: Torch
+    device: Any
+    seed: int = 0
+
+    def wide_type(self, dtype: str) -> Any:
+        """Return torch's type for a matrix type, BF16 for those of fewer than 16 bits."""
+        return getattr(self.torch, WIDE.get(dtype, "bfloat16"))
+
+    def random(self, *shape: int, dtype: Any, scale: float = 1.0) -> Tensor:
+        """Return normal random numbers, others on each call and the same in each process.
+
+        Values matter: a GPU that multiplies zeros draws less power and clocks higher.
+        """
+        generator = self.torch.Generator(device=self.device)
+        generator.manual_seed(self.seed)
+        self.seed += 1
+        values = self.torch.empty(*shape, dtype=dtype, device=self.device)
+        return values.normal_(0.0, scale, generator=generator)
+
+    def integers(self, *shape: int, below: int) -> Tensor:
+        """Return random whole numbers from 0 on."""
+        generator = self.torch.Generator(device=self.device)
+        generator.manual_seed(self.seed)
+        self.seed += 1
+        return self.torch.randint(below, shape, generator=generator, device=self.device)
+
+    def parameter(self, *shape: int, dtype: Any) -> Tensor:
+        """Return a random weight that wants a gradient."""
+        return self.random(*shape, dtype=dtype, scale=0.02).requires_grad_()
+
+
+def norm(torch: Torch, x: Tensor, weight: Tensor, bias: Tensor | None, *, eager: bool) -> Tensor:
+    """Normalise rows: by their root mean square, or with a bias by mean and variance."""
+    functional = torch.nn.functional
+    if bias is not None:
+        return functional.layer_norm(x, (x.shape[-1],), weight, bias, NORM_EPSILON)
+    if not eager and hasattr(functional, "rms_norm"):
+        return functional.rms_norm(x, (x.shape[-1],), weight, NORM_EPSILON)
+    wide = x.float()
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + NORM_EPSILON)
+    return scaled.to(x.dtype) * weight
+
+
+def rotations(kit: Kit, tokens: int, width: int, dtype: Any) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of a rotary embedding, [tokens, width] each."""
+    torch = kit.torch
+    steps = torch.arange(0, width, 2, device=kit.device, dtype=torch.float32) / width
+    angles = torch.outer(
+        torch.arange(tokens, device=kit.device, dtype=torch.float32), ROPE_BASE**-steps
+    )
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(torch: Torch, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate halves of the heads of [b, heads, s, width]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+def activate(torch: Torch, x: Tensor, *, gated: bool) -> Tensor:
+    """Apply SwiGLU to gate and input side by side, or GELU where there is no gate."""
+    functional = torch.nn.functional
+    if not gated:
+        return functional.gelu(x, approximate="tanh")
+    gate, values = x.chunk(2, dim=-1)
+    return functional.silu(gate) * values
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernel:
+    """A way to compute softmax(QK')V that this device has."""
+
+    name: str
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """From [b, heads, s, d] of queries, keys and values to [b, heads, s, d_v]."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What decides which kernels can serve an attention."""
+
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    d_qk: int
+    d_v: int
+    causal: bool
+    window: int
+    dtype: Any
+
+
+ORDERS = {
+    "flash": ("flash", "cudnn", "efficient", "math"),
+    "sdpa": ("flash", "cudnn", "efficient", "math"),
+    "math": ("math",),
+}
+"""Backends that each wish tries, the first that runs."""
+
+
+def choose_attention(kit: Kit, shape: AttentionShape, wanted: str) -> AttentionKernel:
+    """Return the first kernel that runs forward and backward on a short sequence.
+
+    A backend that takes no groups of heads is given repeated keys, and one that takes no narrower
+    values is given padded ones; the name says so. The package ``flash_attn`` comes first where
+    it is installed and flash is wanted.
+
+    Raises
+    ------
+    UnsupportedError
+        If none runs.
+    """
+    last = "no backend"
+    candidates = [
+        *(_of_package(kit, shape) if wanted == "flash" else ()),
+        *(
+            _of_torch(kit, shape, name, repeat=repeat, pad=pad)
+            for name in ORDERS.get(wanted, ORDERS["sdpa"])
+            for pad in ((False, True) if shape.d_v < shape.d_qk else (False,))
+            for repeat in ((False, True) if shape.key_heads < shape.heads else (False,))
+        ),
+    ]
+    for kernel in candidates:
+        try:
+            _try(kit, shape, kernel)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            last = str(error).splitlines()[0]
+        else:
+            return kernel
+    msg = f"no attention kernel runs here: {last}"
+    raise UnsupportedError(msg)
+
+
+def _try(kit: Kit, shape: AttentionShape, kernel: AttentionKernel) -> None:
+    """Run a kernel both ways on its full extents but one sequence of one group of heads."""
+    groups = shape.heads // shape.key_heads
+    query = kit.random(1, groups, shape.queries, shape.d_qk, dtype=shape.dtype).requires_grad_()
+    key = kit.random(1, 1, shape.keys, shape.d_qk, dtype=shape.dtype).requires_grad_()
+    value = kit.random(1, 1, shape.keys, shape.d_v, dtype=shape.dtype).requires_grad_()
+    out = kernel.run(query, key, value)
+    out.backward(kit.torch.zeros_like(out))
+
+
+def _of_package(kit: Kit, shape: AttentionShape) -> tuple[AttentionKernel, ...]:
+    if kit.device.type != "cuda":
+        return ()
+    try:
+        from flash_attn import flash_attn_func
+    except ImportError:
+        return ()
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        parts = (part.transpose(1, 2) for part in (query, key, value))
+        window = (shape.window - 1, 0) if shape.window else (-1, -1)
+        out = flash_attn_func(*parts, causal=shape.causal, window_size=window)
+        return out.transpose(1, 2)
+
+    return (AttentionKernel("flash_attn", run),)
+
+
+def _of_torch(
+    kit: Kit, shape: AttentionShape, backend: str, *, repeat: bool, pad: bool
+) -> AttentionKernel:
+    torch = kit.torch
+    attend = torch.nn.functional.scaled_dot_product_attention
+    mask = _window_mask(kit, shape)
+    grouped = {"enable_gqa": True} if shape.key_heads < shape.heads and not repeat else {}
+    groups = shape.heads // shape.key_heads
+    scale = shape.d_qk**-0.5
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        select_backend(torch, backend)
+        if repeat:
+            key = key.repeat_interleave(groups, dim=1)
+            value = value.repeat_interleave(groups, dim=1)
+        if pad:
+            value = torch.nn.functional.pad(value, (0, shape.d_qk - shape.d_v))
+        out = attend(
+            query, key, value, attn_mask=mask, is_causal=shape.causal and mask is None,
+            scale=scale, **grouped,
+        )  # fmt: skip
+        return out[..., : shape.d_v] if pad else out
+
+    notes = [f"sdpa {backend}"]
+    notes += ["keys repeated"] if repeat else []
+    notes += ["values padded"] if pad else []
+    notes += ["window as a mask"] if mask is not None else []
+    return AttentionKernel(", ".join(notes), run)
+
+
+def _window_mask(kit: Kit, shape: AttentionShape) -> Tensor | None:
+    if not shape.window or shape.window >= shape.keys:
+        return None
+    torch = kit.torch
+    rows = torch.arange(shape.queries, device=kit.device)[:, None]
+    columns = torch.arange(shape.keys, device=kit.device)[None, :]
+    return (columns <= rows) & (columns > rows - shape.window)
+
+
+def select_backend(torch: Torch, backend: str) -> None:
+    """Allow one backend of scaled-dot-product attention, unless it is the one already.
+
+    The switches are global to a process; torch's context manager would set them at every call.
+    """
+    cuda = torch.backends.cuda
+    if _selected.get(id(torch)) == backend:
+        return
+    cuda.enable_flash_sdp(backend == "flash")
+    cuda.enable_mem_efficient_sdp(backend == "efficient")
+    cuda.enable_math_sdp(backend == "math")
+    if hasattr(cuda, "enable_cudnn_sdp"):
+        cuda.enable_cudnn_sdp(backend == "cudnn")
+    _selected[id(torch)] = backend
+
+
+_selected: dict[int, str] = {}
