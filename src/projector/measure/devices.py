@@ -1,0 +1,180 @@
+"""Which device is at hand, and which profile stands for it; neither torch nor a driver is loaded.
+
+Kernels tell what they drive in small files: ``/proc/driver/nvidia`` of NVIDIA's, and
+``/sys/class/kfd`` of AMD's. Reading them takes less than a millisecond.
+"""
+
+import os
+import platform
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from projector.config import resources
+from projector.config._base import Config
+from projector.config.device import Device, load_device
+from projector.config.yaml_file import read_yaml
+
+AMD_PCI_VENDOR = 0x1002
+
+Vendor = Literal["nvidia", "amd"]
+
+HIDING: dict[Vendor, tuple[str, ...]] = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
+"""Variables with which the runtimes of a vendor hide devices from a process."""
+
+
+class Entry(Config):
+    """One line of ``hardware/runtime_names.yaml``."""
+
+    value: str
+    source: str
+    note: str = ""
+
+
+class RuntimeNames(Config):
+    """``hardware/runtime_names.yaml``."""
+
+    names: dict[str, Entry]
+    """Name of a runtime -> file of the device."""
+    amd_pci_devices: dict[str, Entry]
+    """Device id of PCI, in hexadecimal digits -> name of a runtime."""
+    sources: dict[str, str]
+
+
+class GpusAtHand(NamedTuple):
+    """The GPUs of one kind that this process may use."""
+
+    vendor: Vendor
+    name: str
+    """As the driver gives it, ``""`` where it gives none."""
+    gpus: int
+    profile: str | None
+    """File of the shipped device, if it is one."""
+
+
+@cache
+def load_runtime_names() -> RuntimeNames:
+    """Return the shipped table of names."""
+    path = resources.data_dir("hardware") / "runtime_names.yaml"
+    return RuntimeNames.parse(read_yaml(path), path=path.name)
+
+
+@cache
+def _profiles() -> dict[str, str]:
+    names = load_runtime_names().names
+    return {resources.normalise(name): entry.value for name, entry in names.items()}
+
+
+def profile_of(name: str) -> str | None:
+    """Return the shipped device that a runtime's name is, such as ``h100``; None if it is none."""
+    return _profiles().get(resources.normalise(name))
+
+
+def stands_for(profile: Device, name: str) -> bool:
+    """Whether a profile is that of the device with a runtime's name.
+
+    It is if it has that very name, or the name of the shipped device that the table lists for it.
+    Numbers of the profile may be one's own.
+    """
+    wanted = resources.normalise(name)
+    if resources.normalise(profile.name) == wanted:
+        return True
+    shipped = profile_of(name)
+    return shipped is not None and profile.name == load_device(shipped).name
+
+
+def gpus_at_hand(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> GpusAtHand | None:
+    """Return the GPUs of this machine that a process may use, without starting a driver.
+
+    Parameters
+    ----------
+    root : Path
+        Where ``proc``, ``sys`` and ``dev`` lie.
+    env : mapping, optional
+        Environment of the process, whose variables hide devices; that of this one unless given.
+
+    Returns
+    -------
+    GpusAtHand or None
+        The kind with the most devices; None where there is no GPU, or all of them are hidden.
+    """
+    env = os.environ if env is None else env
+    kinds: dict[Vendor, list[str]] = {"nvidia": _nvidia_names(root), "amd": _amd_names(root)}
+    for vendor, names in kinds.items():
+        for name, count in Counter(names).most_common(1):
+            gpus = _visible(count, [env[key] for key in HIDING[vendor] if key in env])
+            if gpus:
+                return GpusAtHand(vendor, name, gpus, profile_of(name))
+    return None
+
+
+def driver_at_hand(root: Path = Path("/")) -> str:
+    """Return the version of the GPU driver, ``""`` where none is loaded."""
+    text = _text(root / "proc/driver/nvidia/version")
+    found = re.search(r"(?:Module|x86_64|aarch64)\s+(\d+\.\d+(?:\.\d+)?)", text)
+    return found[1] if found else _text(root / "sys/module/amdgpu/version").strip()
+
+
+def cpu_name(root: Path = Path("/")) -> str:
+    """Return the name of the processor, as its maker gives it."""
+    found = re.search(
+        r"^(?:model name|Model)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE
+    )
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _nvidia_names(root: Path) -> list[str]:
+    # The kernel lists all devices of the machine, and a container may be given none of them.
+    given = [path for path in _inside(root / "dev") if re.fullmatch(r"nvidia\d+", path.name)]
+    names = []
+    for folder in _inside(root / "proc/driver/nvidia/gpus"):
+        found = re.search(r"^Model:\s*(.*)$", _text(folder / "information"), re.MULTILINE)
+        names.append(found[1].strip() if found else "")
+    if not names:
+        return [""] * len(given)
+    return names[: len(given)]
+
+
+def _amd_names(root: Path) -> list[str]:
+    if not (root / "dev/kfd").exists():
+        return []
+    known = load_runtime_names().amd_pci_devices
+    names = []
+    for node in _inside(root / "sys/class/kfd/kfd/topology/nodes"):
+        # A node that a container is not given cannot be read.
+        lines = (line.split() for line in _text(node / "properties").splitlines())
+        values = {line[0]: int(line[1]) for line in lines if len(line) == 2 and line[1].isdigit()}
+        if values.get("vendor_id") == AMD_PCI_VENDOR and values.get("simd_count"):
+            entry = known.get(f"{values.get('device_id', 0):#06x}")
+            names.append(entry.value if entry else "")
+    return names
+
+
+def _visible(count: int, hidings: list[str]) -> int:
+    """Return how many of so many devices the variables of the runtimes leave."""
+    for text in hidings:
+        ids = [each.strip() for each in text.split(",")]
+        # A runtime stops at the first that is none.
+        shown = next((at for at, each in enumerate(ids) if each in {"", "-1"}), len(ids))
+        count = min(count, shown)
+    return count
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
