@@ -6,7 +6,7 @@ share of every matrix changes. Context parallelism is never given up: it changes
 a rank computes, so that nothing of it would be measured.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import lcm
 from typing import Any, Literal, NamedTuple
@@ -144,19 +144,32 @@ class Reduction:
 
     def lines(self) -> list[str]:
         """Return what was reduced and why, one line each."""
-        shown = [
-            f"Benchmark: {_degrees_shown(self.job)}",
-            f"Target:    {_degrees_shown(self.target)}",
-        ]
-        if self.steps:
-            offered = f"{self.available} offered to measure on"
-            shown.append(f"One copy of the target takes {_gpus(self.least_gpus)}; {offered}:")
-        for number, step in enumerate(self.steps, 1):
-            change = f"{step.dimension.upper()} {step.before} -> {step.after}"
-            shown.append(f"  {number}. {change}: {_gpus(step.gpus)}. {step.reason}")
-        if not self.steps:
-            shown.append("Nothing is reduced: one copy of the target is measured as it is.")
-        return shown
+        return reduction_lines(self.to_dict())
+
+
+def reduction_lines(described: Mapping[str, Any]) -> list[str]:
+    """Return what was reduced and why, one line each, from what a record keeps of it.
+
+    Parameters
+    ----------
+    described : mapping
+        `Reduction.to_dict`.
+    """
+    steps = described["steps"]
+    shown = [
+        f"Benchmark: {_degrees_shown(described['benchmark'])}",
+        f"Target:    {_degrees_shown(described['target'])}",
+    ]
+    if steps:
+        offered = f"{described['available_gpus']} offered to measure on"
+        least = _gpus(described["least_gpus"])
+        shown.append(f"One copy of the target takes {least}; {offered}:")
+    for number, step in enumerate(steps, 1):
+        change = f"{step['dimension'].upper()} {step['before']} -> {step['after']}"
+        shown.append(f"  {number}. {change}: {_gpus(step['gpus'])}. {step['reason']}")
+    if not steps:
+        shown.append("Nothing is reduced: one copy of the target is measured as it is.")
+    return shown
 
 
 def degrees_of(job: Job) -> Degrees:
@@ -354,11 +367,10 @@ def _described(job: Job) -> dict[str, Any]:
     }
 
 
-def _degrees_shown(job: Job) -> str:
-    values = _described(job)
+def _degrees_shown(values: Mapping[str, Any]) -> str:
     degrees = ", ".join(f"{name.upper()}={values[name]}" for name in _SHOWN)
-    nodes = job.cluster.nodes
-    return f"{degrees} ({_gpus(job.cluster.gpus)}, {nodes} node{'s' if nodes > 1 else ''})"
+    nodes = values["nodes"]
+    return f"{degrees} ({_gpus(values['gpus'])}, {nodes} node{'s' if nodes > 1 else ''})"
 
 
 _SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
