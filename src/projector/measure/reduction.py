@@ -220,7 +220,7 @@ def benchmark_job(job: Job, degrees: Degrees) -> Job:
         "training.global_batch_size": job.training.micro_batch_size * copies,
         "cluster.gpus_per_node": gpus,
     }
-    if job.model.moe is not None and degrees.ep < job.parallelism.ep:
+    if job.model.moe and degrees.ep < job.parallelism.ep:
         experts = kept_experts(job.model.moe, job.parallelism.ep, degrees.ep)
         groups, group_topk = _kept_groups(job.model.moe, experts)
         changed |= {
@@ -317,8 +317,7 @@ def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
     node = job.cluster.gpus_per_node
     if benchmark_gpus is None:
         return node
-    is_count = isinstance(benchmark_gpus, int) and not isinstance(benchmark_gpus, bool)
-    if not is_count or not 1 <= benchmark_gpus <= node:
+    if isinstance(benchmark_gpus, bool) or benchmark_gpus not in range(1, node + 1):
         allowed = f"an integer from 1 to {node}, the GPUs of a node"
         msg = f"benchmark_gpus is {allowed}, got {benchmark_gpus!r}"
         raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)

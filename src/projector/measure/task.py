@@ -103,6 +103,9 @@ class Task(Config):
     tp: int = Field(1, gt=0)
     cp: int = Field(1, gt=0)
     ep: int = Field(1, gt=0)
+    etp: int = Field(1, gt=0)
+    """Tensor parallelism of experts. Ranks of TP are numbered first, then those of CP; of experts
+    those of ETP, then those of EP, over the same ranks."""
     threads: int | None = Field(None, gt=0)
     """Threads of a CPU; all cores unless stated."""
     seed: int = 0

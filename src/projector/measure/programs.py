@@ -1,0 +1,210 @@
+"""What is measured of a benchmark job, and the record of what came out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from projector.arrays import Ints
+from projector.config.job import Job
+from projector.kernels.device import MATRIX_TYPES
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import job_columns
+from projector.lower.kinds import KINDS, Kind
+from projector.lower.workloads import Workloads, build_workloads, lay_out
+from projector.measure.keys import OperationKey, keys_of
+from projector.measure.record import (
+    MeasuredLayer,
+    MeasuredOperation,
+    MeasuredOther,
+    MeasuredStep,
+    Record,
+)
+from projector.measure.reduction import Reduction
+from projector.measure.task import (
+    Answer,
+    ClockProgram,
+    CopyProgram,
+    LayerKind,
+    LayerProgram,
+    LayerSpec,
+    OperationProgram,
+    Pace,
+    Program,
+    StepProgram,
+    Task,
+)
+from projector.operations.cost import cost_rows
+from projector.operations.emit import emit_operations
+from projector.operations.table import GEMM, MEMORY, OperationTable
+
+LAYER_KINDS: dict[Kind, LayerKind] = {
+    Kind.DENSE: "dense",
+    Kind.MOE: "moe",
+    Kind.EMBEDDING: "embedding",
+    Kind.HEAD: "head",
+    Kind.MTP: "mtp",
+}
+"""Kinds of workloads, as a worker knows them."""
+
+COPIES = (1 << 26, 1 << 28, 1 << 30)
+"""Bytes of the copies that show the rate of the memory; the largest is beyond every cache."""
+
+CLOCK_WARM_UPS = 20.0
+"""A load whose clock is read runs so many times longer than a warm-up."""
+
+_ROW_NUMBERS = ("device", "fabric")
+"""Columns of a workload that number rows of other tables."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """The operations of one job, with all rows that take time."""
+
+    workloads: Workloads
+    table: OperationTable
+    rows: Ints
+    """Rows of the table with a time above 0, in model order."""
+
+
+def lower_job(job: Job) -> Lowered:
+    """Return the operation table of one legal job.
+
+    Raises
+    ------
+    NumericError
+        If an extent leaves the range of the models.
+    """
+    batch = JobBatch.of([job])
+    workloads = build_workloads(batch, job_columns(batch), lay_out(batch))
+    table = emit_operations(workloads.rows)
+    return Lowered(workloads, table, np.flatnonzero(cost_rows(table, workloads).time_s > 0.0))
+
+
+def layers_of(workloads: Workloads) -> list[LayerSpec]:
+    """Return what a worker must know of each workload, in their order."""
+    names = [name for name in workloads.rows.dtype.names or () if name not in _ROW_NUMBERS]
+    layers = []
+    for row in workloads.rows:
+        columns = {name: int(row[name]) for name in names}
+        layers.append(
+            LayerSpec(
+                kind=LAYER_KINDS[KINDS[columns["kind"]]],
+                columns=columns,
+                dtype=MATRIX_TYPES[columns["dtype"]],
+                attention="flash" if columns["flash"] else "math",
+            )
+        )
+    return layers
+
+
+def task_of(
+    reduction: Reduction,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    pace: Pace | None = None,
+) -> Task:
+    """Return everything that is measured for a benchmark job.
+
+    One program for each distinct operation, one for each distinct layer with the ends of the
+    model, one step with a layer of each kind, and the rates and clocks of the device itself.
+    """
+    pace = Pace() if pace is None else pace
+    lowered = lower_job(reduction.job)
+    layers = layers_of(lowered.workloads)
+    order = _model_order(lowered.workloads)
+    degrees = reduction.degrees
+    programs: list[Program] = [
+        *_operations(lowered, layers),
+        *(LayerProgram(layer=layers[number]) for number in order),
+        _step(reduction.job, [layers[number] for number in order]),
+        *(CopyProgram(bytes=size) for size in COPIES),
+        *_clocks(lowered, pace),
+    ]
+    return Task(
+        device=device,
+        ranks=reduction.gpus,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=degrees.etp,
+        pace=pace,
+        programs=programs,
+    )
+
+
+def record_of(reduction: Reduction, task: Task, answer: Answer) -> Record:
+    """Return the record of what a worker answered.
+
+    Raises
+    ------
+    ValueError
+        If there is not one outcome for each program.
+    """
+    job = reduction.job
+    operations, layers, others = [], [], []
+    step: MeasuredStep | None = None
+    for program, outcome in zip(task.programs, answer.outcomes, strict=True):
+        match program:
+            case OperationProgram():
+                operations.append(MeasuredOperation(key=program.key, outcome=outcome))
+            case LayerProgram():
+                layers.append(MeasuredLayer(layer=program.layer, outcome=outcome))
+            case StepProgram():
+                step = MeasuredStep(
+                    layers=program.layers, optimizer=program.optimizer, outcome=outcome
+                )
+            case _:
+                others.append(MeasuredOther(program=program, outcome=outcome))
+    sections = {
+        name: getattr(job, name).model_dump(mode="json", exclude_unset=True)
+        for name in ("model", "parallelism", "training")
+    }
+    machines = {"nodes": job.cluster.nodes, "gpus_per_node": job.cluster.gpus_per_node}
+    return Record(
+        environment=answer.environment,
+        device=job.cluster.device.name,
+        precision=job.training.precision,
+        reduction=reduction.to_dict(),
+        job={**sections, "cluster": machines},
+        operations=operations,
+        layers=layers,
+        step=step,
+        others=others,
+    )
+
+
+def _operations(lowered: Lowered, layers: list[LayerSpec]) -> Iterator[OperationProgram]:
+    known: set[OperationKey] = set()
+    table = lowered.table
+    for row, key in zip(lowered.rows, keys_of(table, lowered.rows), strict=True):
+        if key in known:
+            continue
+        known.add(key)
+        layer = layers[table.workload[row]] if table.kind[row] == MEMORY else None
+        yield OperationProgram(key=key, layer=layer)
+
+
+def _model_order(workloads: Workloads) -> list[int]:
+    """Return each workload once, as a token meets them first; the head is last."""
+    met = list(dict.fromkeys(workloads.run_workload.tolist()))
+    heads = workloads.columns.kind == Kind.HEAD
+    return sorted(met, key=lambda number: bool(heads[number]))
+
+
+def _step(job: Job, layers: list[LayerSpec]) -> StepProgram:
+    """Return a step of one layer of each kind.
+
+    Modules of multi-token prediction are left out: they are no part of the path to the head. Muon
+    is measured as Adam, and restored by what both are modelled to take.
+    """
+    inside = [layer for layer in layers if layer.kind != "mtp"]
+    optimizer: Literal["adam", "sgd"] = "sgd" if job.training.optimizer.name == "sgd" else "adam"
+    return StepProgram(layers=inside, optimizer=optimizer)
+
+
+def _clocks(lowered: Lowered, pace: Pace) -> Iterator[ClockProgram]:
+    gemms = lowered.rows[lowered.table.kind[lowered.rows] == GEMM]
+    for code in np.unique(lowered.table.dtype[gemms]):
+        seconds = max(0.01, CLOCK_WARM_UPS * pace.warm_up_s)
+        yield ClockProgram(dtype=MATRIX_TYPES[code], seconds=seconds)
