@@ -1,14 +1,124 @@
 """The benchmark job: what is given up, in which order, and what is refused."""
 
+import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.projection.jobs import jobs
 
 from projector.config.load import load_job
 from projector.errors import ConfigError
-from projector.measure.reduction import reduce_job
-from projector.projection.evaluate import check_exists
+from projector.measure.keys import keys_of
+from projector.measure.programs import lower_job
+from projector.measure.reduction import degrees_of, reduce_job
+from projector.operations.table import GEMM
+from projector.projection.evaluate import check_exists, evaluate
 
 
-def _small(**overrides):
+@st.composite
+def reductions(draw):
+    """Draw a job and its reduction to some devices; what is refused is drawn again."""
+    job = draw(jobs())
+    offered = draw(st.integers(1, job.cluster.gpus_per_node))
+    try:
+        return reduce_job(job, offered)
+    except ConfigError:
+        assume(False)
+
+
+def _keys(job, kind=GEMM):
+    lowered = lower_job(job)
+    rows = lowered.rows[lowered.table.kind[lowered.rows] == kind]
+    return set(keys_of(lowered.table, rows))
+
+
+@settings(max_examples=60)
+@given(reduction=reductions())
+def test_the_benchmark_fits_and_can_be_projected(reduction):
+    split, job = reduction.target.parallelism, reduction.job
+    assert job.cluster.gpus == reduction.gpus <= reduction.available
+    assert (job.parallelism.pp, job.parallelism.vpp, job.cluster.nodes) == (1, 1, 1)
+    assert job.parallelism.cp == split.cp
+    assert split.tp % job.parallelism.tp == 0
+    assert split.ep % job.parallelism.ep == 0
+    assert job.model.num_layers == reduction.target.model.num_layers
+    assert np.all(evaluate([job]).steps.iteration_s > 0.0)
+
+
+@settings(max_examples=60)
+@given(reduction=reductions())
+def test_ranks_keep_their_experts(reduction):
+    before, after = reduction.target.model.moe, reduction.job.model.moe
+    assume(before is not None)
+    each = before.num_experts // reduction.target.parallelism.ep
+    now = after.num_experts // reduction.job.parallelism.ep
+    assert after.router_topk == before.router_topk <= after.num_experts
+    if each * reduction.job.parallelism.ep >= before.router_topk:
+        assert now == each
+    else:
+        # As few as there can be, so that a token finds all that it visits.
+        assert (now - 1) * reduction.job.parallelism.ep < before.router_topk <= after.num_experts
+
+
+@settings(max_examples=60)
+@given(reduction=reductions())
+def test_gemms_are_those_of_the_target(reduction):
+    """Reducing the pipeline and experts changes no GEMM but the router's."""
+    target, job = reduction.target, reduction.job
+    assume(degrees_of(target).tp == degrees_of(job).tp)
+    assume(degrees_of(target).etp == degrees_of(job).etp)
+    kept = target.model.moe is None or (
+        target.model.moe.num_experts // target.parallelism.ep
+        == job.model.moe.num_experts // job.parallelism.ep
+    )
+    assume(kept)
+    # The fullest rank of fewer has less; see the test below.
+    assume(target.model.moe is None or target.training.moe.load == "balanced")
+    before, after = (
+        {key for key in _keys(each) if key.label != "moe.router"} for each in (target, job)
+    )
+    assert before == after
+
+
+@settings(max_examples=60)
+@given(job=jobs(), data=st.data())
+def test_refusals_name_the_least_that_would_do(job, data):
+    """What is refused is refused below the least that is named, and not from there on."""
+    whole = degrees_of(job).gpus
+    roomy = load_job(
+        job, {"cluster.nodes": 1, "cluster.gpus_per_node": max(whole, job.cluster.gpus)}
+    )
+    least = min(n for n in range(1, whole + 1) if _is_reduced(roomy, n))
+    assert reduce_job(roomy, least).gpus == least
+    if least > 1:
+        offered = data.draw(st.integers(1, least - 1))
+        with pytest.raises(ConfigError, match=f"at least {least} would do") as raised:
+            reduce_job(roomy, offered)
+        assert raised.value.key == "benchmark_gpus"
+        assert raised.value.value == offered
+
+
+def _is_reduced(job, offered):
+    try:
+        return bool(reduce_job(job, offered))
+    except ConfigError:
+        return False
+
+
+@settings(max_examples=40)
+@given(reduction=reductions())
+def test_one_step_a_dimension_in_the_order_of_trust(reduction):
+    order = ["pp", "ep", "etp", "tp"]
+    taken = [step.dimension for step in reduction.steps]
+    assert taken == sorted(set(taken), key=order.index)
+    gpus = [reduction.least_gpus, *(step.gpus for step in reduction.steps)]
+    assert gpus == sorted(gpus, reverse=True)
+    assert gpus[-1] == reduction.gpus
+    for step in reduction.steps:
+        assert step.after < step.before
+
+
+def _job(**overrides):
     return load_job(
         {
             "model": "mixtral_8x7b",
@@ -21,7 +131,7 @@ def _small(**overrides):
 
 
 def test_the_pipeline_goes_first_and_then_experts():
-    reduction = reduce_job(_small(**{"model.moe.num_experts": 32}), 1)
+    reduction = reduce_job(_job(**{"model.moe.num_experts": 32}), 1)
     assert [(step.dimension, step.before, step.after, step.gpus) for step in reduction.steps] == [
         ("pp", 4, 1, 8),
         ("ep", 8, 1, 1),
@@ -33,8 +143,14 @@ def test_the_pipeline_goes_first_and_then_experts():
 
 
 def test_context_parallelism_is_never_reduced():
-    job = _small(**{"parallelism.cp": 4})
+    job = _job(**{"parallelism.cp": 4})
     assert reduce_job(job, 4).job.parallelism.cp == 4
     with pytest.raises(ConfigError, match="at least 4 would do") as raised:
         reduce_job(job, 2)
     assert raised.value.key == "benchmark_gpus"
+
+
+@pytest.mark.parametrize("offered", [0, -1, 9, True, "two", 2.0])
+def test_bad_numbers_of_devices_are_refused(offered):
+    with pytest.raises(ConfigError, match="an integer from 1 to 8"):
+        reduce_job(_job(), offered)

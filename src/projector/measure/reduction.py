@@ -317,7 +317,7 @@ def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
     node = job.cluster.gpus_per_node
     if benchmark_gpus is None:
         return node
-    if isinstance(benchmark_gpus, bool) or benchmark_gpus not in range(1, node + 1):
+    if type(benchmark_gpus) is not int or not 1 <= benchmark_gpus <= node:
         allowed = f"an integer from 1 to {node}, the GPUs of a node"
         msg = f"benchmark_gpus is {allowed}, got {benchmark_gpus!r}"
         raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
