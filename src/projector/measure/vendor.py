@@ -1,8 +1,16 @@
-"""Clock and power of a GPU while it works, through the library of its vendor."""
+"""Reads clock and power beside a load, in a thread, and holds the clock where that is asked."""
 
+import contextlib
+import signal
 import statistics
-from types import TracebackType
-from typing import NamedTuple, Self
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import NamedTuple, NoReturn, Self
+
+from projector.errors import MeasurementError
+from projector.measure.smi import Library, open_library
 
 
 class Sample(NamedTuple):
@@ -11,23 +19,59 @@ class Sample(NamedTuple):
     at_s: float
     clock_mhz: float | None
     power_w: float | None
+    temperature_c: float | None
+    reasons: tuple[str, ...]
+
+
+class Load(NamedTuple):
+    """How a device was over some spans: medians, and all that held its clock down."""
+
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    reasons: tuple[str, ...]
 
 
 class Sampler:
     """Reads clock and power of one device in a thread, beside the load.
 
     Without a vendor's library, or on a CPU, it reads nothing and every span is ``(None, None)``.
-    Times are those of ``time.perf_counter``.
+    Times are those of ``time.perf_counter``. A reading takes tens of microseconds of one thread.
     """
 
-    def __init__(self, device_index: int | None, *, period_s: float = 0.01) -> None:
-        """Look for a library; None as device, a CPU, looks for none."""
-        self._device_index = device_index
+    def __init__(
+        self, device_index: int | None, *, pci: str | None = None, period_s: float = 0.01,
+        library: Library | None = None,
+    ) -> None:  # fmt: skip
+        """Look for a library.
+
+        Parameters
+        ----------
+        device_index : int, optional
+            Number of the GPU, as torch counts; None, a CPU, looks for no library.
+        pci : str, optional
+            Its address, from `projector.measure.smi.pci_address`.
+        period_s : float
+            Seconds from one reading to the next.
+        library : Library, optional
+            What to read, instead of looking.
+        """
+        self._device = device_index, pci
+        self._library = library
         self._period_s = period_s
         self._samples: list[Sample] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Begin to read."""
+        index, pci = self._device
+        if self._library is None and index is not None:
+            self._library = open_library(index, pci)
+        if self._library is not None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._read, daemon=True, name="clock")
+            self._thread.start()
         return self
 
     def __exit__(
@@ -37,13 +81,101 @@ class Sampler:
         trace: TracebackType | None,
     ) -> None:
         """Stop the thread and let go of the library."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._library is not None:
+            self._library.close()
+            self._library = None
 
     def between(self, start_s: float, end_s: float) -> tuple[float | None, float | None]:
         """Return the median clock in MHz and power in W of a span; None where none was read."""
-        within = [each for each in self._samples if start_s <= each.at_s <= end_s]
-        clocks = [each.clock_mhz for each in within if each.clock_mhz is not None]
-        powers = [each.power_w for each in within if each.power_w is not None]
-        return (
-            statistics.median(clocks) if clocks else None,
-            statistics.median(powers) if powers else None,
+        load = self.load([(start_s, end_s)])
+        return load.clock_mhz, load.power_w
+
+    def load(self, spans: Sequence[tuple[float, float]]) -> Load:
+        """Return how the device was over spans of seconds, such as all runs of one operation.
+
+        A span that is shorter than the time between two readings has those next to it.
+        """
+        reach_s = 2.0 * self._period_s
+        samples = list(self._samples)
+        within: list[Sample] = []
+        for start_s, end_s in spans:
+            inside = [each for each in samples if start_s <= each.at_s <= end_s]
+            within += inside or [
+                each for each in samples if start_s - reach_s <= each.at_s <= end_s + reach_s
+            ]
+        return Load(
+            _median([each.clock_mhz for each in within]),
+            _median([each.power_w for each in within]),
+            _median([each.temperature_c for each in within]),
+            tuple(dict.fromkeys(reason for each in within for reason in each.reasons)),
         )
+
+    def _read(self) -> None:
+        library = self._library
+        while library is not None:
+            self._samples.append(
+                Sample(
+                    time.perf_counter(), library.clock_mhz(), library.power_w(),
+                    library.temperature_c(), library.reasons(),
+                )
+            )  # fmt: skip
+            if self._stop.wait(self._period_s):
+                return
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+@contextlib.contextmanager
+def locked_clock(
+    device_index: int, clock_mhz: float, *, pci: str | None = None, library: Library | None = None
+) -> Iterator[None]:
+    """Hold the clock of a GPU, and let it go whatever happens.
+
+    A signal that ends the process (SIGTERM, SIGHUP) lets it go too, where this is entered in the
+    main thread; no process can answer SIGKILL.
+
+    Raises
+    ------
+    MeasurementError
+        If no library is there, the user may not, or the device has no such clock.
+    """
+    library = library or open_library(device_index, pci)
+    if library is None:
+        msg = "no library of a GPU's vendor is there, so no clock can be locked"
+        raise MeasurementError(msg, key="lock_clocks", value=clock_mhz, allowed="no locked clock")
+    try:
+        with _ended_by_signals():
+            library.lock(clock_mhz)
+            try:
+                yield
+            finally:
+                library.unlock()
+    finally:
+        library.close()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Make signals that would end the process at once raise `SystemExit`, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            # None is a handler that is not Python's.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)

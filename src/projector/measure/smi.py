@@ -1,0 +1,338 @@
+"""Clock, power and temperature of a GPU while it works, through the library of its vendor.
+
+NVIDIA's is NVML (``libnvidia-ml.so.1``), AMD's is ROCm SMI (``librocm_smi64.so``). Both come with
+the driver or the runtime; they are opened where they are, and where there is none nothing is read.
+Names and layouts are those of ``nvml.h`` and of ``rocm_smi/rocm_smi.h``.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from projector.errors import MeasurementError
+
+NVML_NAMES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
+ROCM_SMI_NAMES = (
+    "librocm_smi64.so", "librocm_smi64.so.1", "librocm_smi64.so.7", "librocm_smi64.so.6",
+    "librocm_smi64.so.5", "/opt/rocm/lib/librocm_smi64.so",
+)  # fmt: skip
+
+_SUCCESS = 0
+_SM_CLOCK = 1
+"""``NVML_CLOCK_SM``."""
+_GPU_SENSOR = 0
+"""``NVML_TEMPERATURE_GPU``."""
+_SYSTEM_CLOCK = 0
+"""``RSMI_CLK_TYPE_SYS``, the clock of the compute units."""
+_JUNCTION, _CURRENT = 1, 0
+"""``RSMI_TEMP_TYPE_JUNCTION`` and ``RSMI_TEMP_CURRENT``."""
+_AUTOMATIC = 0
+"""``RSMI_DEV_PERF_LEVEL_AUTO``."""
+_NAME_BYTES = 96
+
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Bits of ``nvmlClocksEventReasons``."""
+
+_MOST_FREQUENCIES = 33
+"""``RSMI_MAX_NUM_FREQUENCIES``; 32 before ROCm 6."""
+_BUFFER_BYTES = 1024
+_PLAUSIBLE_HZ = (1e6, 1e10)
+
+
+class Library(Protocol):
+    """What a vendor's library tells of one device, and does to it; None where it does not know."""
+
+    vendor: str
+
+    def name(self) -> str:
+        """Return the name of the device, ``""`` if unknown."""
+
+    def clock_mhz(self) -> float | None:
+        """Return the clock of the compute units."""
+
+    def power_w(self) -> float | None:
+        """Return the power that the device draws."""
+
+    def temperature_c(self) -> float | None:
+        """Return the temperature of the die."""
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return what holds the clock down."""
+
+    def lock(self, clock_mhz: float) -> None:
+        """Hold the clock; raises `MeasurementError` if that is not allowed."""
+
+    def unlock(self) -> None:
+        """Let the clock go; raises `MeasurementError` if it cannot."""
+
+    def close(self) -> None:
+        """Let go of the library."""
+
+
+class Nvml:
+    """NVIDIA's library, and one device of it."""
+
+    vendor = "nvidia"
+    title = "NVML"
+    reset = "nvidia-smi --reset-gpu-clocks"
+
+    def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
+        """Start the library and find a device by its PCI address, or else by its number.
+
+        Raises
+        ------
+        OSError
+            If it cannot be started, or has no such device.
+        """
+        self._library = library
+        self._device = ctypes.c_void_p()
+        if self._call("nvmlInit_v2") != _SUCCESS:
+            msg = "NVML does not start"
+            raise OSError(msg)
+        by, key = (
+            ("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p(pci.encode()))
+            if pci
+            else ("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index))
+        )
+        if self._call(by, key, ctypes.byref(self._device)) != _SUCCESS:
+            self.close()
+            msg = f"NVML has no device {pci or index}"
+            raise OSError(msg)
+
+    def name(self) -> str:
+        """Return the name of the device."""
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        failed = self._call("nvmlDeviceGetName", self._device, text, ctypes.c_uint(_NAME_BYTES))
+        return "" if failed else text.value.decode(errors="replace")
+
+    def clock_mhz(self) -> float | None:
+        """Return the clock of the multiprocessors."""
+        return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_SM_CLOCK))
+
+    def power_w(self) -> float | None:
+        """Return the power of the board; newer drivers average it over about a second."""
+        power_mw = self._number("nvmlDeviceGetPowerUsage")
+        return None if power_mw is None else power_mw / 1e3
+
+    def temperature_c(self) -> float | None:
+        """Return the temperature of the die."""
+        return self._number("nvmlDeviceGetTemperature", ctypes.c_uint(_GPU_SENSOR))
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return what holds the clock down."""
+        bits = ctypes.c_ulonglong()
+        # The former name is that of drivers before 535.
+        for name in ("Event", "Throttle"):
+            function = f"nvmlDeviceGetCurrentClocks{name}Reasons"
+            if self._call(function, self._device, ctypes.byref(bits)) == _SUCCESS:
+                return tuple(text for bit, text in REASONS.items() if bits.value & bit)
+        return ()
+
+    def lock(self, clock_mhz: float) -> None:
+        """Hold the clock of the multiprocessors."""
+        clock = ctypes.c_uint(round(clock_mhz))
+        status = self._call("nvmlDeviceSetGpuLockedClocks", self._device, clock, clock)
+        if status != _SUCCESS:
+            raise not_locked(self.title, status, clock_mhz)
+
+    def unlock(self) -> None:
+        """Let the clock go."""
+        status = self._call("nvmlDeviceResetGpuLockedClocks", self._device)
+        if status != _SUCCESS:
+            raise not_reset(self.title, status, self.reset)
+
+    def close(self) -> None:
+        """Shut the library down."""
+        self._call("nvmlShutdown")
+
+    def _number(self, function: str, *which: Any) -> float | None:
+        value = ctypes.c_uint()
+        failed = self._call(function, self._device, *which, ctypes.byref(value))
+        return None if failed else float(value.value)
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        return call(self._library, function, *arguments)
+
+
+class RocmSmi:
+    """AMD's library, and one device of it."""
+
+    vendor = "amd"
+    title = "ROCm SMI"
+    reset = "rocm-smi --resetperfdeterminism"
+
+    def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
+        """Start the library and find a device by its PCI address, or else by its number.
+
+        Raises
+        ------
+        OSError
+            If it cannot be started, or has no such device.
+        """
+        self._library = library
+        if self._call("rsmi_init", ctypes.c_uint64(0)) != _SUCCESS:
+            msg = "ROCm SMI does not start"
+            raise OSError(msg)
+        devices = ctypes.c_uint32()
+        self._call("rsmi_num_monitor_devices", ctypes.byref(devices))
+        found = [
+            each for each in range(devices.value)
+            if (self._pci(each) == pci.lower() if pci else each == index)
+        ]  # fmt: skip
+        if not found:
+            self.close()
+            msg = f"ROCm SMI has no device {pci or index}"
+            raise OSError(msg)
+        self._device = ctypes.c_uint32(found[0])
+
+    def name(self) -> str:
+        """Return the name of the device."""
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        failed = self._call("rsmi_dev_name_get", self._device, text, ctypes.c_size_t(_NAME_BYTES))
+        return "" if failed else text.value.decode(errors="replace")
+
+    def clock_mhz(self) -> float | None:
+        """Return the clock of the compute units."""
+        buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
+        which = ctypes.c_int(_SYSTEM_CLOCK)
+        if self._call("rsmi_dev_gpu_clk_freq_get", self._device, which, buffer) != _SUCCESS:
+            return None
+        clock_hz = current_frequency(buffer.raw)
+        return None if clock_hz is None else clock_hz / 1e6
+
+    def power_w(self) -> float | None:
+        """Return the power of the module: the average where it is known, or the current one."""
+        power_uw, kind = ctypes.c_uint64(), ctypes.c_int()
+        sensor, found = ctypes.c_uint32(0), ctypes.byref(power_uw)
+        failed = self._call("rsmi_dev_power_ave_get", self._device, sensor, found) and self._call(
+            "rsmi_dev_power_get", self._device, found, ctypes.byref(kind)
+        )
+        return None if failed else power_uw.value / 1e6
+
+    def temperature_c(self) -> float | None:
+        """Return the temperature of the hottest spot of the die."""
+        value = ctypes.c_int64()
+        which = ctypes.c_uint32(_JUNCTION), ctypes.c_int(_CURRENT)
+        function = "rsmi_dev_temp_metric_get"
+        failed = self._call(function, self._device, *which, ctypes.byref(value))
+        return None if failed else value.value / 1e3
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return nothing: the library has no such call."""
+        return ()
+
+    def lock(self, clock_mhz: float) -> None:
+        """Set the highest clock, in the mode that keeps a device at it (determinism)."""
+        clock = ctypes.c_uint64(round(clock_mhz))
+        status = self._call("rsmi_perf_determinism_mode_set", self._device, clock)
+        if status != _SUCCESS:
+            raise not_locked(self.title, status, clock_mhz)
+
+    def unlock(self) -> None:
+        """Let the device choose its clock again."""
+        level = ctypes.c_int(_AUTOMATIC)
+        status = self._call("rsmi_dev_perf_level_set", self._device, level)
+        if status != _SUCCESS:
+            raise not_reset(self.title, status, self.reset)
+
+    def close(self) -> None:
+        """Shut the library down."""
+        self._call("rsmi_shut_down")
+
+    def _pci(self, device: int) -> str:
+        """Return the PCI address of a device: domain, bus and device of its 64-bit id."""
+        found = ctypes.c_uint64()
+        self._call("rsmi_dev_pci_id_get", ctypes.c_uint32(device), ctypes.byref(found))
+        return pci_address(found.value >> 32, found.value >> 8 & 0xFF, found.value >> 3 & 0x1F)
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        return call(self._library, function, *arguments)
+
+
+def call(library: Any, function: str, *arguments: Any) -> int:
+    """Call a function of a library; one that this version does not have fails with -1."""
+    try:
+        return int(getattr(library, function)(*arguments))
+    except AttributeError:
+        return -1
+
+
+def current_frequency(raw: bytes) -> float | None:
+    """Return the current one of ``rsmi_frequencies_t``, in Hz.
+
+    ROCm 6 put ``bool has_deep_sleep`` before ``num_supported``, ``current`` and the list; the
+    former layout read as the later one has no supported frequencies, or no boolean.
+    """
+    for first, start in ((4, 16), (0, 8)):
+        if first and raw[0] > 1:
+            continue
+        supported, current = struct.unpack_from("<II", raw, first)
+        if 0 < supported <= _MOST_FREQUENCIES and current < supported:
+            (found,) = struct.unpack_from("<Q", raw, start + 8 * current)
+            if _PLAUSIBLE_HZ[0] <= found <= _PLAUSIBLE_HZ[1]:
+                return float(found)
+    return None
+
+
+def pci_address(domain: int, bus: int, device: int) -> str:
+    """Return a PCI address as both libraries know it: ``00000000:1b:00.0``."""
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def open_library(index: int, pci: str | None = None) -> Library | None:
+    """Return the library of the GPU's vendor, or None where there is none.
+
+    Parameters
+    ----------
+    index : int
+        Number of the device, as torch counts.
+    pci : str, optional
+        Its address, from `pci_address`: libraries count all devices of a machine, and torch those
+        that a process may see.
+    """
+    makers: tuple[tuple[Callable[..., Library], Sequence[str], str], ...] = (
+        (Nvml, NVML_NAMES, "CUDA_VISIBLE_DEVICES"),
+        (RocmSmi, ROCM_SMI_NAMES, "HIP_VISIBLE_DEVICES"),
+    )
+    for maker, names, hiding in makers:
+        number = _number_in_machine(index, os.environ.get(hiding, ""))
+        for name in names:
+            try:
+                return maker(ctypes.CDLL(name), number, pci)
+            except OSError:
+                continue
+    return None
+
+
+def _number_in_machine(index: int, visible: str) -> int:
+    """Return which device of the machine is the given one of those that a process may see."""
+    numbers = [each.strip() for each in visible.split(",")]
+    known = index < len(numbers) and numbers[index].isdigit()
+    return int(numbers[index]) if known else index
+
+
+def not_locked(library: str, status: int, clock_mhz: float) -> MeasurementError:
+    """Return the error of a clock that could not be held."""
+    msg = (
+        f"{library} does not lock the clock to {clock_mhz:g} MHz (status {status}); that takes "
+        "the rights of an administrator and a clock that the device has"
+    )
+    return MeasurementError(msg, key="lock_clocks", value=clock_mhz, allowed="no locked clock")
+
+
+def not_reset(library: str, status: int, command: str) -> MeasurementError:
+    """Return the error of a clock that stays locked."""
+    msg = f"{library} does not reset the locked clock (status {status}); run {command}"
+    return MeasurementError(msg, key="lock_clocks", value=status, allowed=command)
