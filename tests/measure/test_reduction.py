@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.projection.jobs import jobs
 
+from projector import project_performance, simulate_schedule
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.measure.keys import keys_of
@@ -154,3 +155,120 @@ def test_context_parallelism_is_never_reduced():
 def test_bad_numbers_of_devices_are_refused(offered):
     with pytest.raises(ConfigError, match="an integer from 1 to 8"):
         reduce_job(_job(), offered)
+
+
+def test_what_was_reduced_is_told():
+    target = _job(
+        **{"model.moe.num_experts": 32, "parallelism.tp": 2, "training.recompute": "full"}
+    )
+    lines = reduce_job(target, 1).lines()
+    assert lines[:3] == [
+        "Benchmark: TP=1, PP=1, VPP=1, EP=1, CP=1, DP=1 (1 GPU, 1 node)",
+        "Target:    TP=2, PP=4, VPP=2, EP=8, CP=1, DP=8 (64 GPUs, 8 nodes)",
+        "One copy of the target takes 64 GPUs; measured on 1 of 1:",
+    ]
+    assert [line.split(". ")[1] for line in lines[3:6]] == [
+        "PP 4 -> 1: 16 GPUs", "EP 8 -> 1: 2 GPUs", "TP 2 -> 1: 1 GPU",
+    ]  # fmt: skip
+    assert "Experts 32 -> 4, so that a rank keeps 4" in lines[4]
+    assert "full recomputation" in lines[-1]
+
+
+def test_nothing_is_reduced_of_what_one_device_holds():
+    job = load_job("examples/llama3.1_8b_fp8_mi325x.yaml")
+    assert reduce_job(job).lines()[2:] == [
+        "One copy of the target takes 1 GPU of 8: nothing is reduced.",
+        "Modelled, not measured: data parallelism.",
+    ]
+
+
+def test_copies_share_the_batch_in_proportion():
+    """Without a pipeline the closed form is exact: compute is as many times shorter."""
+    job = _job(**{"parallelism.pp": 1, "parallelism.vpp": 1})
+    reduction = reduce_job(job)
+    assert (reduction.min_dp, reduction.target_dp) == (8, 64)
+    base, target = (
+        project_performance(each).to_dict()["breakdown_ms"]["compute_gemm"]
+        for each in (reduction.least_job(), job)
+    )
+    assert reduction.closed_form_s(base) == pytest.approx(target, rel=1e-9)
+    assert reduction.closed_form_s(base, 2.0) == reduction.closed_form_s(base) + 2.0
+
+
+@given(pp=st.integers(2, 8), copies=st.integers(2, 8), rounds=st.integers(2, 6))
+def test_the_closed_form_shortens_the_bubble_too(pp, copies, rounds):
+    job = _job(**{
+        "parallelism.pp": pp, "parallelism.vpp": 1, "parallelism.ep": 1,
+        "model.num_layers": 32, "cluster.nodes": pp * copies, "cluster.gpus_per_node": 1,
+        "training.global_batch_size": pp * rounds * copies,
+    })  # fmt: skip
+    reduction = reduce_job(job)
+    assert (reduction.min_dp, reduction.target_dp) == (1, copies)
+    base, replayed = (
+        simulate_schedule("1f1b", pp=pp, microbatches=count, f=1.0, b=1.0, w=1.0).makespan_s
+        for count in (pp * rounds * copies, pp * rounds)
+    )
+    bubble = 3.0 * (pp - 1)
+    short = bubble * (1.0 - reduction.min_dp / reduction.target_dp)
+    assert reduction.closed_form_s(base) == pytest.approx(replayed - short, rel=1e-9)
+
+
+ODD = {
+    "uneven ends": {
+        "parallelism.decoder_first_pipeline_num_layers": 4,
+        "parallelism.decoder_last_pipeline_num_layers": 4,
+    },
+    "layout": {"parallelism.pipeline_model_parallel_layout": "Ettt|(t*4|)*6tttttL"},
+    "embedding counted": {
+        "model.num_layers": 30,
+        "parallelism.account_for_embedding_in_pipeline_split": True,
+        "parallelism.account_for_loss_in_pipeline_split": True,
+    },
+    "stated dp": {"parallelism.dp": 16},
+    "sharded in parts": {
+        "parallelism.vpp": 1,
+        "parallelism.num_distributed_optimizer_instances": 2,
+    },
+    "in groups": {"parallelism.vpp": 1, "parallelism.sharding_group_size": 8},
+    "fsdp": {"parallelism.pp": 1, "parallelism.vpp": 1, "parallelism.fsdp": 2},
+    "zero 3": {"parallelism.zero_stage": 3},
+    "fp8": {"training.precision": "fp8", "training.first_last_layers_bf16": 1},
+    "block": {"training.recompute": {"method": "block", "num_layers": 1}},
+    "listed": {"training.recompute": {"layers": [0, 31]}},
+    "offloads": {
+        "training.activation_offload_fraction": 0.5,
+        "training.optimizer": {"name": "adam", "offload_fraction": 0.5},
+    },
+    "zero bubble": {"parallelism.vpp": 1, "training.schedule": "zerobubble"},
+    "planned": {
+        "parallelism.vpp": 1,
+        "training.schedule": "seaailab",
+        "training.zero_bubble_max_pending_backward": 4,
+    },
+    "framework": {"training.framework": "megatron"},
+    "stated experts' tensors": {"parallelism.tp": 2, "parallelism.etp": 2},
+    "one tensor of experts": {"parallelism.tp": 4, "parallelism.etp": 1},
+    "order": {"parallelism.rank_order": "tp-cp-ep-pp-dp", "parallelism.ep": 1},
+    "head exchange": {"parallelism.cp": 2, "parallelism.cp_comm_type": "a2a"},
+    "fused exchange": {"training.moe.dispatcher": "deepep"},
+    "whole run": {"run.tokens": 1e12},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("offered", [1, 2, 8])
+def test_odd_jobs_are_reduced_or_refused(name, offered):
+    target = _job(**{"model.moe.num_experts": 32, **ODD[name]})
+    check_exists(target)
+    if target.parallelism.cp > offered:
+        with pytest.raises(ConfigError, match="cp"):
+            reduce_job(target, offered)
+        return
+    job = reduce_job(target, offered).job
+    assert evaluate([job]).steps.iteration_s[0] > 0.0
+    assert evaluate([reduce_job(target, offered).least_job()]).steps.iteration_s[0] > 0.0
+    if job.parallelism.tp == target.parallelism.tp and offered > 1:
+        before, after = _keys(target), _keys(job)
+        assert {k for k in before if "router" not in k.label} == {
+            k for k in after if "router" not in k.label
+        }

@@ -105,28 +105,44 @@ class Reduction:
     @property
     def min_dp(self) -> int:
         """Data parallelism of the target on the fewest whole nodes that hold a copy."""
-        least = lcm(self.least_gpus, self.target.cluster.gpus_per_node)
-        return least // _model_parallel(self.target)
+        gpus = self.least_nodes * self.target.cluster.gpus_per_node
+        return gpus // _model_parallel(self.target)
 
     @property
     def target_dp(self) -> int:
         """Data parallelism of the target."""
         return self.target.cluster.gpus // _model_parallel(self.target)
 
+    @property
+    def least_nodes(self) -> int:
+        """Fewest whole nodes that hold a copy of the target."""
+        node = self.target.cluster.gpus_per_node
+        return lcm(self.least_gpus, node) // node
+
+    def least_job(self) -> Job:
+        """Return the target on the fewest nodes: ``min_dp`` copies share the same batch."""
+        changed = {
+            "cluster.nodes": self.least_nodes,
+            "parallelism.dp": None,
+            "parallelism.num_distributed_optimizer_instances": 1,
+            "parallelism.sharding_group_size": None,
+        }
+        return load_job(self.target, changed)
+
     def closed_form_s(self, base_s: float, communication_s: float = 0.0) -> float:
         """Return the step of the target from that on the fewest nodes, by proportion.
 
         ``base_s * min_dp / target_dp + communication_s``: as many times fewer microbatches as
         there are more copies (Primus). It is exact without a pipeline. With one it shortens the
-        bubble as well, which has the same length whatever the microbatches; the replay does not.
+        bubble as well, which is as long whatever the microbatches: with equal stages it falls
+        short of the replay by ``(1 - min_dp / target_dp)`` of the bubble.
 
         Parameters
         ----------
         base_s : float
-            Step on ``min_dp`` copies with the same global batch, without data parallelism's
-            communication.
+            Step of `least_job` without data parallelism's communication and the optimizer.
         communication_s : float
-            Exposed communication that the copies add.
+            What the copies add: exposed communication.
         """
         return base_s * self.min_dp / self.target_dp + communication_s
 
@@ -137,10 +153,27 @@ class Reduction:
             "benchmark": _described(self.job),
             "least_gpus": self.least_gpus,
             "available_gpus": self.available,
+            "least_nodes": self.least_nodes,
             "min_dp": self.min_dp,
             "target_dp": self.target_dp,
             "steps": [asdict(step) for step in self.steps],
+            "modelled": self.modelled(),
         }
+
+    def modelled(self) -> list[str]:
+        """Return what the target does and its benchmark job does not: modelled in any case."""
+        split, training = self.target.parallelism, self.target.training
+        recompute = training.recompute.granularity
+        offloads = training.activation_offload_fraction + training.optimizer.offload_fraction
+        left_out = {
+            "data parallelism": self.target_dp > 1,
+            "gathers and reductions of sharded weights": split.sharding_stage == 3,
+            "sends between stages": split.pp > 1,
+            f"{recompute} recomputation, as its forward": recompute != "none",
+            "offloading to the host": offloads > 0.0,
+            "graphs": training.cuda_graphs,
+        }
+        return [name for name, is_so in left_out.items() if is_so]
 
     def lines(self) -> list[str]:
         """Return what was reduced and why, one line each."""
@@ -155,20 +188,29 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
     described : mapping
         `Reduction.to_dict`.
     """
-    steps = described["steps"]
+    steps, target = described["steps"], described["target"]
+    least, offered = _gpus(described["least_gpus"]), described["available_gpus"]
+    measured = described["benchmark"]["gpus"]
     shown = [
         f"Benchmark: {_degrees_shown(described['benchmark'])}",
-        f"Target:    {_degrees_shown(described['target'])}",
+        f"Target:    {_degrees_shown(target)}",
     ]
     if steps:
-        offered = f"{described['available_gpus']} offered to measure on"
-        least = _gpus(described["least_gpus"])
-        shown.append(f"One copy of the target takes {least}; {offered}:")
+        shown.append(f"One copy of the target takes {least}; measured on {measured} of {offered}:")
+    else:
+        shown.append(f"One copy of the target takes {least} of {offered}: nothing is reduced.")
     for number, step in enumerate(steps, 1):
         change = f"{step['dimension'].upper()} {step['before']} -> {step['after']}"
         shown.append(f"  {number}. {change}: {_gpus(step['gpus'])}. {step['reason']}")
-    if not steps:
-        shown.append("Nothing is reduced: one copy of the target is measured as it is.")
+    low, high = described["min_dp"], described["target_dp"]
+    if low != high:
+        nodes = _nodes(described["least_nodes"])
+        shown.append(
+            f"DP {low} on {nodes}, the fewest that hold a copy -> {high} on "
+            f"{_nodes(target['nodes'])}: {low}/{high} of the microbatches each."
+        )
+    if described["modelled"]:
+        shown.append(f"Modelled, not measured: {', '.join(described['modelled'])}.")
     return shown
 
 
@@ -301,16 +343,19 @@ def _about_experts(job: Job, reduced: Job) -> str:
     each = before.num_experts // job.parallelism.ep
     now = after.num_experts // reduced.parallelism.ep
     count = f"Experts {before.num_experts} -> {after.num_experts}"
+    ep = reduced.parallelism.ep
+    exchange = f"measured among {ep}, the rest is modelled" if ep > 1 else "modelled"
     if now == each:
-        kept = f"{count}, so that a rank keeps {each}; only their exchange is modelled."
+        kept = f"{count}, so that a rank keeps {each}; their exchange is {exchange}."
     else:
         kept = (
-            f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each}; "
-            "their times are scaled."
+            f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each} "
+            f"and their times are scaled; their exchange is {exchange}."
         )
     if after.num_groups == before.num_groups:
         return kept
-    return f"{kept} Groups {before.num_groups} -> {after.num_groups}."
+    groups = f"Groups {before.num_groups} -> {after.num_groups}"
+    return f"{kept} {groups if after.num_groups else 'Routing is not limited to groups'}."
 
 
 def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
@@ -368,8 +413,7 @@ def _described(job: Job) -> dict[str, Any]:
 
 def _degrees_shown(values: Mapping[str, Any]) -> str:
     degrees = ", ".join(f"{name.upper()}={values[name]}" for name in _SHOWN)
-    nodes = values["nodes"]
-    return f"{degrees} ({_gpus(values['gpus'])}, {nodes} node{'s' if nodes > 1 else ''})"
+    return f"{degrees} ({_gpus(values['gpus'])}, {_nodes(values['nodes'])})"
 
 
 _SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
@@ -377,3 +421,7 @@ _SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'s' if count != 1 else ''}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
