@@ -22,6 +22,14 @@ class UnsupportedError(Exception):
     """What this build of torch, or this device, cannot run; says why."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch says that memory ran out."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        words in text for words in ("out of memory", "not enough memory", "can't allocate memory")
+    )
+
+
 @dataclass(slots=True)
 class Kit:
     """What everything is made with: torch, a device and seeded random numbers."""

@@ -1,31 +1,72 @@
-"""Runs what is measured in a process of its own, so that its end never ends the caller."""
+"""Runs what is measured in processes of their own, so that their end never ends the caller.
 
+One rank is one process; several are started by torchrun. `projector.measure.guard` stands in
+between and leaves no process behind. Nothing here imports torch.
+"""
+
+import os
+import re
+import selectors
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from projector.errors import MeasurementError
+from projector.measure import guard
+from projector.measure.answers import read_answer, read_error
+from projector.measure.progress import Progress, told
 from projector.measure.task import Answer, Task
 
-Progress = Callable[[str], None]
-"""Told what the worker does now, one line at a time."""
+WORKER = (sys.executable, "-P", "-m", "projector.measure.worker")
+"""The command that is given the paths of a task and of its answer."""
+
+TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run")
+
+LEAST_TORCH = (2, 6)
+"""Oldest torch that has what the worker calls; that of the extra ``torch``."""
+
+INSTALL = "pip install 'projector[torch]'"
+
+SILENCE_S = 600.0
+"""A worker that says nothing for so long counts as hung."""
+
+STOPPING_S = 10.0
+"""How long the guard may take to end everything."""
+
+KEPT_LINES = 200
+"""Lines of a worker's output that are kept, the last ones."""
+
+SHOWN_LINES = 6
+"""Of these a message shows so many."""
 
 
 def run_task(
-    task: Task, *, timeout_s: float | None = None, progress: Progress | None = None
+    task: Task,
+    *,
+    timeout_s: float | None = None,
+    silence_s: float = SILENCE_S,
+    progress: Progress | None = None,
 ) -> Answer:
     """Measure every program of a task.
 
     Parameters
     ----------
     task : Task
-        What to measure.
+        What to measure, and with how many ranks.
     timeout_s : float, optional
-        Seconds after which the worker counts as hung and is ended.
+        Seconds after which everything is ended.
+    silence_s : float
+        Seconds without a word of the worker after which it counts as hung.
     progress : callable, optional
         Called with one line of text whenever the worker starts something new.
 
@@ -37,25 +78,251 @@ def run_task(
     Raises
     ------
     MeasurementError
-        If the worker died, hung, or answered nothing that can be read.
+        If torch is not there, too old or broken, or the worker died, hung, or answered nothing
+        that can be read. No process is left then, nor after an interrupt, nor after the caller
+        itself was killed.
     """
-    del progress
-    with tempfile.TemporaryDirectory(prefix="projector-") as folder:
-        asked, answered = Path(folder, "task.json"), Path(folder, "answer.json")
+    check_torch()
+    with tempfile.TemporaryDirectory(prefix="projector-") as name:
+        folder = Path(name)
+        asked, answered = folder / "task.json", folder / "answer.json"
         asked.write_text(task.model_dump_json(), encoding="utf-8")
-        command = [sys.executable, "-m", "projector.measure.worker", str(asked), str(answered)]
-        try:
-            run = subprocess.run(  # noqa: S603
-                command, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            msg = f"the measurement took more than {timeout_s:g} s and was ended"
-            raise MeasurementError(msg, key="timeout_s", value=timeout_s) from None
-        if run.returncode or not answered.exists():
-            msg = f"the worker ended with exit code {run.returncode}: {run.stderr[-2000:]}"
-            raise MeasurementError(msg, key="worker", value=run.returncode)
-        try:
-            return Answer.model_validate_json(answered.read_text(encoding="utf-8"))
-        except ValidationError as error:
-            msg = f"the worker's answer cannot be read: {error}"
-            raise MeasurementError(msg, key="worker") from None
+        command = [*_launch(task, folder), str(asked), str(answered)]
+        limits = _Limits(timeout_s, silence_s)
+        ended = _run(command, folder, _environment(task, folder), limits, progress)
+        if ended.late is not None:
+            raise ended.late
+        if ended.code:
+            raise _failure(task, folder, answered, ended)
+        return read_answer(task, answered)
+
+
+def check_torch() -> None:
+    """Raise `MeasurementError` if torch is not installed or too old, without importing it."""
+    if find_spec("torch") is None:
+        msg = f"measuring needs torch, which is not installed: {INSTALL}"
+        raise MeasurementError(msg, key="torch", allowed=INSTALL)
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        # Built from source, or something else of that name; importing it will tell.
+        return
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < LEAST_TORCH:
+        least = ".".join(map(str, LEAST_TORCH))
+        msg = f"measuring needs torch {least} or newer, and {version} is installed: {INSTALL}"
+        raise MeasurementError(msg, key="torch", value=version, allowed=f"{least} or newer")
+
+
+@dataclass(frozen=True)
+class _Limits:
+    timeout_s: float | None
+    silence_s: float
+
+
+@dataclass
+class _Ended:
+    """How a worker ended."""
+
+    code: int = 0
+    late: MeasurementError | None = None
+    """Set where it was ended because of a time limit."""
+    errors: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    """Last lines of its error output."""
+    now: str = ""
+    """What it said last that it measured."""
+
+
+def _launch(task: Task, folder: Path) -> list[str]:
+    """Return the command up to its two paths; torchrun starts several ranks."""
+    if task.ranks == 1:
+        return list(WORKER)
+    return [
+        *TORCHRUN,
+        "--standalone",
+        # Names of hosts need not resolve in a container.
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={task.ranks}",
+        # Error output goes to a file a rank, standard output to the caller.
+        f"--log-dir={folder / 'ranks'}",
+        "--redirects=2",
+        "--no-python",
+        *WORKER,
+    ]
+
+
+def _environment(task: Task, folder: Path) -> dict[str, str]:
+    """Return the variables of the worker: temporary files go where they are removed."""
+    variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+    if task.ranks > 1:
+        threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
+        variables["OMP_NUM_THREADS"] = str(threads)
+    return variables
+
+
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    limits: _Limits,
+    progress: Progress | None,
+) -> _Ended:
+    """Run a command under the guard and follow what it says, until it ends or is late."""
+    guarded = subprocess.Popen(  # noqa: S603  # our own interpreter and modules
+        [sys.executable, "-I", guard.__file__, str(folder), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    ended = _Ended()
+    try:
+        _follow(guarded, ended, limits, progress)
+        if ended.late is None:
+            ended.code = guarded.wait()
+    finally:
+        _stop(guarded)
+    return ended
+
+
+def _stop(guarded: "subprocess.Popen[bytes]") -> None:
+    """End whatever still runs; also while an interrupt is on its way up."""
+    assert guarded.stdin is not None
+    assert guarded.stdout is not None
+    assert guarded.stderr is not None
+    with suppress(OSError):
+        guarded.stdin.close()
+    try:
+        guarded.wait(STOPPING_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(guarded.pid, signal.SIGKILL)
+        guarded.wait()
+    finally:
+        guarded.stdout.close()
+        guarded.stderr.close()
+
+
+def _follow(
+    guarded: "subprocess.Popen[bytes]",
+    ended: _Ended,
+    limits: _Limits,
+    progress: Progress | None,
+) -> None:
+    """Read both outputs until they close, or until a time limit has passed."""
+    assert guarded.stdout is not None
+    assert guarded.stderr is not None
+    rests = {guarded.stdout.fileno(): b"", guarded.stderr.fileno(): b""}
+    start = heard = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        for stream in rests:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            left = _left(limits, start, heard)
+            if left <= 0.0:
+                ended.late = _late(limits, start, ended.now)
+                return
+            for ready, _ in selector.select(min(left, 60.0)):
+                heard = time.monotonic()
+                data = os.read(ready.fd, 1 << 16)
+                if not data:
+                    selector.unregister(ready.fd)
+                lines = (rests[ready.fd] + data).split(b"\n")
+                rests[ready.fd] = lines.pop()[-(1 << 16) :]
+                for line in lines:
+                    _hear(line.decode("utf-8", "replace"), ended, progress)
+
+
+def _hear(line: str, ended: _Ended, progress: Progress | None) -> None:
+    text = told(line)
+    if text is None:
+        ended.errors.append(line)
+        return
+    ended.now = text
+    if progress is not None:
+        progress(text)
+
+
+def _left(limits: _Limits, start: float, heard: float) -> float:
+    now = time.monotonic()
+    of_silence = heard + limits.silence_s - now
+    if limits.timeout_s is None:
+        return of_silence
+    return min(of_silence, start + limits.timeout_s - now)
+
+
+def _late(limits: _Limits, start: float, now: str) -> MeasurementError:
+    """Return the error of a worker that was ended because of its time."""
+    doing = f" while it measured {now}" if now else ""
+    timeout_s = limits.timeout_s
+    if timeout_s is not None and time.monotonic() >= start + timeout_s:
+        msg = f"the measurement was ended after {timeout_s:g} s, its time limit,{doing}"
+        return MeasurementError(
+            msg.rstrip(","), key="timeout_s", value=timeout_s, allowed="a longer time"
+        )
+    msg = f"the worker said nothing for {limits.silence_s:g} s and was ended{doing}"
+    return MeasurementError(msg, key="worker", value="hung", allowed="a worker that answers")
+
+
+def _failure(task: Task, folder: Path, answered: Path, ended: _Ended) -> MeasurementError:
+    """Return the error of a worker that ended with another exit code than 0."""
+    stated = read_error(answered)
+    if stated is not None:
+        return stated
+    lines, code, who = list(ended.errors), ended.code, "the worker"
+    if task.ranks > 1:
+        failed = _failed_rank("\n".join(lines))
+        if failed is not None:
+            rank, code = failed
+            who = f"rank {rank} of {task.ranks}"
+            lines = _rank_errors(folder / "ranks", rank) or lines
+    lines = [line.rstrip() for line in lines if line.strip()]
+    broken = _broken_torch(lines)
+    if broken is not None:
+        return broken
+    doing = f" while it measured {ended.now}" if ended.now else ""
+    msg = f"{who} {_how(code)}{doing}"
+    if lines:
+        tail = "\n  ".join(lines[-SHOWN_LINES:])
+        msg = f"{msg}; its last words:\n  {tail}"
+    return MeasurementError(msg, key="worker", value=code, allowed="exit code 0")
+
+
+def _how(code: int) -> str:
+    """Return how a process ended, in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = ", as the system does where memory runs out," if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{why}"
+
+
+def _failed_rank(said: str) -> tuple[int, int] | None:
+    """Return the rank that failed first and its exit code, from torchrun's closing words."""
+    _, found, cause = said.rpartition("Root Cause")
+    rank = re.search(r"^\s*rank\s*:\s*(\d+)", cause, re.MULTILINE)
+    code = re.search(r"^\s*exitcode\s*:\s*(-?\d+)", cause, re.MULTILINE)
+    if not found or rank is None or code is None:
+        return None
+    return int(rank.group(1)), int(code.group(1))
+
+
+def _rank_errors(logs: Path, rank: int) -> list[str]:
+    """Return the last lines of one rank's error output, where torchrun has put it."""
+    for file in sorted(logs.rglob(f"{rank}/stderr.log")):
+        with suppress(OSError):
+            return file.read_text(encoding="utf-8", errors="replace").splitlines()[-KEPT_LINES:]
+    return []
+
+
+def _broken_torch(lines: Sequence[str]) -> MeasurementError | None:
+    """Return the error of a torch that is there and cannot be imported."""
+    last: Any = lines[-1] if lines else ""
+    importing = any(re.match(r"\s*(import|from) torch\b", line) for line in lines)
+    if not importing or not re.match(r"(ImportError|ModuleNotFoundError|OSError)\b", last):
+        return None
+    msg = f"the installed torch cannot be imported ({last}); install it anew: {INSTALL}"
+    return MeasurementError(msg, key="torch", value=last, allowed=INSTALL)

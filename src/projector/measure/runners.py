@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from projector.measure.comm import Comm
+from projector.measure.exchange import Ranks, collective
 from projector.measure.layers import build_layer
 from projector.measure.pace import Runner, Seconds
 from projector.measure.parts import Kit, UnsupportedError
@@ -25,6 +26,7 @@ class Bench:
     watch: Stopwatch
     comm: Comm
     pace: Pace
+    ranks: Ranks
 
 
 @dataclass(slots=True)
@@ -34,14 +36,6 @@ class Prepared:
     runner: Runner
     backend: str
     numbers: dict[str, float] = field(default_factory=dict)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch says that memory ran out."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(
-        words in text for words in ("out of memory", "not enough memory", "can't allocate memory")
-    )
 
 
 def _sets(num_bytes: float) -> int:
@@ -77,8 +71,17 @@ def prepare_operation(bench: Bench, program: OperationProgram) -> Prepared:
     """Make one operator."""
     if program.key.kind == "gemm":
         return prepare_gemm(bench, program)
+    if program.key.kind in ("collective", "exchange"):
+        return prepare_collective(bench, program)
     msg = f"operations of kind {program.key.kind} are not measured yet"
     raise UnsupportedError(msg)
+
+
+def prepare_collective(bench: Bench, program: OperationProgram) -> Prepared:
+    """Make a collective, in which all ranks take part."""
+    run = collective(bench.ranks, program.key, bench.kit.device)
+    backend = f"torch.distributed {bench.ranks.backend(bench.kit.device)}"
+    return Prepared(KernelRunner(bench.watch, [run]), backend)
 
 
 def prepare_copy(bench: Bench, program: CopyProgram) -> Prepared:

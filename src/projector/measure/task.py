@@ -94,6 +94,21 @@ Program = Annotated[
 ]
 
 
+def name_of(program: Program) -> str:
+    """Return what people call a program while it runs."""
+    match program:
+        case OperationProgram(key=key):
+            return f"{key.label} {key.phase}"
+        case LayerProgram(layer=layer):
+            return f"{layer.kind} layer"
+        case StepProgram(layers=layers):
+            return f"step of {len(layers)} layers"
+        case CopyProgram():
+            return f"copy of {program.bytes:,} bytes"
+        case ClockProgram():
+            return f"clock under {program.dtype}"
+
+
 class Task(Config):
     """Everything that one worker measures."""
 

@@ -13,32 +13,46 @@ from typing import Any, Literal
 
 import torch
 
-from projector.measure.comm import Alone, Comm
+from projector.errors import ProjectorError
+from projector.measure.answers import write_answer, write_error
+from projector.measure.exchange import InStep, Ranks, join
+from projector.measure.guard import end_with_parent
 from projector.measure.pace import Together, take_turns, warm_up
-from projector.measure.parts import Kit, UnsupportedError
-from projector.measure.runners import MAKERS, Bench, is_out_of_memory
+from projector.measure.parts import Kit, UnsupportedError, is_out_of_memory
+from projector.measure.progress import tell
+from projector.measure.runners import MAKERS, Bench
 from projector.measure.stopwatch import Stopwatch
-from projector.measure.task import Answer, Environment, Outcome, Program, Status, Task
+from projector.measure.task import Answer, Environment, Outcome, Program, Status, Task, name_of
 
 
-def main(task_path: str, answer_path: str) -> None:
-    """Measure what one file asks for and write the answer to another."""
+def main(task_path: str, answer_path: str) -> int:
+    """Measure what one file asks for and write the answer to another, or why there is none."""
+    end_with_parent()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
-    answer = measure(task)
-    Path(answer_path).write_text(answer.model_dump_json(), "utf-8")
+    try:
+        ranks = join(torch, task, _device_type(task.device))
+        answer = measure(task, ranks)
+        if ranks.rank == 0:
+            write_answer(Path(answer_path), answer)
+        ranks.leave()
+    except ProjectorError as error:
+        write_error(Path(answer_path), error)
+        return 2
+    return 0
 
 
-def measure(task: Task, comm: Comm | None = None, together: Together | None = None) -> Answer:
-    """Run all programs of a task in this process."""
+def measure(task: Task, ranks: Ranks | None = None) -> Answer:
+    """Run all programs of a task in this process, one rank of those that measure together."""
     if task.threads:
         torch.set_num_threads(task.threads)
+    ranks = ranks or Ranks(torch)
     device = torch.device(_device_type(task.device))
-    comm = comm or Alone({"tp": task.tp, "cp": task.cp, "ep": task.ep})
     bench = Bench(
-        kit=Kit(torch, device, task.seed), watch=Stopwatch(torch, device), comm=comm,
-        pace=task.pace,
+        kit=Kit(torch, device, task.seed), watch=Stopwatch(torch, device),
+        comm=ranks.comm({"tp": task.tp, "cp": task.cp, "ep": task.ep, "etp": task.etp}),
+        pace=task.pace, ranks=ranks,
     )  # fmt: skip
-    outcomes = _outcomes(bench, task.programs, together or Together())
+    outcomes = _outcomes(bench, task.programs)
     return Answer(environment=environment(device, task), outcomes=outcomes)
 
 
@@ -48,15 +62,23 @@ def _device_type(asked: str) -> str:
     return asked
 
 
-def _outcomes(bench: Bench, programs: list[Program], together: Together) -> list[Outcome]:
-    return [_alone(bench, program, together) for program in programs]
+def _outcomes(bench: Bench, programs: list[Program]) -> list[Outcome]:
+    outcomes = []
+    for number, program in enumerate(programs):
+        if bench.ranks.rank == 0:
+            tell(f"{number + 1} of {len(programs)}: {name_of(program)}")
+        outcomes.append(_alone(bench, program))
+    return outcomes
 
 
-def _alone(bench: Bench, program: Program, together: Together) -> Outcome:
+def _alone(bench: Bench, program: Program) -> Outcome:
+    ranks = bench.ranks
     try:
-        prepared = MAKERS[program.program](bench, program)
-        settled = warm_up(prepared.runner, bench.pace, time.perf_counter, together)
-        (samples,) = take_turns([prepared.runner], [settled], bench.pace.repeats)
+        with ranks.all_or_none():
+            prepared = MAKERS[program.program](bench, program)
+        runner = prepared.runner if ranks.count == 1 else InStep(prepared.runner, ranks)
+        settled = warm_up(runner, bench.pace, time.perf_counter, Together(ranks.agree))
+        (samples,) = take_turns([runner], [settled], bench.pace.repeats)
     except UnsupportedError as error:
         return Outcome(status="unsupported", message=str(error))
     except (RuntimeError, MemoryError) as error:
@@ -106,4 +128,4 @@ def _memory_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    sys.exit(main(*sys.argv[1:3]))

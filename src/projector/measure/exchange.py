@@ -1,0 +1,465 @@
+"""Ranks that measure together: their process groups, collectives in layers and by themselves.
+
+The functions take torch as a parameter, so that this module loads without it. NCCL serves NVIDIA's
+GPUs, RCCL AMD's under the same name, gloo a CPU. Numbers that ranks must agree on travel through
+gloo everywhere, so that nothing is added to the queue of a GPU.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from projector.errors import MeasurementError
+from projector.measure.comm import Alone, Comm, Group, Tensor
+from projector.measure.keys import OperationKey
+from projector.measure.pace import Runner, Seconds
+from projector.measure.parts import UnsupportedError, is_out_of_memory
+from projector.measure.task import Task
+
+Torch = Any
+Run = Callable[[], object]
+Change = Callable[[Tensor], Tensor]
+Layout = dict[Group, list[list[int]]]
+"""Groups of each dimension, each the ranks in it."""
+
+LONGEST_WAIT = timedelta(minutes=5)
+"""How long a rank waits for the others inside a collective before it gives up."""
+
+WIDE_LABELS = ("head.tp.",)
+"""Collectives of FP32: maximum and sums of the loss. All others carry 16 bits."""
+
+
+def layout(ranks: int, *, tp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1) -> Layout:
+    """Return the groups of each dimension, laid out as Megatron-LM does.
+
+    Attention counts ``rank = t + tp * (c + cp * d)`` and experts ``rank = t + etp * (e + ep * d)``:
+    ``RankGenerator`` of Megatron-LM's ``core/parallel_state.py`` with its default order
+    ``tp-cp-ep-dp-pp``, here without a pipeline.
+
+    Parameters
+    ----------
+    ranks : int
+        Of the world; a multiple of ``tp * cp`` and of ``etp * ep``.
+
+    Returns
+    -------
+    dict[Group, list[list[int]]]
+        Every rank is in one group of each dimension.
+
+    Raises
+    ------
+    MeasurementError
+        If the degrees do not divide the ranks.
+    """
+    for names, size in (("tp * cp", tp * cp), ("etp * ep", etp * ep)):
+        if ranks % size:
+            msg = f"{names} = {size} does not divide the {ranks} ranks that measure"
+            raise MeasurementError(msg, key="ranks", value=ranks, allowed=f"a multiple of {size}")
+    return {
+        "tp": _strided(ranks, tp, 1),
+        "cp": _strided(ranks, cp, tp),
+        "etp": _strided(ranks, etp, 1),
+        "ep": _strided(ranks, ep, etp),
+    }
+
+
+def _strided(ranks: int, size: int, stride: int) -> list[list[int]]:
+    """Return groups of ``size`` ranks that lie ``stride`` apart."""
+    block = size * stride
+    return [
+        list(range(start + offset, start + offset + block, stride))
+        for start in range(0, ranks, block)
+        for offset in range(stride)
+    ]
+
+
+@dataclass
+class Ranks:
+    """The ranks of one task; one alone has no process group and nothing to wait for."""
+
+    torch: Torch
+    rank: int = 0
+    count: int = 1
+    degrees: dict[Group, int] = field(default_factory=dict)
+    groups: dict[Group, Any] = field(default_factory=dict)
+    """Process group of each dimension that has more than one rank."""
+    control: Any = None
+    """All ranks over gloo."""
+    blocks: dict[int, Any] = field(default_factory=dict)
+    """Process groups of so many consecutive ranks, for collectives by themselves."""
+
+    def comm(self, degrees: dict[Group, int]) -> Comm:
+        """Return what layers of these degrees communicate through.
+
+        Layers that are split as these ranks are use their groups. Others run as one rank of
+        theirs would, without its peers.
+        """
+        asked = {group: degree for group, degree in degrees.items() if degree > 1}
+        if asked and all(self.degrees.get(group) == degree for group, degree in asked.items()):
+            return Together(self, degrees)
+        return Alone(degrees)
+
+    def agree(self, value: float) -> float:
+        """Return the largest value of all ranks."""
+        return self.largest([value])[0]
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        """Return the largest of each value over all ranks."""
+        if self.count == 1:
+            return list(values)
+        torch = self.torch
+        held = torch.tensor(list(values), dtype=torch.float64)
+        torch.distributed.all_reduce(held, op=torch.distributed.ReduceOp.MAX, group=self.control)
+        return [float(value) for value in held]
+
+    def backend(self, device: Any) -> str:
+        """Return the library that serves collectives of tensors of a device."""
+        if device.type != "cuda":
+            return "gloo"
+        return "rccl" if self.torch.version.hip else "nccl"
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Make every rank fail where one does, so that none waits for another for ever.
+
+        Raises
+        ------
+        UnsupportedError, RuntimeError, MemoryError
+            On ranks that did not fail themselves.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.agree(_severity(error))
+            raise
+        worst = self.agree(0.0)
+        if worst > 0.0:
+            raise _elsewhere(worst)
+
+    def meet(self) -> None:
+        """Wait until every rank is here."""
+        if self.count > 1:
+            self.torch.distributed.barrier(group=self.control)
+
+    def block(self, size: int) -> Any:
+        """Return the process group of this rank's block of so many, None for a rank left over."""
+        if size not in self.blocks:
+            distributed, own = self.torch.distributed, None
+            for first in range(0, self.count - size + 1, size):
+                members = list(range(first, first + size))
+                handle = distributed.new_group(members, timeout=LONGEST_WAIT)
+                own = handle if self.rank in members else own
+            self.blocks[size] = own
+        return self.blocks[size]
+
+    def leave(self) -> None:
+        """Give the process groups back."""
+        if self.count > 1:
+            self.torch.distributed.destroy_process_group()
+
+
+def _severity(error: Exception) -> float:
+    """Return a number that says what went wrong; of several the largest counts."""
+    if is_out_of_memory(error):
+        return 3.0
+    return 1.0 if isinstance(error, UnsupportedError) else 2.0
+
+
+def _elsewhere(severity: float) -> Exception:
+    """Return the error of a rank that could have gone on."""
+    if severity == 3.0:
+        return MemoryError("another rank ran out of memory")
+    if severity == 1.0:
+        return UnsupportedError("another rank cannot run it")
+    return RuntimeError("it failed on another rank")
+
+
+def join(torch: Torch, task: Task, kind: str) -> Ranks:
+    """Join the ranks of a task, as torchrun has numbered them.
+
+    Parameters
+    ----------
+    kind : str
+        ``cuda`` or ``cpu``. Each rank takes the GPU of its local number.
+
+    Raises
+    ------
+    MeasurementError
+        If there are fewer ranks or GPUs than the task wants, or NCCL is not in this torch.
+    """
+    count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if count != task.ranks:
+        msg = f"the task wants {task.ranks} ranks, and {count} were started"
+        raise MeasurementError(msg, key="ranks", value=count, allowed=task.ranks)
+    if kind == "cuda":
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        _take_gpu(torch, local, count)
+    if count == 1:
+        return Ranks(torch)
+    groups = layout(count, tp=task.tp, cp=task.cp, ep=task.ep, etp=task.etp)
+    distributed = torch.distributed
+    if kind == "cuda" and not distributed.is_nccl_available():
+        msg = f"torch {torch.__version__} has neither NCCL nor RCCL, which {count} GPUs need"
+        raise MeasurementError(msg, key="torch", value=torch.__version__)
+    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+    ranks = Ranks(torch, rank, count)
+    ranks.control = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    for name, members_of in groups.items():
+        ranks.degrees[name] = len(members_of[0])
+        for members in members_of:
+            if len(members) == 1:
+                continue
+            # Every rank makes every group, in the same order.
+            handle = distributed.new_group(members, timeout=LONGEST_WAIT)
+            if rank in members:
+                ranks.groups[name] = handle
+    return ranks
+
+
+def _take_gpu(torch: Torch, local: int, count: int) -> None:
+    seen = torch.cuda.device_count()
+    if local >= seen:
+        msg = f"{count} ranks need as many GPUs, and torch sees {seen}"
+        raise MeasurementError(msg, key="benchmark_gpus", value=count, allowed=f"at most {seen}")
+    torch.cuda.set_device(local)
+
+
+MOST_PARTS = 8
+"""Parts that one runner times at most, such as forward and backward."""
+
+
+class InStep:
+    """A runner whose samples start together on all ranks and take as long as on the slowest."""
+
+    def __init__(self, runner: Runner, ranks: Ranks) -> None:
+        """Wrap the runner of this rank; that of every other rank has the same parts."""
+        self.runner, self.ranks = runner, ranks
+
+    def sample(self, runs: int) -> Seconds:
+        """Return the mean seconds of each part on the rank that took longest for it.
+
+        Fails on every rank if it fails on one.
+        """
+        ranks = self.ranks
+        ranks.meet()
+        try:
+            seconds = self.runner.sample(runs)
+        except Exception as error:
+            ranks.largest([_severity(error), *[0.0] * MOST_PARTS])
+            raise
+        rest = [0.0] * (MOST_PARTS - len(seconds))
+        worst, *slowest = ranks.largest([0.0, *seconds.values(), *rest])
+        if worst > 0.0:
+            raise _elsewhere(worst)
+        return dict(zip(seconds, slowest, strict=False))
+
+
+class Collectives:
+    """The collectives of one process group, on tensors whose first dimension is divided."""
+
+    def __init__(self, torch: Torch, handle: Any) -> None:
+        """Take the names that this version of torch has."""
+        distributed = torch.distributed
+        self.torch, self.distributed, self.handle = torch, distributed, handle
+        self.size = distributed.get_world_size(handle)
+        self.rank = distributed.get_rank(handle)
+        # torch 2.13 renamed both and warns about the old names.
+        self._gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+        self._scatter = getattr(
+            distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor
+        )
+
+    def reduce_all(self, x: Tensor) -> Tensor:
+        """Return the sum over the ranks, in place."""
+        x = x.contiguous()
+        self.distributed.all_reduce(x, group=self.handle)
+        return x
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """Return the maximum over the ranks."""
+        x = x.detach().clone()
+        self.distributed.all_reduce(x, op=self.distributed.ReduceOp.MAX, group=self.handle)
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return the rows of all ranks, in their order."""
+        x = x.contiguous()
+        gathered = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
+        self._gather(gathered, x, group=self.handle)
+        return gathered
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """Return this rank's part of the rows of the sum."""
+        x = x.contiguous()
+        part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        self._scatter(part, x, group=self.handle)
+        return part
+
+    def swap(self, x: Tensor) -> Tensor:
+        """Return what each rank had for this one: equal parts of the rows."""
+        x = x.contiguous()
+        received = self.torch.empty_like(x)
+        self.distributed.all_to_all_single(received, x, group=self.handle)
+        return received
+
+    def pass_on(self, x: Tensor) -> Tensor:
+        """Return the rows of the rank before, and send the own to the one after."""
+        distributed, handle = self.distributed, self.handle
+        received = self.torch.empty_like(x)
+        after = distributed.get_global_rank(handle, (self.rank + 1) % self.size)
+        before = distributed.get_global_rank(handle, (self.rank - 1) % self.size)
+        messages = [
+            distributed.P2POp(distributed.isend, x, after, handle),
+            distributed.P2POp(distributed.irecv, received, before, handle),
+        ]
+        for message in distributed.batch_isend_irecv(messages):
+            message.wait()
+        return received
+
+    def send_first(self, x: Tensor) -> Tensor:
+        """Give everybody the first rank's rows, in place."""
+        first = self.distributed.get_global_rank(self.handle, 0)
+        self.distributed.broadcast(x, first, group=self.handle)
+        return x
+
+    def reduce_first(self, x: Tensor) -> Tensor:
+        """Leave the sum with the first rank, in place."""
+        first = self.distributed.get_global_rank(self.handle, 0)
+        self.distributed.reduce(x, first, group=self.handle)
+        return x
+
+
+class Together:
+    """A `Comm` over process groups. What a group of one rank is asked for changes nothing."""
+
+    def __init__(self, ranks: Ranks, degrees: dict[Group, int]) -> None:
+        """Take the groups that layers of these degrees are split over."""
+        torch = ranks.torch
+        self._groups: dict[Group, Collectives] = {
+            group: Collectives(torch, ranks.groups[group])
+            for group, degree in degrees.items()
+            if degree > 1
+        }
+        self._apply = _both_ways(torch)
+
+    def degree(self, group: Group) -> int:
+        """Return the ranks of a group."""
+        return self._groups[group].size if group in self._groups else 1
+
+    def rank(self, group: Group) -> int:
+        """Return which of them this one is."""
+        return self._groups[group].rank if group in self._groups else 0
+
+    def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Gather divided tokens; else pass them and sum their gradients."""
+        if divided or group not in self._groups:
+            return self.gather(x, group=group)
+        return self._apply(x, _unchanged, self._groups[group].reduce_all)
+
+    def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
+        """Sum partial results, and keep the own tokens where they are divided."""
+        if not divided or group not in self._groups:
+            return self.total(x, group=group)
+        of_group = self._groups[group]
+        return self._apply(x, of_group.scatter, of_group.gather)
+
+    def swap(self, x: Tensor, *, group: Group) -> Tensor:
+        """Exchange equal parts of the rows with every rank."""
+        if group not in self._groups:
+            return x
+        swap = self._groups[group].swap
+        return self._apply(x, swap, swap)
+
+    def gather(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the rows of all ranks; the backward scatters the sum of gradients."""
+        if group not in self._groups:
+            return x
+        of_group = self._groups[group]
+        return self._apply(x, of_group.gather, of_group.scatter)
+
+    def total(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the sum over the ranks; the backward passes."""
+        if group not in self._groups:
+            return x
+        return self._apply(x, self._groups[group].reduce_all, _unchanged)
+
+    def largest(self, x: Tensor, *, group: Group) -> Tensor:
+        """Return the maximum over the ranks; it has no backward."""
+        return self._groups[group].maximum(x) if group in self._groups else x
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _both_ways(torch: Torch) -> Callable[[Tensor, Change, Change], Tensor]:
+    """Return a function of autograd whose forward and backward are given.
+
+    Sums are in place, as Megatron-LM's are: what comes out of a GEMM has no other reader.
+    """
+
+    class BothWays(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, there: Any, back: Any) -> Tensor:
+            ctx.back = back
+            return there(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+            return ctx.back(gradient), None, None
+
+    apply: Callable[[Tensor, Change, Change], Tensor] = BothWays.apply
+    return apply
+
+
+def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
+    """Return one collective as something that runs, with a buffer of random numbers.
+
+    Ranks beyond the last whole group take no part, and are given something that does nothing.
+
+    Parameters
+    ----------
+    key : OperationKey
+        ``bytes`` is the whole buffer, as in the operation table: the gathered output, the input
+        that is scattered, all that one rank holds in an all-to-all.
+    device : torch.device
+        Where the buffer lies.
+
+    Raises
+    ------
+    UnsupportedError
+        If there are too few ranks, or the exchange needs a library of its own.
+    """
+    if key.kind == "exchange":
+        msg = "a fused dispatch or combine needs DeepEP's or HybridEP's own kernels"
+        raise UnsupportedError(msg)
+    if key.ranks > ranks.count:
+        msg = f"it needs {key.ranks} ranks, and {ranks.count} measured"
+        raise UnsupportedError(msg)
+    handle = ranks.block(key.ranks) if key.ranks > 1 else None
+    if handle is None:
+        return lambda: None
+    torch = ranks.torch
+    of_group = Collectives(torch, handle)
+    wide = key.label.startswith(WIDE_LABELS)
+    dtype = torch.float32 if wide else torch.bfloat16
+    # Whole parts for every rank.
+    part = max(1, round(key.bytes / (4 if wide else 2) / key.ranks))
+    rows = 1 if key.operation == "all_gather" else key.ranks
+    buffer = torch.randn(rows * part, device=device, dtype=torch.float32).to(dtype)
+    runs: dict[str, Callable[[Tensor], object]] = {
+        "all_reduce": of_group.reduce_all,
+        "all_gather": of_group.gather,
+        "reduce_scatter": of_group.scatter,
+        "all_to_all": of_group.swap,
+        "all_to_all_v": of_group.swap,
+        "broadcast": of_group.send_first,
+        "reduce": of_group.reduce_first,
+        "send_recv": of_group.pass_on,
+    }
+    run = runs[key.operation]
+    return lambda: run(buffer)
