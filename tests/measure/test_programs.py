@@ -7,6 +7,7 @@ from projector.measure.programs import lower_job, record_of, task_of
 from projector.measure.record import Record, load_record
 from projector.measure.reduction import reduce_job
 from projector.measure.task import Answer, Environment, Outcome, Timing
+from projector.projection.evaluate import evaluate
 
 
 def _reduction(gpus=1, **overrides):
@@ -46,6 +47,17 @@ def test_nothing_is_measured_that_takes_no_time():
         kinds = {program.key.kind for program in _of(task, "operation")}
         assert ("collective" in kinds) is communicates
         assert task.ranks == task.ep
+
+
+@pytest.mark.parametrize(("gpus", "pp", "sends"), [(1, 4, 0), (8, 4, 1), (8, 1, 0)])
+def test_a_message_between_stages_is_sent_where_there_are_two_devices(gpus, pp, sends):
+    reduction = _reduction(gpus, **{"parallelism.pp": pp, "parallelism.tp": 2})
+    keys = [program.key for program in _of(task_of(reduction), "operation")]
+    found = [key for key in keys if key.label == "pipeline.send"]
+    assert len(found) == sends
+    for key in found:
+        message = evaluate([reduction.target]).inputs.p2p.num_bytes[0]
+        assert (key.ranks, key.bytes) == (2, message)
 
 
 def test_memory_bound_operations_say_their_layer():

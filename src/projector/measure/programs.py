@@ -116,6 +116,7 @@ def task_of(
     degrees = reduction.degrees
     programs: list[Program] = [
         *_operations(lowered, layers),
+        *_sends(reduction, lowered),
         *(LayerProgram(layer=layers[number]) for number in order),
         _step(reduction.job, [layers[number] for number in order]),
         *(CopyProgram(bytes=size) for size in COPIES),
@@ -183,6 +184,25 @@ def _operations(lowered: Lowered, layers: list[LayerSpec]) -> Iterator[Operation
         known.add(key)
         layer = layers[table.workload[row]] if table.kind[row] == MEMORY else None
         yield OperationProgram(key=key, layer=layer)
+
+
+def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]:
+    """Yield the message between two stages of the target, where two devices are there.
+
+    No row of the benchmark job sends it; its bytes are those of the target with the benchmark's
+    tensor parallelism.
+    """
+    if reduction.gpus == 1 or reduction.target.parallelism.pp == 1:
+        return
+    columns = lowered.workloads.columns
+    tokens = columns.micro_batch * columns.seq // columns.cp
+    tokens = tokens // np.where(columns.sequence_parallel == 1, columns.tp, 1)
+    size = 2.0 * float(tokens[0] * columns.hidden[0])
+    key = OperationKey(
+        label="pipeline.send", phase="forward", kind="collective", operation="send_recv", ranks=2,
+        local=2, bytes=size,
+    )  # fmt: skip
+    yield OperationProgram(key=key)
 
 
 def _model_order(workloads: Workloads) -> list[int]:
