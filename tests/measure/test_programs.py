@@ -56,7 +56,7 @@ def test_a_message_between_stages_is_sent_where_there_are_two_devices(gpus, pp, 
     found = [key for key in keys if key.label == "pipeline.send"]
     assert len(found) == sends
     for key in found:
-        message = evaluate([reduction.target]).inputs.p2p.num_bytes[0]
+        message = evaluate([reduction.target]).inputs.p2p.bytes[0]
         assert (key.ranks, key.bytes) == (2, message)
 
 

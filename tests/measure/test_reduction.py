@@ -1,5 +1,7 @@
 """The benchmark job: what is given up, in which order, and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +16,8 @@ from projector.measure.programs import lower_job
 from projector.measure.reduction import degrees_of, reduce_job
 from projector.operations.table import GEMM
 from projector.projection.evaluate import check_exists, evaluate
+
+ROOT = Path(__file__).parents[2]
 
 
 @st.composite
@@ -175,7 +179,7 @@ def test_what_was_reduced_is_told():
 
 
 def test_nothing_is_reduced_of_what_one_device_holds():
-    job = load_job("examples/llama3.1_8b_fp8_mi325x.yaml")
+    job = load_job(ROOT / "examples" / "llama3.1_8b_fp8_mi325x.yaml")
     assert reduce_job(job).lines()[2:] == [
         "One copy of the target takes 1 GPU of 8: nothing is reduced.",
         "Modelled, not measured: data parallelism.",
@@ -272,3 +276,9 @@ def test_odd_jobs_are_reduced_or_refused(name, offered):
         assert {k for k in before if "router" not in k.label} == {
             k for k in after if "router" not in k.label
         }
+
+
+def test_the_page_shows_what_is_printed():
+    page = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8")
+    lines = reduce_job(load_job(ROOT / "examples" / "deepseek_v3_h800.yaml")).lines()
+    assert "\n".join(lines) in page
