@@ -1,6 +1,6 @@
 """Projecting jobs: one, many, or one under every schedule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -132,7 +132,7 @@ def project_jobs(
     if not loaded:
         return []
     if schedule == "all":
-        return [_compare_schedules(job) for job in loaded]
+        return [compare_schedules(job, _project_one) for job in loaded]
     results = Results(evaluate(loaded))
     return [performance_projection(results, row) for row in range(len(loaded))]
 
@@ -157,20 +157,33 @@ def _iterable(value: Any) -> bool:
     return True
 
 
-def _compare_schedules(job: Job) -> PerformanceProjection:
-    """Return the fastest schedule that fits, with the others and those that cannot run."""
+def _project_one(job: Job) -> PerformanceProjection:
+    return performance_projection(Results(evaluate([job])), 0)
+
+
+def compare_schedules(
+    job: Job, project: Callable[[Job], PerformanceProjection]
+) -> PerformanceProjection:
+    """Return the fastest schedule that fits, with the others and those that cannot run.
+
+    Parameters
+    ----------
+    job : Job
+    project : callable
+        Projects the job under one schedule.
+    """
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
     candidates, left_out = [], []
     refusal: ProjectorError | None = None
     for name in SCHEDULES:
         try:
             refuse_on_request(name)
-            results = Results(evaluate([under_schedule(job, name)]))
+            candidate = project(under_schedule(job, name))
         except ProjectorError as error:
             refusal = refusal or error
             left_out.append((name, error.message))
         else:
-            candidates.append(performance_projection(results, 0))
+            candidates.append(candidate)
     if not candidates:
         assert refusal is not None
         raise refusal

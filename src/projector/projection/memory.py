@@ -13,6 +13,7 @@ from projector.operations.counts import ModelCounts
 from projector.projection.bands import memory_band
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
+from projector.projection.memory_anchor import MemoryAnchor
 from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
@@ -75,6 +76,8 @@ class MemoryProjection:
     sharding_excess_bytes: float = 0.0
     """What the weights that the fullest rank shards take more than whole ones under ZeRO 2, as they
     lie whole beside their shards while they are used; 0 or less where sharding saves."""
+    anchor: MemoryAnchor | None = None
+    """What the peak of a measured step says, where there is one."""
 
     @property
     def schedule(self) -> str:
@@ -172,6 +175,11 @@ class MemoryProjection:
         """The band as the JSON object has it."""
         return self.band.to_dict()
 
+    @property
+    def measured(self) -> dict[str, Any]:
+        """What ``memory`` of ``--json`` says besides, where a step was measured."""
+        return {} if self.anchor is None else {"measured": self.anchor.to_dict()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector memory --json`` prints."""
         scalars = json_object(self.scalars, MEMORY_SCALARS)
@@ -184,6 +192,7 @@ class MemoryProjection:
             "stages": [stage.to_dict() for stage in self.stages],
             "components": [component.to_dict() for component in self.components],
             "documented": self.documented.to_dict(),
+            **self.measured,
         }
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Time of one job's step as users see it: every term, what limits it, what it reaches."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class Communication:
             "exposed_ms": to_ms(self.exposed_s),
         }
 
+
+NOT_NARROWED = (
+    "not narrower for measured terms, since no published run was restored from a measurement"
+)
+"""Why a hybrid step has the band of a modelled one."""
 
 _OF_MEMORY = ("peak_gib", "peak_gib_low", "peak_gib_high", "fits", "verdict")
 """What a step tells about memory."""
@@ -172,7 +177,10 @@ class PerformanceProjection:
     def band(self) -> Band:
         """Band of the step time, from published runs; wider with an attention not measured."""
         share = self.breakdown_s["compute_attention"] / self.iteration_time_s
-        return time_band(self.job, share)
+        band = time_band(self.job, share)
+        if self.provenance.times is None:
+            return band
+        return replace(band, basis=f"{band.basis}; {NOT_NARROWED}")
 
     @property
     def uncertainty(self) -> dict[str, Any]:
@@ -188,7 +196,10 @@ class PerformanceProjection:
             "warnings": list(self.warnings),
             **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
-            "memory": {name: self.scalars[name] for name in _OF_MEMORY},
+            "memory": {
+                **{name: self.scalars[name] for name in _OF_MEMORY},
+                **self.memory.measured,
+            },
             "bound": bound,
             **({"run": self.run.to_dict()} if self.run else {}),
             "provenance": {"times": "analytic", **self.provenance.to_dict()},
@@ -246,7 +257,7 @@ def performance_projection(results: Results, row: int) -> PerformanceProjection:
     )
 
 
-def _run_weights(
+def run_weights(
     evaluation: Evaluation, row: int, stages: Iterable[int], microbatches: int
 ) -> dict[int, float]:
     """Return how often each workload of some stages of a job runs in a step."""
@@ -265,8 +276,8 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     """Sum collectives of a step by label on the rank that ends it."""
     table, rows = evaluation.table, evaluation.rows
     rank = int(evaluation.steps.ending_rank[row])
-    held = _replica(evaluation, row)[1].model_stage[rank].tolist()
-    weights = _run_weights(evaluation, row, held, evaluation.order(row).microbatches)
+    held = replica_of(evaluation, row)[1].model_stage[rank].tolist()
+    weights = run_weights(evaluation, row, held, evaluation.order(row).microbatches)
     collectives: dict[str, Communication] = {}
     recompute = evaluation.workloads.columns.recompute
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
@@ -290,12 +301,13 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
         )
         collectives[name] = _add(collectives[name], entry) if name in collectives else entry
     collectives.update(_data_parallel_communication(evaluation, row, rank))
-    if evaluation.inputs.p2p.bytes[_replica(evaluation, row)[0]] > 0.0:
+    if evaluation.inputs.p2p.bytes[replica_of(evaluation, row)[0]] > 0.0:
         collectives["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
     return collectives
 
 
-def _replica(evaluation: Evaluation, row: int) -> tuple[int, Placement]:
+def replica_of(evaluation: Evaluation, row: int) -> tuple[int, Placement]:
+    """Return the replica of a job, and where its stages lie."""
     replicas = evaluation.inputs.replicas
     replica = int(replicas.of_job[row])
     return replica, replicas.placement(replica)
@@ -316,7 +328,7 @@ def _data_parallel_communication(
 ) -> dict[str, Communication]:
     """Return gathers and reductions of one rank; what is exposed is shared by their times."""
     workloads, parallel = evaluation.workloads, evaluation.parallel
-    replica, placement = _replica(evaluation, row)
+    replica, placement = replica_of(evaluation, row)
     replicas = evaluation.inputs.replicas
     stage = int(workloads.jobs.zero_stage[row])
     microbatches = float(evaluation.order(row).microbatches)
@@ -363,7 +375,7 @@ def _data_parallel_communication(
 
 
 def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Communication:
-    replica, placement = _replica(evaluation, row)
+    replica, placement = replica_of(evaluation, row)
     p2p = evaluation.inputs.p2p
     p2p_s = p2p.latency_s[evaluation.inputs.replicas.chunk_first[replica] :]
     microbatches = float(evaluation.order(row).microbatches)

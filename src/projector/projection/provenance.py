@@ -17,6 +17,35 @@ from projector.lower.jobs import data_parallel
 
 
 @dataclass(frozen=True, slots=True)
+class Origins:
+    """Where each term of a hybrid step comes from."""
+
+    shares: dict[str, dict[str, float]]
+    """Term of the breakdown -> share of its time that was ``measured``, ``scaled`` or is
+    ``analytic``; they add up to 1. A term that takes no time is analytic."""
+    record: dict[str, Any]
+    """What was measured, where, and how it was restored."""
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """Term -> the origin of most of its time; of equal ones the one that is least measured."""
+        order = ("analytic", "scaled", "measured")
+        return {
+            term: max(order, key=lambda origin: shares.get(origin, 0.0))
+            for term, shares in self.shares.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``provenance`` of ``--json`` says of times."""
+        return {
+            "times": "hybrid",
+            "terms": self.terms,
+            "shares": self.shares,
+            "record": self.record,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Where settings that the job does not state came from, and what could not be taken over."""
 
@@ -27,10 +56,13 @@ class Provenance:
     warnings: tuple[str, ...]
     device: dict[str, Any]
     """Whose numbers the device has: fields ``borrowed`` by whose they are, and ``assumed`` ones."""
+    times: Origins | None = None
+    """Where the terms of the step come from, if some were measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the names of the attributes, warnings apart."""
-        return {"defaults": self.defaults, "derived": self.derived, "device": self.device}
+        plain = {"defaults": self.defaults, "derived": self.derived, "device": self.device}
+        return plain if self.times is None else {**self.times.to_dict(), **plain}
 
 
 def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:

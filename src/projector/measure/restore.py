@@ -1,0 +1,231 @@
+"""Restoring: times measured of a benchmark job, as times of the rows of the job asked for.
+
+A row whose kernel was measured takes what was measured. A row that has a counterpart, the same
+operation in the same kind of layer at other extents, takes the counterpart's time scaled by the
+model. What has no counterpart stays as it is modelled.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from projector.arrays import Flags, Floats, Ints
+from projector.errors import ConfigError
+from projector.kernels.collective_algorithms import ALL_TO_ALL
+from projector.lower.workloads import Workloads
+from projector.measure.keys import OperationKey, keys_of
+from projector.operations.cost import ANALYTIC, MEASURED, NUM_PHASES, SCALED, MeasuredRows
+from projector.operations.repeats import repeated_rows
+from projector.operations.table import (
+    BACKWARD,
+    COLLECTIVE,
+    EP_COMM,
+    EXCHANGE,
+    FORWARD,
+    TP_COMM,
+    OperationTable,
+)
+
+TpRule = Literal["ratio", "linear"]
+"""How compute is restored to another tensor parallelism: by the ratio of what the model says of
+both shapes, or in proportion to their ranks (Primus)."""
+
+TP_RULES: tuple[TpRule, ...] = get_args(TpRule)
+
+DIVIDED = ("micro_batch", "seq", "tp", "cp", "ep", "etp", "experts")
+"""Columns that decide what a rank has of a layer: where they differ, a layer is scaled."""
+
+
+class _Counterparts(NamedTuple):
+    """What each row of a table has in the benchmark job."""
+
+    workload: Ints
+    """int64[workloads]: workload of the same kind; -1 without one."""
+    row: Ints
+    """int64[rows]: row of the same operation; -1 without one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Restoration:
+    """What a record says of a benchmark job: `RowTimes` of any job with the same model."""
+
+    table: OperationTable
+    """Rows of the benchmark job."""
+    workloads: Workloads
+    """Its workloads."""
+    modelled_s: Floats
+    """float64[rows]: modelled seconds of one run of each row."""
+    times: Mapping[OperationKey, float]
+    """Measured seconds of one run."""
+    factor: Floats
+    """float64[workloads, phases]: by which rows of a layer are longer within it than alone."""
+    extra_s: Floats
+    """float64[workloads, phases]: what a measured layer takes beyond its rows and the host."""
+    whole: Flags
+    """bool[workloads, phases]: whether layers were measured as a whole."""
+    tp_rule: TpRule = "ratio"
+    optimizer_share: float | None = None
+
+    @classmethod
+    def of_rows(
+        cls,
+        table: OperationTable,
+        workloads: Workloads,
+        time_s: Floats,
+        times: Mapping[OperationKey, float],
+        tp_rule: str = "ratio",
+    ) -> "Restoration":
+        """Return the restoration from single operations alone.
+
+        Parameters
+        ----------
+        table, workloads
+            Of the benchmark job.
+        time_s : float64[rows]
+            Modelled seconds of all repeats of its rows.
+        times : mapping
+            Measured seconds of one run, by key.
+        tp_rule : str
+            One of `TP_RULES`.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such rule.
+        """
+        rule = next((name for name in TP_RULES if name == tp_rule), None)
+        if rule is None:
+            msg = f"tp_rule is {' or '.join(TP_RULES)}, got {tp_rule!r}"
+            raise ConfigError(msg, key="tp_rule", value=tp_rule, allowed=list(TP_RULES))
+        shape = len(workloads.rows), NUM_PHASES
+        once_s = time_s / np.maximum(table.repeats, 1.0)
+        return cls(
+            table, workloads, once_s, times, np.ones(shape), np.zeros(shape),
+            np.zeros(shape, np.bool_), rule,
+        )  # fmt: skip
+
+    @cached_property
+    def measured_s(self) -> Floats:
+        """Measured seconds of one run of each row of the benchmark job; NaN where unknown."""
+        keys = keys_of(self.table, np.arange(len(self.table)))
+        return np.array([self.times.get(key, np.nan) for key in keys], np.float64)
+
+    @cached_property
+    def has_rows(self) -> Flags:
+        """bool[workloads, phases]: whether any row that takes time was measured by itself."""
+        known = ~np.isnan(self.measured_s) & (self.modelled_s > 0.0)
+        slot = self.table.workload * NUM_PHASES + self.table.phase
+        counts = np.bincount(slot[known], minlength=len(self.workloads.rows) * NUM_PHASES)
+        return counts.reshape(-1, NUM_PHASES) > 0
+
+    @cached_property
+    def _row_of(self) -> dict[tuple[int, str, int, int], int]:
+        return {name: row for row, name in enumerate(_names(self.table, self.table.workload))}
+
+    def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
+        """Replace what is known of the modelled seconds of all repeats, float64[rows]."""
+        found = self._counterparts(table, workloads)
+        once_s, origin = self._once(
+            table, workloads, time_s / np.maximum(table.repeats, 1.0), found
+        )
+        has = found.row >= 0
+        factor = self.factor[found.workload[table.workload[has]], table.phase[has]]
+        once_s[has] *= factor
+        # A row within a measured layer that was not measured apart follows from the layer.
+        origin[has] = np.where((origin[has] == ANALYTIC) & (factor != 1.0), SCALED, origin[has])
+        # Rows that nothing is known of keep the bits of the model.
+        restored_s = np.where(origin == ANALYTIC, time_s, once_s * table.repeats)
+        extra_s, layer_origin = self._layers(table, workloads, restored_s, found.workload)
+        return MeasuredRows(restored_s, origin, extra_s, layer_origin)
+
+    def _counterparts(self, table: OperationTable, workloads: Workloads) -> _Counterparts:
+        here, there = self.workloads.columns, workloads.columns
+        known: dict[tuple[int, ...], int] = {}
+        for row, kind in enumerate(zip(here.kind, here.window, here.dtype, strict=True)):
+            # Of one kind in several types that one stands for others as well.
+            for name in (tuple(map(int, kind)), tuple(map(int, kind[:2])), (int(kind[0]),)):
+                known.setdefault(name, row)
+        workload = np.full(len(workloads.rows), -1, np.int64)
+        for row, kind in enumerate(zip(there.kind, there.window, there.dtype, strict=True)):
+            whole = tuple(map(int, kind))
+            names = (whole, whole[:2], whole[:1])
+            workload[row] = next((known[name] for name in names if name in known), -1)
+        names_of_rows = _names(table, workload[table.workload])
+        row_of = np.array([self._row_of.get(name, -1) for name in names_of_rows], np.int64)
+        return _Counterparts(workload, row_of)
+
+    def _once(
+        self, table: OperationTable, workloads: Workloads, modelled_s: Floats, found: _Counterparts
+    ) -> tuple[Floats, Ints]:
+        """Return seconds of one run of each row, and where they come from."""
+        once_s, origin = modelled_s.copy(), np.full(len(table), ANALYTIC)
+        rows = np.flatnonzero(found.row >= 0)
+        other = found.row[rows]
+        measured, modelled = self.measured_s[other], self.modelled_s[other]
+        known = ~np.isnan(measured)
+        rows, measured, modelled = rows[known], measured[known], modelled[known]
+        exchanged = (table.category[rows] == EP_COMM) & (
+            (table.kind[rows] == EXCHANGE)
+            | ((table.kind[rows] == COLLECTIVE) & (table.operation[rows] == ALL_TO_ALL))
+        )
+        share = modelled_s[rows] / np.where(modelled > 0.0, modelled, 1.0)
+        by_ratio = np.where(modelled > 0.0, measured * share, modelled_s[rows])
+        by_delta = np.maximum(0.0, modelled_s[rows] - modelled + measured)
+        once_s[rows] = np.where(exchanged, by_delta, by_ratio)
+        origin[rows] = np.where(exchanged | (modelled > 0.0), SCALED, ANALYTIC)
+        for row, key in enumerate(keys_of(table, np.arange(len(table)))):
+            if key in self.times:
+                once_s[row], origin[row] = self.times[key], MEASURED
+        if self.tp_rule == "linear":
+            shares = self._tp_shares(workloads, found.workload)[table.workload[rows]]
+            linear = (shares != 1.0) & (table.category[rows] < TP_COMM)
+            once_s[rows[linear]] = (measured * shares)[linear]
+            origin[rows[linear]] = SCALED
+        return once_s, origin
+
+    def _tp_shares(self, workloads: Workloads, counterpart: Ints) -> Floats:
+        """Return the benchmark's tensor parallelism over that of each workload."""
+        shares = self.workloads.columns.tp[counterpart] / workloads.columns.tp
+        return np.where(counterpart >= 0, shares, 1.0)
+
+    def _layers(
+        self, table: OperationTable, workloads: Workloads, time_s: Floats, counterpart: Ints
+    ) -> tuple[Floats, Ints]:
+        """Return what layers take beyond their rows, recomputation included, and its origin."""
+        has = counterpart >= 0
+        extra_s = np.where(has[:, None], self.extra_s[counterpart], 0.0)
+        if self.tp_rule == "linear":
+            extra_s *= self._tp_shares(workloads, counterpart)[:, None]
+        extra_s[:, BACKWARD] += extra_s[:, FORWARD] * _repeated_shares(table, workloads, time_s)
+        same = np.ones(len(workloads.rows), np.bool_)
+        for name in DIVIDED:
+            here, there = (each.columns.rows[name] for each in (self.workloads, workloads))
+            same &= here[counterpart] == there
+        origin = np.where(same[:, None], MEASURED, SCALED)
+        whole = has[:, None] & self.whole[counterpart]
+        return extra_s, np.where(whole, origin, ANALYTIC)
+
+
+def _names(table: OperationTable, workload: Ints) -> list[tuple[int, str, int, int]]:
+    """Name each row: its workload, what it is, its phase, and which of several alike it is."""
+    seen: dict[tuple[int, int, int], int] = {}
+    names = []
+    rows = zip(table.workload.tolist(), table.label.tolist(), table.phase.tolist(), strict=True)
+    for (own, label, phase), of in zip(rows, workload.tolist(), strict=True):
+        number = seen.get((own, label, phase), 0)
+        seen[own, label, phase] = number + 1
+        names.append((of, table.labels[label], phase, number))
+    return names
+
+
+def _repeated_shares(table: OperationTable, workloads: Workloads, time_s: Floats) -> Floats:
+    """Return which share of each workload's forward recomputation repeats, float64[workloads]."""
+    num = len(workloads.rows)
+    forward = table.phase == FORWARD
+    again = repeated_rows(table, workloads)
+    total = np.bincount(table.workload[forward], time_s[forward], num)
+    repeated = np.bincount(table.workload[again], time_s[again], num)
+    return repeated / np.where(total > 0.0, total, 1.0)

@@ -1,0 +1,212 @@
+"""The benchmark job of a record beside the model: what its layers take of both."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from projector.arrays import Flags, Floats
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.lower.batch import JobBatch
+from projector.measure.record import MeasuredLayer, Record
+from projector.measure.restore import Restoration
+from projector.measure.task import LayerSpec
+from projector.operations.cost import (
+    RowTimes,
+    cost_rows,
+    numbers_in_range,
+    sum_workloads,
+)
+from projector.operations.table import BACKWARD, FORWARD, WEIGHT
+from projector.projection.evaluate import Evaluation, evaluate
+from projector.projection.pipeline_costs import cost_runs
+from projector.projection.replicas import cost_optimizer
+
+EAGER = {"training.cuda_graphs": False, "training.torch_compile": False}
+"""How layers are measured, whatever the job does: each kernel launched by the framework."""
+
+
+def benchmark_of(job: Job, record: Record) -> Job:
+    """Return the benchmark job of a record, on the devices of a job.
+
+    Raises
+    ------
+    ConfigError
+        If the record's job is none.
+    """
+    sections = dict(record.job)
+    machines = {f"cluster.{name}": value for name, value in sections.pop("cluster", {}).items()}
+    return Job.parse({**sections, "cluster": load_job(job, machines).cluster}, path="record.job")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """What one microbatch takes in each workload of a job, without overlap with others."""
+
+    device_s: Floats
+    """float64[workloads, phases]: rows, without what of them is hidden."""
+    host_s: Floats
+    """float64[workloads, phases]: gaps between kernels and waits for the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLayers:
+    """Measured layers, NaN where there is none."""
+
+    forward_s: Floats
+    """float64[workloads]."""
+    backward_s: Floats
+    """float64[workloads]: both gradients."""
+    weight_share: Floats
+    """float64[workloads]: share of the gradient of the weights, where it was timed apart."""
+
+    def by_phase(self, device_s: Floats) -> Floats:
+        """Return float64[workloads, phases]; gradients are told apart as their rows are."""
+        both = device_s[:, BACKWARD] + device_s[:, WEIGHT]
+        of_rows = device_s[:, WEIGHT] / np.where(both > 0.0, both, 1.0)
+        weight = np.where(np.isnan(self.weight_share), of_rows, self.weight_share)
+        backward = self.backward_s * (1.0 - weight), self.backward_s * weight
+        return np.stack([self.forward_s, *backward], axis=1)
+
+
+class Benchmark:
+    """The benchmark job of a record, lowered again beside what was measured of it."""
+
+    def __init__(self, job: Job, record: Record) -> None:
+        """Lower the record's job on the device of ``job``.
+
+        Raises
+        ------
+        ProjectorError
+            If the record's job cannot exist there.
+        """
+        self.record = record
+        self.job = benchmark_of(job, record)
+        self._eager = JobBatch.of([load_job(self.job, EAGER)])
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The benchmark job as it is modelled."""
+        return evaluate([self.job])
+
+    def restoration(self, tp_rule: str = "ratio") -> Restoration:
+        """Return what the record says of rows and layers of other jobs.
+
+        Raises
+        ------
+        ConfigError
+            If ``tp_rule`` is none of `TP_RULES`.
+        """
+        evaluation = self.evaluation
+        times = {
+            one.key: one.outcome.times["time"].median_s
+            for one in self.record.operations
+            if one.outcome.status == "ok" and "time" in one.outcome.times
+        }
+        rows = Restoration.of_rows(
+            evaluation.table, evaluation.workloads, evaluation.rows.time_s, times, tp_rule
+        )
+        return replace(self._within_layers(rows), optimizer_share=self.optimizer_share)
+
+    def layer_times(self, measured: RowTimes | None = None) -> LayerTimes:
+        """Return what layers take, each kernel launched by the framework."""
+        table, workloads = self.evaluation.table, self.evaluation.workloads
+        rows = self.evaluation.rows if measured is None else cost_rows(table, workloads, measured)
+        costs = sum_workloads(table, rows, workloads)
+        runs = cost_runs(self._eager, workloads, costs)
+        _, first = np.unique(workloads.run_workload, return_index=True)
+        return LayerTimes(runs.exposed_s[first].sum(axis=2), runs.launch_s[first])
+
+    def _within_layers(self, rows: Restoration) -> Restoration:
+        """Let measured layers say what their rows add up to, and what they take beside them."""
+        layers = self.whole_layers
+        alone = self.layer_times(rows)
+        stated_s = layers.by_phase(alone.device_s)
+        whole = ~np.isnan(stated_s)
+        if not whole.any():
+            return rows
+        shorter = replace(rows, factor=_factors(stated_s, alone, rows.has_rows), whole=whole)
+        within = self.layer_times(shorter)
+        beyond_s = _beyond(stated_s, within.device_s)
+        return replace(shorter, extra_s=np.where(whole, beyond_s - within.host_s, 0.0))
+
+    @cached_property
+    def whole_layers(self) -> WholeLayers:
+        """What was measured of each workload of the benchmark job."""
+        seconds = np.full((len(self.evaluation.workloads.rows), 3), np.nan)
+        for layer in self.record.layers:
+            measured, workload = _seconds(layer), self.workload_of(layer.layer)
+            if measured is not None and workload is not None:
+                seconds[workload] = measured
+        return WholeLayers(*seconds.T)
+
+    def workload_of(self, layer: LayerSpec) -> int | None:
+        """Return the workload of the benchmark job that a measured layer is; None if it is none."""
+        rows = self.evaluation.workloads.rows
+        names = [name for name in layer.columns if name in (rows.dtype.names or ())]
+        for workload, row in enumerate(rows):
+            if all(row[name] == layer.columns[name] for name in names):
+                return workload
+        return None
+
+    @cached_property
+    def optimizer_share(self) -> float | None:
+        """Measured time of an update over the modelled one; None if it was not measured."""
+        step = self.record.step
+        if step is None or step.outcome.status != "ok":
+            return None
+        timing = step.outcome.times.get("optimizer")
+        parameters = step.outcome.numbers.get("parameters", 0.0)
+        if timing is None or parameters <= 0.0 or timing.median_s <= 0.0:
+            return None
+        return timing.median_s / self.update_s(parameters)
+
+    def update_s(self, parameters: float) -> float:
+        """Return the modelled seconds in which one rank updates so many parameters of its own."""
+        held = np.array([parameters])
+        with numbers_in_range():
+            return float(cost_optimizer(self.evaluation.inputs.replicas, held, held)[0])
+
+
+def _seconds(layer: MeasuredLayer) -> tuple[float, float, float] | None:
+    """Return forward and backward of a layer, and what of the backward is gradients of weights."""
+    times = layer.outcome.times
+    if layer.outcome.status != "ok" or not {"forward", "backward"} <= times.keys():
+        return None
+    forward_s, backward_s = times["forward"].median_s, times["backward"].median_s
+    share = np.nan
+    if {"input_gradient", "weight_gradient"} <= times.keys():
+        # Both were timed apart; what counts is the backward as it runs.
+        input_s, weight_s = times["input_gradient"].median_s, times["weight_gradient"].median_s
+        share = weight_s / (input_s + weight_s) if input_s + weight_s > 0.0 else np.nan
+    return forward_s, backward_s, share
+
+
+def _factors(stated_s: Floats, alone: LayerTimes, has_rows: Flags) -> Floats:
+    """Return by which rows of a layer are longer within it than alone, float64[workloads, phases].
+
+    Rows that were measured apart never add up to more than their layer; if they add up to less,
+    they stay as they are. Where no row was measured, the layer is divided as the model divides it,
+    the host included.
+    """
+    factors = np.ones(stated_s.shape)
+    for phases in ([FORWARD], [BACKWARD, WEIGHT]):
+        stated = stated_s[:, phases].sum(axis=1)
+        device = alone.device_s[:, phases].sum(axis=1)
+        layer = device + alone.host_s[:, phases].sum(axis=1)
+        of_rows = np.minimum(1.0, stated / np.where(device > 0.0, device, 1.0))
+        of_layer = stated / np.where(layer > 0.0, layer, 1.0)
+        factor = np.where(has_rows[:, phases].any(axis=1), of_rows, of_layer)
+        factors[:, phases] = np.where(np.isnan(stated) | (device <= 0.0), 1.0, factor)[:, None]
+    return factors
+
+
+def _beyond(stated_s: Floats, device_s: Floats) -> Floats:
+    """Return what of each phase is not its rows; of both gradients together it is never more."""
+    beyond_s = np.maximum(0.0, stated_s - device_s)
+    for phases in ([FORWARD], [BACKWARD, WEIGHT]):
+        total = np.maximum(0.0, (stated_s - device_s)[:, phases].sum(axis=1))
+        found = beyond_s[:, phases].sum(axis=1)
+        beyond_s[:, phases] *= (total / np.where(found > 0.0, found, 1.0))[:, None]
+    return beyond_s

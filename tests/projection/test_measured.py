@@ -1,0 +1,131 @@
+"""Hybrid projections from records of a device that behaves like the model, or slower."""
+
+import numpy as np
+import pytest
+from tests.measure.synthetic import synthetic_record
+
+from projector import load_job
+from projector.config.job import Job
+from projector.errors import ConfigError
+from projector.measure.reduction import reduce_job
+from projector.projection.api import project_performance
+from projector.projection.breakdown import BREAKDOWN
+from projector.projection.measured import Hybrid, project_measured
+
+EXACT = 1e-9
+
+
+def job_of(model: str = "mixtral_8x7b", **fixed: object) -> Job:
+    job = {
+        "model": model,
+        "parallelism": {"pp": 4, "ep": 4 if model.startswith("mixtral") else 1},
+        "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096},
+        "cluster": {"device": "h100", "nodes": 4},
+    }
+    return load_job(job, fixed)
+
+
+@pytest.mark.parametrize("layers", [True, False])
+@pytest.mark.parametrize("operations", [True, False])
+def test_a_device_that_behaves_like_the_model_is_restored_to_its_projection(
+    layers: bool, operations: bool
+) -> None:
+    job = job_of()
+    record = synthetic_record(reduce_job(job, 1), layers=layers, operations=operations)
+    direct, hybrid = project_performance(job), project_measured(job, record)
+    assert hybrid.iteration_time_s == pytest.approx(direct.iteration_time_s, rel=EXACT)
+    for term in BREAKDOWN:
+        assert hybrid.breakdown_s[term] == pytest.approx(
+            direct.breakdown_s[term], rel=EXACT, abs=EXACT * direct.iteration_time_s
+        )
+
+
+def test_every_term_says_where_it_comes_from() -> None:
+    job = job_of()
+    hybrid = project_measured(job, synthetic_record(reduce_job(job, 1)))
+    times = hybrid.provenance.times
+    assert times is not None
+    assert list(times.shares) == list(BREAKDOWN)
+    for shares in times.shares.values():
+        assert sum(shares.values()) == pytest.approx(1.0)
+    assert times.terms["compute_gemm"] == "measured"
+    assert times.terms["compute_attention"] == "measured"
+    assert times.terms["ep_comm"] == "analytic"  # One device has nobody to exchange with.
+    assert times.terms["dp_comm"] == "analytic"
+    assert times.terms["optimizer"] == "scaled"
+    told = hybrid.to_dict()["provenance"]
+    assert told["times"] == "hybrid"
+    assert told["terms"] == times.terms
+    plain = project_performance(job)
+    assert plain.to_dict()["provenance"]["times"] == "analytic"
+    assert "terms" not in plain.to_dict()["provenance"]
+
+
+def test_twice_as_slow_a_device_makes_measured_terms_twice_as_slow() -> None:
+    job = job_of("llama3.1_8b")
+    reduction = reduce_job(job, 1)
+    direct = project_performance(job)
+    hybrid = project_measured(job, synthetic_record(reduction, slow=2.0))
+    times = hybrid.provenance.times
+    assert times is not None
+    measured = [term for term in BREAKDOWN if times.shares[term]["measured"] > 1.0 - EXACT]
+    assert {"compute_gemm", "compute_attention", "compute_other"} <= set(measured)
+    for term in (*measured, "optimizer"):
+        assert hybrid.breakdown_s[term] == pytest.approx(2.0 * direct.breakdown_s[term], rel=EXACT)
+
+
+def test_a_slower_kind_of_layer_lengthens_the_stages_that_have_it() -> None:
+    job = job_of("deepseek_v2_lite", **{"parallelism.pp": 3, "cluster.gpus_per_node": 6})
+    reduction = reduce_job(job, 1)
+    extra_s = 2e-3
+    plain = Hybrid(job, synthetic_record(reduction)).evaluate(job)
+    slower = Hybrid(job, synthetic_record(reduction, extra_s={"dense": extra_s})).evaluate(job)
+    longer = slower.inputs.times.forward_s - plain.inputs.times.forward_s
+    # The only dense layer is the first of the model.
+    np.testing.assert_allclose(longer, [extra_s, 0.0, 0.0], rtol=0.0, atol=1e-12)
+
+
+def test_the_linear_rule_misses_what_tensor_parallelism_does_not_divide() -> None:
+    job = job_of("llama3.1_8b", **{"parallelism.tp": 4, "parallelism.sequence_parallel": False})
+    record = synthetic_record(reduce_job(job, 1))
+    direct = project_performance(job).iteration_time_s
+    assert project_measured(job, record).iteration_time_s == pytest.approx(direct, rel=EXACT)
+    linear = project_measured(job, record, tp_rule="linear").iteration_time_s
+    assert 0.01 < abs(linear / direct - 1.0) < 0.2
+    with pytest.raises(ConfigError, match="tp_rule is ratio or linear"):
+        project_measured(job, record, tp_rule="square")
+
+
+def test_memory_stands_on_the_measured_peak() -> None:
+    job = job_of()
+    reduction = reduce_job(job, 1)
+    direct = project_performance(job).memory
+    live, idle = 2.0 * 2**30, 1.0 * 2**30
+    record = synthetic_record(reduction, live_bytes=live, idle_bytes=idle)
+    memory = project_measured(job, record).memory
+    anchor = memory.anchor
+    assert anchor is not None
+    assert anchor.live_bytes == pytest.approx(live)
+    assert anchor.idle_bytes == pytest.approx(idle)
+    assert memory.peak_bytes == pytest.approx(direct.peak_bytes + live)
+    assert anchor.peak_bytes == pytest.approx(direct.peak_bytes + live + idle)
+    assert anchor.upper_bytes > anchor.peak_bytes
+    assert memory.peak_high_bytes >= anchor.upper_bytes
+    assert memory.stages[memory.peak_stage].peak_bytes == pytest.approx(memory.peak_bytes)
+    told = memory.to_dict()["measured"]
+    assert told["terms"] == {
+        "analytic": "analytic",
+        "live_excess": "scaled",
+        "allocator": "measured",
+    }
+    assert "measured" not in direct.to_dict()
+
+
+def test_a_record_without_a_step_leaves_memory_and_optimizer_to_the_model() -> None:
+    job = job_of()
+    hybrid = project_measured(job, synthetic_record(reduce_job(job, 1), step=False))
+    direct = project_performance(job)
+    assert hybrid.memory.anchor is None
+    assert hybrid.memory.peak_bytes == direct.memory.peak_bytes
+    assert hybrid.provenance.times is not None
+    assert hybrid.provenance.times.terms["optimizer"] == "analytic"
