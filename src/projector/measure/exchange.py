@@ -14,6 +14,7 @@ from typing import Any
 
 from projector.errors import MeasurementError
 from projector.measure.comm import Alone, Comm, Group, Tensor
+from projector.measure.devices import GpusAtHand
 from projector.measure.keys import OperationKey
 from projector.measure.pace import Runner, Seconds
 from projector.measure.parts import UnsupportedError, is_out_of_memory
@@ -159,6 +160,40 @@ class Ranks:
         """Give the process groups back."""
         if self.count > 1:
             self.torch.distributed.destroy_process_group()
+
+
+def kind_of_device(torch: Torch, asked: str, at_hand: GpusAtHand | None) -> str:
+    """Return what to measure on: ``cuda``, torch's name for GPUs of both vendors, or ``cpu``.
+
+    Parameters
+    ----------
+    asked : str
+        ``auto`` takes a GPU where there is one.
+    at_hand : GpusAtHand, optional
+        What the machine has, whether torch sees it or not.
+
+    Raises
+    ------
+    MeasurementError
+        If a GPU is asked for or at hand that torch cannot see. A CPU is never measured silently in
+        its place.
+    """
+    if asked == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "auto" and at_hand is None:
+        return "cpu"
+    what = f"the {at_hand.name or at_hand.vendor + ' GPU'} of this machine" if at_hand else "no GPU"
+    sees = f"cannot see {what}" if at_hand else f"sees {what}"
+    built = torch.version.cuda or torch.version.hip
+    why = (
+        f"it is built for {built}; check the driver and which devices are visible"
+        if built
+        else "it is a build for CPUs; pytorch.org/get-started has those for CUDA and ROCm"
+    )
+    msg = f"torch {torch.__version__} {sees}: {why}"
+    raise MeasurementError(msg, key="device", value=asked, allowed="cpu, or a GPU that torch sees")
 
 
 def _severity(error: Exception) -> float:

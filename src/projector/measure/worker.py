@@ -15,7 +15,8 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.measure.answers import write_answer, write_error
-from projector.measure.exchange import InStep, Ranks, join
+from projector.measure.devices import gpus_at_hand
+from projector.measure.exchange import InStep, Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
 from projector.measure.pace import Together, take_turns, warm_up
 from projector.measure.parts import Kit, UnsupportedError, is_out_of_memory
@@ -30,8 +31,9 @@ def main(task_path: str, answer_path: str) -> int:
     end_with_parent()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
     try:
-        ranks = join(torch, task, _device_type(task.device))
-        answer = measure(task, ranks)
+        kind = kind_of_device(torch, task.device, gpus_at_hand())
+        ranks = join(torch, task, kind)
+        answer = measure(task.model_copy(update={"device": kind}), ranks)
         if ranks.rank == 0:
             write_answer(Path(answer_path), answer)
         ranks.leave()
