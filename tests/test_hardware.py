@@ -10,6 +10,7 @@ import projector
 from projector.config import resources
 from projector.config.device import Device, load_device, load_network, load_transport
 from projector.config.inference import benchmark_routing, inference_memory, inference_operators
+from projector.config.restored import restored_memory
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
 from projector.validate import attention
@@ -200,6 +201,14 @@ def test_every_number_of_inference_has_a_source():
     assert set(sourced_keys(data)) == table.keys()
     for read in (inference_operators, inference_memory, benchmark_routing):
         assert read()
+
+
+def test_every_number_of_what_records_leave_open_has_a_source():
+    data = read_yaml(HARDWARE / "measured.yaml")
+    table = data.pop("sources")
+    assert not list(numbers(data))
+    assert set(sourced_keys(data)) == table.keys()
+    assert restored_memory().margin == data["memory"]["margin"]["value"]
 
 
 def test_families_are_used():
