@@ -1,16 +1,24 @@
 """What was measured, kept as JSON: on which device, of which job, and every outcome."""
 
 import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from projector.config._base import Config
+from projector.config._base import Config, config_error
 from projector.config.job import Job
+from projector.config.model import ModelConfig
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
 from projector.envelope import package_version
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.files import check_place, write_whole
+from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
+from projector.measure.json_file import read_object
 from projector.measure.keys import OperationKey
 from projector.measure.task import (
     ClockProgram,
@@ -22,6 +30,28 @@ from projector.measure.task import (
 
 RECORD_SCHEMA = 1
 """Version of the layout of a record; another one is refused."""
+
+SAVE, LOAD = "save_benchmark", "load_benchmark"
+"""Options that name a record, and the keys of errors."""
+
+_LAYERS_APART = (
+    "name", "source", "num_layers", "sliding_window_layers", "mtp_num_layers",
+    "max_position_embeddings", "make_vocab_size_divisible_by",
+)  # fmt: skip
+"""Fields of a model that change no layer, only how many there are."""
+
+_EXPERTS_APART = ("num_experts", "num_groups", "group_topk", "layer_freq", "num_shared_experts")
+"""The same of its experts: a benchmark job has as many as its ranks hold."""
+
+_SHAPES = ("precision", "seq_length", "micro_batch_size", "fp8_recipe", "flash_attention")
+"""Fields of a training that every layer depends on."""
+
+_STEP_APART = (
+    "global_batch_size", "recompute", "recompute_early_stop", "schedule",
+    "zero_bubble_max_pending_backward", "optimizer_post_validation", "schedule_solver_work",
+    "activation_offload_fraction", "optimizer", "framework", "mtp_loss",
+)  # fmt: skip
+"""Fields of a training that belong to the step of the target; a benchmark job has its own."""
 
 
 class MeasuredOperation(Config):
@@ -53,6 +83,10 @@ class MeasuredOther(Config):
     outcome: Outcome
 
 
+Section = TypeVar("Section", bound=Config)
+Measured = TypeVar("Measured", MeasuredOperation, MeasuredLayer, MeasuredOther)
+
+
 class Record(Config):
     """Everything that one benchmark measured.
 
@@ -71,8 +105,8 @@ class Record(Config):
     reduction: dict[str, Any]
     """Degrees of the target and of the benchmark job, and the steps from one to the other."""
     job: dict[str, Any]
-    """``model``, ``parallelism`` and ``training`` of the benchmark job, from which it is lowered
-    again."""
+    """``model``, ``parallelism``, ``training`` and ``cluster`` of the benchmark job, from which it
+    is lowered again."""
     operations: list[MeasuredOperation] = Field(default_factory=list)
     layers: list[MeasuredLayer] = Field(default_factory=list)
     step: MeasuredStep | None = None
@@ -86,9 +120,9 @@ class Record(Config):
         ConfigError
             If the file cannot be written.
         """
-        check_place(path, key="save_benchmark")
+        check_place(path, key=SAVE)
         text = json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False)
-        write_whole(Path(path), f"{text}\n".encode(), key="save_benchmark")
+        write_whole(Path(path), f"{text}\n".encode(), key=SAVE)
 
     def check(self, job: Job) -> list[str]:
         """Refuse a job that this record does not hold for.
@@ -101,21 +135,79 @@ class Record(Config):
         Returns
         -------
         list of str
-            What differs and does not matter to the shapes: warnings for the report.
+            What differs and leaves the layers as they are: warnings for the report.
 
         Raises
         ------
         ConfigError
-            If device, precision or model do not match.
+            If the device, the matrix type, the shapes of the layers or the context parallelism
+            are not those that were measured.
         """
-        for what, here, there in (
-            ("device", self.device, job.cluster.device.name),
-            ("precision", self.precision, job.training.precision),
-        ):
-            if here != there:
-                msg = f"load_benchmark: the record has {what} {here}, the job has {there}"
-                raise ConfigError(msg, key="load_benchmark", value=here, allowed=there)
-        return []
+        self._check_device(job)
+        self._check_shapes(job)
+        return [*self._other_settings(job), *self._other_versions()]
+
+    def _check_device(self, job: Job) -> None:
+        profile, measured = job.cluster.device, self.environment.device
+        if stands_for(profile, measured):
+            return
+        msg = (
+            f"the record was measured on {measured!r}, and the job's device is {profile.name!r}; "
+            f"measure on that device, or name a profile of the measured one"
+        )
+        raise _unfit(msg, "device", measured, profile.name)
+
+    def _check_shapes(self, job: Job) -> None:
+        model = self._section("model", ModelConfig)
+        split = self._section("parallelism", ParallelismConfig)
+        training = self._section("training", TrainingConfig)
+        here, there = _shapes_of(model, split, training), _shapes_of(
+            job.model, job.parallelism, job.training
+        )  # fmt: skip
+        for field in dict.fromkeys([*here, *there]):
+            measured, asked = here.get(field), there.get(field)
+            if measured != asked:
+                msg = (
+                    f"the record was measured with {field} {measured}, and the job has {asked}; "
+                    "measure the job itself"
+                )
+                raise _unfit(msg, field, measured, asked)
+
+    def _other_settings(self, job: Job) -> list[str]:
+        """Name settings of the step that change single rows; those are scaled or modelled."""
+        apart = {*_SHAPES, *_STEP_APART}
+        measured = self._section("training", TrainingConfig).model_dump(exclude=apart)
+        asked = job.training.model_dump(exclude=apart)
+        return [
+            f"the record was measured with training.{name} {shown(measured[name])}, and the "
+            f"job has {shown(value)}: what depends on it is scaled or modelled"
+            for name, value in asked.items()
+            if measured[name] != value
+        ]
+
+    def _other_versions(self) -> list[str]:
+        """Name versions of the software at hand that are not those of the record.
+
+        Torch and the driver count only where the device of the record is at hand.
+        """
+        pairs = [("projector", self.version, package_version())]
+        at_hand = gpus_at_hand()
+        same_gpu = at_hand is not None and at_hand.name == self.environment.device
+        if same_gpu or self.environment.backend == "cpu":
+            pairs.append(("torch", self.environment.torch, _torch_at_hand()))
+        if same_gpu:
+            pairs.append(("the driver", self.environment.driver, driver_at_hand()))
+        return [
+            f"the record was measured with {what} {then}, and {now} is here: times may differ"
+            for what, then, now in pairs
+            if then and now and then != now
+        ]
+
+    def _section(self, name: str, kind: type[Section]) -> Section:
+        if not isinstance(self.job.get(name), Mapping):
+            msg = f"the record has no job.{name}, so it fits no job"
+            raise ConfigError(msg, key=LOAD, value=name, allowed="a record of measurements")
+        return kind.parse(self.job[name], path=f"{LOAD}.job.{name}")
 
 
 def load_record(path: str | Path) -> Record:
@@ -124,7 +216,109 @@ def load_record(path: str | Path) -> Record:
     Raises
     ------
     ConfigError
-        If the file is missing, truncated, no record, or one of another schema.
+        If the file is missing, empty, cut off, no record, or one of another schema.
     """
-    data = json.loads(Path(path).read_text(encoding="utf-8"))
-    return Record.parse(data, path=str(path))
+    path, what = Path(path), "a record of measurements"
+    data = read_object(path, key=LOAD, what=what)
+    schema = data.get("schema_version")
+    if not isinstance(schema, int) or isinstance(schema, bool) or "environment" not in data:
+        msg = f"{path} is no record of measurements: it has no schema_version or no environment"
+        raise ConfigError(msg, key=LOAD, value=str(path), allowed=what)
+    if schema != RECORD_SCHEMA:
+        age = "a newer" if schema > RECORD_SCHEMA else "an older"
+        msg = (
+            f"{path} is a record of schema {schema}, of {age} version of projector; "
+            f"this one reads schema {RECORD_SCHEMA}"
+        )
+        raise ConfigError(msg, key=LOAD, value=schema, allowed=RECORD_SCHEMA)
+    try:
+        # Strict: a text is no number, and true is none.
+        return Record.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        first = config_error(error, "")
+        msg = f"{path} is no record of measurements: {first.message}"
+        raise ConfigError(msg, key=LOAD, value=first.value, allowed=first.allowed) from None
+
+
+def merge_records(records: Sequence[Record]) -> Record:
+    """Return one record with the outcomes of several of the same benchmark job.
+
+    What a later record measured again replaces what an earlier one has, unless it failed.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or they were not measured on one device for one benchmark job.
+    """
+    if not records:
+        msg = "there is no record to merge"
+        raise ConfigError(msg, key=LOAD, allowed="at least one record")
+    first = records[0]
+    for other in records[1:]:
+        for what, here, there in (
+            ("device", first.environment.device, other.environment.device),
+            ("backend", first.environment.backend, other.environment.backend),
+            ("torch", first.environment.torch, other.environment.torch),
+            ("driver", first.environment.driver, other.environment.driver),
+            ("job", first.job, other.job),
+        ):
+            if here != there:
+                msg = f"records of another {what} are not merged: {here} and {there}"
+                raise ConfigError(msg, key=LOAD, value=there, allowed=here)
+    operations: dict[str, MeasuredOperation] = {}
+    layers: dict[str, MeasuredLayer] = {}
+    others: dict[str, MeasuredOther] = {}
+    step: MeasuredStep | None = None
+    for record in records:
+        for operation in record.operations:
+            _take(operations, operation.key, operation)
+        for layer in record.layers:
+            _take(layers, layer.layer, layer)
+        for each in record.others:
+            _take(others, each.program, each)
+        if record.step and (step is None or record.step.outcome.status == "ok"):
+            step = record.step
+    return records[-1].model_copy(
+        update={
+            "operations": list(operations.values()),
+            "layers": list(layers.values()),
+            "others": list(others.values()),
+            "step": step,
+        }
+    )
+
+
+def _take(known: dict[str, Measured], key: Config, measured: Measured) -> None:
+    name = key.model_dump_json()
+    if name not in known or measured.outcome.status == "ok":
+        known[name] = measured
+
+
+def _shapes_of(
+    model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
+) -> dict[str, Any]:
+    """Return everything that the kernels of a layer depend on, by dotted field.
+
+    Tensor and expert parallelism are not among it: they are restored.
+    """
+    shapes = model.model_dump(exclude={*_LAYERS_APART, "moe", "mla"})
+    shapes |= {"num_query_groups": model.query_groups, "kv_channels": model.head_dim}
+    for name, part, apart in (("mla", model.mla, ()), ("moe", model.moe, _EXPERTS_APART)):
+        fields = part.model_dump(exclude=set(apart)) if part else {}
+        shapes |= {f"{name}.{field}": value for field, value in fields.items()}
+    return {
+        **{f"model.{field}": value for field, value in shapes.items()},
+        **{f"training.{field}": getattr(training, field) for field in _SHAPES},
+        "parallelism.cp": split.cp,
+    }
+
+
+def _unfit(msg: str, field: str, measured: Any, asked: Any) -> ConfigError:
+    return ConfigError(f"{LOAD}: {msg}", key=f"{LOAD}.{field}", value=asked, allowed=measured)
+
+
+def _torch_at_hand() -> str:
+    try:
+        return installed_version("torch")
+    except PackageNotFoundError:
+        return ""

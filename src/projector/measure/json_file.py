@@ -1,0 +1,87 @@
+"""Reading JSON that a program wrote and that a disk, an editor or a network may have spoilt."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from projector.errors import ConfigError
+
+MOST_BYTES = 64 * 1024**2
+"""A record of a large model has one or two MiB."""
+
+
+def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    key : str
+        Option that named it.
+    what : str
+        What the file should be, for messages: ``a record of measurements``.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is empty, cut off, too large, no JSON, no object, gives a key
+        twice, or has a number that is not finite.
+    """
+
+    def no(why: str) -> NoReturn:
+        msg = f"{path} {why}"
+        raise ConfigError(msg, key=key, value=str(path), allowed=what)
+
+    text = _text(path, no)
+    if not text.strip():
+        no("is empty")
+    try:
+        data = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
+        )
+    except json.JSONDecodeError as error:
+        whole = text.strip()
+        ended = whole[-1] == "}" and error.pos < len(text.rstrip())
+        cut = whole[0] == "{" and not ended and error.msg != "Extra data"
+        where = f"{error.msg} (line {error.lineno}, column {error.colno})"
+        no(f"ends too early, it was cut off: {where}" if cut else f"is not valid JSON: {where}")
+    except (ValueError, RecursionError) as error:
+        no(f"is not valid JSON: {str(error) or type(error).__name__}")
+    if not isinstance(data, dict):
+        no(f"holds a {type(data).__name__}, not {what}")
+    return data
+
+
+def _text(path: Path, no: Any) -> str:
+    try:
+        if path.is_dir():
+            no("is a directory, not a file")
+        if path.stat().st_size > MOST_BYTES:
+            no(f"is larger than {MOST_BYTES // 1024**2} MiB")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        no("does not exist")
+    except UnicodeDecodeError:
+        no("is no text in UTF-8")
+    except OSError as error:
+        no(f"cannot be read: {error.strerror or error}")
+    raise AssertionError
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"key {twice!r} is given twice"
+        raise ValueError(msg)
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0.0:
+        msg = f"{text} is no number that can be measured"
+        raise ValueError(msg)
+    return number
