@@ -175,7 +175,15 @@ def test_what_was_reduced_is_told():
         "PP 4 -> 1: 16 GPUs", "EP 8 -> 1: 2 GPUs", "TP 2 -> 1: 1 GPU",
     ]  # fmt: skip
     assert "Experts 32 -> 4, so that a rank keeps 4" in lines[4]
-    assert "full recomputation" in lines[-1]
+    assert "full recomputation" in lines[-2]
+
+
+def test_stand_ins_are_told():
+    target = _job(**{"training.moe.dispatcher": "deepep", "training.optimizer": "muon"})
+    reduction = reduce_job(target)
+    assert len(reduction.stand_ins()) == 3
+    assert reduction.job.training.moe.dispatcher == "alltoall"
+    assert reduction.job.training.elementwise == "eager"
 
 
 def test_nothing_is_reduced_of_what_one_device_holds():
@@ -183,6 +191,7 @@ def test_nothing_is_reduced_of_what_one_device_holds():
     assert reduce_job(job).lines()[2:] == [
         "One copy of the target takes 1 GPU of 8: nothing is reduced.",
         "Modelled, not measured: data parallelism.",
+        "Scaled from what stands in: fused kernels beside GEMMs, from PyTorch's own.",
     ]
 
 

@@ -42,6 +42,7 @@ class OperationKey(Config):
     out_bytes: float = 2.0
     bytes: float = 0.0
     exponentials: float = 0.0
+    rate_share: float = 1.0
     tokens: float = 0.0
     token_bytes: float = 0.0
     ranks_reached: float = 0.0
@@ -63,7 +64,7 @@ _GROUP = ("ranks", "local", "span")
 _COLUMNS: dict[KindName, tuple[str, ...]] = {
     "gemm": ("m", "n", "k", "batch", "out_bytes", "expert"),
     "attention": ("m", "n", "k", "batch", "heads", "key_heads", "d_v", "causal", "window"),
-    "memory": ("bytes", "exponentials"),
+    "memory": ("bytes", "exponentials", "rate_share"),
     "collective": (*_GROUP, "bytes"),
     "exchange": (*_GROUP, "tokens", "token_bytes", "ranks_reached", "domains_reached", "units"),
 }

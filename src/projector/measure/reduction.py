@@ -45,6 +45,22 @@ WHOLE: dict[str, Any] = {
 }
 """What every benchmark job has: one stage, one copy, everything kept on the device."""
 
+AS_MEASURED: dict[str, Any] = {
+    "parallelism.tp_comm_overlap": False,
+    "parallelism.overlap_moe_expert_parallel_comm": False,
+    "parallelism.moe_shared_expert_overlap": False,
+    "training.elementwise": "eager",
+    "training.torch_compile": False,
+    "training.cuda_graphs": False,
+    "training.moe.dispatcher": "alltoall",
+    "training.moe.dispatch_precision": "bf16",
+    "training.moe.permute_fusion": False,
+    "training.moe.fused_experts": False,
+}
+"""How layers run in the worker, whatever the target does: PyTorch's own kernels, one after the
+other. What the target does instead is scaled by the model, so that no time of another kernel is
+taken for that of a fused one."""
+
 
 class Degrees(NamedTuple):
     """How one layer is divided."""
@@ -158,10 +174,11 @@ class Reduction:
             "target_dp": self.target_dp,
             "steps": [asdict(step) for step in self.steps],
             "modelled": self.modelled(),
+            "stand_ins": self.stand_ins(),
         }
 
     def modelled(self) -> list[str]:
-        """Return what the target does and its benchmark job does not: modelled in any case."""
+        """Return what the target does and its benchmark job does not."""
         split, training = self.target.parallelism, self.target.training
         recompute = training.recompute.granularity
         offloads = training.activation_offload_fraction + training.optimizer.offload_fraction
@@ -171,9 +188,24 @@ class Reduction:
             "sends between stages": split.pp > 1,
             f"{recompute} recomputation, as its forward": recompute != "none",
             "offloading to the host": offloads > 0.0,
+            "what hides behind compute": _overlaps(self.target),
             "graphs": training.cuda_graphs,
         }
         return [name for name, is_so in left_out.items() if is_so]
+
+    def stand_ins(self) -> list[str]:
+        """Return what the target runs by other kernels than were measured, which are scaled."""
+        training = self.target.training
+        fused = training.elementwise == "fused" or training.torch_compile
+        exchange, optimizer = training.moe.dispatcher, training.optimizer.name
+        others = {
+            "fused kernels beside GEMMs, from PyTorch's own": fused,
+            f"exchange by {exchange}, from an all-to-all": (
+                self.target.parallelism.ep > 1 and exchange != "alltoall"
+            ),
+            f"{optimizer}, from adam": optimizer == "muon",
+        }
+        return [name for name, is_so in others.items() if is_so]
 
     def lines(self) -> list[str]:
         """Return what was reduced and why, one line each."""
@@ -210,7 +242,9 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
             f"{_nodes(target['nodes'])}: {low}/{high} of the microbatches each."
         )
     if described["modelled"]:
-        shown.append(f"Modelled, not measured: {', '.join(described['modelled'])}.")
+        shown.append(f"Modelled, not measured: {'; '.join(described['modelled'])}.")
+    if described["stand_ins"]:
+        shown.append(f"Scaled from what stands in: {'; '.join(described['stand_ins'])}.")
     return shown
 
 
@@ -256,6 +290,7 @@ def benchmark_job(job: Job, degrees: Degrees) -> Job:
     copies = gpus // (degrees.tp * degrees.cp)
     changed: dict[str, Any] = {
         **WHOLE,
+        **AS_MEASURED,
         "parallelism.tp": degrees.tp,
         "parallelism.ep": degrees.ep,
         "parallelism.etp": None if job.parallelism.etp is None else degrees.etp,
@@ -388,6 +423,12 @@ def _refuse_broken(job: Job) -> None:
     broken = _first_broken(job)
     if broken >= 0:
         raise RULES[broken].error(job)
+
+
+def _overlaps(job: Job) -> bool:
+    split = job.parallelism
+    of_experts = split.overlap_moe_expert_parallel_comm or split.moe_shared_expert_overlap
+    return (split.tp > 1 and split.tp_overlap != "none") or (split.ep > 1 and of_experts)
 
 
 def _model_parallel(job: Job) -> int:
