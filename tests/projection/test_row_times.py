@@ -32,6 +32,7 @@ class Slower:
     factor: float = 1.0
     extra_s: float = 0.0
     optimizer_share: float | None = None
+    send_share: float | None = None
 
     def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
         extra = np.zeros((len(workloads.rows), 3))
@@ -77,3 +78,13 @@ def test_the_optimizer_takes_its_measured_share() -> None:
     job = _job()
     plain, hybrid = evaluate([job]), evaluate([job], Slower(optimizer_share=3.0))
     np.testing.assert_array_equal(hybrid.inputs.optimizer_s, 3.0 * plain.inputs.optimizer_s)
+
+
+def test_messages_within_a_domain_take_their_measured_share() -> None:
+    job = _job()
+    plain, hybrid = evaluate([job]), evaluate([job], Slower(send_share=5.0))
+    before, after = plain.inputs.p2p, hybrid.inputs.p2p
+    np.testing.assert_array_equal(
+        after.latency_s, np.where(before.near, 5.0, 1.0) * before.latency_s
+    )
+    assert before.near.any()

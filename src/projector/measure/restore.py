@@ -68,6 +68,7 @@ class Restoration:
     """bool[workloads, phases]: whether layers were measured as a whole."""
     tp_rule: TpRule = "ratio"
     optimizer_share: float | None = None
+    send_share: float | None = None
 
     @classmethod
     def of_rows(

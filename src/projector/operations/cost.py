@@ -70,6 +70,10 @@ class RowTimes(Protocol):
     def optimizer_share(self) -> float | None:
         """Measured time of an optimizer's update over the modelled one; None: not measured."""
 
+    @property
+    def send_share(self) -> float | None:
+        """The same of a message between stages of a pipeline that stays within a domain."""
+
     def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
         """Replace what is known of the modelled seconds of all repeats, float64[rows]."""
 

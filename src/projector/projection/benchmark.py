@@ -1,5 +1,6 @@
 """The benchmark job of a record beside the model: what its layers take of both."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,7 +9,10 @@ import numpy as np
 from projector.arrays import Flags, Floats
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.kernels.collective_algorithms import OPERATIONS, SEND_RECV
+from projector.kernels.collectives import collective_time_columns
 from projector.lower.batch import JobBatch
+from projector.measure.keys import OperationKey
 from projector.measure.record import MeasuredLayer, Record
 from projector.measure.restore import Restoration
 from projector.measure.task import LayerSpec
@@ -22,6 +26,9 @@ from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_runs
 from projector.projection.replicas import cost_optimizer
+
+SEND = OPERATIONS[SEND_RECV]
+"""What records call a message from one device to another."""
 
 EAGER = {"training.cuda_graphs": False, "training.torch_compile": False}
 """How layers are measured, whatever the job does: each kernel launched by the framework."""
@@ -107,7 +114,11 @@ class Benchmark:
         rows = Restoration.of_rows(
             evaluation.table, evaluation.workloads, evaluation.rows.time_s, times, tp_rule
         )
-        return replace(self._within_layers(rows), optimizer_share=self.optimizer_share)
+        return replace(
+            self._within_layers(rows),
+            optimizer_share=self.optimizer_share,
+            send_share=self._send_share(times),
+        )
 
     def layer_times(self, measured: RowTimes | None = None) -> LayerTimes:
         """Return what layers take, each kernel launched by the framework."""
@@ -149,6 +160,25 @@ class Benchmark:
             if all(row[name] == layer.columns[name] for name in names):
                 return workload
         return None
+
+    def send_s(self, num_bytes: float) -> float:
+        """Return the modelled seconds of a message to a device of the same domain."""
+        fabric = self.evaluation.workloads.fabric[:1]
+        size, two, flat = (np.array([value]) for value in (num_bytes, 2, 0))
+        with numbers_in_range():
+            seconds, _ = collective_time_columns(
+                SEND_RECV, size, two, two, fabric, self.evaluation.workloads.fabrics, flat
+            )
+        return float(seconds[0])
+
+    def _send_share(self, times: Mapping[OperationKey, float]) -> float | None:
+        """Return the measured time of a message between stages over the modelled one."""
+        shares = [
+            seconds / self.send_s(key.bytes)
+            for key, seconds in times.items()
+            if key.operation == SEND and key.bytes > 0.0
+        ]
+        return float(np.median(shares)) if shares else None
 
     @cached_property
     def optimizer_share(self) -> float | None:

@@ -332,6 +332,8 @@ def evaluate_legal(
     with numbers_in_range():
         parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
         tied_s = cost_tied_embeddings(replicas)
+    if measured is not None and measured.send_share is not None:
+        p2p = p2p.restored(measured.send_share)
     times = stage_times(replicas, pipelines, parallel)
     state = state_memory(replicas, pipelines)
     optimizer_s = cost_optimizer(replicas, state.owned_parameters, state.held_parameters)

@@ -90,6 +90,7 @@ class Hybrid:
             "reduction": record.reduction,
             "tp_rule": self.restoration.tp_rule,
             "optimizer_ratio": self.restoration.optimizer_share,
+            "send_ratio": self.restoration.send_share,
         }
 
 
@@ -134,6 +135,10 @@ def shares_of_terms(
     terms["stragglers"] = _restored(seconds[:3].sum(axis=0))
     if restoration.optimizer_share is not None:
         terms["optimizer"] = np.array([0.0, 0.0, 1.0])
+    if restoration.send_share is not None:
+        near, latency_s = evaluation.inputs.p2p.near, evaluation.inputs.p2p.latency_s
+        scaled = float(latency_s[near].sum())
+        terms["pp_comm"] = np.array([float(latency_s.sum()) - scaled, 0.0, scaled])
     of_step = dict(zip(BREAKDOWN, evaluation.steps.breakdown_s[0].tolist(), strict=True))
     return {
         term: _shares(terms.get(term, np.zeros(len(ORIGINS))) * (of_step[term] > 0.0))

@@ -3,7 +3,7 @@
 Jobs that differ in nothing but the number of microbatches have the same replicas.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -163,6 +163,12 @@ class PointToPoint:
     latency_s: Floats
     """float64[chunks, 2]: from each virtual stage, in model order, to the next and the one
     before."""
+    near: Flags
+    """bool[chunks, 2]: whether it stays within a scale-up domain."""
+
+    def restored(self, share: float) -> "PointToPoint":
+        """Return messages that take ``share`` times as long where they stay within a domain."""
+        return replace(self, latency_s=np.where(self.near, share, 1.0) * self.latency_s)
 
 
 def cost_p2p(replicas: Replicas) -> PointToPoint:
@@ -188,7 +194,8 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
         replicas.workloads.fabrics, span[first],
     )  # fmt: skip
     latency_s = np.where(rank == other.ravel(), 0.0, seconds[of_message])
-    return PointToPoint(num_bytes, latency_s.reshape(other.shape))
+    near = (local == 2).reshape(other.shape)
+    return PointToPoint(num_bytes, latency_s.reshape(other.shape), near)
 
 
 def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:
