@@ -1,0 +1,272 @@
+"""Lists of shapes from CSV tables and from options, as cases to measure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from projector.config.formats.shape_table import ShapeRow, shape_rows
+from projector.config.formats.written import read_extent
+from projector.errors import ConfigError
+from projector.measure.bench.cases import (
+    ATTENTION_BACKENDS,
+    LAYOUTS,
+    PASSES,
+    AttentionShape,
+    Case,
+    attention_case,
+    gemm_case,
+    named_type,
+    once,
+)
+from projector.measure.bench.sizes import read_sizes
+
+MOST_CASES = 100_000
+"""Most cases of one command."""
+
+GEMM_COLUMNS = ("m", "n", "k")
+GEMM_MORE = ("batch", "groups", "dtype")
+ATTENTION_COLUMNS = ("batch", "heads", "seq")
+ATTENTION_MORE = ("seq_kv", "kv_heads", "head_dim", "v_head_dim", "window", "dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOptions:
+    """What a list of GEMMs is made of."""
+
+    table: str | None = None
+    """CSV file."""
+    sizes: str = ""
+    """Sizes of the extents that are not given."""
+    m: str = ""
+    n: str = ""
+    k: str = ""
+    dtypes: str = "bf16"
+    """Types of rows that do not name their own, with commas; each row is measured in every one."""
+    batch: int = 1
+    groups: int = 0
+    layout: str = "tn"
+    pad: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """What a list of attentions is made of."""
+
+    table: str | None = None
+    sizes: str = ""
+    """Sequence lengths."""
+    batch: int = 1
+    heads: int = 32
+    kv_heads: int | None = None
+    head_dim: int = 128
+    v_head_dim: int | None = None
+    window: int = 0
+    causal: bool = True
+    dtypes: str = "bf16"
+    passes: str = "fwd,bwd"
+    backend: str = "flash"
+
+
+def gemm_list(options: GemmOptions) -> list[Case]:
+    """Return the GEMMs of a CSV list (m, n, k, and batch, groups, dtype), or of a sweep.
+
+    Without a list, the product of ``m``, ``n`` and ``k`` is measured. Those that are not given
+    take the sizes of ``sizes`` together: ``sizes`` alone gives square problems.
+
+    Raises
+    ------
+    ConfigError
+        If there is not exactly one of both, or either cannot be read; the message names the file,
+        the line and the column.
+    """
+    one_of("layout", options.layout, LAYOUTS)
+    dtypes = types_of(options.dtypes)
+    given = {"m": options.m, "n": options.n, "k": options.k}
+    swept = bool(options.sizes or any(given.values()))
+    if (options.table is None) != swept:
+        msg = "give a list with --csv FILE.csv, or --sizes, --m, --n and --k, but not both"
+        raise ConfigError(msg, key="sizes", value=options.sizes, allowed="--csv or --sizes")
+    count_of("batch", options.batch)
+    count_of("groups", options.groups, least=0)
+    if options.table is not None:
+        return _limited(_table_gemms(options, dtypes))
+    shapes = [(m, n, k, options.batch, options.groups) for m, n, k in _swept(given, options.sizes)]
+    return _limited([_gemm(shape, dtype, options) for dtype in dtypes for shape in shapes])
+
+
+def _table_gemms(options: GemmOptions, dtypes: Sequence[str]) -> list[Case]:
+    assert options.table is not None
+    cases: list[Case] = []
+    for row in shape_rows(options.table, GEMM_COLUMNS, GEMM_MORE):
+        m, n, k = (_positive(row, name) for name in GEMM_COLUMNS)
+        batch = _positive(row, "batch") if row.text("batch") else options.batch
+        groups = row.extent("groups") if row.text("groups") else options.groups
+        if groups and batch > 1:
+            msg = f"{row.where}groups and batch cannot both be above 1, got {groups} and {batch}"
+            raise ConfigError(msg, key="batch", value=batch, allowed=1)
+        own = row.text("dtype")
+        kinds = [named_type(own, row.where)] if own else dtypes
+        cases += [_gemm((m, n, k, batch, groups), dtype, options) for dtype in kinds]
+    return cases
+
+
+def _gemm(shape: tuple[int, ...], dtype: str, options: GemmOptions) -> Case:
+    m, n, k, batch, groups = shape
+    return gemm_case(
+        m, n, k, dtype, batch=batch, groups=groups, layout=options.layout, pad=options.pad
+    )
+
+
+def _swept(given: Mapping[str, str], sizes: str) -> list[tuple[int, ...]]:
+    fixed = {name: read_sizes(name, text) for name, text in given.items() if text}
+    free = [name for name in given if name not in fixed]
+    if free and not sizes:
+        msg = f"give --{free[0]} too, or --sizes for the extents that are not given"
+        raise ConfigError(msg, key=free[0], value="", allowed="--sizes")
+    if sizes and not free:
+        msg = "--m, --n and --k leave no extent for --sizes; leave one of them out"
+        raise ConfigError(msg, key="sizes", value=sizes, allowed="without one of --m, --n, --k")
+    shapes = []
+    for values in product(*fixed.values()):
+        named = dict(zip(fixed, values, strict=True))
+        for size in read_sizes("sizes", sizes) if free else [0]:
+            shapes.append(tuple(named.get(name, size) for name in "mnk"))
+            if len(shapes) > MOST_CASES:
+                msg = f"--m, --n, --k and --sizes make more than {MOST_CASES:,} problems"
+                raise ConfigError(msg, key="sizes", value=sizes, allowed=f"up to {MOST_CASES:,}")
+    return shapes
+
+
+def attention_list(options: AttentionOptions) -> list[Case]:
+    """Return the attentions of a CSV list, as `projector attention` reads it, or of a sweep.
+
+    Raises
+    ------
+    ConfigError
+        As `gemm_list` does.
+    """
+    one_of("backend", options.backend, ATTENTION_BACKENDS)
+    passes = [name.strip() for name in options.passes.split(",") if name.strip()]
+    for name in passes or [""]:
+        one_of("pass", name, PASSES)
+    dtypes = types_of(options.dtypes)
+    if (options.table is None) == (not options.sizes):
+        msg = "give a list with --csv FILE.csv, or lengths with --sizes, but not both"
+        raise ConfigError(msg, key="sizes", value=options.sizes, allowed="--csv or --sizes")
+    cases: list[Case] = []
+    for shape, own in _attention_shapes(options):
+        for dtype in [own] if own else dtypes:
+            cases += [attention_case(shape, dtype, name, options.backend) for name in passes]
+    return _limited(cases)
+
+
+def _attention_shapes(options: AttentionOptions) -> list[tuple[AttentionShape, str]]:
+    for name in ("batch", "heads", "kv_heads", "head_dim", "v_head_dim"):
+        value = getattr(options, name)
+        if value is not None:
+            count_of(name, value)
+    count_of("window", options.window, least=0)
+    if options.table is None:
+        return [
+            (_attention({**_own(options), "seq": seq}, options), "")
+            for seq in read_sizes("sizes", options.sizes)
+        ]
+    shapes = []
+    for row in shape_rows(options.table, ATTENTION_COLUMNS, ATTENTION_MORE):
+        numbers = _own(options)
+        for name in (*ATTENTION_COLUMNS, *ATTENTION_MORE[1:4]):
+            if row.text(name) or name in ATTENTION_COLUMNS:
+                numbers[name] = _positive(row, name)
+        if row.text("window"):
+            numbers["window"] = row.extent("window")
+        if row.text("seq_kv") and row.extent("seq_kv") != numbers["seq"]:
+            msg = f"{row.where}seq_kv must be seq ({numbers['seq']}): tables have one length"
+            raise ConfigError(msg, key="seq_kv", value=row.text("seq_kv"), allowed=numbers["seq"])
+        heads, shared = numbers["heads"], numbers.get("kv_heads", numbers["heads"])
+        if heads % shared:
+            msg = f"{row.where}kv_heads ({shared}) does not divide heads ({heads})"
+            raise ConfigError(msg, key="kv_heads", value=shared, allowed=f"a divisor of {heads}")
+        own = named_type(row.text("dtype"), row.where) if row.text("dtype") else ""
+        shapes.append((_attention(numbers, options), own))
+    return shapes
+
+
+def _own(options: AttentionOptions) -> dict[str, int]:
+    """Return the numbers that options give."""
+    names = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _attention(numbers: Mapping[str, int], options: AttentionOptions) -> AttentionShape:
+    return AttentionShape(
+        batch=numbers["batch"],
+        heads=numbers["heads"],
+        seq=numbers["seq"],
+        kv_heads=numbers.get("kv_heads", numbers["heads"]),
+        head_dim=numbers["head_dim"],
+        v_head_dim=numbers.get("v_head_dim", numbers["head_dim"]),
+        window=numbers["window"],
+        causal=options.causal,
+    )
+
+
+def types_of(text: str) -> list[str]:
+    """Return matrix types from their names with commas.
+
+    Raises
+    ------
+    ConfigError
+        If one is unknown or there is none.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return list(dict.fromkeys(named_type(name) for name in names or [text]))
+
+
+def one_of(key: str, value: str, legal: Sequence[str] | Mapping[str, object]) -> None:
+    """Refuse a name that is not legal.
+
+    Raises
+    ------
+    ConfigError
+        With the legal names.
+    """
+    if value not in legal:
+        msg = f"{key} must be one of {', '.join(legal)}, got {value!r}"
+        raise ConfigError(msg, key=key, value=value, allowed=list(legal))
+
+
+def count_of(key: str, value: int, *, least: int = 1) -> None:
+    """Refuse a number that is no count.
+
+    Raises
+    ------
+    ConfigError
+        If it is below ``least`` or above 2**40.
+    """
+    if value < least:
+        msg = f"{key} must be at least {least}, got {value}"
+        raise ConfigError(msg, key=key, value=value, allowed=f"at least {least}")
+    read_extent(key, str(value))
+
+
+def _positive(row: ShapeRow, name: str) -> int:
+    value = row.extent(name)
+    if value < 1:
+        msg = f"{row.where}{name} must be at least 1, got {row.text(name)!r}"
+        raise ConfigError(msg, key=name, value=row.text(name), allowed="at least 1")
+    return value
+
+
+def _limited(cases: list[Case]) -> list[Case]:
+    """Return cases, each once.
+
+    Raises
+    ------
+    ConfigError
+        If there are too many.
+    """
+    kept = once(cases)
+    if len(kept) > MOST_CASES:
+        msg = f"{len(kept):,} cases are more than {MOST_CASES:,}"
+        raise ConfigError(msg, key="csv", value=len(kept), allowed=f"up to {MOST_CASES:,}")
+    return kept

@@ -1,0 +1,126 @@
+"""A table of results that grows while it is measured, and is continued after an interruption."""
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from projector.errors import ConfigError
+from projector.files import check_place, not_written, write_whole
+from projector.measure.bench.cases import BenchKind
+from projector.measure.bench.rows import COLUMNS, Row, identity, status_of
+
+KEY = "out"
+"""Option that names the file."""
+
+
+class Results:
+    """Rows of one file, by what they measure.
+
+    Parameters
+    ----------
+    path : str or Path or None
+        CSV table; a new one is begun where there is none. None keeps rows in memory alone.
+    kind : str
+        Kind of the rows.
+    overwrite : bool
+        Whether rows of a table that is there are dropped.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or written, or is a table of another kind.
+    """
+
+    def __init__(self, path: str | Path | None, kind: BenchKind, *, overwrite: bool) -> None:
+        self._path = None if path is None else Path(path)
+        self._kind = kind
+        self._rows: dict[tuple[str, ...], Row] = {}
+        if self._path is None:
+            return
+        check_place(self._path, key=KEY)
+        if self._path.exists() and not overwrite:
+            self._rows = {identity(kind, row): row for row in self._read(self._path)}
+        self._write_all()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def row(self, key: tuple[str, ...]) -> Row | None:
+        """Return the row of an `identity`; None where there is none, or where it failed.
+
+        Running out of memory and types that a build lacks count: they would be the same again.
+        """
+        found = self._rows.get(key)
+        return None if found is None or status_of(found)[0] == "failed" else found
+
+    def any_row(self, key: tuple[str, ...]) -> Row | None:
+        """Return the row of an `identity`, also of a case that failed."""
+        return self._rows.get(key)
+
+    def add(self, rows: list[Row]) -> None:
+        """Append rows; they are on the disk when this returns.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be written.
+        """
+        replaced = False
+        for row in rows:
+            key = identity(self._kind, row)
+            replaced |= key in self._rows
+            self._rows[key] = row
+        if self._path is None:
+            return
+        if replaced:
+            self._write_all()
+            return
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as stream:
+                stream.write(self._text(rows))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise not_written(self._path, error.strerror or str(error), key=KEY) from None
+
+    def _read(self, path: Path) -> list[Row]:
+        columns = COLUMNS[self._kind]
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{path} cannot be read: {error}"
+            raise ConfigError(msg, key=KEY, value=str(path)) from None
+        # A line that was cut off while it was written is measured again.
+        whole = text[: text.rfind("\n") + 1]
+        lines = csv.reader(io.StringIO(whole, newline=""))
+        header = tuple(next(lines, ()))
+        if header and header != columns:
+            msg = (
+                f"{path} is no table of this command: its columns are not {', '.join(columns)}; "
+                f"name another file, or --overwrite it"
+            )
+            raise ConfigError(msg, key=KEY, value=str(path), allowed="another file")
+        if not header and text.strip():
+            msg = f"{path} is no table; name another file, or --overwrite it"
+            raise ConfigError(msg, key=KEY, value=str(path), allowed="another file")
+        return [
+            dict(zip(columns, fields, strict=True))
+            for fields in lines
+            if len(fields) == len(columns)
+        ]
+
+    def _write_all(self) -> None:
+        assert self._path is not None
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow(COLUMNS[self._kind])
+        text = header.getvalue() + self._text(list(self._rows.values()))
+        write_whole(self._path, text.encode(), key=KEY)
+
+    def _text(self, rows: list[Row]) -> str:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        for row in rows:
+            writer.writerow([row[name] for name in COLUMNS[self._kind]])
+        return stream.getvalue()
