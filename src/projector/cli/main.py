@@ -50,6 +50,7 @@ COMMANDS = {
     ),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
+    "benchmark": _Entry("projector.cli.benchmark", "Measure single operations on this machine."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),
     "models": _Entry("projector.cli.models", "List the shipped models, or show one."),
     "hardware": _Entry("projector.cli.hardware", "List the shipped devices, or show one."),

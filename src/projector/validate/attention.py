@@ -29,6 +29,7 @@ from projector.validate.kind import (
     outcomes,
     read_cases,
     readings,
+    why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -54,8 +55,10 @@ IMPLEMENTATIONS = (
     "AITER",
     "HipKittens",
     "Primus-Turbo",
+    "torch SDPA",
 )
-"""Kernels that are mature enough to be compared, by the beginning of their name."""
+"""Kernels that are mature enough to be compared, by the beginning of their name. The last are
+measured by `projector benchmark` where torch has none of the others."""
 
 RUNS: tuple[Run, Run] = ("short", "training")
 """Clocks between which the clock of a row lies."""
@@ -329,7 +332,7 @@ def _why_not_eligible(row: Row) -> str:
         return f"no {', '.join(missing)}"
     if not (row.get("impl") or "").startswith(IMPLEMENTATIONS):
         return "no mature implementation"
-    return ""
+    return why_not_measured(row)
 
 
 def _classes(row: Row) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from projector.validate.kind import (
     outcomes,
     read_cases,
     readings,
+    why_not_measured,
 )
 from projector.validate.measured import BYTES_PER_S, SECONDS, plausible, positive, unit_of
 from projector.validate.names import device_of
@@ -283,6 +284,8 @@ def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
 def _why_not_eligible(row: Row) -> str:
     if is_exchange(row):
         return why_not_an_exchange(row)
+    if why := why_not_measured(row):
+        return why
     if _plain(row.get("collective") or "") not in _OPERATIONS:
         return "not one of the collectives"
     if not (row.get("message_bytes") or "").strip():

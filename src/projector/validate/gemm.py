@@ -48,6 +48,7 @@ from projector.validate.kind import (
     outcomes,
     read_cases,
     readings,
+    why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -351,8 +352,9 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
     out_bytes *= 1.0 + accumulates
     backward = re.search(r"\bbwd|\bbackward", op) is not None
-    # One group is one GEMM.
-    grouped_pass = (_BACKWARD if backward else _FORWARD) if groups > 1 else ""
+    # One group is one GEMM, and equal problems of a batch are no groups of a router.
+    grouped = groups > 1 and "batched" not in op
+    grouped_pass = (_BACKWARD if backward else _FORWARD) if grouped else ""
     forward, of_input, of_weight = (
         Gemm(*extents, max(1, groups), out_bytes, grouped_pass)
         for extents in ((m, n, k), (m, k, n), (n, k, m))
@@ -436,7 +438,7 @@ def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
 
 def _why_not_eligible(row: Row) -> str:
     missing = [name for name in ("m", "n", "k") if not (row.get(name) or "").strip()]
-    return f"no {', '.join(missing)}" if missing else ""
+    return f"no {', '.join(missing)}" if missing else why_not_measured(row)
 
 
 def _classes(row: Row) -> tuple[str, ...]:

@@ -241,6 +241,16 @@ def readings(
     )
 
 
+NOT_MEASURED = "not measured"
+"""How the doubt of a row begins whose benchmark found no time: out of memory, say."""
+
+
+def why_not_measured(row: Row) -> str:
+    """Return why a row has no time, ``""`` where its ``doubt`` does not say so."""
+    doubt = (row.get("doubt") or "").strip()
+    return doubt.partition(";")[0] if doubt.startswith(NOT_MEASURED) else ""
+
+
 def number(row: Row, column: str) -> float | None:
     """Return a column as a number; None where it is empty.
 

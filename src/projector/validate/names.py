@@ -82,18 +82,23 @@ _SCALES = (
 _NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx", "blackwellultra")
 
 
+PROFILES = (".yaml", ".yml")
+"""Ends of a text that is the path of a profile: rows of one's own name devices that do not ship."""
+
 KNOWN_TEXTS = 1 << 14
 """Texts of long tables whose names are kept."""
 
 
 def device_of(text: str) -> str:
-    """Return the shipped device that a published name means.
+    """Return the shipped device that a published name means; the path of a profile stays.
 
     Raises
     ------
     ValueError
         If no shipped device has that name.
     """
+    if text.endswith(PROFILES):
+        return text
     known = resources.index("hardware")
     # "B200 (SM100)" names a generation beside, "H800/H100 (SM90)" the nearer of two first.
     bare = re.sub(r"\(.*?\)", "", text)

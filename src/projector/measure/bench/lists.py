@@ -145,7 +145,7 @@ def attention_list(options: AttentionOptions) -> list[Case]:
     ConfigError
         As `gemm_list` does.
     """
-    one_of("backend", options.backend, ATTENTION_BACKENDS)
+    one_of("kernel", options.backend, ATTENTION_BACKENDS)
     passes = [name.strip() for name in options.passes.split(",") if name.strip()]
     for name in passes or [""]:
         one_of("pass", name, PASSES)

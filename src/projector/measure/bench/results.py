@@ -48,12 +48,13 @@ class Results:
         return len(self._rows)
 
     def row(self, key: tuple[str, ...]) -> Row | None:
-        """Return the row of an `identity`; None where there is none, or where it failed.
+        """Return the row of an `identity`; None where there is none, or one to be tried again.
 
-        Running out of memory and types that a build lacks count: they would be the same again.
+        Running out of memory counts as measured: it would be the same again, and takes long.
         """
         found = self._rows.get(key)
-        return None if found is None or status_of(found)[0] == "failed" else found
+        tried = found is not None and status_of(found)[0] in ("failed", "unsupported")
+        return None if tried else found
 
     def any_row(self, key: tuple[str, ...]) -> Row | None:
         """Return the row of an `identity`, also of a case that failed."""

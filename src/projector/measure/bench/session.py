@@ -1,0 +1,122 @@
+"""One benchmark from its first look at the machine to its last row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from projector.config.device import Device, load_device
+from projector.errors import ConfigError
+from projector.measure.bench.cases import BenchKind, Case
+from projector.measure.bench.results import Results
+from projector.measure.bench.rows import Machine
+from projector.measure.bench.runner import Measuring, Run, Say, Settings, run_in, today
+from projector.measure.devices import profile_of, stands_for
+from projector.measure.task import Environment
+
+BACKENDS = ("auto", "cpu", "cuda")
+
+
+@dataclass(slots=True)
+class Session:
+    """A list, the machine it is measured on, and the profile that is modelled beside."""
+
+    kind: BenchKind
+    measuring: Measuring
+    device: str
+    """Shipped name or path of a profile, ``""`` for none."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def begin(
+    kind: BenchKind,
+    cases: Sequence[Case],
+    *,
+    device: str | None,
+    out: str | None,
+    overwrite: bool,
+    settings: Settings,
+    run: Run | None = None,
+    say: Say | None = None,
+) -> Session:
+    """Look at the machine, and at the rows that are there already.
+
+    Parameters
+    ----------
+    kind : str
+    cases : sequence of Case
+    device : str or None
+        Profile to model beside; that of the device at hand, if it ships, for None.
+    out : str or None
+        Table of results.
+    overwrite : bool
+        Whether its rows are dropped.
+    settings : Settings
+    run : callable, optional
+        Stand-in for `projector.measure.process.run_task`.
+    say : callable, optional
+        Told of progress.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown profile, or a table that cannot be used.
+    MeasurementError
+        If nothing can be measured here: no torch, no such device.
+    """
+    profile = None if device is None else load_device(device, key="device")
+    # Says what runs before anything is measured, and refuses what cannot run at all.
+    environment = run_in(settings, [], run).environment
+    gpu, modelled, warnings = _named(environment, device, profile)
+    results = Results(out, kind, overwrite=overwrite)
+    machine = Machine(gpu, environment, day=today())
+    measuring = Measuring(cases, machine, results, settings, run, say)
+    return Session(kind, measuring, modelled, warnings)
+
+
+def _named(
+    environment: Environment, device: str | None, profile: Device | None
+) -> tuple[str, str, list[str]]:
+    """Return the name that rows give the device, the profile to model, and warnings."""
+    shipped = profile_of(environment.device) if environment.backend != "cpu" else None
+    if device is None or profile is None:
+        return shipped or environment.device, shipped or "", []
+    if stands_for(profile, environment.device):
+        return device, device, []
+    warning = (
+        f"this machine has {environment.device}, which the profile {device} ({profile.name}) "
+        f"is not known to be; rows name the former"
+    )
+    return shipped or environment.device, device, [warning]
+
+
+def settings_of(
+    *,
+    backend: str = "auto",
+    ranks: int = 1,
+    threads: int | None = None,
+    repeats: int = 11,
+    timeout_s: float | None = None,
+) -> Settings:
+    """Return settings from options.
+
+    Raises
+    ------
+    ConfigError
+        If one is not legal.
+    """
+    if backend not in BACKENDS:
+        msg = f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}"
+        raise ConfigError(msg, key="backend", value=backend, allowed=list(BACKENDS))
+    if timeout_s is not None and not 1.0 <= timeout_s <= MOST_TIMEOUT_S:
+        msg = f"timeout-s must be from 1 to {MOST_TIMEOUT_S:g}, got {timeout_s:g}"
+        allowed = f"1 to {MOST_TIMEOUT_S:g}"
+        raise ConfigError(msg, key="timeout-s", value=timeout_s, allowed=allowed)
+    for key, value in (("ranks", ranks), ("repeats", repeats), ("threads", threads)):
+        if value is not None and not 1 <= value <= MOST_COUNT:
+            msg = f"{key} must be from 1 to {MOST_COUNT}, got {value}"
+            raise ConfigError(msg, key=key, value=value, allowed=f"1 to {MOST_COUNT}")
+    pace = Settings().pace.model_copy(update={"repeats": repeats})
+    return Settings(backend, ranks, threads, pace, timeout_s=timeout_s)
+
+
+MOST_COUNT = 4096
+MOST_TIMEOUT_S = 86_400.0

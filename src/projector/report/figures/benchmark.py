@@ -1,0 +1,249 @@
+"""The figure of a measured list: rates by size, measured and modelled, and the S-curve of ratios.
+
+An S-curve sorts the ratios of a list: a model that is right is a flat line at one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.measure.bench.cases import BenchKind, Case
+from projector.measure.bench.rows import work_of
+from projector.report.figures.figure import (
+    FAINT,
+    INK,
+    PALETTE,
+    SOFT,
+    head,
+    new_figure,
+    number_ticks,
+    one_line,
+    save_figure,
+)
+from projector.units import GB, GIB, KIB, MIB, TERA
+from projector.validate.beside import Benchmark
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BAND = 0.1
+"""Half width of the band around agreement."""
+
+_TITLES: dict[BenchKind, str] = {
+    "gemm": "GEMMs", "attention": "Attention", "collective": "Collectives",
+    "memory": "Copies within memory", "clock": "Rate under load",
+}  # fmt: skip
+_RATES: dict[BenchKind, tuple[str, float]] = {
+    "gemm": ("TFLOP/s", TERA), "attention": ("TFLOP/s", TERA), "collective": ("bus GB/s", GB),
+    "memory": ("GB/s", GB), "clock": ("TFLOP/s", TERA),
+}  # fmt: skip
+_SIZES: dict[BenchKind, str] = {
+    "gemm": "FLOP of a problem", "attention": "FLOP of a pass", "collective": "bytes of a buffer",
+    "memory": "bytes read and written", "clock": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Measured cases as columns, those without a time left out."""
+
+    size: Floats
+    rate: Floats
+    low: Floats
+    """Rate of the slower quartile."""
+    high: Floats
+    modelled: Floats
+    """NaN where the model has no answer."""
+    ratio: Floats
+    """Modelled over measured time."""
+    series: "np.ndarray[tuple[int, ...], np.dtype[np.str_]]"
+    """Type, pass or operation of each."""
+
+
+def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
+    """Draw a list; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If the path does not name a figure, or the file cannot be written.
+    """
+    save_figure(path, lambda: benchmark_figure(benchmark))
+
+
+def benchmark_figure(benchmark: Benchmark) -> "Figure":
+    """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
+    figure = new_figure(13.0, 5.4)
+    where = benchmark.machine.environment
+    note = f"torch {where.torch}, {benchmark.machine.clock}"
+    if benchmark.device:
+        note += f"; modelled as {benchmark.device}"
+    head(figure, f"{_TITLES[benchmark.kind]}, {where.device}", one_line(note, 150))
+    points = _points(benchmark)
+    if not len(points.rate):
+        figure.text(0.5, 0.5, "nothing was measured", ha="center", color=SOFT)
+        return figure
+    sizes, curve = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
+    if benchmark.kind == "clock":
+        _draw_bars(sizes, points)
+    else:
+        _draw_sizes(sizes, points, benchmark.kind)
+    if np.isfinite(points.ratio).any():
+        _draw_curve(curve, points)
+    else:
+        _draw_rates(curve, points, benchmark.kind)
+    return figure
+
+
+def _points(benchmark: Benchmark) -> _Points:
+    unit = _RATES[benchmark.kind][1]
+    rows: list[tuple[float, ...]] = []
+    series: list[str] = []
+    for row, each in enumerate(benchmark.measured):
+        rate = each.rate
+        if not rate:
+            continue
+        work = work_of(each.case)
+        there = benchmark.modelled[row] if benchmark.modelled else None
+        modelled = there.flop_per_s if there else None
+        if there and there.time_s:
+            modelled = work / there.time_s
+        low, high = each.spread.high_s, each.spread.low_s
+        series.append(_series(each.case))
+        rows.append(
+            (
+                _size(each.case), rate / unit,
+                (work / low if low and work else rate) / unit,
+                (work / high if high and work else rate) / unit,
+                (modelled or np.nan) / unit, benchmark.ratio(row) or np.nan,
+            )
+        )  # fmt: skip
+    size, rates, slower, faster, light, ratio = np.array(rows, np.float64).reshape(-1, 6).T
+    return _Points(size, rates, slower, faster, light, ratio, np.array(series, dtype=str))
+
+
+def _size(case: Case) -> float:
+    if case.kind == "collective":
+        return case.key.bytes
+    return work_of(case) or 1.0
+
+
+def _series(case: Case) -> str:
+    if case.kind == "memory":
+        return "copy"
+    if case.kind == "clock":
+        return case.program.dtype  # type: ignore[union-attr]
+    key = case.key
+    if case.kind == "collective":
+        return f"{key.operation}, {key.ranks} ranks"
+    if case.kind == "gemm":
+        return f"{key.dtype}, grouped" if key.expert else key.dtype
+    return f"{key.dtype}, {'backward' if key.phase == 'backward' else 'forward'}"
+
+
+def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+    for name, colour, found in _coloured(points):
+        rows = found[np.argsort(points.size[found], kind="stable")]
+        size, rate = points.size[rows], points.rate[rows]
+        spread = np.abs(np.stack([rate - points.low[rows], points.high[rows] - rate]))
+        axes.errorbar(
+            size, rate, yerr=spread, fmt="o", color=colour, ms=4.5, mec="white", mew=0.5,
+            elinewidth=1.0, capsize=2.0, label=f"{name}, measured", zorder=4,
+        )  # fmt: skip
+        if np.isfinite(points.modelled[rows]).any():
+            axes.plot(
+                size, points.modelled[rows], color=colour, lw=0.0, marker="_", ms=9.0, mew=1.8,
+                label=f"{name}, modelled", zorder=3,
+            )  # fmt: skip
+    axes.set(xscale="log", yscale="log")
+    known = points.modelled[np.isfinite(points.modelled)]
+    values = np.concatenate([points.low, points.high, known])
+    low, high = float(values.min()) / 1.4, float(values.max()) * 1.6
+    axes.set_ylim(low, high)
+    number_ticks(axes.yaxis, low, high)
+    left, right = float(points.size.min()) / 1.6, float(points.size.max()) * 1.6
+    axes.set_xlim(left, right)
+    if kind in ("collective", "memory"):
+        _byte_ticks(axes, left, right)
+    else:
+        number_ticks(axes.xaxis, left, right)
+    axes.set_title(f"{_RATES[kind][0]} by size; bars hold half of the runs")
+    axes.set_xlabel(_SIZES[kind])
+    axes.set_ylabel(_RATES[kind][0])
+    axes.grid(color=FAINT, lw=0.6)
+    axes.legend(loc="best", framealpha=0.9, edgecolor="none")
+
+
+def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
+    """Yield each series with its colour and its rows."""
+    for position, name in enumerate(dict.fromkeys(points.series.tolist())):
+        yield name, PALETTE[position % len(PALETTE)], np.flatnonzero(points.series == name)
+
+
+def _byte_ticks(axes: "Axes", low: float, high: float) -> None:
+    """Mark powers of two, at most nine of them."""
+    first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
+    step = max(1, -(-(last - first + 1) // 9))
+    ticks = [2.0**power for power in range(first, last + 1, step)]
+    axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
+    axes.minorticks_off()
+
+
+def _bytes(value: float) -> str:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if value >= unit:
+            return f"{value / unit:g} {name}"
+    return f"{value:g} B"
+
+
+def _draw_curve(axes: "Axes", points: _Points) -> None:
+    known = np.isfinite(points.ratio)
+    order = np.flatnonzero(known)[np.argsort(points.ratio[known], kind="stable")]
+    place = np.empty(len(points.ratio))
+    place[order] = np.arange(1, len(order) + 1)
+    axes.axhspan(1.0 - BAND, 1.0 + BAND, color="#DBE1E7", lw=0.0, zorder=0)
+    axes.axhline(1.0, color=INK, lw=1.0)
+    axes.plot(place[order], points.ratio[order], color=SOFT, lw=1.0, zorder=2)
+    for name, colour, rows in _coloured(points):
+        shown = rows[known[rows]]
+        axes.scatter(place[shown], points.ratio[shown], s=18.0, color=colour, label=name, zorder=3)
+    axes.set_yscale("log")
+    low = min(0.8, float(points.ratio[order[0]]) / 1.1)
+    high = max(1.25, float(points.ratio[order[-1]]) * 1.1)
+    axes.set_ylim(low, high)
+    number_ticks(axes.yaxis, low, high)
+    axes.set_title(f"S-curve; the band is ±{BAND:.0%}")
+    axes.set_xlabel("cases, sorted")
+    axes.set_ylabel("modelled over measured time")
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+
+
+def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+    for name, colour, rows in _coloured(points):
+        rate = np.sort(points.rate[rows])
+        place = np.arange(1, len(rate) + 1)
+        axes.plot(place, rate, color=colour, lw=1.4, marker="o", ms=3.5, label=name)
+    low, high = float(points.rate.min()) / 1.4, float(points.rate.max()) * 1.6
+    axes.set(yscale="log", ylim=(low, high))
+    number_ticks(axes.yaxis, low, high)
+    axes.set_title("S-curve of what was measured")
+    axes.set_xlabel("cases, from the slowest to the fastest")
+    axes.set_ylabel(_RATES[kind][0])
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+
+
+def _draw_bars(axes: "Axes", points: _Points) -> None:
+    place = np.arange(len(points.rate))
+    axes.bar(place - 0.2, points.rate, width=0.38, color=PALETTE[0], label="measured")
+    if np.isfinite(points.modelled).any():
+        axes.bar(place + 0.2, points.modelled, width=0.38, color=PALETTE[1], label="peak at clock")
+    axes.set_xticks(place, points.series.tolist())
+    axes.set_title("Rate that is sustained")
+    axes.set_ylabel("TFLOP/s")
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.legend(loc="best", framealpha=0.9, edgecolor="none")

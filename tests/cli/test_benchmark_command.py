@@ -1,0 +1,115 @@
+"""``projector benchmark`` from the door, with a stand-in for the worker."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from projector.cli.main import run
+from projector.errors import MeasurementError
+from projector.measure.bench import runner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
+
+from bench_stand_in import StandIn, out_of_memory
+
+COMMANDS = {
+    "gemm": ["--sizes", "512:2048", "--dtype", "bf16,fp8"],
+    "attention": ["--sizes", "1024,2048"],
+    "collective": ["all_reduce", "--ranks", "8", "--sizes", "1KiB:1MiB:x8"],
+    "memory": ["--sizes", "1MiB:1GiB:x8"],
+    "clock": ["--dtype", "bf16"],
+}
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Put a stand-in where the worker is called."""
+    worker = StandIn()
+    monkeypatch.setattr(runner, "run_task", lambda task, timeout_s=None: worker(task))
+    return worker
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_kind_prints_writes_and_draws(stand_in, capsys, tmp_path, kind):
+    out, figure = tmp_path / "out.csv", tmp_path / "out.png"
+    options = ["--out", str(out), "--plot", str(figure)]
+    assert run(["benchmark", kind, *COMMANDS[kind], *options]) == 0
+    printed = capsys.readouterr()
+    assert "NVIDIA H100 80GB HBM3" in printed.out
+    assert "modelled as h100" in printed.out
+    assert f"wrote {out}" in printed.err
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert max(map(len, printed.out.splitlines())) <= 100
+    count = len(stand_in.programs)
+    assert run(["benchmark", kind, *COMMANDS[kind], *options, "--json", "--quiet"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err == ""
+    assert len(found["rows"]) == found["asked"] == count == len(stand_in.programs)
+    assert all(row["status"] == "ok" for row in found["rows"])
+    assert found["errors"]["rows"] == count
+
+
+def test_out_of_memory_is_a_line(stand_in, capsys):
+    stand_in.rule = lambda program: out_of_memory() if program.key.m == 2048 else None
+    assert run(["benchmark", "gemm", *COMMANDS["gemm"]]) == 0
+    printed = capsys.readouterr().out
+    assert "2 out of memory: tried to allocate 80 GiB" in printed
+
+
+@pytest.mark.parametrize("out", [None, "out.csv"])
+def test_an_interruption_shows_what_is_there(stand_in, capsys, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+
+    def stop(program):
+        if program.key.m == 640:
+            raise KeyboardInterrupt
+
+    stand_in.rule = stop
+    arguments = ["benchmark", "gemm", "--sizes", "16:640:16"]
+    assert run([*arguments, *(["--out", out] if out else [])]) == 130
+    printed = capsys.readouterr()
+    assert "not measured yet: 8 of 40" in printed.out
+    says = "the same command continues" if out else "lost without --out"
+    assert "stopped: 32 of 40 measured, " in printed.err
+    assert says in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["gemm"], "sizes"),
+        (["gemm", "--sizes", "8:4"], "sizes"),
+        (["gemm", "--sizes", "64", "--dtype", "fp9"], "dtype"),
+        (["gemm", "--sizes", "64", "--device", "h1000"], "device"),
+        (["gemm", "--sizes", "64", "--backend", "tpu"], "backend"),
+        (["gemm", "--csv", "missing.csv"], "csv"),
+        (["gemm", "--sizes", "64", "--plot", "a.gif"], "plot"),
+        (["gemm", "--sizes", "64", "--out", "missing/out.csv"], "out"),
+        (["attention", "--sizes", "64", "--pass", "sideways"], "pass"),
+        (["attention", "--sizes", "64", "--kernel", "fast"], "kernel"),
+        (["collective", "gather"], "operation"),
+        (["memory", "--sizes", "1.5"], "sizes"),
+        (["clock", "--seconds", "0"], "seconds"),
+        (["clock", "--seconds", "nan"], "seconds"),
+    ],
+)
+@pytest.mark.usefixtures("stand_in")
+def test_mistakes_are_named(capsys, arguments, key):
+    assert run(["benchmark", *arguments, "--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["key"] == key
+    assert printed.err.count("\n") == 1
+
+
+def test_without_torch_it_says_so(monkeypatch, capsys):
+    def no_torch(task, timeout_s=None):
+        del task, timeout_s
+        msg = "torch is not installed: pip install 'projector[torch]'"
+        raise MeasurementError(msg, key="torch")
+
+    monkeypatch.setattr(runner, "run_task", no_torch)
+    assert run(["benchmark", "gemm", "--sizes", "64"]) == 2
+    assert "projector[torch]" in capsys.readouterr().err
