@@ -61,9 +61,7 @@ def test_what_is_shown_is_what_validate_says(tmp_path, kind):
 def test_groups_of_a_batch_are_no_groups_of_a_router():
     found = benchmark("gemm")
     batched, grouped = found.modelled[-2:]
-    device = load_device("h100")
     assert batched.time_s < grouped.time_s
-    assert device.grouped_forward_efficiency < 1.0
 
 
 @pytest.mark.parametrize("kind", TABLES)
