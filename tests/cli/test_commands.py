@@ -146,6 +146,7 @@ SURFACE = {
         "--force",
     }
     | OUTPUT_OPTIONS,
+    "benchmark": set(),
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
     "hardware": {"name"} | OUTPUT_OPTIONS,
@@ -205,6 +206,8 @@ def test_every_command_explains_itself(projector_run):
         ["init", "--help"],
         ["topology", "--help"],
         ["topology", "matrix", "--help"],
+        ["benchmark", "--help"],
+        ["benchmark", "gemm", "--help"],
     ],
 )
 def test_help_loads_nothing_heavy(arguments):
