@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from projector.config._base import Config, config_error
 from projector.config.job import Job
+from projector.config.load import load_job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
@@ -18,6 +19,7 @@ from projector.envelope import package_version
 from projector.errors import ConfigError, shown
 from projector.files import check_place, write_whole
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
+from projector.measure.eager import AS_MEASURED
 from projector.measure.json_file import read_object
 from projector.measure.keys import OperationKey
 from projector.measure.task import (
@@ -177,7 +179,8 @@ class Record(Config):
         """Name settings of the step that change single rows; those are scaled or modelled."""
         apart = {*_SHAPES, *_STEP_APART}
         measured = self._section("training", TrainingConfig).model_dump(exclude=apart)
-        asked = job.training.model_dump(exclude=apart)
+        # Every benchmark runs eager kernels in place of fused ones.
+        asked = load_job(job, AS_MEASURED).training.model_dump(exclude=apart)
         return [
             f"the record was measured with training.{name} {shown(measured[name])}, and the "
             f"job has {shown(value)}: what depends on it is scaled or modelled"

@@ -20,6 +20,7 @@ from projector.errors import ConfigError
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import RULES, broken_rules, divisors, job_columns
 from projector.lower.workloads import layout_of
+from projector.measure.eager import AS_MEASURED
 
 Dimension = Literal["pp", "ep", "etp", "tp", "dp"]
 
@@ -44,22 +45,6 @@ WHOLE: dict[str, Any] = {
     "cluster.nodes": 1,
 }
 """What every benchmark job has: one stage, one copy, everything kept on the device."""
-
-AS_MEASURED: dict[str, Any] = {
-    "parallelism.tp_comm_overlap": False,
-    "parallelism.overlap_moe_expert_parallel_comm": False,
-    "parallelism.moe_shared_expert_overlap": False,
-    "training.elementwise": "eager",
-    "training.torch_compile": False,
-    "training.cuda_graphs": False,
-    "training.moe.dispatcher": "alltoall",
-    "training.moe.dispatch_precision": "bf16",
-    "training.moe.permute_fusion": False,
-    "training.moe.fused_experts": False,
-}
-"""How layers run in the worker, whatever the target does: PyTorch's own kernels, one after the
-other. What the target does instead is scaled by the model, so that no time of another kernel is
-taken for that of a fused one."""
 
 
 class Degrees(NamedTuple):
