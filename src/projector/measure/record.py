@@ -160,9 +160,9 @@ class Record(Config):
         raise _unfit(msg, "device", measured, profile.name)
 
     def _check_shapes(self, job: Job) -> None:
-        model = self._section("model", ModelConfig)
-        split = self._section("parallelism", ParallelismConfig)
-        training = self._section("training", TrainingConfig)
+        model = self.section("model", ModelConfig)
+        split = self.section("parallelism", ParallelismConfig)
+        training = self.section("training", TrainingConfig)
         here, there = _shapes_of(model, split, training), _shapes_of(
             job.model, job.parallelism, job.training
         )  # fmt: skip
@@ -178,7 +178,7 @@ class Record(Config):
     def _other_settings(self, job: Job) -> list[str]:
         """Name settings of the step that change single rows; those are scaled or modelled."""
         apart = {*_SHAPES, *_STEP_APART}
-        measured = self._section("training", TrainingConfig).model_dump(exclude=apart)
+        measured = self.section("training", TrainingConfig).model_dump(exclude=apart)
         # Every benchmark runs eager kernels in place of fused ones.
         asked = load_job(job, AS_MEASURED).training.model_dump(exclude=apart)
         return [
@@ -206,7 +206,14 @@ class Record(Config):
             if then and now and then != now
         ]
 
-    def _section(self, name: str, kind: type[Section]) -> Section:
+    def section(self, name: str, kind: type[Section]) -> Section:
+        """Return one section of the benchmark job.
+
+        Raises
+        ------
+        ConfigError
+            If the record has no such section, or one that describes none.
+        """
         if not isinstance(self.job.get(name), Mapping):
             msg = f"the record has no job.{name}, so it fits no job"
             raise ConfigError(msg, key=LOAD, value=name, allowed="a record of measurements")
