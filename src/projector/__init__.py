@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from projector.config.load import load_job
     from projector.config.space import load_space
     from projector.errors import ProjectorError
+    from projector.measure.record import Record, load_record
     from projector.planning.plan import PlanResult, project_plan
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
+    from projector.projection.profiling import measure
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
     from projector.serving.api import project_serving
@@ -30,6 +32,7 @@ _HOMES = {
     "PerformanceProjection": "projector.projection.performance",
     "PlanResult": "projector.planning.plan",
     "ProjectorError": "projector.errors",
+    "Record": "projector.measure.record",
     "ServingProjection": "projector.serving.projection",
     "ScheduleResult": "projector.schedule.simulate",
     "SweepResult": "projector.sweeps.result",
@@ -38,7 +41,9 @@ _HOMES = {
     "collective_time": "projector.single.times",
     "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
+    "load_record": "projector.measure.record",
     "load_space": "projector.config.space",
+    "measure": "projector.projection.profiling",
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
@@ -55,6 +60,7 @@ __all__ = [  # types first, then functions
     "PerformanceProjection",
     "PlanResult",
     "ProjectorError",
+    "Record",
     "ScheduleResult",
     "SearchResult",
     "ServingProjection",
@@ -63,7 +69,9 @@ __all__ = [  # types first, then functions
     "collective_time",
     "gemm_time",
     "load_job",
+    "load_record",
     "load_space",
+    "measure",
     "project_jobs",
     "project_memory",
     "project_performance",

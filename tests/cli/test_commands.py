@@ -29,13 +29,20 @@ JOB_OPTIONS = {
     "--global-batch-size",
 }
 OUTPUT_OPTIONS = {"--json", "--quiet"}
+PROFILING_OPTIONS = {
+    "--profiling-mode",
+    "--benchmark-gpus",
+    "--save-benchmark",
+    "--load-benchmark",
+}
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
-    "memory": {"assignments", "--fidelity"} | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--fidelity", "--profiling-mode", "--timeline", "--plot"}
+    "memory": {"assignments", "--fidelity"} | PROFILING_OPTIONS | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {"assignments", "--fidelity", "--timeline", "--plot"}
+    | PROFILING_OPTIONS
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
-    "both": {"assignments", "--fidelity"} | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "both": {"assignments", "--fidelity"} | PROFILING_OPTIONS | JOB_OPTIONS | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
     "sweep": {
         "space",

@@ -60,7 +60,37 @@ OVERRIDES = {
     "no nodes": (MIXTRAL, ["--target-nodes", "0"], "cluster.nodes", ["greater than 0"]),
     "no override": (MIXTRAL, ["parallelism.tp"], "parallelism.tp", ["key=value"]),
     "profiling that is not there": (
-        MIXTRAL, ["--profiling-mode", "benchmark"], "profiling_mode", ["simulate"]
+        MIXTRAL, ["--profiling-mode", "measure"], "profiling_mode", ["simulate", "benchmark"]
+    ),
+    "simulating a record": (
+        MIXTRAL,
+        ["--profiling-mode", "simulate", "--load-benchmark", "record.json"],
+        "load_benchmark",
+        ["nothing that is measured"],
+    ),
+    "measuring what is loaded": (
+        MIXTRAL,
+        ["--load-benchmark", "record.json", "--save-benchmark", "again.json"],
+        "save_benchmark",
+        ["not measured again"],
+    ),
+    "record that is not there": (
+        MIXTRAL, ["--load-benchmark", "nowhere.json"], "load_benchmark", ["does not exist"]
+    ),
+    "record that is none": (
+        MIXTRAL, ["--load-benchmark", MIXTRAL], "load_benchmark", [MIXTRAL.name]
+    ),
+    "record without a folder": (
+        MIXTRAL, ["--save-benchmark", "nowhere/record.json"], "save_benchmark", ["no folder"]
+    ),
+    "measuring on nothing": (
+        MIXTRAL, ["--benchmark-gpus", "0"], "benchmark_gpus", ["1 is enough"]
+    ),
+    "closed forms of a record": (
+        MIXTRAL,
+        ["--load-benchmark", "record.json", "--fidelity", "first-order"],
+        "load_benchmark",
+        ["closed forms"],
     ),
     "missing hardware file": (
         MIXTRAL, ["--hardware-config", "nowhere.yaml"], "hardware_config", ["does not exist"]
@@ -133,7 +163,7 @@ def test_hybrid_model(model_type, tmp_path, capsys):
     ("arguments", "key", "words"),
     [
         (["performance"], "--config", ["Missing option"]),
-        (["performance", "--benchmark-gpus", "8"], "--benchmark-gpus", ["No such option"]),
+        (["performance", "--benchmark-gpu", "8"], "--benchmark-gpu", ["No such option"]),
         (["performance", "--config", "x", "--target-nodes", "y"], "--target-nodes", ["'y'"]),
         (["perfomance"], "", ["did you mean 'performance'"]),
         (["train"], "", ["there is no command 'train'"]),

@@ -13,10 +13,12 @@ from projector.cli.output import (
     print_report,
     print_warnings,
 )
+from projector.cli.profiling import profiling_options, take_profiling
 
 
 @click.command("both")
 @job_options
+@profiling_options
 @fidelity_option
 @output_options
 def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
@@ -28,9 +30,12 @@ def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
     says where a job is at risk: the limit lies within the band of its peak. This does not change
     the exit code.
     """
+    profiling = take_profiling(request)
+    profiling.check()
     if first_order.is_asked(fidelity):
+        first_order.refuse_measuring(profiling.measuring)
         return first_order.both(JobRequest(**request), as_json=as_json, quiet=quiet)
-    result = JobRequest(**request).project_performance(quiet=quiet)
+    result = JobRequest(**request).project_performance(quiet=quiet, profiling=profiling)
     if as_json:
         from projector.projection.provenance import envelope
 
@@ -41,6 +46,7 @@ def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
         from projector.report.terminal.both import both_report
         from projector.report.terminal.suggestions import suggest
 
-        print_report(both_report(result, suggest(result)))
+        suggestions = suggest(result) if result.record is None else ()
+        print_report(both_report(result, suggestions))
         print_warnings(result.warnings, quiet=quiet)
     return SUCCESS if result.memory.fits else DOES_NOT_FIT

@@ -40,6 +40,13 @@ def refuse_options(options: Mapping[str, Any]) -> None:
             raise ConfigError(msg, key=name, value=value, allowed="--fidelity tiles")
 
 
+def refuse_measuring(options: Mapping[str, Any]) -> None:
+    """Refuse options that ask for measurements, of which closed forms take none."""
+    for name, value in options.items():
+        msg = f"{name}: closed forms take nothing that is measured; leave out --fidelity"
+        raise ConfigError(msg, key=name, value=value, allowed="--fidelity tiles")
+
+
 def memory(request: JobRequest, *, as_json: bool, quiet: bool) -> int:
     """Project and print memory."""
     result = _project(request).memory

@@ -9,6 +9,7 @@ import click
 from projector.cli.output import announce_compilation
 
 if TYPE_CHECKING:
+    from projector.cli.profiling import ProfilingRequest
     from projector.config.first_order_job import AnyJob
     from projector.config.job import Job
     from projector.projection.memory import MemoryProjection
@@ -77,24 +78,33 @@ class JobRequest:
             **{key: value for key, value in given.items() if key not in whole_sections},
         }, warnings
 
-    def project_memory(self, *, quiet: bool) -> "MemoryProjection":
+    def project_memory(
+        self, *, quiet: bool, profiling: "ProfilingRequest | None" = None
+    ) -> "MemoryProjection":
         """Project memory; with every schedule compared, that of the one that is chosen."""
         if self.schedule == ALL_SCHEDULES:
-            return self.project_performance(quiet=quiet).memory
+            return self.project_performance(quiet=quiet, profiling=profiling).memory
         job = self.load()
         announce_compilation(quiet=quiet)
-        from projector.projection.api import project_memory
+        from projector.projection.api import project_from, project_memory
 
-        return project_memory(job)
+        source = None if profiling is None else profiling.source(job, quiet=quiet)
+        if source is None or source.record is None:
+            return project_memory(job)
+        return project_from(job, source).memory
 
-    def project_performance(self, *, quiet: bool) -> "PerformanceProjection":
-        """Project one training step."""
+    def project_performance(
+        self, *, quiet: bool, profiling: "ProfilingRequest | None" = None
+    ) -> "PerformanceProjection":
+        """Project one training step, from measurements where the profiling says so."""
         job = self.load()
         announce_compilation(quiet=quiet)
-        from projector.projection.api import project_performance
+        from projector.projection.api import project_from, project_performance
 
         schedule = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
-        return project_performance(job, schedule=schedule)
+        if profiling is None:
+            return project_performance(job, schedule=schedule)
+        return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
 
     def _hardware(self) -> tuple[dict[str, Any], list[str]]:
         if self.hardware_config is None:

@@ -13,10 +13,12 @@ from projector.cli.output import (
     print_report,
     print_warnings,
 )
+from projector.cli.profiling import profiling_options, take_profiling
 
 
 @click.command("memory")
 @job_options
+@profiling_options
 @fidelity_option
 @output_options
 def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
@@ -28,9 +30,12 @@ def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
     says where a job is at risk: the limit lies within the band of its peak. This does not change
     the exit code.
     """
+    profiling = take_profiling(request)
+    profiling.check()
     if first_order.is_asked(fidelity):
+        first_order.refuse_measuring(profiling.measuring)
         return first_order.memory(JobRequest(**request), as_json=as_json, quiet=quiet)
-    result = JobRequest(**request).project_memory(quiet=quiet)
+    result = JobRequest(**request).project_memory(quiet=quiet, profiling=profiling)
     if as_json:
         print_json(result.to_dict())
     else:

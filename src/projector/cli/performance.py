@@ -15,20 +15,12 @@ from projector.cli.output import (
     say,
 )
 from projector.cli.pictures import read_pictures, write_pictures
-from projector.errors import UnsupportedError
-
-PROFILING_MODES = ("simulate",)
-"""Where times come from; only the analytic models in this version."""
+from projector.cli.profiling import profiling_options, take_profiling
 
 
 @click.command("performance")
 @job_options
-@click.option(
-    "--profiling-mode",
-    default="simulate",
-    metavar="simulate",
-    help="Where times come from: the analytic models.",
-)
+@profiling_options
 @click.option(
     "--timeline",
     metavar="FILE",
@@ -47,7 +39,6 @@ PROFILING_MODES = ("simulate",)
 def command(
     as_json: bool,
     quiet: bool,
-    profiling_mode: str,
     timeline: str | None,
     plots: tuple[str, ...],
     fidelity: str,
@@ -61,16 +52,18 @@ def command(
     says where a job is at risk: the limit lies within the band of its peak. This does not change
     the exit code.
     """
-    check_profiling_mode(profiling_mode)
+    profiling = take_profiling(request)
+    profiling.check()
     if first_order.is_asked(fidelity):
         first_order.refuse_options({"timeline": timeline, "plot": plots or None})
+        first_order.refuse_measuring(profiling.measuring)
         return first_order.performance(JobRequest(**request), as_json=as_json, quiet=quiet)
     pictures = read_pictures(plots, None, "OF_JOB")
     if timeline is not None:
         from projector.report.timeline import check_timeline
 
         check_timeline(timeline)
-    result = JobRequest(**request).project_performance(quiet=quiet)
+    result = JobRequest(**request).project_performance(quiet=quiet, profiling=profiling)
     if timeline is not None:
         from projector.report.terminal.job import short_title
         from projector.report.timeline import write_timeline
@@ -83,16 +76,10 @@ def command(
         from projector.report.terminal.performance import performance_report
         from projector.report.terminal.suggestions import suggest
 
-        print_report(performance_report(result, suggest(result)))
+        # A change would need its own measurement, so models alone are no neighbour of one.
+        suggestions = suggest(result) if result.record is None else ()
+        print_report(performance_report(result, suggestions))
         print_warnings(result.warnings, quiet=quiet)
     if timeline is not None and not quiet:
         say(f"wrote {timeline}; ui.perfetto.dev opens it")
     return SUCCESS if result.memory.fits else DOES_NOT_FIT
-
-
-def check_profiling_mode(mode: str) -> None:
-    """Refuse a mode that this version does not have."""
-    if mode not in PROFILING_MODES:
-        known = ", ".join(PROFILING_MODES)
-        msg = f"profiling_mode: {mode!r} is not available in this version; legal: {known}"
-        raise UnsupportedError(msg, key="profiling_mode", value=mode, allowed=list(PROFILING_MODES))

@@ -13,14 +13,21 @@ from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.first_order import api as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
+from projector.measure.options import AUTO, BOTH, SIMULATE
+from projector.measure.record import Record
+from projector.projection.compare_record import compare_record
 from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.job_pipeline import under_schedule
+from projector.projection.measured import Hybrid
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
+from projector.projection.profiling import RecordLike, Source, choose_source
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
 JobLike = Job | Mapping[str, Any] | str | Path
+
+Records = RecordLike | Sequence[RecordLike] | None
 
 FirstOrder = Literal["first-order"]
 
@@ -63,6 +70,9 @@ def project_performance(
     target_nodes: int | None = None,
     schedule: str | None = None,
     fidelity: Literal["tiles"] = "tiles",
+    records: Records = None,
+    profiling_mode: str | None = None,
+    benchmark_gpus: int | None = None,
 ) -> PerformanceProjection: ...
 
 
@@ -82,6 +92,9 @@ def project_performance(
     target_nodes: int | None = None,
     schedule: str | None = None,
     fidelity: str = TILES,
+    records: Records = None,
+    profiling_mode: str | None = None,
+    benchmark_gpus: int | None = None,
 ) -> PerformanceProjection | FirstOrderPerformance:
     """Project the time of one training step.
 
@@ -98,17 +111,47 @@ def project_performance(
     fidelity : str
         ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``, which know
         the bubble of 1F1B and of its interleaved form alone.
+    records : Record, str, Path, or a sequence of them, optional
+        What was measured: times of the record nearest to the job are taken, scaled where it is
+        not the same, and the models stand for the rest (``docs/measure.md``).
+    profiling_mode : str, optional
+        ``simulate`` takes the models alone and no record; ``benchmark`` takes records, or measures
+        now where there are none; ``both`` also compares with the models (``comparison``); ``auto``
+        measures now if a GPU of the job's type is at hand. Unless stated, records are taken where
+        they are given, and nothing is measured.
+    benchmark_gpus : int, optional
+        Devices to measure on; asks for a measurement.
 
     Raises
     ------
     ProjectorError
-        If the job cannot exist. A job that does not fit is projected all the same.
+        If the job cannot exist, a record does not hold for it, or nothing can be measured here. A
+        job that does not fit is projected all the same.
     """
+    given = _listed(records)
     if by_closed_forms(fidelity):
+        _refuse_measured(given, profiling_mode, benchmark_gpus)
         overrides = _overrides(target_nodes, schedule)
         return first_order.project_performance([load_first_order_job(job, overrides)])[0]
     tile_job = _tile_job(job)
-    return project_jobs([tile_job], target_nodes=target_nodes, schedule=schedule)[0]
+    if profiling_mode is None and not given and benchmark_gpus is None:
+        return project_jobs([tile_job], target_nodes=target_nodes, schedule=schedule)[0]
+    loaded = load_job(tile_job, _overrides(target_nodes, None))
+    source = choose_source(loaded, profiling_mode or AUTO, given, benchmark_gpus=benchmark_gpus)
+    return project_from(loaded, source, schedule=schedule)
+
+
+def _listed(records: Records) -> list[RecordLike]:
+    if records is None:
+        return []
+    return [records] if isinstance(records, Record | str | Path) else list(records)
+
+
+def _refuse_measured(given: list[RecordLike], mode: str | None, gpus: int | None) -> None:
+    if given or mode not in (None, AUTO, SIMULATE) or gpus is not None:
+        key = "records" if given else "profiling_mode"
+        msg = f"{key}: closed forms take nothing that is measured; leave out fidelity"
+        raise ConfigError(msg, key=key, value=mode, allowed=TILES)
 
 
 def _tile_job(job: JobLike | FirstOrderJob) -> JobLike:
@@ -155,6 +198,49 @@ def _iterable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def project_from(job: Job, source: Source, *, schedule: str | None = None) -> PerformanceProjection:
+    """Project a job from what was measured for it, or from the models where nothing was.
+
+    Parameters
+    ----------
+    job : Job
+    source : Source
+        Of `choose_source`.
+    schedule : str, optional
+        As in `project_performance`.
+
+    Raises
+    ------
+    ProjectorError
+        If the record does not hold for the job, or the job cannot exist.
+    """
+    if source.record is None:
+        result = project_jobs([job], schedule=schedule)[0]
+        return _from(result, source) if source.why else result
+    overrides = _overrides(None, schedule)
+    changed = load_job(job, overrides) if overrides else job
+    hybrid = Hybrid(changed, source.record)
+    if schedule == "all":
+        result = compare_schedules(changed, hybrid.project)
+    else:
+        result = hybrid.project(changed)
+    comparison = None
+    if source.mode == BOTH:
+        comparison = compare_record(hybrid.benchmark, result, project_jobs([result.job])[0])
+    return replace(_from(result, source), comparison=comparison)
+
+
+def _from(result: PerformanceProjection, source: Source) -> PerformanceProjection:
+    """Return a projection that says what its times were taken from."""
+    memory = result.memory
+    provenance, of_memory = (
+        replace(each, warnings=(*each.warnings, *source.warnings))
+        for each in (result.provenance, memory.provenance)
+    )
+    memory = replace(memory, provenance=of_memory)
+    return replace(result, provenance=provenance, memory=memory, source=source)
 
 
 def _project_one(job: Job) -> PerformanceProjection:

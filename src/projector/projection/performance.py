@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from projector.projection.verdict import WORDS
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms
+
+if TYPE_CHECKING:
+    from projector.measure.record import Record
+    from projector.projection.comparison import Comparison
+    from projector.projection.profiling import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,20 @@ class PerformanceProjection:
     """Other schedules that were compared, slower or too large."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Schedules that cannot run, each with the reason."""
+    source: "Source | None" = None
+    """What the times were taken from; the models alone if there is none."""
+    comparison: "Comparison | None" = None
+    """Measured beside simulated, where both were asked for."""
+
+    @property
+    def record(self) -> "Record | None":
+        """What was measured for this projection."""
+        return self.source.record if self.source is not None else None
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Whether each term was measured, scaled or is analytic; empty with models alone."""
+        return {} if self.provenance.times is None else self.provenance.times.terms
 
     @property
     def schedule(self) -> str:
@@ -202,8 +221,14 @@ class PerformanceProjection:
             },
             "bound": bound,
             **({"run": self.run.to_dict()} if self.run else {}),
-            "provenance": {"times": "analytic", **self.provenance.to_dict()},
+            "provenance": {
+                "times": "analytic",
+                **self.provenance.to_dict(),
+                **(self.source.to_dict() if self.source is not None else {}),
+            },
         }
+        if self.comparison is not None:
+            result["comparison"] = self.comparison.to_dict()
         if self.alternatives:
             result["alternatives"] = [
                 {name.rpartition(".")[2]: other.scalars[name] for name in _OF_ALTERNATIVES}

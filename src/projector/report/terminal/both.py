@@ -8,6 +8,7 @@ from rich.text import Text
 from projector.projection.performance import PerformanceProjection
 from projector.report.terminal import memory, performance
 from projector.report.terminal.job import configuration, filled_in, title, verdict
+from projector.report.terminal.measured import compared_benchmark, measurement
 from projector.report.terminal.suggestions import Suggestion
 
 
@@ -24,11 +25,13 @@ def both_report(
         performance.limit(result),
         memory.parameters(result.memory),
         Text(),
+        *measurement(result.record),
         *memory.stages(result.memory),
         *memory.components(result.memory),
         *memory.documented(result.memory),
         *performance.breakdown(result),
         *performance.communication(result),
+        *compared_benchmark(result.comparison),
         *performance.alternatives(result),
         *performance.next_steps(result, suggestions),
         *filled_in(result.job, result.provenance),

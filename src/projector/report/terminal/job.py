@@ -122,7 +122,8 @@ def risk(name: str) -> Text:
 def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     """List the values that the job leaves out: derived ones with their origin, then defaults.
 
-    Defaults that change nothing in this job are only counted; ``--json`` has all of them.
+    Defaults that change nothing in this job are only counted, and all of them beside measurements,
+    which need the room; ``--json`` has all of them.
     """
     text = Text(style=DIM)
     derived = [f"{key} = {value}" for key, value in provenance.derived.items()]
@@ -131,7 +132,11 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     sections: dict[str, list[str]] = {}
     idle = _idle_settings(job)
     left_out = 0
-    for key, value in flatten(provenance.defaults).items():
+    defaults = flatten(provenance.defaults)
+    if provenance.times is not None:
+        note = f"{len(defaults)} defaults; --json lists them"
+        return [heading("Filled in", note), Padding(text, (0, 0, 0, 2))]
+    for key, value in defaults.items():
         if key.startswith(idle):
             left_out += 1
             continue

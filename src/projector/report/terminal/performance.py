@@ -10,6 +10,12 @@ from projector.projection.breakdown import LIMITS
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import FITS, WORDS
 from projector.report.terminal.job import configuration, filled_in, risk, title, verdict
+from projector.report.terminal.measured import (
+    compared_benchmark,
+    compared_step,
+    mark,
+    measurement,
+)
 from projector.report.terminal.run import run_lines
 from projector.report.terminal.suggestions import Suggestion
 from projector.report.terminal.tables import (
@@ -41,8 +47,10 @@ def performance_report(
         limit(result),
         *run_lines(result.run),
         Text(),
+        *measurement(result.record),
         *breakdown(result),
         *communication(result),
+        *compared_benchmark(result.comparison),
         *alternatives(result),
         *next_steps(result, suggestions),
         *filled_in(result.job, result.provenance),
@@ -81,7 +89,11 @@ def limit(result: PerformanceProjection) -> Text:
 
 def breakdown(result: PerformanceProjection) -> list[RenderableType]:
     """Return where the step goes; the rows add up to the total."""
-    table = grid("=term", "ms", "share", "|")
+    origins = result.origins
+    if result.comparison is not None:
+        return compared_step(result.comparison, origins)
+    marks = ["=from"] if origins else []
+    table = grid("=term", "ms", "share", *marks, "|")
     largest = max(result.breakdown_s.values())
     for name, seconds in result.breakdown_s.items():
         if seconds > 0.0:
@@ -90,9 +102,11 @@ def breakdown(result: PerformanceProjection) -> list[RenderableType]:
                 Text(f"{name:18}").append(LIMITS[name], style=DIM),
                 milliseconds(seconds),
                 percent(seconds / result.iteration_time_s),
+                *([mark(origins[name])] if origins else []),
                 bar(seconds / largest),
             )
-    add_row(table, "total", milliseconds(result.iteration_time_s), percent(1.0), "", style="bold")
+    total = "total", milliseconds(result.iteration_time_s), percent(1.0)
+    add_row(table, *total, *([""] if origins else []), "", style="bold")
     return section("Time of one step", "", table)
 
 

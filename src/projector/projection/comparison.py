@@ -1,0 +1,162 @@
+"""Measured beside simulated: operations, layers and a step of the benchmark, and the target."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from projector.measure.keys import OperationKey
+from projector.units import to_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One time, measured and simulated."""
+
+    measured_s: float
+    simulated_s: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Simulated over measured, as `projector validate` has it; none where nothing ran."""
+        return self.simulated_s / self.measured_s if self.measured_s > 0.0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both in milliseconds."""
+        return {
+            "measured_ms": to_ms(self.measured_s),
+            "simulated_ms": to_ms(self.simulated_s),
+            "ratio": self.ratio,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOperation:
+    """One kernel of the benchmark job, run by itself."""
+
+    layer: str
+    """Kind of the layer that it belongs to."""
+    key: OperationKey
+    pair: Pair
+    low_s: float
+    """Quarter of the runs were faster."""
+    high_s: float
+    """Quarter of the runs were slower."""
+    runs: float
+    """How often a microbatch runs it in one such layer."""
+    backend: str = ""
+    """What ran it."""
+
+    @property
+    def shape(self) -> str:
+        """What its kernel works on, in a few characters."""
+        return shape_of(self.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the operation as ``--json`` prints it."""
+        return {
+            "layer": self.layer,
+            "operation": self.key.label,
+            "phase": self.key.phase,
+            "kind": self.key.kind,
+            "shape": self.shape,
+            **self.pair.to_dict(),
+            "measured_low_ms": to_ms(self.low_s),
+            "measured_high_ms": to_ms(self.high_s),
+            "runs_per_layer": self.runs,
+            "backend": self.backend,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLayer:
+    """Forward or backward of one real layer."""
+
+    layer: str
+    phase: str
+    pair: Pair
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the layer as ``--json`` prints it."""
+        return {"layer": self.layer, "phase": self.phase, **self.pair.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """A program that gave no time, and why."""
+
+    name: str
+    status: str
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the program as ``--json`` prints it."""
+        return {"name": self.name, "status": self.status, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that was both measured and simulated."""
+
+    operations: tuple[ComparedOperation, ...]
+    layers: tuple[ComparedLayer, ...]
+    step: Mapping[str, Pair]
+    """Of a step with one layer of each kind: ``forward_backward``, ``optimizer``, ``total``."""
+    target: Mapping[str, Pair]
+    """Terms of the restored target's step, and its ``total``."""
+    missing: tuple[NotMeasured, ...] = ()
+
+    @property
+    def total(self) -> Pair:
+        """The step of the restored target."""
+        return self.target["total"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that stands under ``comparison`` in ``--json``."""
+        return {
+            "operations": [entry.to_dict() for entry in self.operations],
+            "layers": [entry.to_dict() for entry in self.layers],
+            "step": {name: pair.to_dict() for name, pair in self.step.items()},
+            "target": {name: pair.to_dict() for name, pair in self.target.items()},
+            "summary": {
+                "operations": errors(entry.pair for entry in self.operations),
+                "layers": errors(entry.pair for entry in self.layers),
+            },
+            "not_measured": [entry.to_dict() for entry in self.missing],
+        }
+
+
+def errors(pairs: Iterable[Pair]) -> dict[str, Any]:
+    """Sum up how far simulated times are off.
+
+    Returns
+    -------
+    dict
+        ``count``, ``median_ape`` (median of |simulated / measured - 1|) and ``geomean_ratio``; the
+        last two are none without a pair.
+    """
+    ratios = [pair.ratio for pair in pairs]
+    known = [ratio for ratio in ratios if ratio is not None and ratio > 0.0]
+    if not known:
+        return {"count": 0, "median_ape": None, "geomean_ratio": None}
+    return {
+        "count": len(known),
+        "median_ape": median(abs(ratio - 1.0) for ratio in known),
+        "geomean_ratio": math.exp(math.fsum(map(math.log, known)) / len(known)),
+    }
+
+
+def shape_of(key: OperationKey) -> str:
+    """Return what the kernel of a key works on, in a few characters."""
+    if key.kind == "gemm":
+        batch = f"{key.batch} x " if key.batch > 1 else ""
+        return f"{batch}{key.m} x {key.n} x {key.k} {key.dtype}"
+    if key.kind == "attention":
+        width = f"{key.k}" if key.d_v in (0, key.k) else f"{key.k}/{key.d_v}"
+        return f"{key.batch} x {key.heads}/{key.key_heads} x {key.m} x {width} {key.dtype}"
+    if key.kind == "memory":
+        return f"{key.bytes / 1e6:,.3g} MB"
+    if key.kind == "collective":
+        return f"{key.bytes / 1e6:,.3g} MB on {key.ranks}"
+    return f"{key.tokens:,.0f} tokens on {key.ranks}"

@@ -1,0 +1,231 @@
+"""Where the times of a projection come from: the models, a record, or a device measured now."""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.errors import ConfigError, MeasurementError
+from projector.measure.api import measure_job
+from projector.measure.devices import cpu_name, gpus_at_hand, stands_for
+from projector.measure.options import AUTO, BENCHMARK, BOTH, SIMULATE, check_options
+from projector.measure.record import Record, load_record
+
+Tell = Callable[[str], None]
+
+RecordLike = Record | str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the times of one job are taken from."""
+
+    mode: str
+    """``simulate``, ``benchmark`` or ``both``."""
+    record: Record | None
+    why: str
+    """Why this mode, in one sentence; empty where it was asked for."""
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what stands in ``provenance``; nothing where models alone were asked for."""
+        if self.record is None and not self.why:
+            return {}
+        found: dict[str, Any] = {"profiling_mode": self.mode, "why": self.why}
+        if self.record is not None:
+            found["environment"] = self.record.environment.model_dump(mode="json")
+            found["reduction"] = self.record.reduction
+        return found
+
+
+def choose_source(
+    job: Job,
+    mode: str = AUTO,
+    records: Sequence[RecordLike] = (),
+    *,
+    benchmark_gpus: int | None = None,
+    save: str | Path | None = None,
+    tell: Tell | None = None,
+) -> Source:
+    """Return what the times of a job come from, and measure where they have to be.
+
+    Parameters
+    ----------
+    job : Job
+        The job asked for.
+    mode : str
+        One of `MODES`.
+    records : sequence of Record, str or Path
+        What was measured before; the record nearest to the job counts.
+    benchmark_gpus, save : optional
+        Devices to measure on, and where the record goes; each asks for a measurement.
+    tell : callable, optional
+        Called with each line of progress.
+
+    Raises
+    ------
+    ConfigError
+        If options contradict each other, or no record holds for the job.
+    MeasurementError
+        If a measurement was asked for and cannot be taken here.
+    """
+    check_options(mode, records, benchmark_gpus, save)
+    if mode == SIMULATE:
+        return Source(SIMULATE, None, "")
+    if records:
+        record, warnings = _nearest(job, records)
+        why = "a record was given" if mode == AUTO else ""
+        return Source(BOTH if mode == BOTH else BENCHMARK, record, why, warnings)
+    asked = mode != AUTO or benchmark_gpus is not None or save is not None
+    return _measured(job, mode, benchmark_gpus, save, tell, asked=asked)
+
+
+def measure(
+    job: Job | Mapping[str, Any] | str | Path,
+    benchmark_gpus: int | None = None,
+    *,
+    progress: Tell | None = None,
+) -> Record:
+    """Measure the layers of a job on the devices of this machine.
+
+    The job is reduced to so many devices (``docs/measure.md``). Torch runs in a process of its own.
+
+    Parameters
+    ----------
+    job : Job, mapping, str or Path
+        A job, or anything that `load_job` reads; however many devices it takes.
+    benchmark_gpus : int, optional
+        Devices to measure on; those of a node of the job, or as many of them as there are. One on a
+        processor.
+    progress : callable, optional
+        Called with each line of progress.
+
+    Returns
+    -------
+    Record
+        For ``project_performance(job, records=record)``; ``record.save(path)`` keeps it.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot be reduced so far, what is at hand is another device than the job's, or
+        torch cannot measure it.
+    """
+    check_options(BENCHMARK, (), benchmark_gpus)
+    loaded = job if isinstance(job, Job) else load_job(job)
+    hand = at_hand(loaded)
+    assert hand is not None
+    return _measure(loaded, hand, benchmark_gpus, progress)
+
+
+def _nearest(job: Job, records: Sequence[RecordLike]) -> tuple[Record, tuple[str, ...]]:
+    """Return the record that holds for a job; of several the one that most devices measured."""
+    refusal: ConfigError | None = None
+    found: list[tuple[Record, tuple[str, ...]]] = []
+    for given in records:
+        record = given if isinstance(given, Record) else load_record(given)
+        try:
+            found.append((record, tuple(record.check(job))))
+        except ConfigError as error:
+            refusal = refusal or error
+    if not found:
+        assert refusal is not None
+        raise refusal
+    return max(found, key=lambda pair: pair[0].environment.ranks)
+
+
+def _measured(
+    job: Job,
+    mode: str,
+    benchmark_gpus: int | None,
+    save: str | Path | None,
+    tell: Tell | None,
+    *,
+    asked: bool,
+) -> Source:
+    """Measure on what is at hand, or say why not; where nobody asked, simulate instead."""
+    try:
+        hand = at_hand(job, look_at_processor=asked)
+        if hand is None:
+            return Source(SIMULATE, None, "")
+        record = _measure(job, hand, benchmark_gpus, tell)
+    except (MeasurementError, ConfigError) as error:
+        if asked:
+            raise
+        why = f"simulated, because the GPU at hand was not measured: {error.message}"
+        return Source(SIMULATE, None, why, (why,))
+    if save is not None:
+        record.save(save)
+        if tell is not None:
+            tell(f"wrote {save}; --load-benchmark takes it")
+    why = "" if mode != AUTO else f"measured on {record.environment.device}, which is at hand"
+    return Source(BOTH if mode == BOTH else BENCHMARK, record, why, tuple(record.check(job)))
+
+
+class AtHand(NamedTuple):
+    """What a job can be measured on, on this machine."""
+
+    device: Literal["cpu", "cuda"]
+    """As `projector.measure.task.Task` names it."""
+    name: str
+    """As its runtime gives it, ``""`` where it gives none."""
+    gpus: int
+
+
+def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | None:
+    """Return what stands for the device of a job on this machine.
+
+    Parameters
+    ----------
+    job : Job
+    look_at_processor : bool
+        Whether the processor may be it, and its absence is an error; otherwise nothing but GPUs
+        count, and no GPU is no error.
+
+    Raises
+    ------
+    MeasurementError
+        If what is at hand is another device, or torch is not there to measure it.
+    """
+    profile = job.cluster.device
+    found = gpus_at_hand()
+    if found is not None and (not found.name or stands_for(profile, found.name)):
+        _need_torch()
+        return AtHand("cuda", found.name, found.gpus)
+    if found is None and not look_at_processor:
+        return None
+    if look_at_processor and stands_for(profile, cpu_name()):
+        _need_torch()
+        return AtHand("cpu", cpu_name(), 1)
+    here = f"the GPU at hand is {found.name}" if found else "no GPU is at hand"
+    msg = (
+        f"nothing here can be measured for {profile.name}: {here}; --load-benchmark takes a record "
+        "of such a device, --profiling-mode simulate needs none"
+    )
+    raise MeasurementError(msg, key="profiling_mode", value=profile.name, allowed=SIMULATE)
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        msg = (
+            "torch is not installed, which measures; install projector with the extra 'torch', or "
+            "take --profiling-mode simulate"
+        )
+        raise MeasurementError(msg, key="torch", allowed=SIMULATE)
+
+
+def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> Record:
+    node = job.cluster.gpus_per_node
+    if hand.device == "cpu":
+        # Ranks on one processor share its cores and slow each other down.
+        offered = benchmark_gpus or 1
+    elif benchmark_gpus is not None and benchmark_gpus > hand.gpus:
+        msg = f"benchmark_gpus: {benchmark_gpus} are asked for, and {hand.gpus} are at hand"
+        allowed = f"at most {hand.gpus}"
+        raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
+    else:
+        offered = benchmark_gpus or min(hand.gpus, node)
+    return measure_job(job, offered, device=hand.device, tell=tell)

@@ -1,0 +1,117 @@
+"""What was measured, where each term comes from, and measured beside simulated."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.measure.record import Record
+from projector.measure.reduction import reduction_lines
+from projector.projection.breakdown import LIMITS
+from projector.projection.comparison import ComparedOperation, Comparison, Pair, errors
+from projector.report.terminal.tables import (
+    DIM,
+    add_row,
+    grid,
+    heading,
+    milliseconds,
+    percent,
+    section,
+)
+
+MAX_OPERATIONS = 16
+"""Operations shown one by one; the others are summed up."""
+
+STYLES = {"measured": "green", "scaled": "yellow", "analytic": ""}
+"""Colour of each origin."""
+
+OF_STEP = "total"
+"""Name of the sum among the pairs of a step."""
+
+
+def mark(origin: str) -> Text:
+    """Return the origin of a term as tables write it."""
+    return Text(origin, style=STYLES.get(origin, ""))
+
+
+def measurement(record: Record | None) -> list[RenderableType]:
+    """Say on what was measured, what was reduced for it, and why; nothing without a record."""
+    if record is None:
+        return []
+    where = record.environment
+    runtime = f", {where.backend.upper()} {where.runtime}" if where.runtime else ""
+    note = f"torch {where.torch}{runtime}"
+    lines = "\n".join(reduction_lines(record.reduction))
+    return [
+        heading(f"Measured on {where.ranks} x {where.device}", note),
+        Padding(Text(lines, style=DIM), (0, 0, 1, 2)),
+    ]
+
+
+def compared_step(comparison: Comparison, origins: Mapping[str, str]) -> list[RenderableType]:
+    """Return the terms of the restored target's step beside the simulated ones."""
+    table = grid("=term", "ms", "simulated", "sim/meas", "=from")
+    for name, pair in comparison.target.items():
+        if name == OF_STEP or pair.measured_s > 0.0 or pair.simulated_s > 0.0:
+            cells = Text(f"{name:18}").append(LIMITS.get(name, ""), style=DIM)
+            style = "bold" if name == OF_STEP else None
+            add_row(table, cells, *_numbers(pair), mark(origins.get(name, "")), style=style)
+    note = "restored from what was measured, beside the models alone"
+    return section("Time of one step", note, table)
+
+
+def compared_benchmark(comparison: Comparison | None) -> list[RenderableType]:
+    """Return layers, the step and operations of the benchmark, measured and simulated."""
+    if comparison is None:
+        return []
+    table = grid("=of the benchmark", "ms", "simulated", "sim/meas")
+    for entry in comparison.layers:
+        add_row(table, f"{entry.layer} {entry.phase}", *_numbers(entry.pair))
+    for name, pair in comparison.step.items():
+        add_row(table, f"step of one layer each, {name}", *_numbers(pair))
+    parts = section("Layers", "forward and backward as autograd runs them", table)
+    parts += _operations(comparison.operations)
+    return [*parts, *_missing(comparison)]
+
+
+def _operations(operations: Sequence[ComparedOperation]) -> list[RenderableType]:
+    if not operations:
+        return []
+    ranked = sorted(operations, key=lambda entry: -entry.pair.measured_s * entry.runs)
+    table = grid("=operation", "=phase", "<shape", "ms", "simulated", "sim/meas")
+    for entry in ranked[:MAX_OPERATIONS]:
+        name = f"{entry.layer} {entry.key.label}"
+        add_row(table, name, entry.key.phase, entry.shape, *_numbers(entry.pair))
+    rest = ranked[MAX_OPERATIONS:]
+    if rest:
+        pair = Pair(
+            sum(entry.pair.measured_s for entry in rest),
+            sum(entry.pair.simulated_s for entry in rest),
+        )
+        add_row(table, f"{len(rest)} shorter ones", "", "", *_numbers(pair), style=DIM)
+    return section("Operations", _summary(errors(entry.pair for entry in operations)), table)
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    if not found["count"]:
+        return "each by itself"
+    return (
+        f"each by itself; of {found['count']}, simulated is off by "
+        f"{percent(found['median_ape'])} in the median, {found['geomean_ratio']:.2f} on average"
+    )
+
+
+def _missing(comparison: Comparison) -> list[RenderableType]:
+    if not comparison.missing:
+        return []
+    table = grid("=not measured", "=status", "<why")
+    for entry in comparison.missing:
+        add_row(table, entry.name, entry.status.replace("_", " "), entry.message)
+    return section("Not measured", "the models stand for it", table)
+
+
+def _numbers(pair: Pair) -> tuple[str, str, str]:
+    ratio = "" if pair.ratio is None else f"{pair.ratio:.2f}"
+    return milliseconds(pair.measured_s), milliseconds(pair.simulated_s), ratio
