@@ -154,6 +154,8 @@ SURFACE = {
     }
     | OUTPUT_OPTIONS,
     "benchmark": set(),
+    "probe": {"--out", "--device", "--threads", "--base", "--timeout-s", "--force"}
+    | OUTPUT_OPTIONS,
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
     "hardware": {"name"} | OUTPUT_OPTIONS,

@@ -37,7 +37,12 @@ class Fit:
     """Whether any row depends on a field."""
 
 
-def fit(fields: Sequence[Field], times_s: Times, measured_s: Floats) -> Fit:
+def fit(
+    fields: Sequence[Field],
+    times_s: Times,
+    measured_s: Floats,
+    evaluations: int = MAX_EVALUATIONS,
+) -> Fit:
     """Fit fields to rows.
 
     Minimises the soft-L1 loss of log(predicted / measured) / `NOISE`, and of each coordinate
@@ -51,6 +56,8 @@ def fit(fields: Sequence[Field], times_s: Times, measured_s: Floats) -> Fit:
         Projected time of the rows.
     measured_s : float64[R]
         Measured time of the rows.
+    evaluations : int
+        Points at which the slopes of all fields are taken, at most.
 
     Raises
     ------
@@ -93,7 +100,7 @@ def fit(fields: Sequence[Field], times_s: Times, measured_s: Floats) -> Fit:
         bounds=(lower, upper),
         method="dogbox",
         loss="soft_l1",
-        max_nfev=MAX_EVALUATIONS,
+        max_nfev=evaluations,
     )
     free = (solution.active_mask == 0) & seen
     errors = np.full(len(fields), np.nan)

@@ -49,6 +49,7 @@ COMMANDS = {
         "projector.cli.topology", "Show a node as a graph: routes, matrices, drawing."
     ),
     "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
+    "probe": _Entry("projector.cli.probe", "Measure this machine and write its device profile."),
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
     "benchmark": _Entry("projector.cli.benchmark", "Measure single operations on this machine."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),

@@ -1,0 +1,355 @@
+"""The fit of a probed device: small training jobs, by their operations, layers and steps at once.
+
+Operations measured alone say what each kernel takes. Layers and steps say what autograd and the
+framework add, and weigh as much as any operation. `projector.measure.probe` says what is measured.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from projector.arrays import Floats
+from projector.calibrate.fields import Field, changed, field_of
+from projector.calibrate.fit import Fit, fit
+from projector.config.device import Device, load_device, merge
+from projector.kernels.device import MATRIX_TYPES
+from projector.kernels.gemm import gemm_time_columns
+from projector.lower.hardware import device_record
+from projector.measure.keys import OperationKey, keys_of
+from projector.measure.probe import FITTED, SWEPT, Probe, number, read_off, seconds_of
+from projector.measure.programs import layers_of
+from projector.measure.task import (
+    Answer,
+    LayerProgram,
+    LayerSpec,
+    OperationProgram,
+    Outcome,
+    StepProgram,
+)
+from projector.operations.table import MEMORY
+from projector.projection.evaluate import Evaluation, evaluate
+from projector.projection.pipeline_costs import cost_pipelines
+from projector.units import MICROSECOND
+
+
+class Sight(NamedTuple):
+    """One measured time, and which number of the model it is."""
+
+    what: str
+    """``gemm``, ``attention`` or ``memory`` of a job, ``sweep``, ``layer`` or ``step``."""
+    name: str
+    part: str
+    place: int
+    """Row of the operation table, GEMM of the sweep, workload or job."""
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One measured time beside what the profile says of it."""
+
+    what: str
+    name: str
+    measured_s: float
+    projected_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Projected over measured."""
+        return self.projected_s / self.measured_s
+
+
+@dataclass(frozen=True, slots=True)
+class FittedField:
+    """One number that was fitted."""
+
+    field: str
+    start: float
+    value: float
+    standard_error: float | None
+    """None at a bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """A device as a probe found it."""
+
+    probe: Probe
+    data: dict[str, Any]
+    """The profile, as it is written."""
+    device: Device
+    fields: tuple[FittedField, ...]
+    rows: tuple[Seen, ...]
+    missing: dict[str, str]
+    """What could not be measured, and why."""
+    unsettled: int
+    """Programs whose times never agreed."""
+
+    def errors(self) -> dict[str, tuple[int, float, float]]:
+        """Return rows, median of |ratio - 1| and geometric mean of the ratio, by what was seen."""
+        found = {}
+        for what in dict.fromkeys(row.what for row in self.rows):
+            ratio = np.array([row.ratio for row in self.rows if row.what == what])
+            found[what] = (
+                len(ratio),
+                float(np.median(np.abs(ratio - 1.0))),
+                float(np.exp(np.mean(np.log(ratio)))),
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as ``--json`` has it."""
+        environment = self.probe.environment
+        return {
+            "environment": environment.model_dump(mode="json"),
+            "device": self.device.name,
+            "base": self.probe.base,
+            "fields": [
+                {
+                    "field": each.field,
+                    "start": each.start,
+                    "value": each.value,
+                    "standard_error": each.standard_error,
+                }
+                for each in self.fields
+            ],
+            "errors": {
+                what: {"rows": rows, "median_ape": median, "geomean_ratio": mean}
+                for what, (rows, median, mean) in self.errors().items()
+            },
+            "rows": [
+                {
+                    "what": row.what,
+                    "name": row.name,
+                    "measured_us": row.measured_s / MICROSECOND,
+                    "projected_us": row.projected_s / MICROSECOND,
+                }
+                for row in self.rows
+            ],
+            "missing": self.missing,
+            "unsettled": self.unsettled,
+            "profile": self.data,
+        }
+
+    def text(self) -> str:
+        """Return the profile as the text of a device file."""
+        environment = self.probe.environment
+        lines = [
+            f"{environment.device}, as `projector probe` found it.",
+            "Every number says where it comes from; docs/probe.md has what each means on a CPU.",
+        ]
+        lines += [
+            f"{what}: {rows} times, median error {median:.1%}, projected over measured {mean:.2f}."
+            for what, (rows, median, mean) in self.errors().items()
+        ]
+        body = yaml.safe_dump(self.data, sort_keys=False, width=100, allow_unicode=True)
+        return "".join(f"# {line}\n" for line in lines) + body
+
+
+def fit_probe(probe: Probe, answer: Answer) -> Probed:
+    """Return the profile that what was measured asks for.
+
+    Raises
+    ------
+    MeasurementError
+        If too little was measured to begin.
+    ConfigError
+        If the profile is not a legal one.
+    """
+    data = read_off(probe, answer)
+    device = load_device(data)
+    model = ProbeModel(probe, device)
+    missing = {
+        _name(program): outcome.message or outcome.status
+        for program, outcome in zip(probe.task.programs, answer.outcomes, strict=True)
+        if outcome.status != "ok"
+    }
+    sights = list(model.sights(answer.outcomes))
+    measured_s = np.array([sight.measured_s for sight in sights])
+    fields = [field_of(device, path) for path in probe.settings.fields if _has(device, path)]
+    solution = fit(
+        fields,
+        lambda values: model.times_s(changed(device, values), sights),
+        measured_s,
+        probe.settings.evaluations,
+    )
+    found = tuple(_fitted(fields, solution))
+    for each in found:
+        data = merge(data, _entry(each))
+    fitted = load_device(data)
+    projected_s = model.times_s(fitted, sights)
+    rows = tuple(
+        Seen(sight.what, f"{sight.name} {sight.part}", sight.measured_s, float(time_s))
+        for sight, time_s in zip(sights, projected_s, strict=True)
+    )
+    unsettled = sum(
+        not all(timing.settled for timing in outcome.times.values()) for outcome in answer.outcomes
+    )
+    return Probed(probe, data, fitted, found, rows, missing, unsettled)
+
+
+class ProbeModel:
+    """What the models say of everything that a probe measures."""
+
+    def __init__(self, probe: Probe, device: Device) -> None:
+        """Lower the jobs of a probe; nothing but times depends on the device."""
+        self._probe = probe
+        evaluation = self._evaluated(device)
+        table = evaluation.table
+        keys = keys_of(table, range(len(table)))
+        # Equal rows of two workloads are measured once.
+        self._row_of: dict[OperationKey, int] = {}
+        for row, key in enumerate(keys):
+            self._row_of.setdefault(key, row)
+        self._layers = layers_of(evaluation.workloads)
+        self._swept = [
+            program.key
+            for program in probe.task.programs
+            if isinstance(program, OperationProgram) and program.key.label == SWEPT
+        ]
+
+    def sights(self, outcomes: Sequence[Outcome]) -> Iterator[Sight]:
+        """Yield every time that was measured and that the model has a number for."""
+        jobs = iter(range(len(self._probe.jobs)))
+        for program, outcome in zip(self._probe.task.programs, outcomes, strict=True):
+            match program:
+                case OperationProgram(key=key):
+                    found = self._operation(key, outcome)
+                case LayerProgram(layer=layer):
+                    found = self._layer(layer, outcome)
+                case StepProgram():
+                    found = self._step(next(jobs), outcome)
+                case _:
+                    found = ()
+            yield from (sight for sight in found if sight.measured_s > 0.0)
+
+    def times_s(self, device: Device, sights: Sequence[Sight]) -> Floats:
+        """Return what the models say of some times on a device, float64[sights]."""
+        evaluation = self._evaluated(device)
+        table, gap_s = evaluation.table, device.kernel_start_us * MICROSECOND
+        row_s = evaluation.rows.time_s / table.repeats
+        row_s = row_s + np.where(table.kind == MEMORY, table.launches * gap_s, 0.0)
+        costs = cost_pipelines(evaluation.workloads, evaluation.costs)
+        first_run = {
+            int(workload): run
+            for run, workload in reversed(list(enumerate(evaluation.workloads.run_workload)))
+        }
+        replicas = evaluation.inputs.replicas
+        rank = replicas.rank_offset[replicas.of_job]
+        of_job = {
+            "total": evaluation.steps.iteration_s,
+            "optimizer": evaluation.inputs.optimizer_s[rank],
+        }
+        of_layer = {"forward": costs.forward_s, "backward": costs.backward_s}
+        swept_s = _gemm_times(self._swept, device)
+
+        def time_s(sight: Sight) -> float:
+            match sight.what:
+                case "sweep":
+                    return float(swept_s[sight.place])
+                case "layer":
+                    return float(of_layer[sight.part][first_run[sight.place]])
+                case "step":
+                    return float(of_job[sight.part][sight.place])
+                case _:
+                    return float(row_s[sight.place])
+
+        return np.array([time_s(sight) for sight in sights])
+
+    def _evaluated(self, device: Device) -> Evaluation:
+        jobs = self._probe.jobs
+        clusters = [job.cluster.model_copy(update={"device": device}) for job in jobs]
+        return evaluate(
+            [
+                job.model_copy(update={"cluster": cluster})
+                for job, cluster in zip(jobs, clusters, strict=True)
+            ]
+        )
+
+    def _operation(self, key: OperationKey, outcome: Outcome) -> tuple[Sight, ...]:
+        measured_s = seconds_of(outcome)
+        if key.label == SWEPT:
+            name = f"{key.dtype} {key.m}x{key.n}x{key.k}"
+            return (Sight("sweep", name, "", self._swept.index(key), measured_s),)
+        name = f"{key.label} {_extents(key)}"
+        return (Sight(key.kind, name, key.phase, self._row_of[key], measured_s),)
+
+    def _layer(self, layer: LayerSpec, outcome: Outcome) -> tuple[Sight, ...]:
+        index = self._layers.index(layer)
+        name = f"{layer.kind} {layer.columns['hidden']}"
+        return tuple(
+            Sight("layer", name, part, index, seconds_of(outcome, part))
+            for part in ("forward", "backward")
+        )
+
+    def _step(self, job: int, outcome: Outcome) -> tuple[Sight, ...]:
+        name = self._probe.jobs[job].model.name
+        return tuple(
+            Sight("step", name, part, job, seconds_of(outcome, part))
+            for part in ("optimizer", "total")
+        )
+
+
+def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
+    """Return the time of GEMMs alone on a device, float64[keys]."""
+    if not keys:
+        return np.zeros(0)
+    time_s, _, _ = gemm_time_columns(
+        np.array([[key.m, key.n, key.k, key.batch] for key in keys], np.int64),
+        np.array([MATRIX_TYPES.index(key.dtype) for key in keys], np.int64),
+        np.array([key.out_bytes for key in keys]),
+        np.ones(len(keys)),
+        np.zeros(len(keys), np.int64),
+        device_record(device),
+    )
+    return time_s
+
+
+def _fitted(fields: Sequence[Field], solution: Fit) -> Iterator[FittedField]:
+    for field, x, error, seen in zip(
+        fields, solution.coordinates, solution.errors, solution.seen, strict=True
+    ):
+        if seen:
+            spread = float(error) * field.slope(float(x))
+            yield FittedField(
+                field.path,
+                field.prior,
+                field.rounded(float(x)),
+                spread if np.isfinite(spread) else None,
+            )
+
+
+def _entry(fitted: FittedField) -> dict[str, Any]:
+    error = fitted.standard_error
+    note = "at a bound" if error is None else f"standard error {error:.2g}"
+    nested: dict[str, Any] = number(fitted.value, FITTED, note)
+    for name in reversed(fitted.field.split(".")):
+        nested = {name: nested}
+    return nested
+
+
+def _has(device: Device, path: str) -> bool:
+    value: Any = device
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    return value is not None
+
+
+def _extents(key: OperationKey) -> str:
+    if key.kind == "memory":
+        return f"{key.bytes:.3g} B"
+    many = f" x{key.batch}" if key.batch > 1 else ""
+    return f"{key.m}x{key.n}x{key.k}{many}"
+
+
+def _name(program: Any) -> str:
+    match program:
+        case OperationProgram(key=key):
+            return f"{key.label} {key.phase} {_extents(key)}"
+        case LayerProgram(layer=layer):
+            return f"layer {layer.kind} {layer.columns.get('hidden', 0)}"
+        case _:
+            return str(program.program)
