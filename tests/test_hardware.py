@@ -24,6 +24,7 @@ ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 EXPERTS = read_yaml(HARDWARE / "experts.yaml")
 GEMM = read_yaml(HARDWARE / "gemm.yaml")
 TRAINING = read_yaml(HARDWARE / "training.yaml")
+PROBE = read_yaml(HARDWARE / "probe.yaml")
 FAMILIES = {
     name: entry for name, entry in ATTENTION.items() if name not in {"sources", "shared", "bands"}
 }
@@ -143,6 +144,13 @@ def test_every_number_of_an_attention_kernel_has_a_source():
     assert all(len(text) > 10 for text in ATTENTION["sources"].values())
 
 
+def test_every_number_that_a_probe_starts_from_has_a_source():
+    start = {name: entry for name, entry in PROBE["cpu"]["start"].items() if name != "sources"}
+    untold = {path for path in numbers(start) if not path.startswith("gemm_tiles.")}
+    assert not untold
+    assert set(sourced_keys(start)) == PROBE["cpu"]["start"]["sources"].keys() - {"gemm_tiles"}
+
+
 def test_every_number_of_a_layer_of_experts_has_a_source():
     families = {name: entry for name, entry in EXPERTS.items() if name != "sources"}
     assert not list(numbers(families))
@@ -250,7 +258,8 @@ def test_network_loads_and_is_used(name):
     network = load_network(name)
     assert network.sources["nic_gbit_per_s"]
     # A network is the usual one of a device, or is chosen by name.
-    assert network.transport or name in {load_device(stem).network for stem in DEVICES}
+    usual = {load_device(stem).network for stem in DEVICES} | {PROBE["cpu"]["start"]["network"]}
+    assert network.transport or name in usual
     data = dict(NETWORKS[name])
     table = data.pop("sources")
     assert not list(numbers(data))
