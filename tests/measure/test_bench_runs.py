@@ -1,6 +1,7 @@
 """A list is measured in chunks and kept as it goes; nothing that was measured is lost."""
 
 import csv
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,28 @@ def lists():
     }  # fmt: skip
 
 
-def start(run, cases=None, kind="gemm", out=None, device=None, overwrite=False, say=None, **given):
+def start(run, cases=None, kind="gemm", out=None, device=None, overwrite=False, say=None,
+          lock_mhz=None, **given):  # fmt: skip
     return begin(
         kind, gemms() if cases is None else cases, device=device, out=out, overwrite=overwrite,
-        settings=settings_of(**given), run=run, say=say,
+        settings=settings_of(**given), run=run, say=say, lock_mhz=lock_mhz,
     )  # fmt: skip
+
+
+class Held:
+    """A clock that remembers when it was held."""
+
+    def __init__(self):
+        self.now, self.log = set(), []
+
+    @contextmanager
+    def __call__(self, device, clock_mhz):
+        self.now.add((device, clock_mhz))
+        self.log.append((device, clock_mhz))
+        try:
+            yield
+        finally:
+            self.now.remove((device, clock_mhz))
 
 
 def rows_of(path):
@@ -216,3 +234,51 @@ def test_rows_name_the_device_that_was_measured(tmp_path):
 def test_settings_are_checked(options):
     with pytest.raises(ConfigError):
         settings_of(**options)
+
+
+def test_a_clock_is_held_only_while_it_is_measured():
+    held = Held()
+    session = start(
+        StandIn(), kind="collective", cases=lists()["collective"], ranks=2, lock_mhz=1400.0
+    )
+    session.lock = held
+    seen = []
+    session.measuring.run.rule = lambda program: seen.append(set(held.now))
+    session.go()
+    assert seen == [{(0, 1400.0), (1, 1400.0)}] * 4
+    assert held.now == set()
+    assert session.warnings == []
+    assert session.measuring.finished()[0].row["notes"].startswith("locked 1400 MHz; quartiles")
+
+
+def test_a_clock_is_let_go_after_an_interruption():
+    held = Held()
+    session = start(StandIn(), lock_mhz=1300.0)
+    session.lock = held
+
+    def stop(program):
+        raise KeyboardInterrupt
+
+    session.measuring.run.rule = stop
+    with pytest.raises(KeyboardInterrupt):
+        session.go()
+    assert held.log
+    assert not held.now
+
+
+def test_a_locked_clock_that_is_not_kept_is_said():
+    session = start(StandIn(), lock_mhz=1700.0)
+    session.lock = Held()
+    session.go()
+    assert "5 of 5 cases ran at 1,400 to 1,400 MHz" in session.warnings[0]
+
+
+def test_clocks_are_not_locked_unasked_nor_on_a_processor():
+    session = start(StandIn())
+    session.lock = held = Held()
+    session.go()
+    assert held.log == []
+    with pytest.raises(ConfigError, match="on the CPU"):
+        start(StandIn(CPU), lock_mhz=1300.0)
+    with pytest.raises(ConfigError, match="from 1 to"):
+        start(StandIn(), lock_mhz=0.0)

@@ -61,6 +61,13 @@ _COMMON = (
     ),
     click.option("--threads", type=int, metavar="N", help="Threads of a CPU; all by default."),
     click.option(
+        "--lock-clocks",
+        "lock_mhz",
+        type=float,
+        metavar="MHZ",
+        help="Hold the clock of the GPU meanwhile; takes an administrator's rights.",
+    ),
+    click.option(
         "--timeout-s",
         default=600.0,
         show_default=True,
@@ -236,7 +243,7 @@ def _run(
     from projector.measure.bench.session import begin, settings_of
     from projector.validate.beside import benchmark_of
 
-    overwrite = options.pop("overwrite")
+    overwrite, lock_mhz = options.pop("overwrite"), options.pop("lock_mhz")
     session = begin(
         kind,
         cases,
@@ -244,14 +251,17 @@ def _run(
         out=out,
         overwrite=overwrite,
         settings=settings_of(**options),
+        lock_mhz=lock_mhz,
         say=None if quiet else say,
     )
     print_warnings(session.warnings, quiet=quiet)
+    warned = len(session.warnings)
     try:
-        session.measuring.go()
+        session.go()
     except BaseException:
         _stopped(session, out, quiet=quiet or as_json)
         raise
+    print_warnings(session.warnings[warned:], quiet=quiet)
     if session.device:
         announce_compilation(quiet=quiet)
     benchmark = benchmark_of(session)

@@ -147,7 +147,8 @@ def work_of(case: Case) -> float:
 def measured(case: Case, outcome: Outcome, machine: Machine) -> Measured:
     """Return a case with its outcome and the row that says so."""
     timing = outcome.times.get("time")
-    time_s = timing.median_s if timing and outcome.status == "ok" else None
+    timed = timing is not None and outcome.status == "ok" and case.kind != "clock"
+    time_s = timing.median_s if timing and timed else None
     status, message = outcome.status, outcome.message
     if status == "ok" and not time_s and case.kind != "clock":
         status, message = "failed", "the worker answered no time"

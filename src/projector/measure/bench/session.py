@@ -1,18 +1,26 @@
 """One benchmark from its first look at the machine to its last row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from projector.config.device import Device, load_device
 from projector.errors import ConfigError
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.results import Results
-from projector.measure.bench.rows import Machine
+from projector.measure.bench.rows import Machine, Measured
 from projector.measure.bench.runner import Measuring, Run, Say, Settings, run_in, today
 from projector.measure.devices import profile_of, stands_for
 from projector.measure.task import Environment
+from projector.measure.vendor import locked_clock
 
 BACKENDS = ("auto", "cpu", "cuda")
+
+STRAYED = 0.02
+"""Share of a locked clock by which the sampled one may differ before it is said."""
+
+Lock = Callable[[int, float], AbstractContextManager[None]]
+"""Holds the clock of a device; `projector.measure.vendor.locked_clock`, or a stand-in."""
 
 
 @dataclass(slots=True)
@@ -23,7 +31,24 @@ class Session:
     measuring: Measuring
     device: str
     """Shipped name or path of a profile, ``""`` for none."""
+    lock: Lock = locked_clock
     warnings: list[str] = field(default_factory=list)
+
+    def go(self) -> None:
+        """Measure what is not there yet, with the clock held where that was asked for.
+
+        Raises
+        ------
+        MeasurementError
+            If the clock cannot be held, or the machine answers no more; rows so far are kept.
+        """
+        machine, measuring = self.measuring.machine, self.measuring
+        with ExitStack() as held:
+            if machine.locked_mhz is not None and measuring.todo():
+                for device in range(measuring.settings.ranks):
+                    held.enter_context(self.lock(device, machine.locked_mhz))
+            measuring.go()
+        self.warnings += _strayed(measuring.finished(), machine.locked_mhz)
 
 
 def begin(
@@ -34,9 +59,10 @@ def begin(
     out: str | None,
     overwrite: bool,
     settings: Settings,
+    lock_mhz: float | None = None,
     run: Run | None = None,
     say: Say | None = None,
-) -> Session:
+) -> Session:  # fmt: skip
     """Look at the machine, and at the rows that are there already.
 
     Parameters
@@ -50,6 +76,8 @@ def begin(
     overwrite : bool
         Whether its rows are dropped.
     settings : Settings
+    lock_mhz : float, optional
+        Clock to hold while it is measured.
     run : callable, optional
         Stand-in for `projector.measure.process.run_task`.
     say : callable, optional
@@ -66,10 +94,34 @@ def begin(
     # Says what runs before anything is measured, and refuses what cannot run at all.
     environment = run_in(settings, [], run).environment
     gpu, modelled, warnings = _named(environment, device, profile)
+    if lock_mhz is not None:
+        _check_lock(lock_mhz, environment)
     results = Results(out, kind, overwrite=overwrite)
-    machine = Machine(gpu, environment, day=today())
+    machine = Machine(gpu, environment, lock_mhz, day=today())
     measuring = Measuring(cases, machine, results, settings, run, say)
-    return Session(kind, measuring, modelled, warnings)
+    return Session(kind, measuring, modelled, warnings=warnings)
+
+
+def _check_lock(clock_mhz: float, environment: Environment) -> None:
+    if not 1.0 <= clock_mhz <= MOST_MHZ:
+        msg = f"lock-clocks must be from 1 to {MOST_MHZ:g} MHz, got {clock_mhz:g}"
+        raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed=f"1 to {MOST_MHZ:g}")
+    if environment.backend == "cpu":
+        msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
+        raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed="a GPU")
+
+
+def _strayed(found: Sequence[Measured], locked_mhz: float | None) -> list[str]:
+    """Say where a locked clock was not kept, as under a cap of power."""
+    if locked_mhz is None:
+        return []
+    clocks = [each.spread.clock_mhz for each in found if each.spread.clock_mhz is not None]
+    off = [clock for clock in clocks if abs(clock / locked_mhz - 1.0) > STRAYED]
+    if not off:
+        return []
+    ran = f"{min(off):,.0f} to {max(off):,.0f} MHz"
+    cases = f"{len(off)} of {len(clocks)} cases ran at {ran}"
+    return [f"the clock was locked to {locked_mhz:g} MHz, and {cases}: a cap of power or heat"]
 
 
 def _named(
@@ -120,3 +172,4 @@ def settings_of(
 
 MOST_COUNT = 4096
 MOST_TIMEOUT_S = 86_400.0
+MOST_MHZ = 20_000.0
