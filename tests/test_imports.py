@@ -35,3 +35,15 @@ def test_no_files_import_each_other():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"these import each other: {' <- '.join(error.args[1])}")
+
+
+def test_one_file_imports_torch_and_is_imported_by_none():
+    files = {
+        module_name(file): set(imported(file)) for file in (SOURCE / "projector").rglob("*.py")
+    }
+    worker = "projector.measure.worker"
+    with_torch = [
+        name for name, names in files.items() if "torch" in {n.split(".")[0] for n in names}
+    ]
+    assert with_torch == [worker]
+    assert not [name for name, names in files.items() if worker in names]

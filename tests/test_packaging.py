@@ -1,9 +1,15 @@
 """The wheel carries its data, and finds it."""
 
+import re
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,11 +25,19 @@ def test_the_wheel_holds_hardware_and_models(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
+        (about,) = (name for name in names if name.endswith("METADATA"))
+        needed = archive.read(about).decode().splitlines()
     assert "projector/_data/hardware/mi355x.yaml" in names
     assert "projector/_data/hardware/nodes/mi250x.yaml" in names
     assert "projector/_data/hardware/first_order/tpu_v5p.yaml" in names
     assert "projector/_data/models/mixtral_8x22b.yaml" in names
     assert "projector/py.typed" in names
+    # What the caller starts as a script, and what needs torch only with its extra.
+    assert "projector/measure/guard.py" in names
+    assert [line for line in needed if line.startswith("Requires-Dist: torch")] == [
+        "Requires-Dist: torch>=2.6; extra == 'test'",
+        "Requires-Dist: torch>=2.6; extra == 'torch'",
+    ]
     code = (
         "import projector; from projector.config.resources import data_dir; "
         "print(data_dir('models')); print(projector.load_job({'model': 'llama3.1_8b', 'training': "
@@ -38,3 +52,34 @@ def test_the_wheel_holds_hardware_and_models(tmp_path):
         check=True,
     )
     assert str(tmp_path / "site" / "projector" / "_data" / "models") in run.stdout
+
+
+def test_every_pin_is_one_version_of_one_package():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    names = [re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    assert len(set(names)) == len(names)
+    assert pins == sorted(pins, key=str.lower)
+
+
+@pytest.mark.parametrize("package", ["torch", "numba", "pydantic", "distributed", "matplotlib"])
+def test_what_a_package_needs_is_pinned(package):
+    """Walk the requirements of a package as installed, on this platform and Python."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    left, seen = [package], set()
+    while left:
+        name = canonicalize_name(left.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            texts = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        needed = (Requirement(text) for text in texts)
+        left += [
+            each.name for each in needed if not each.marker or each.marker.evaluate({"extra": ""})
+        ]
+    assert seen <= pinned
