@@ -33,7 +33,14 @@ FirstOrder = Literal["first-order"]
 
 
 @overload
-def project_memory(job: JobLike, *, fidelity: Literal["tiles"] = "tiles") -> MemoryProjection: ...
+def project_memory(
+    job: JobLike,
+    *,
+    fidelity: Literal["tiles"] = "tiles",
+    records: Records = None,
+    profiling_mode: str | None = None,
+    benchmark_gpus: int | None = None,
+) -> MemoryProjection: ...
 
 
 @overload
@@ -41,7 +48,12 @@ def project_memory(job: JobLike | FirstOrderJob, *, fidelity: FirstOrder) -> Fir
 
 
 def project_memory(
-    job: JobLike | FirstOrderJob, *, fidelity: str = TILES
+    job: JobLike | FirstOrderJob,
+    *,
+    fidelity: str = TILES,
+    records: Records = None,
+    profiling_mode: str | None = None,
+    benchmark_gpus: int | None = None,
 ) -> MemoryProjection | FirstOrderMemory:
     """Project the memory of every pipeline stage.
 
@@ -52,15 +64,24 @@ def project_memory(
     fidelity : str
         ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``, which also
         take devices without compute units.
+    records, profiling_mode, benchmark_gpus : optional
+        As in `project_performance`: the peak is anchored on that of a measured step.
 
     Raises
     ------
     ProjectorError
-        If the job cannot exist. A job that does not fit is projected all the same.
+        If the job cannot exist, or a record does not hold for it. A job that does not fit is
+        projected all the same.
     """
+    given = _listed(records)
     if by_closed_forms(fidelity):
+        _refuse_measured(given, profiling_mode, benchmark_gpus)
         return first_order.project_memory(load_first_order_job(job))
-    return memory_projection(Results(evaluate([load_job(_tile_job(job))])), 0)
+    loaded = load_job(_tile_job(job))
+    if profiling_mode is None and not given and benchmark_gpus is None:
+        return memory_projection(Results(evaluate([loaded])), 0)
+    source = choose_source(loaded, profiling_mode or AUTO, given, benchmark_gpus=benchmark_gpus)
+    return project_from(loaded, source).memory
 
 
 @overload
@@ -226,10 +247,11 @@ def project_from(job: Job, source: Source, *, schedule: str | None = None) -> Pe
         result = compare_schedules(changed, hybrid.project)
     else:
         result = hybrid.project(changed)
-    comparison = None
     if source.mode == BOTH:
         comparison = compare_record(hybrid.benchmark, result, project_jobs([result.job])[0])
-    return replace(_from(result, source), comparison=comparison)
+        memory = replace(result.memory, comparison=comparison.memory)
+        result = replace(result, memory=memory, comparison=comparison)
+    return _from(result, source)
 
 
 def _from(result: PerformanceProjection, source: Source) -> PerformanceProjection:

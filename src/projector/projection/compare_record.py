@@ -14,12 +14,16 @@ from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.benchmark import Benchmark
 from projector.projection.comparison import (
     ComparedLayer,
+    ComparedMemory,
     ComparedOperation,
     Comparison,
     NotMeasured,
     Pair,
+    Peaks,
 )
 from projector.projection.evaluate import Evaluation
+from projector.projection.measured_memory import step_bytes
+from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
 
 
@@ -42,7 +46,28 @@ def compare_record(
         layers=tuple(_layers(record, layer_s)),
         step=_step(benchmark, layer_s),
         target=_target(restored, simulated),
+        memory=compare_memory(benchmark, restored.memory),
         missing=tuple(_missing(record)),
+    )
+
+
+def compare_memory(benchmark: Benchmark, anchored: MemoryProjection) -> ComparedMemory | None:
+    """Put the peak of the measured step, and the one anchored on it, beside modelled ones.
+
+    Parameters
+    ----------
+    benchmark : Benchmark
+        Of the record.
+    anchored : MemoryProjection
+        Of the job asked for.
+    """
+    step, anchor = benchmark.record.step, anchored.anchor
+    if step is None or anchor is None:
+        return None
+    modelled = step_bytes(benchmark, step.layers, step.outcome.numbers.get("states_bytes"))
+    return ComparedMemory(
+        step=Peaks(anchor.measured_bytes, modelled),
+        target=Peaks(anchor.allocated_bytes, anchor.analytic_bytes),
     )
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from projector.measure.keys import OperationKey
-from projector.units import to_ms
+from projector.units import to_gib, to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,41 @@ class ComparedLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class Peaks:
+    """One peak of memory, measured or anchored on what was, and simulated."""
+
+    measured_bytes: float
+    simulated_bytes: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Simulated over measured; none where nothing was held."""
+        return self.simulated_bytes / self.measured_bytes if self.measured_bytes > 0.0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both in GiB."""
+        return {
+            "measured_gib": to_gib(self.measured_bytes),
+            "simulated_gib": to_gib(self.simulated_bytes),
+            "ratio": self.ratio,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedMemory:
+    """Peaks, allocated."""
+
+    step: Peaks
+    """Of the measured step of the benchmark."""
+    target: Peaks
+    """Of the job asked for, anchored on it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that stands under ``comparison`` in ``memory --json``."""
+        return {"step": self.step.to_dict(), "target": self.target.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
 class NotMeasured:
     """A program that gave no time, and why."""
 
@@ -105,6 +140,8 @@ class Comparison:
     """Of a step with one layer of each kind: ``forward_backward``, ``optimizer``, ``total``."""
     target: Mapping[str, Pair]
     """Terms of the restored target's step, and its ``total``."""
+    memory: ComparedMemory | None = None
+    """Peaks, where the step said any."""
     missing: tuple[NotMeasured, ...] = ()
 
     @property
@@ -119,6 +156,7 @@ class Comparison:
             "layers": [entry.to_dict() for entry in self.layers],
             "step": {name: pair.to_dict() for name, pair in self.step.items()},
             "target": {name: pair.to_dict() for name, pair in self.target.items()},
+            "memory": self.memory.to_dict() if self.memory is not None else None,
             "summary": {
                 "operations": errors(entry.pair for entry in self.operations),
                 "layers": errors(entry.pair for entry in self.layers),

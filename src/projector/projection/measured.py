@@ -85,6 +85,7 @@ class Hybrid:
         record = self.record
         return {
             "device": record.environment.device,
+            "environment": record.environment.model_dump(mode="json"),
             "profile": record.device,
             "version": record.version,
             "reduction": record.reduction,

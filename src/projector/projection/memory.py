@@ -11,6 +11,7 @@ from projector.config.job import Job
 from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.bands import memory_band
+from projector.projection.comparison import ComparedMemory
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory_anchor import MemoryAnchor
@@ -78,6 +79,8 @@ class MemoryProjection:
     lie whole beside their shards while they are used; 0 or less where sharding saves."""
     anchor: MemoryAnchor | None = None
     """What the peak of a measured step says, where there is one."""
+    comparison: ComparedMemory | None = None
+    """Peaks measured beside simulated, where both were asked for."""
 
     @property
     def schedule(self) -> str:
@@ -193,7 +196,17 @@ class MemoryProjection:
             "components": [component.to_dict() for component in self.components],
             "documented": self.documented.to_dict(),
             **self.measured,
+            **self._of_record(),
         }
+
+    def _of_record(self) -> dict[str, Any]:
+        """Return what ``memory --json`` says of measurements besides, where there were any."""
+        times, found = self.provenance.times, {}
+        if times is not None:
+            found["provenance"] = {"record": times.record}
+        if self.comparison is not None:
+            found["comparison"] = self.comparison.to_dict()
+        return found
 
     def __repr__(self) -> str:
         """Say whether it fits, in one line."""

@@ -1,6 +1,5 @@
 """Where the times of a projection come from: the models, a record, or a device measured now."""
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ from projector.errors import ConfigError, MeasurementError
 from projector.measure.api import measure_job
 from projector.measure.devices import cpu_name, gpus_at_hand, stands_for
 from projector.measure.options import AUTO, BENCHMARK, BOTH, SIMULATE, check_options
-from projector.measure.record import Record, load_record
+from projector.measure.process import check_torch
+from projector.measure.record import Record, load_record, merge_records
 
 Tell = Callable[[str], None]
 
@@ -34,11 +34,7 @@ class Source:
         """Return what stands in ``provenance``; nothing where models alone were asked for."""
         if self.record is None and not self.why:
             return {}
-        found: dict[str, Any] = {"profiling_mode": self.mode, "why": self.why}
-        if self.record is not None:
-            found["environment"] = self.record.environment.model_dump(mode="json")
-            found["reduction"] = self.record.reduction
-        return found
+        return {"profiling_mode": self.mode, "why": self.why}
 
 
 def choose_source(
@@ -76,9 +72,8 @@ def choose_source(
     if mode == SIMULATE:
         return Source(SIMULATE, None, "")
     if records:
-        record, warnings = _nearest(job, records)
         why = "a record was given" if mode == AUTO else ""
-        return Source(BOTH if mode == BOTH else BENCHMARK, record, why, warnings)
+        return Source(BOTH if mode == BOTH else BENCHMARK, _nearest(job, records), why)
     asked = mode != AUTO or benchmark_gpus is not None or save is not None
     return _measured(job, mode, benchmark_gpus, save, tell, asked=asked)
 
@@ -121,20 +116,26 @@ def measure(
     return _measure(loaded, hand, benchmark_gpus, progress)
 
 
-def _nearest(job: Job, records: Sequence[RecordLike]) -> tuple[Record, tuple[str, ...]]:
-    """Return the record that holds for a job; of several the one that most devices measured."""
+def _nearest(job: Job, records: Sequence[RecordLike]) -> Record:
+    """Return the record that holds for a job: of several the one that most devices measured.
+
+    Records of one benchmark job are put together.
+    """
     refusal: ConfigError | None = None
-    found: list[tuple[Record, tuple[str, ...]]] = []
+    found: list[Record] = []
     for given in records:
         record = given if isinstance(given, Record) else load_record(given)
         try:
-            found.append((record, tuple(record.check(job))))
+            record.check(job)
         except ConfigError as error:
             refusal = refusal or error
+        else:
+            found.append(record)
     if not found:
         assert refusal is not None
         raise refusal
-    return max(found, key=lambda pair: pair[0].environment.ranks)
+    nearest = max(found, key=lambda record: record.environment.ranks)
+    return merge_records([record for record in found if record.job == nearest.job])
 
 
 def _measured(
@@ -162,7 +163,7 @@ def _measured(
         if tell is not None:
             tell(f"wrote {save}; --load-benchmark takes it")
     why = "" if mode != AUTO else f"measured on {record.environment.device}, which is at hand"
-    return Source(BOTH if mode == BOTH else BENCHMARK, record, why, tuple(record.check(job)))
+    return Source(BOTH if mode == BOTH else BENCHMARK, record, why)
 
 
 class AtHand(NamedTuple):
@@ -193,12 +194,12 @@ def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | None:
     profile = job.cluster.device
     found = gpus_at_hand()
     if found is not None and (not found.name or stands_for(profile, found.name)):
-        _need_torch()
+        check_torch()
         return AtHand("cuda", found.name, found.gpus)
     if found is None and not look_at_processor:
         return None
     if look_at_processor and stands_for(profile, cpu_name()):
-        _need_torch()
+        check_torch()
         return AtHand("cpu", cpu_name(), 1)
     here = f"the GPU at hand is {found.name}" if found else "no GPU is at hand"
     msg = (
@@ -206,15 +207,6 @@ def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | None:
         "of such a device, --profiling-mode simulate needs none"
     )
     raise MeasurementError(msg, key="profiling_mode", value=profile.name, allowed=SIMULATE)
-
-
-def _need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        msg = (
-            "torch is not installed, which measures; install projector with the extra 'torch', or "
-            "take --profiling-mode simulate"
-        )
-        raise MeasurementError(msg, key="torch", allowed=SIMULATE)
 
 
 def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> Record:

@@ -8,7 +8,7 @@ from rich.text import Text
 from projector.projection.performance import PerformanceProjection
 from projector.report.terminal import memory, performance
 from projector.report.terminal.job import configuration, filled_in, title, verdict
-from projector.report.terminal.measured import compared_benchmark, measurement
+from projector.report.terminal.measured import anchored_memory, compared_benchmark, measurement
 from projector.report.terminal.suggestions import Suggestion
 
 
@@ -25,8 +25,9 @@ def both_report(
         performance.limit(result),
         memory.parameters(result.memory),
         Text(),
-        *measurement(result.record),
+        *measurement(result.provenance.times),
         *memory.stages(result.memory),
+        *anchored_memory(result.memory),
         *memory.components(result.memory),
         *memory.documented(result.memory),
         *performance.breakdown(result),

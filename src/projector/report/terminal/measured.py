@@ -7,13 +7,15 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.measure.record import Record
 from projector.measure.reduction import reduction_lines
 from projector.projection.breakdown import LIMITS
 from projector.projection.comparison import ComparedOperation, Comparison, Pair, errors
+from projector.projection.memory import MemoryProjection
+from projector.projection.provenance import Origins
 from projector.report.terminal.tables import (
     DIM,
     add_row,
+    gib,
     grid,
     heading,
     milliseconds,
@@ -23,6 +25,9 @@ from projector.report.terminal.tables import (
 
 MAX_OPERATIONS = 16
 """Operations shown one by one; the others are summed up."""
+
+MAX_NAMES = 3
+"""Operations named one by one that were not measured for the same reason."""
 
 STYLES = {"measured": "green", "scaled": "yellow", "analytic": ""}
 """Colour of each origin."""
@@ -36,18 +41,38 @@ def mark(origin: str) -> Text:
     return Text(origin, style=STYLES.get(origin, ""))
 
 
-def measurement(record: Record | None) -> list[RenderableType]:
+def measurement(times: Origins | None) -> list[RenderableType]:
     """Say on what was measured, what was reduced for it, and why; nothing without a record."""
-    if record is None:
+    if times is None:
         return []
-    where = record.environment
-    runtime = f", {where.backend.upper()} {where.runtime}" if where.runtime else ""
-    note = f"torch {where.torch}{runtime}"
-    lines = "\n".join(reduction_lines(record.reduction))
+    where = times.record["environment"]
+    runtime = f", {where['backend'].upper()} {where['runtime']}" if where["runtime"] else ""
+    note = f"torch {where['torch']}{runtime}"
+    lines = "\n".join(reduction_lines(times.record["reduction"]))
     return [
-        heading(f"Measured on {where.ranks} x {where.device}", note),
+        heading(f"Measured on {where['ranks']} x {where['device']}", note),
         Padding(Text(lines, style=DIM), (0, 0, 1, 2)),
     ]
+
+
+def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
+    """Return what the peak is made of where it stands on a measured one."""
+    anchor, compared = result.anchor, result.comparison
+    if anchor is None:
+        return []
+    table = grid("=of the fullest stage", "GiB", "=from")
+    for name, num_bytes, origin in (
+        ("modelled peak", anchor.analytic_bytes, "analytic"),
+        ("alive beyond the model", anchor.live_bytes, "scaled"),
+        ("idle in the allocator", anchor.idle_bytes, "measured"),
+        ("reserved peak", anchor.peak_bytes, ""),
+        ("upper bound", anchor.upper_bytes, ""),
+    ):
+        add_row(table, name, gib(num_bytes), mark(origin))
+    note = f"a step of the benchmark held {gib(anchor.measured_bytes)} GiB"
+    if compared is not None:
+        note += f", and {gib(compared.step.simulated_bytes)} simulated"
+    return section("Peak, anchored on a measured one", note, table)
 
 
 def compared_step(comparison: Comparison, origins: Mapping[str, str]) -> list[RenderableType]:
@@ -106,9 +131,14 @@ def _summary(found: Mapping[str, Any]) -> str:
 def _missing(comparison: Comparison) -> list[RenderableType]:
     if not comparison.missing:
         return []
-    table = grid("=not measured", "=status", "<why")
+    reasons: dict[tuple[str, str], list[str]] = {}
     for entry in comparison.missing:
-        add_row(table, entry.name, entry.status.replace("_", " "), entry.message)
+        reasons.setdefault((entry.status, entry.message), []).append(entry.name)
+    table = grid("<not measured", "=status", "<why")
+    for (status, message), names in reasons.items():
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        shown = ", ".join(names[:MAX_NAMES])
+        add_row(table, f"{shown}{more}", status.replace("_", " "), message)
     return section("Not measured", "the models stand for it", table)
 
 

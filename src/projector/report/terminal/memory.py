@@ -9,6 +9,7 @@ from rich.text import Text
 from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
 from projector.projection.memory_terms import MEMORY_TERMS
 from projector.report.terminal.job import configuration, filled_in, title, verdict
+from projector.report.terminal.measured import anchored_memory, measurement
 from projector.report.terminal.tables import DIM, add_row, count, gib, grid, section
 
 ALL_STAGES = 8
@@ -28,7 +29,9 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         verdict(result),
         parameters(result),
         Text(),
+        *measurement(result.provenance.times),
         *stages(result),
+        *anchored_memory(result),
         *components(result),
         *documented(result),
         *filled_in(job, result.provenance),

@@ -47,7 +47,7 @@ def performance_report(
         limit(result),
         *run_lines(result.run),
         Text(),
-        *measurement(result.record),
+        *measurement(result.provenance.times),
         *breakdown(result),
         *communication(result),
         *compared_benchmark(result.comparison),
