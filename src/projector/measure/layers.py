@@ -7,193 +7,222 @@ Torch is passed in, so that this module loads without it.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from projector.measure import parts
+from projector.measure.attention_layers import GroupedAttention, LatentAttention
+from projector.measure.blocks import Builder, Columns, Linear, Norm, ceil_div
 from projector.measure.comm import Comm
-from projector.measure.parts import AttentionShape, Kit, Tensor, UnsupportedError
-from projector.measure.task import LayerSpec
+from projector.measure.experts import Experts
+from projector.measure.mlp_layer import Mlp
+from projector.measure.parts import Kit, Tensor
+from projector.measure.task import LayerKind, LayerSpec
 
 
-class Columns:
-    """The columns of a workload, 0 where the record has none."""
-
-    def __init__(self, values: dict[str, int]) -> None:
-        """Keep the columns."""
-        self._values = values
-
-    def __getattr__(self, name: str) -> int:
-        """Return a column by its name."""
-        return self._values.get(name, 0)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a rank inside the tensor-parallel region."""
-        return self.micro_batch * self.seq // max(1, self.cp)
-
-    @property
-    def outer_tokens(self) -> int:
-        """Tokens outside of it."""
-        return self.tokens // max(1, self.tp) if self.sequence_parallel else self.tokens
-
-    @property
-    def divided(self) -> bool:
-        """Whether they are divided over TP."""
-        return bool(self.sequence_parallel)
-
-
-def ceil_div(value: int, divisor: int) -> int:
-    """Divide, rounding up."""
-    return -(-value // max(1, divisor))
-
-
-class Builder:
-    """Makes weights and remembers them."""
-
-    def __init__(self, kit: Kit, comm: Comm, spec: LayerSpec) -> None:
-        """Begin with no weights."""
-        self.kit, self.comm, self.spec = kit, comm, spec
-        self.torch = kit.torch
-        self.columns = Columns(spec.columns)
-        self.dtype = kit.wide_type(spec.dtype)
-        self.weights: list[Tensor] = []
-        self.notes: list[str] = []
-
-    def weight(self, *shape: int) -> Tensor:
-        """Return a new weight."""
-        weight = self.kit.parameter(*shape, dtype=self.dtype)
-        self.weights.append(weight)
-        return weight
-
-    def note(self, text: str) -> None:
-        """Remember what ran a part, once."""
-        if text not in self.notes:
-            self.notes.append(text)
-
-
-class Norm:
-    """One norm over rows of some width."""
-
-    def __init__(self, builder: Builder, width: int) -> None:
-        """Make scale and, for layer norms, shift."""
-        self.torch, self.eager = builder.torch, builder.columns.eager == 1
-        self.scale = builder.weight(width)
-        self.shift = builder.weight(width) if builder.columns.norm_parameters == 2 else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Normalise rows."""
-        return parts.norm(self.torch, x, self.scale, self.shift, eager=self.eager)
-
-
-class Linear:
-    """``Y = X W' + bias``."""
-
-    def __init__(self, builder: Builder, n_in: int, n_out: int, *, bias: bool = False) -> None:
-        """Make weights [n_out, n_in]."""
-        self.run = builder.torch.nn.functional.linear
-        self.weight = builder.weight(n_out, n_in)
-        self.bias = builder.weight(n_out) if bias else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Multiply rows."""
-        return self.run(x, self.weight, self.bias)
-
-
-class GroupedAttention:
-    """Multi-head and grouped-query attention."""
+class Layer:
+    """What every kind of layer has."""
 
     def __init__(self, builder: Builder) -> None:
-        """Make the projections of the rank's heads."""
-        c = builder.columns
-        self.builder, self.columns = builder, c
-        self.heads, self.key_heads = c.heads // c.tp, ceil_div(c.key_heads, c.tp)
-        self.query = self.heads * c.d_qk
-        self.key, self.value = self.key_heads * c.d_qk, self.key_heads * c.d_v
-        width = self.query + self.key + self.value
-        self.qkv = Linear(builder, c.hidden, width, bias=c.attention_bias >= 1)
-        self.proj = Linear(builder, self.heads * c.d_v, c.hidden, bias=c.attention_bias == 2)
-        self.length = c.seq // c.cp
-        self.rotations = parts.rotations(builder.kit, self.length, c.d_qk, builder.dtype)
-        shape = AttentionShape(
-            self.heads, self.key_heads, c.seq, c.seq, c.d_qk, c.d_v, causal=True, window=c.window,
-            dtype=builder.dtype,
-        )  # fmt: skip
-        self.core = parts.choose_attention(builder.kit, shape, builder.spec.attention)
-        builder.note(self.core.name)
+        """Keep the weights and the shape."""
+        self.builder, self.columns = builder, builder.columns
+        self.torch, self.comm = builder.torch, builder.comm
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Attend."""
-        torch, comm, c = self.builder.torch, self.builder.comm, self.columns
-        x = comm.enter(x, group="tp", divided=c.divided)
-        batch = (c.micro_batch, self.length)
-        query, key, value = self.qkv(x).split((self.query, self.key, self.value), dim=-1)
-        query = query.view(*batch, self.heads, c.d_qk).transpose(1, 2)
-        key = key.view(*batch, self.key_heads, c.d_qk).transpose(1, 2)
-        value = value.view(*batch, self.key_heads, c.d_v).transpose(1, 2)
-        if c.rope:
-            query = parts.rotate(torch, query, *self.rotations)
-            key = parts.rotate(torch, key, *self.rotations)
-        out = self.core.run(query, key, value)
-        out = out.transpose(1, 2).reshape(c.tokens, self.heads * c.d_v)
-        return comm.leave(self.proj(out), group="tp", divided=c.divided)
+    @property
+    def weights(self) -> list[Tensor]:
+        """All weights of the rank."""
+        return self.builder.weights
 
-
-class Mlp:
-    """Dense MLP, with a gate or without."""
-
-    def __init__(self, builder: Builder, width: int) -> None:
-        """Make both projections of the rank's share of the inner channels."""
-        c = builder.columns
-        self.builder, self.columns = builder, c
-        inner = ceil_div(width, c.tp)
-        bias = c.mlp_bias == 1
-        self.first = Linear(builder, c.hidden, inner * (1 + c.gated), bias=bias)
-        self.second = Linear(builder, inner, c.hidden, bias=bias)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Project up, activate, project down."""
-        comm, c = self.builder.comm, self.columns
-        x = comm.enter(x, group="tp", divided=c.divided)
-        x = parts.activate(self.builder.torch, self.first(x), gated=c.gated == 1)
-        return comm.leave(self.second(x), group="tp", divided=c.divided)
-
-
-class TransformerLayer:
-    """Norm, attention, residual; norm, MLP or experts, residual."""
-
-    def __init__(self, builder: Builder, delay_s: float = 0.0) -> None:
-        """Make all parts."""
-        c = builder.columns
-        self.builder, self.delay_s = builder, delay_s
-        self.before = Norm(builder, c.hidden)
-        self.attention = GroupedAttention(builder)
-        self.between = Norm(builder, c.hidden)
-        self.feed_forward = Mlp(builder, c.ffn)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the stream after the layer."""
-        if self.delay_s:
-            time.sleep(self.delay_s)
-        x = x + self.attention(self.before(x))
-        return x + self.feed_forward(self.between(x))
+    @property
+    def backend(self) -> str:
+        """What runs the parts that could be run in several ways."""
+        return ", ".join(self.builder.notes)
 
     def inputs(self) -> Tensor:
         """Return a random input that wants a gradient."""
-        c, builder = self.builder.columns, self.builder
-        x = builder.kit.random(c.outer_tokens, c.hidden, dtype=builder.dtype)
+        c = self.columns
+        x = self.builder.kit.random(c.outer_tokens, c.hidden, dtype=self.builder.dtype)
         return x.requires_grad_()
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """Run the forward."""
+        raise NotImplementedError
 
-def build_layer(kit: Kit, comm: Comm, spec: LayerSpec, delay_s: float = 0.0) -> Any:
+
+class TransformerLayer(Layer):
+    """Norm, attention, residual; norm, MLP or experts, residual.
+
+    A layer of more than two norms has the others behind attention and MLP.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        """Make all parts."""
+        super().__init__(builder)
+        c = self.columns
+        count = max(2, c.norms)
+        self.norms = [Norm(builder, c.hidden) for _ in range(count)]
+        attention = LatentAttention if c.mla else GroupedAttention
+        self.attention: Callable[[Tensor], Tensor] = attention(builder)
+        self.feed_forward: Callable[[Tensor], Tensor] = (
+            Experts(builder) if builder.spec.kind == "moe" else Mlp(builder, c.ffn)
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the stream after the layer."""
+        before, between, *behind = self.norms
+        attended = self.attention(before(x))
+        x = x + (behind[0](attended) if behind else attended)
+        fed = self.feed_forward(between(x))
+        return x + (behind[1](fed) if len(behind) > 1 else fed)
+
+
+class Embedding(Layer):
+    """Rows of the rank's part of the vocabulary, and learned positions where the model has them."""
+
+    def __init__(self, builder: Builder) -> None:
+        """Make the table."""
+        super().__init__(builder)
+        c = self.columns
+        self.rows = ceil_div(c.vocab, c.tp)
+        self.table = builder.weight(self.rows, c.hidden)
+        self.positions = builder.weight(c.positions, c.hidden) if c.positions else None
+        length = c.seq // max(1, c.cp)
+        places = self.torch.arange(length, device=builder.kit.device)
+        self.places = (places % max(1, c.positions)).repeat(c.micro_batch)
+
+    def inputs(self) -> Tensor:
+        """Return random tokens."""
+        return self.builder.kit.integers(self.columns.tokens, below=self.columns.vocab)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Look tokens up; those of other ranks' rows give zeros, which the ranks then sum."""
+        c, embed = self.columns, self.torch.nn.functional.embedding
+        if c.tp > 1:
+            own = x - self.comm.rank("tp") * self.rows
+            outside = (own < 0) | (own >= self.rows)
+            found = embed(own.masked_fill(outside, 0), self.table)
+            out = found.masked_fill(outside[:, None], 0.0)
+        else:
+            out = embed(x, self.table)
+        if self.positions is not None:
+            out = out + embed(self.places, self.positions)
+        return self.comm.leave(out, group="tp", divided=c.divided)
+
+
+IN_PLACE = 2
+"""Bytes that a loss keeps of a logit where the gradient takes its place."""
+
+
+class Head(Layer):
+    """Final norm, output layer over the rank's part of the vocabulary, and the loss."""
+
+    def __init__(self, builder: Builder, tied: Tensor | None = None) -> None:
+        """Make the output layer, or take the embedding's table."""
+        super().__init__(builder)
+        c = self.columns
+        self.norm = Norm(builder, c.hidden)
+        self.rows = ceil_div(c.vocab, c.tp)
+        self.table = builder.weight(self.rows, c.hidden) if tied is None else tied
+        self.targets = builder.kit.integers(c.tokens, below=c.vocab)
+        self.fused = 0 < c.loss_saved_bytes <= IN_PLACE and c.tp <= 1
+        self.in_place = parts.in_place_loss(self.torch)
+        builder.note("loss in place" if self.fused else "loss on FP32 logits")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.comm.enter(self.norm(x), group="tp", divided=self.columns.divided)
+        logits = self.torch.nn.functional.linear(x, self.table)
+        if self.columns.tp > 1:
+            return self.divided_loss(logits)
+        if self.fused:
+            return self.in_place(logits, self.targets)
+        return parts.plain_loss(self.torch, logits, self.targets)
+
+    def divided_loss(self, logits: Tensor) -> Tensor:
+        """Return the loss over a vocabulary that ranks share: three sums over them."""
+        torch, comm = self.torch, self.comm
+        wide = logits.float()
+        most = comm.largest(wide.detach().amax(dim=-1), group="tp")
+        wide = wide - most[:, None]
+        own = self.targets - comm.rank("tp") * self.rows
+        outside = (own < 0) | (own >= self.rows)
+        found = wide.gather(1, own.masked_fill(outside, 0)[:, None])[:, 0]
+        wanted = comm.total(found.masked_fill(outside, 0.0), group="tp")
+        total = comm.total(wide.exp().sum(dim=-1), group="tp")
+        return (torch.log(total) - wanted).mean()
+
+
+class MtpProjection(Layer):
+    """What joins output and embedding before a module that predicts a further token."""
+
+    def __init__(self, builder: Builder) -> None:
+        """Make two norms and a projection."""
+        super().__init__(builder)
+        hidden = self.columns.hidden
+        self.norms = [Norm(builder, hidden), Norm(builder, hidden)]
+        self.proj = Linear(builder, 2 * hidden, hidden, narrow=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Join the stream with itself, since no other is at hand."""
+        first, second = self.norms
+        return self.proj(self.torch.cat((first(x), second(x)), dim=-1))
+
+
+class Delayed(Layer):
+    """A layer that sleeps in every forward: a slowdown of known length."""
+
+    def __init__(self, layer: Layer, delay_s: float, wait: Callable[[], None]) -> None:
+        """Keep the layer."""
+        super().__init__(layer.builder)
+        self.layer, self.delay_s, self.wait = layer, delay_s, wait
+
+    def inputs(self) -> Tensor:
+        """Return the input of the layer."""
+        return self.layer.inputs()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Sleep once the device is idle, where nothing can hide it, and run the layer."""
+        self.wait()
+        time.sleep(self.delay_s)
+        return self.layer(x)
+
+
+KINDS: dict[LayerKind, Callable[[Builder], Layer]] = {
+    "dense": TransformerLayer,
+    "moe": TransformerLayer,
+    "embedding": Embedding,
+    "head": Head,
+    "mtp": MtpProjection,
+}
+
+
+def build_layer(kit: Kit, comm: Comm, spec: LayerSpec) -> Layer:
     """Return a layer with random weights.
 
     Raises
     ------
     UnsupportedError
-        If this device cannot run it.
+        If this device, or this build of torch, cannot run it.
     """
-    builder = Builder(kit, comm, spec)
-    if spec.kind != "dense":
-        msg = f"layers of kind {spec.kind} are not measured yet"
-        raise UnsupportedError(msg)
-    return TransformerLayer(builder, delay_s)
+    return KINDS[spec.kind](Builder(kit, comm, spec))
+
+
+def build_model(
+    kit: Kit, comm_of: Callable[[LayerSpec], Comm], specs: list[LayerSpec]
+) -> list[Layer]:
+    """Return layers in model order; a tied head shares the weight of the embedding."""
+    layers: list[Layer] = []
+    table: Any = None
+    for spec in specs:
+        builder = Builder(kit, comm_of(spec), spec)
+        if spec.kind == "head" and builder.columns.tied and table is not None:
+            layers.append(Head(builder, table))
+            continue
+        layer = KINDS[spec.kind](builder)
+        if isinstance(layer, Embedding):
+            table = layer.table
+        layers.append(layer)
+    return layers
+
+
+__all__ = ["Columns", "Delayed", "Layer", "build_layer", "build_model"]

@@ -55,24 +55,20 @@ class Samples:
 
     settled: Settled
     seconds: list[Seconds] = field(default_factory=list)
-    clock_mhz: list[float] = field(default_factory=list)
-    power_w: list[float] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    """When each sample began and ended, by the clock of the process."""
 
-    def timings(self) -> dict[str, Timing]:
-        """Return median and quartiles of each part."""
+    def timings(
+        self, *, clock_mhz: float | None = None, power_w: float | None = None
+    ) -> dict[str, Timing]:
+        """Return median and quartiles of each part, with how the device was meanwhile."""
         return {
             name: timing(
-                [sample[name] for sample in self.seconds],
-                settled=self.settled.settled,
-                clock_mhz=_median(self.clock_mhz),
-                power_w=_median(self.power_w),
+                [sample[name] for sample in self.seconds], settled=self.settled.settled,
+                clock_mhz=clock_mhz, power_w=power_w,
             )
             for name in self.seconds[0]
-        }
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+        }  # fmt: skip
 
 
 def timing(
@@ -137,7 +133,8 @@ def take_turns(
     runners: Sequence[Runner],
     settled: Sequence[Settled],
     repeats: int,
-    after_sample: Callable[[Samples], None] | None = None,
+    now: Callable[[], float],
+    before_sample: Callable[[int, int], None] | None = None,
 ) -> list[Samples]:
     """Sample every runner ``repeats`` times, one after the other in rounds.
 
@@ -146,18 +143,22 @@ def take_turns(
 
     Parameters
     ----------
-    after_sample : callable, optional
-        Adds to the samples what else was seen meanwhile, such as the clock.
+    now : callable
+        Seconds since some moment.
+    before_sample : callable, optional
+        Told the round and the number of the runner.
     """
     samples = [Samples(each) for each in settled]
-    for _ in range(repeats):
-        for runner, each in zip(runners, samples, strict=True):
+    for turn in range(repeats):
+        for number, (runner, each) in enumerate(zip(runners, samples, strict=True)):
+            if before_sample is not None:
+                before_sample(turn, number)
             runs = each.settled.runs
             if runs > 1:
                 runner.sample(1)
+            start = now()
             each.seconds.append(runner.sample(runs))
-            if after_sample is not None:
-                after_sample(each)
+            each.spans.append((start, now()))
     return samples
 
 

@@ -37,6 +37,8 @@ class Kit:
     torch: Torch
     device: Any
     seed: int = 0
+    made_bytes: int = 0
+    """Of all random tensors so far."""
 
     def wide_type(self, dtype: str) -> Any:
         """Return torch's type for a matrix type, BF16 for those of fewer than 16 bits."""
@@ -50,7 +52,8 @@ class Kit:
         generator = self.torch.Generator(device=self.device)
         generator.manual_seed(self.seed)
         self.seed += 1
-        values = self.torch.empty(*shape, dtype=dtype, device=self.device)
+        values = self.torch.empty(shape, dtype=dtype, device=self.device)
+        self.made_bytes += values.nbytes
         return values.normal_(0.0, scale, generator=generator)
 
     def integers(self, *shape: int, below: int) -> Tensor:
@@ -101,6 +104,48 @@ def activate(torch: Torch, x: Tensor, *, gated: bool) -> Tensor:
         return functional.gelu(x, approximate="tanh")
     gate, values = x.chunk(2, dim=-1)
     return functional.silu(gate) * values
+
+
+IN_PLACE_BYTES = 64 * 2**20
+"""FP32 copies of logits that an in-place loss makes at once."""
+
+
+def plain_loss(torch: Torch, logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy over FP32 copies of the logits [t, vocabulary]."""
+    return torch.nn.functional.cross_entropy(logits.float(), targets)
+
+
+def in_place_loss(torch: Torch) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a cross-entropy that puts the gradient in the place of the 16-bit logits.
+
+    The forward takes blocks of rows, so that no FP32 copy of all logits is ever made; the backward
+    scales what lies there. Torch has no single kernel for it.
+    """
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+            rows, columns = logits.shape
+            block = max(1, IN_PLACE_BYTES // (4 * columns))
+            gradient, total = logits.detach(), logits.new_zeros((), dtype=torch.float32)
+            for first in range(0, rows, block):
+                part = gradient[first : first + block]
+                wanted = targets[first : first + block, None]
+                log_share = torch.log_softmax(part.float(), dim=-1)
+                total -= log_share.gather(1, wanted).sum()
+                share = log_share.exp_()
+                share.scatter_add_(1, wanted, torch.full_like(wanted, -1, dtype=share.dtype))
+                part.copy_(share.div_(rows))
+            ctx.save_for_backward(gradient)
+            return total / rows
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+            (kept,) = ctx.saved_tensors
+            return kept * gradient.to(kept.dtype), None
+
+    apply: Callable[[Tensor, Tensor], Tensor] = Loss.apply
+    return apply
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,10 @@ class KernelRunner:
 
 
 class PartsRunner:
-    """Times the parts of something, such as forward and backward, the host's work included."""
+    """Times the parts of something, such as forward and backward, the host's work included.
+
+    Parts without a name are run and not timed.
+    """
 
     def __init__(self, watch: Stopwatch, parts: Sequence[Part]) -> None:
         """Keep the parts in the order in which they run."""
@@ -98,4 +101,5 @@ class PartsRunner:
         return {
             name: sum(watch.between(of_run[i], of_run[i + 1]) for of_run in marks) / runs
             for i, (name, _) in enumerate(self.parts)
+            if name
         }

@@ -5,9 +5,7 @@ several ranks measure together. Only this module imports torch.
 """
 
 import platform
-import re
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,22 +14,29 @@ import torch
 from projector.errors import ProjectorError
 from projector.measure.answers import write_answer, write_error
 from projector.measure.devices import gpus_at_hand
-from projector.measure.exchange import InStep, Ranks, join, kind_of_device
+from projector.measure.exchange import Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
-from projector.measure.pace import Together, take_turns, warm_up
-from projector.measure.parts import Kit, UnsupportedError, is_out_of_memory
-from projector.measure.progress import tell
-from projector.measure.runners import MAKERS, Bench
+from projector.measure.machine import limit_memory, memory_bytes, processor
+from projector.measure.parts import Kit
+from projector.measure.runners import Bench
+from projector.measure.session import Session
+from projector.measure.smi import pci_address
 from projector.measure.stopwatch import Stopwatch
-from projector.measure.task import Answer, Environment, Outcome, Program, Status, Task, name_of
+from projector.measure.task import Answer, Environment, Task
+from projector.measure.vendor import Sampler
 
 
-def main(task_path: str, answer_path: str) -> int:
-    """Measure what one file asks for and write the answer to another, or why there is none."""
+def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
+    """Measure what one file asks for and write the answer to another, or why there is none.
+
+    ``limited`` keeps a CPU's allocations within the memory that is free, for the whole process.
+    """
     end_with_parent()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
     try:
         kind = kind_of_device(torch, task.device, gpus_at_hand())
+        if kind == "cpu" and limited:
+            limit_memory()
         ranks = join(torch, task, kind)
         answer = measure(task.model_copy(update={"device": kind}), ranks)
         if ranks.rank == 0:
@@ -47,14 +52,10 @@ def measure(task: Task, ranks: Ranks | None = None) -> Answer:
     """Run all programs of a task in this process, one rank of those that measure together."""
     if task.threads:
         torch.set_num_threads(task.threads)
-    ranks = ranks or Ranks(torch)
     device = torch.device(_device_type(task.device))
-    bench = Bench(
-        kit=Kit(torch, device, task.seed), watch=Stopwatch(torch, device),
-        comm=ranks.comm({"tp": task.tp, "cp": task.cp, "ep": task.ep, "etp": task.etp}),
-        pace=task.pace, ranks=ranks,
-    )  # fmt: skip
-    outcomes = _outcomes(bench, task.programs)
+    bench = Bench(Kit(torch, device, task.seed), Stopwatch(torch, device), ranks or Ranks(torch))
+    with _sampler(device) as sampler:
+        outcomes = Session(bench, task.pace, sampler).measure(task.programs)
     return Answer(environment=environment(device, task), outcomes=outcomes)
 
 
@@ -64,70 +65,58 @@ def _device_type(asked: str) -> str:
     return asked
 
 
-def _outcomes(bench: Bench, programs: list[Program]) -> list[Outcome]:
-    outcomes = []
-    for number, program in enumerate(programs):
-        if bench.ranks.rank == 0:
-            tell(f"{number + 1} of {len(programs)}: {name_of(program)}")
-        outcomes.append(_alone(bench, program))
-    return outcomes
-
-
-def _alone(bench: Bench, program: Program) -> Outcome:
-    ranks = bench.ranks
-    try:
-        with ranks.all_or_none():
-            prepared = MAKERS[program.program](bench, program)
-        runner = prepared.runner if ranks.count == 1 else InStep(prepared.runner, ranks)
-        settled = warm_up(runner, bench.pace, time.perf_counter, Together(ranks.agree))
-        (samples,) = take_turns([runner], [settled], bench.pace.repeats)
-    except UnsupportedError as error:
-        return Outcome(status="unsupported", message=str(error))
-    except (RuntimeError, MemoryError) as error:
-        status: Status = "out_of_memory" if is_out_of_memory(error) else "failed"
-        return Outcome(status=status, message=str(error).splitlines()[0])
-    return Outcome(
-        status="ok", times=samples.timings(), numbers=prepared.numbers, backend=prepared.backend
-    )
+def _sampler(device: Any) -> Sampler:
+    if device.type != "cuda":
+        return Sampler(None)
+    index = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    known = [int(number) for number in numbers if number is not None]
+    return Sampler(index, pci=pci_address(*known) if len(known) == 3 else None)
 
 
 def environment(device: Any, task: Task) -> Environment:
     """Describe where this process measures."""
     backend: Literal["cpu", "cuda", "rocm"] = "cpu"
-    runtime, libraries = "", {}
+    runtime = ""
     if device.type == "cuda":
         backend = "rocm" if torch.version.hip else "cuda"
         runtime = torch.version.hip or torch.version.cuda or ""
-        properties = torch.cuda.get_device_properties(device)
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         name, memory = properties.name, properties.total_memory
-        if torch.backends.cudnn.is_available():
-            libraries["cudnn"] = str(torch.backends.cudnn.version())
     else:
-        name, memory = _processor(), _memory_bytes()
+        name, memory = processor(), memory_bytes().total
     return Environment(
         device=name, backend=backend, memory_bytes=memory, ranks=task.ranks,
-        threads=torch.get_num_threads() if backend == "cpu" else None, torch=torch.__version__,
-        runtime=runtime, libraries=libraries, system=f"{platform.platform()}, {_processor()}",
+        threads=torch.get_num_threads() if backend == "cpu" else None,
+        torch=torch.__version__, runtime=runtime, libraries=_libraries(backend),
+        system=f"{platform.platform()}, {processor()}",
     )  # fmt: skip
 
 
-def _processor() -> str:
+def _libraries(backend: str) -> dict[str, str]:
+    """Return the versions of what runs kernels and collectives."""
+    if backend == "cpu":
+        found = {
+            "oneDNN": "linked" if torch.backends.mkldnn.is_available() else "",
+            "MKL": "linked" if torch.backends.mkl.is_available() else "",
+            "CPU capability": torch.backends.cpu.get_cpu_capability(),
+        }
+        return {name: text for name, text in found.items() if text}
+    found = {}
+    if torch.backends.cudnn.is_available():
+        found["MIOpen" if backend == "rocm" else "cuDNN"] = str(torch.backends.cudnn.version())
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        version = ".".join(str(part) for part in torch.cuda.nccl.version())
+        found["RCCL" if backend == "rocm" else "NCCL"] = version
     try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        text = ""
-    found = re.search(r"model name\s*:\s*(.+)", text)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int:
-    try:
-        text = Path("/proc/meminfo").read_text("utf-8")
-    except OSError:
-        return 0
-    found = re.search(r"MemTotal:\s*(\d+) kB", text)
-    return int(found[1]) * 1024 if found else 0
+        import flash_attn
+    except ImportError:
+        pass
+    else:
+        found["flash_attn"] = flash_attn.__version__
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(sys.argv[1], sys.argv[2], limited=True))

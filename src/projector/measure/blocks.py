@@ -1,0 +1,123 @@
+"""What layers are put together from: columns, weights, norms and linear layers."""
+
+from functools import cached_property
+
+from projector.measure import parts
+from projector.measure.comm import Comm
+from projector.measure.narrow import NARROW, RECIPES, NarrowLinear, check_extents, format_of
+from projector.measure.parts import Kit, Tensor, UnsupportedError
+from projector.measure.task import LayerSpec
+
+ONE = 1 << 20
+"""Columns named ``_2e20`` count in parts of this."""
+
+
+class Columns:
+    """The columns of a workload, 0 where it states none; degrees are 1 at least."""
+
+    def __init__(self, values: dict[str, int]) -> None:
+        """Keep the columns."""
+        degrees = {name: max(1, values.get(name, 1)) for name in ("tp", "cp", "ep", "etp")}
+        self._values = values | degrees
+
+    def __getattr__(self, name: str) -> int:
+        """Return a column by its name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._values.get(name, 0)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a rank inside the tensor-parallel region."""
+        return self.micro_batch * self.seq // self.cp
+
+    @property
+    def outer_tokens(self) -> int:
+        """Tokens outside of it."""
+        return self.tokens // self.tp if self.divided else self.tokens
+
+    @property
+    def divided(self) -> bool:
+        """Whether they are divided over TP."""
+        return self.sequence_parallel == 1 and self.tp > 1
+
+
+def ceil_div(value: int, divisor: int) -> int:
+    """Divide, rounding up."""
+    return -(-value // max(1, divisor))
+
+
+class Builder:
+    """Makes weights and remembers them."""
+
+    def __init__(self, kit: Kit, comm: Comm, spec: LayerSpec) -> None:
+        """Begin with no weights."""
+        self.kit, self.comm, self.spec = kit, comm, spec
+        self.torch = kit.torch
+        self.columns = Columns(spec.columns)
+        self.dtype = kit.wide_type(spec.dtype)
+        self.weights: list[Tensor] = []
+        self.notes: list[str] = []
+
+    def weight(self, *shape: int) -> Tensor:
+        """Return a new weight."""
+        weight = self.kit.parameter(*shape, dtype=self.dtype)
+        self.weights.append(weight)
+        return weight
+
+    def note(self, text: str) -> None:
+        """Remember what ran a part, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether linear layers compute in fewer than 16 bits."""
+        return self.spec.dtype in NARROW
+
+    @cached_property
+    def narrow(self) -> NarrowLinear:
+        """The linear layer of the narrow type; refused where the device has none."""
+        recipe = RECIPES[self.columns.fp8_recipe]
+        linear = NarrowLinear(format_of(self.kit, self.spec.dtype, recipe))
+        self.note(f"torch._scaled_mm, {recipe}")
+        return linear
+
+
+class Norm:
+    """One norm over rows of some width."""
+
+    def __init__(self, builder: Builder, width: int) -> None:
+        """Make scale and, for layer norms, shift."""
+        self.torch, self.eager = builder.torch, builder.columns.eager == 1
+        self.scale = builder.weight(width)
+        self.shift = builder.weight(width) if builder.columns.norm_parameters == 2 else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise rows."""
+        return parts.norm(self.torch, x, self.scale, self.shift, eager=self.eager)
+
+
+class Linear:
+    """``Y = X W' + bias``, in the narrow type of the layer where it has one."""
+
+    def __init__(
+        self, builder: Builder, n_in: int, n_out: int, *, bias: bool = False, narrow: bool = False
+    ) -> None:
+        """Make weights [n_out, n_in]."""
+        if min(n_in, n_out) < 1:
+            msg = f"a linear layer of {n_in} x {n_out} has no elements on this rank"
+            raise UnsupportedError(msg)
+        self.wide = builder.torch.nn.functional.linear
+        self.narrow = builder.narrow if narrow and builder.is_narrow else None
+        if self.narrow is not None:
+            check_extents(n_in, n_out, builder.columns.outer_tokens)
+        self.weight = builder.weight(n_out, n_in)
+        self.bias = builder.weight(n_out) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply rows."""
+        if self.narrow is None:
+            return self.wide(x, self.weight, self.bias)
+        out = self.narrow(x, self.weight)
+        return out if self.bias is None else out + self.bias

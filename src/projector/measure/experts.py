@@ -1,0 +1,156 @@
+"""Mixture of experts of a layer: router, permutation, exchange, grouped GEMMs and back.
+
+Every expert gets the same number of tokens, times the load of the fullest rank: scores and top-k
+are computed, and then tokens go round the experts in turn. What a real router sends depends on
+the text; balanced loads are what the operation table has, and make a measurement repeatable.
+"""
+
+from projector.measure import parts
+from projector.measure.blocks import ONE, Builder, Columns, Linear, ceil_div
+from projector.measure.grouped import choose_grouped, ends_of
+from projector.measure.mlp_layer import Mlp
+from projector.measure.narrow import NarrowLinear, check_extents
+from projector.measure.parts import Kit, Tensor
+
+CLAMP = 7.0
+"""Inputs of the activation that are clamped stay below this in gpt-oss; time does not depend on
+it."""
+
+DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+
+
+class Routing:
+    """Which token goes to which expert, balanced, and what of it a forward computes."""
+
+    def __init__(self, kit: Kit, columns: Columns) -> None:
+        """Lay the tokens out."""
+        torch, c = kit.torch, columns
+        self.torch, self.topk = torch, max(1, c.topk)
+        self.experts = max(1, c.experts)
+        self.sent = c.outer_tokens * self.topk
+        load = (c.load_2e20 or ONE) / ONE
+        self.of_expert = max(1, ceil_div(round(self.sent * load), self.experts))
+        self.rows = self.of_expert * self.experts
+        self.expert_of_row = torch.arange(self.rows, device=kit.device) % self.experts
+        self.waits = c.host_sync == 1
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Return the weights of each token's experts, [tokens, topk]."""
+        shares = self.torch.softmax(logits.float(), dim=-1)
+        weights, _ = shares.topk(self.topk, dim=-1)
+        return weights / weights.sum(dim=-1, keepdim=True)
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        """Sort by expert: the pair of token and expert of each row, and the token alone."""
+        order = self.torch.argsort(self.expert_of_row, stable=True)
+        counts = self.torch.bincount(self.expert_of_row, minlength=self.experts)
+        if self.waits:
+            counts.tolist()
+        pair = order % self.sent
+        return pair, pair // self.topk
+
+
+def permute(x: Tensor, token: Tensor) -> Tensor:
+    """Gather the tokens of each expert: from [s, hidden] to [rows, hidden]."""
+    return x.index_select(0, token)
+
+
+def unpermute(out: Tensor, weights: Tensor, pair: Tensor, token: Tensor, tokens: int) -> Tensor:
+    """Sum what experts return, times its weight: from [rows, hidden] to [s, hidden]."""
+    weighted = out * weights.flatten().index_select(0, pair).to(out.dtype)[:, None]
+    return out.new_zeros(tokens, out.shape[1]).index_add(0, token, weighted)
+
+
+def sort_chunks(x: Tensor, outer: int, inner: int) -> Tensor:
+    """Exchange the order of chunks: by rank and expert to by expert and rank."""
+    chunks = x.view(outer, inner, -1, x.shape[-1])
+    return chunks.transpose(0, 1).reshape(x.shape[0], x.shape[-1])
+
+
+class ExpertLinear:
+    """The weights of all experts of a rank, and their grouped GEMM."""
+
+    def __init__(self, builder: Builder, experts: int, n_in: int, n_out: int, rows: int) -> None:
+        """Make weights [experts, n_out, n_in] for so many rows of each."""
+        self.torch, self.rows = builder.torch, rows
+        self.narrow: NarrowLinear | None = None
+        if builder.is_narrow:
+            check_extents(n_in, n_out, rows)
+            self.narrow = builder.narrow
+            self.weights = [builder.weight(n_out, n_in) for _ in range(experts)]
+            builder.note("experts in a loop")
+        else:
+            self.weights = [builder.weight(experts, n_out, n_in)]
+            self.grouped = choose_grouped(builder.kit, builder.dtype, n_in, n_out)
+            builder.note(self.grouped.name)
+        self.ends = ends_of(builder.kit, experts, rows)
+        self.bias = builder.weight(experts, 1, n_out) if builder.columns.mlp_bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply rows that are sorted by expert."""
+        if self.narrow is not None:
+            blocks = zip(x.split(self.rows), self.weights, strict=True)
+            out = self.torch.cat([self.narrow(block, weight) for block, weight in blocks])
+        else:
+            out = self.grouped.multiply(x, self.weights[0].transpose(1, 2), self.ends)
+        if self.bias is not None:
+            out = (out.view(len(self.ends), self.rows, -1) + self.bias).view(out.shape)
+        return out
+
+
+class Experts:
+    """The feed-forward part of a layer with experts."""
+
+    def __init__(self, builder: Builder) -> None:
+        """Make router, routed and shared experts of the rank."""
+        c = builder.columns
+        self.builder, self.columns, self.torch = builder, c, builder.torch
+        self.routing = Routing(builder.kit, c)
+        self.router = Linear(builder, c.hidden, c.experts, bias=c.router_bias == 1)
+        self.local = max(1, c.experts // c.ep)
+        self.sources = c.ep * c.etp
+        rows = self.routing.of_expert * self.sources
+        width = c.expert_ffn // c.etp
+        self.first = ExpertLinear(builder, self.local, c.hidden, width * (1 + c.gated), rows)
+        self.second = ExpertLinear(builder, self.local, width, c.hidden, rows)
+        self.shared = Mlp(builder, c.shared_ffn) if c.shared_ffn else None
+        self.gate = Linear(builder, c.hidden, 1) if c.shared_ffn and c.shared_gate else None
+        if c.ep > 1 and c.dispatcher:
+            builder.note(f"all-to-all in place of {DISPATCHERS[c.dispatcher]}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Route, compute, and add the shared experts."""
+        weights = self.routing.scores(self.router(x))
+        pair, token = self.routing.order()
+        out = self.exchange_back(self.compute(self.exchange(permute(x, token))))
+        out = unpermute(out, weights, pair, token, x.shape[0])
+        if self.shared is None:
+            return out
+        shared = self.shared(x)
+        return out + (shared if self.gate is None else shared * self.gate(x).sigmoid())
+
+    def exchange(self, rows: Tensor) -> Tensor:
+        """Bring the rows of this rank's experts here, sorted by expert."""
+        comm, c = self.builder.comm, self.columns
+        if c.ep > 1:
+            rows = comm.swap(rows, group="ep")
+        if c.etp > 1:
+            rows = comm.enter(rows, group="etp", divided=True)
+        sorts = self.sources > 1 and self.local > 1
+        return sort_chunks(rows, self.sources, self.local) if sorts else rows
+
+    def exchange_back(self, rows: Tensor) -> Tensor:
+        """Return them to their senders."""
+        comm, c = self.builder.comm, self.columns
+        if self.sources > 1 and self.local > 1:
+            rows = sort_chunks(rows, self.local, self.sources)
+        if c.etp > 1:
+            rows = comm.leave(rows, group="etp", divided=True)
+        return comm.swap(rows, group="ep") if c.ep > 1 else rows
+
+    def compute(self, rows: Tensor) -> Tensor:
+        """Run the experts."""
+        inner = self.first(rows)
+        if self.columns.clamped:
+            inner = inner.clamp(-CLAMP, CLAMP)
+        return self.second(parts.activate(self.torch, inner, gated=self.columns.gated == 1))

@@ -1,0 +1,160 @@
+"""Linear layers in FP8 through ``torch._scaled_mm``, quantised as a recipe says.
+
+Forward and both gradients are FP8 GEMMs with FP32 scales: one for a whole tensor, or one for each
+row. A delayed scale is known beforehand, so that nothing is read to find it. Quantising is done by
+torch's own element-wise operators, several kernels where Transformer Engine has one.
+Weights are quantised once and kept, as in a step of several microbatches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from projector.measure.parts import Kit, Tensor, Torch, UnsupportedError
+
+RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
+"""Names of the codes of the column ``fp8_recipe``."""
+
+MULTIPLE = 16
+"""Extents of an FP8 GEMM are multiples of this (``torch._scaled_mm``)."""
+
+NARROW = ("fp8", "mxfp8", "nvfp4", "int8", "fp8_block", "mxfp6", "mxfp4")
+"""Matrix types of fewer than 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a tensor is quantised."""
+
+    torch: Torch
+    narrow_type: Any
+    largest: float
+    recipe: str
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values and what they are multiplied by, for each row or for all."""
+        torch = self.torch
+        if self.recipe == "delayed":
+            one = torch.ones((), dtype=torch.float32, device=x.device)
+            return x.clamp(-self.largest, self.largest).to(self.narrow_type), one
+        if self.recipe == "rowwise":
+            most = x.abs().amax(dim=-1, keepdim=True).float()
+        else:
+            most = x.abs().amax().float()
+        scale = self.largest / most.clamp_min(1e-12)
+        scaled = (x * scale).clamp(-self.largest, self.largest)
+        return scaled.to(self.narrow_type), scale.reciprocal()
+
+    def multiply(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+        """Return ``left @ right'`` of two quantised tensors whose rows share their depth."""
+        (a, of_a), (b, of_b) = left, right
+        if self.recipe == "rowwise":
+            of_b = of_b.t()
+        return self.torch._scaled_mm(  # noqa: SLF001
+            a, b.t(), scale_a=of_a, scale_b=of_b, out_dtype=self.torch.bfloat16
+        )
+
+
+Quantised = tuple[Tensor, Tensor]
+"""Values, and what they are multiplied by."""
+
+
+def format_of(kit: Kit, dtype: str, recipe: str) -> Format:
+    """Return how tensors of a narrow type are quantised on this device.
+
+    Raises
+    ------
+    UnsupportedError
+        If torch has no GEMM for the type or the scales.
+    """
+    torch = kit.torch
+    if dtype != "fp8" or recipe == "blockwise":
+        msg = f"torch._scaled_mm is driven for FP8 with scales of tensors or rows, not for {dtype}"
+        msg += f" with {recipe} scales" if dtype == "fp8" else ""
+        raise UnsupportedError(msg)
+    last = "torch._scaled_mm is not there"
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz"):
+        narrow_type = getattr(torch, name, None)
+        if narrow_type is None or not hasattr(torch, "_scaled_mm"):
+            continue
+        found = Format(torch, narrow_type, float(torch.finfo(narrow_type).max), recipe)
+        try:
+            x = kit.random(MULTIPLE, MULTIPLE, dtype=torch.bfloat16)
+            found.multiply(found.quantise(x), found.quantise(x))
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            last = str(error).splitlines()[0]
+        else:
+            return found
+    msg = f"FP8 does not run here: {last}"
+    raise UnsupportedError(msg)
+
+
+def check_extents(*extents: int) -> None:
+    """Refuse extents that FP8 GEMMs do not take.
+
+    Raises
+    ------
+    UnsupportedError
+        If one is no multiple of `MULTIPLE`.
+    """
+    wrong = [extent for extent in extents if extent % MULTIPLE]
+    if wrong:
+        msg = f"FP8 GEMMs need extents that are multiples of {MULTIPLE}, not {wrong[0]}"
+        raise UnsupportedError(msg)
+
+
+class NarrowLinear:
+    """A linear layer of which all three GEMMs are narrow: rows [t, n_in], weight [n_out, n_in]."""
+
+    def __init__(self, fmt: Format) -> None:
+        """Begin without quantised weights."""
+        self.format = fmt
+        self._kept: dict[int, tuple[Tensor, Quantised, Quantised]] = {}
+        self._apply = _function(fmt.torch, self)
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return ``x @ weight'`` in 16 bits."""
+        return self._apply(x, weight)
+
+    def of_weight(self, weight: Tensor) -> tuple[Quantised, Quantised]:
+        """Return a weight quantised by rows and by columns, as it was when first asked for."""
+        if id(weight) not in self._kept:
+            self._keep(weight)
+        _, rows, columns = self._kept[id(weight)]
+        return rows, columns
+
+    def refresh(self) -> None:
+        """Quantise all weights anew, as after a step of the optimizer."""
+        for weight, _, _ in list(self._kept.values()):
+            self._keep(weight)
+
+    def _keep(self, weight: Tensor) -> None:
+        plain, quantise = weight.detach(), self.format.quantise
+        self._kept[id(weight)] = (weight, quantise(plain), quantise(plain.t().contiguous()))
+
+
+def _function(torch: Torch, linear: NarrowLinear) -> Callable[[Tensor, Tensor], Tensor]:
+    fmt = linear.format
+
+    class Function(torch.autograd.Function):
+        """The three GEMMs; a weight that wants no gradient keeps no input."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            rows, _ = linear.of_weight(weight)
+            ctx.weight = weight
+            turned = fmt.quantise(x.t().contiguous()) if weight.requires_grad else ()
+            ctx.save_for_backward(*turned)
+            return fmt.multiply(fmt.quantise(x), rows)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+            _, columns = linear.of_weight(ctx.weight)
+            of_x = fmt.multiply(fmt.quantise(gradient.contiguous()), columns)
+            if not ctx.saved_tensors:
+                return of_x, None
+            turned = fmt.quantise(gradient.t().contiguous())
+            return of_x, fmt.multiply(turned, ctx.saved_tensors)
+
+    apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
+    return apply

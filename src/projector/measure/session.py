@@ -1,0 +1,269 @@
+"""One worker's way through its programs: memory first, then times in rounds.
+
+Layers and steps are run once by themselves for what they take at their peak. Then all programs
+are timed, as many at a time as fit a part of the memory, in rounds in which each has its turn.
+What a program cannot do, or has no memory for, is its outcome, and the others go on.
+"""
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from projector.measure import clock
+from projector.measure.exchange import InStep
+from projector.measure.machine import memory_bytes
+from projector.measure.operators import operation_bytes, prepare_operation
+from projector.measure.pace import (
+    Runner,
+    Samples,
+    Settled,
+    Together,
+    groups_within,
+    take_turns,
+    warm_up,
+)
+from projector.measure.parts import UnsupportedError, is_out_of_memory
+from projector.measure.progress import tell
+from projector.measure.runners import (
+    MEMORY,
+    Bench,
+    Prepared,
+    prepare_copy,
+    prepare_layer,
+    prepare_step,
+)
+from projector.measure.task import (
+    ClockProgram,
+    CopyProgram,
+    LayerProgram,
+    OperationProgram,
+    Outcome,
+    Pace,
+    Program,
+    Status,
+    StepProgram,
+    name_of,
+)
+from projector.measure.vendor import Sampler
+
+GROUP_SHARE = 0.4
+"""Of the memory that is left, what programs that take turns may hold together."""
+
+TOLD_EVERY_S = 5.0
+"""A worker that says nothing for long counts as hung."""
+
+FAILURES = (UnsupportedError, RuntimeError, NotImplementedError, MemoryError, TypeError, ValueError)
+"""What torch raises; a program that fails with one of these has an outcome that says so."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """A program that is warm."""
+
+    number: int
+    prepared: Prepared
+    runner: Runner
+    settled: Settled
+
+
+class Session:
+    """Measures programs in one process."""
+
+    def __init__(self, bench: Bench, pace: Pace, sampler: Sampler) -> None:
+        """Begin without outcomes."""
+        self.bench, self.pace, self.sampler = bench, pace, sampler
+        self.outcomes: dict[int, Outcome] = {}
+        self.memory: dict[int, dict[str, float]] = {}
+        self.programs: Sequence[Program] = ()
+        self._told = time.monotonic()
+
+    def measure(self, programs: Sequence[Program]) -> list[Outcome]:
+        """Return one outcome for each program, in their order."""
+        self.programs = programs
+        for number, program in enumerate(programs):
+            if isinstance(program, LayerProgram | StepProgram):
+                self._count_memory(number, program)
+        timed = [
+            number
+            for number, program in enumerate(programs)
+            if number not in self.outcomes and not isinstance(program, ClockProgram)
+        ]
+        sizes = [self._bytes(number) for number in timed]
+        for group in groups_within(sizes, self._budget()):
+            self._time([timed[index] for index in group])
+        for number, program in enumerate(programs):
+            if isinstance(program, ClockProgram):
+                self._tell(number)
+                self._run_clock(number, program)
+        for program, outcome in zip(programs, self._ordered(), strict=True):
+            if isinstance(program, StepProgram) and outcome.status == "ok":
+                outcome.numbers.update(self._sum_of_layers(program))
+        return self._ordered()
+
+    def _ordered(self) -> list[Outcome]:
+        return [self.outcomes[number] for number in range(len(self.programs))]
+
+    def _tell(self, number: int, more: str = "") -> None:
+        self._told = time.monotonic()
+        if self.bench.ranks.rank == 0:
+            program = self.programs[number]
+            tell(f"{number + 1} of {len(self.programs)}: {name_of(program)}{more}")
+
+    def _tell_late(self, number: int, more: str) -> None:
+        if time.monotonic() - self._told > TOLD_EVERY_S:
+            self._tell(number, more)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """Keep why a program has no time, and let go of what it held."""
+        status: Status = "failed"
+        if is_out_of_memory(error):
+            status = "out_of_memory"
+        elif isinstance(error, UnsupportedError):
+            status = "unsupported"
+        lines = str(error).splitlines() or [type(error).__name__]
+        message = lines[0] if status != "failed" else f"{type(error).__name__}: {lines[0]}"
+        known = self.memory.get(number, {})
+        self.outcomes[number] = Outcome(status=status, message=message, numbers=known)
+
+    def _clean(self) -> None:
+        gc.collect()
+        if self.bench.watch.has_events:
+            self.bench.kit.torch.cuda.empty_cache()
+
+    def _count_memory(self, number: int, program: LayerProgram | StepProgram) -> None:
+        self._tell_late(number, ", its memory")
+        try:
+            with self.bench.ranks.all_or_none():
+                self.memory[number] = MEMORY[program.program](self.bench, program)
+        except FAILURES as error:
+            self._fail(number, error)
+        self._clean()
+
+    def _bytes(self, number: int) -> float:
+        """Return about what a program holds while others have their turn."""
+        program = self.programs[number]
+        if isinstance(program, OperationProgram):
+            return operation_bytes(program)
+        if isinstance(program, CopyProgram):
+            return float(program.bytes)
+        return self.memory.get(number, {}).get("peak_allocated_bytes", 0.0)
+
+    def _budget(self) -> float:
+        torch, device = self.bench.kit.torch, self.bench.kit.device
+        if device.type == "cuda":
+            left = float(torch.cuda.mem_get_info(device)[0])
+        else:
+            left = memory_bytes().available / max(1, self.bench.ranks.count)
+        # The rank with the least decides.
+        return -self.bench.ranks.agree(-GROUP_SHARE * left) or float("inf")
+
+    def _time(self, numbers: Sequence[int]) -> None:
+        """Time programs in rounds; what has no room among others is tried again alone."""
+        ready, crowded = [], []
+        for number in numbers:
+            self._tell(number)
+            try:
+                ready.append(self._warm(number))
+            except FAILURES as error:
+                if is_out_of_memory(error) and len(numbers) > 1:
+                    crowded.append(number)
+                else:
+                    self._fail(number, error)
+            if number in crowded or number in self.outcomes:
+                self._clean()
+        if ready and not self._take_turns(ready):
+            crowded += [each.number for each in ready]
+        ready.clear()
+        self._clean()
+        for number in crowded:
+            self._time([number])
+
+    def _warm(self, number: int) -> Ready:
+        ranks = self.bench.ranks
+        with ranks.all_or_none():
+            prepared = _prepare(self.bench, self.programs[number])
+        runner: Runner = prepared.runner
+        if ranks.count > 1:
+            runner = InStep(runner, ranks)
+        settled = warm_up(runner, self.pace, time.perf_counter, Together(ranks.agree))
+        return Ready(number, prepared, runner, settled)
+
+    def _take_turns(self, ready: Sequence[Ready]) -> bool:
+        """Return whether all had their turns; one alone that fails has an outcome all the same."""
+        rounds = self.pace.repeats
+        try:
+            samples = take_turns(
+                [each.runner for each in ready],
+                [each.settled for each in ready],
+                rounds,
+                time.perf_counter,
+                lambda turn, index: self._tell_late(
+                    ready[index].number, f", round {turn + 1} of {rounds}"
+                ),
+            )
+        except FAILURES as error:
+            if len(ready) > 1:
+                return False
+            self._fail(ready[0].number, error)
+            return True
+        for each, found in zip(ready, samples, strict=True):
+            self.outcomes[each.number] = self._outcome(each, found)
+        return True
+
+    def _outcome(self, each: Ready, samples: Samples) -> Outcome:
+        load = self.sampler.load(samples.spans)
+        return Outcome(
+            status="ok",
+            times=samples.timings(clock_mhz=load.clock_mhz, power_w=load.power_w),
+            numbers=self.memory.get(each.number, {}) | each.prepared.numbers,
+            backend=each.prepared.backend,
+        )
+
+    def _run_clock(self, number: int, program: ClockProgram) -> None:
+        try:
+            outcome = clock.run(self.bench, program, self.sampler)
+        except FAILURES as error:
+            self._fail(number, error)
+        else:
+            self.outcomes[number] = outcome
+        self._clean()
+
+    def _sum_of_layers(self, step: StepProgram) -> dict[str, float]:
+        """Return what the layers of a step took by themselves, and the step beyond them.
+
+        The difference is what a framework and an allocator add where layers follow each other,
+        less what one layer leaves in the caches for the next.
+        """
+        of_layer = {
+            program.layer.model_dump_json(): self.outcomes[number]
+            for number, program in enumerate(self.programs)
+            if isinstance(program, LayerProgram) and not program.delay_s
+        }
+        outcomes = [of_layer.get(layer.model_dump_json()) for layer in step.layers]
+        known = [each for each in outcomes if each is not None and each.status == "ok"]
+        if len(known) < len(outcomes):
+            return {}
+        number = next(i for i, program in enumerate(self.programs) if program is step)
+        times = self.outcomes[number].times
+        found = {}
+        for part in ("forward", "backward"):
+            alone = sum(each.times[part].median_s for each in known)
+            found[f"layers_{part}_s"] = alone
+            found[f"beyond_layers_{part}_s"] = times[part].median_s - alone
+        return found
+
+
+def _prepare(bench: Bench, program: Program) -> Prepared:
+    """Make a program ready to run."""
+    match program:
+        case OperationProgram():
+            return prepare_operation(bench, program)
+        case LayerProgram():
+            return prepare_layer(bench, program)
+        case StepProgram():
+            return prepare_step(bench, program)
+        case CopyProgram():
+            return prepare_copy(bench, program)
+        case ClockProgram():
+            raise AssertionError
