@@ -156,6 +156,7 @@ SURFACE = {
     "benchmark": set(),
     "probe": {"--out", "--device", "--threads", "--base", "--timeout-s", "--force"}
     | OUTPUT_OPTIONS,
+    "record": {"files", "--config", "--tables", "--merge"} | OUTPUT_OPTIONS,
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
     "hardware": {"name"} | OUTPUT_OPTIONS,

@@ -1,0 +1,70 @@
+"""``projector record``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from projector.cli.job_options import output_options
+from projector.cli.output import plain_envelope, print_json, print_report, print_warnings, say
+
+if TYPE_CHECKING:
+    from projector.measure.record import Record
+
+
+@click.command("record")
+@click.argument("files", nargs=-1, required=True, metavar="FILE.json...")
+@click.option(
+    "--config", metavar="JOB.yaml", help="Check that the record holds for a job; else exit code 2."
+)
+@click.option(
+    "--tables", metavar="FOLDER", help="Write the tables that validate and calibrate read."
+)
+@click.option(
+    "--merge", "merged", metavar="OUT.json", help="Write several records of one benchmark as one."
+)
+@output_options
+def command(
+    files: tuple[str, ...],
+    config: str | None,
+    tables: str | None,
+    merged: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Show what --save-benchmark kept, and turn it into measurement tables.
+
+    Several records of the same benchmark job are merged: what a later one measured again counts.
+    """
+    from projector.measure.record import load_record, merge_records
+    from projector.measure.summary import summary_of
+    from projector.measure.tables import tables_of, write_tables
+
+    record = merge_records([load_record(file) for file in files])
+    warnings = [] if config is None else _check(record, config)
+    found = tables_of(record)
+    written = [str(path) for path in write_tables(found, tables)] if tables else []
+    if merged is not None:
+        record.save(merged)
+        written.append(merged)
+    summary = summary_of(record)
+    if as_json:
+        rows = {name: len(table.rows) for name, table in found.tables.items()}
+        result: dict[str, Any] = {
+            **plain_envelope(), **summary, "tables": rows, "left_out": found.left_out,
+            "output": written, "warnings": warnings,
+        }  # fmt: skip
+        print_json(result)
+        return
+    from projector.report.terminal.record import record_report
+
+    print_report(record_report(summary, found))
+    print_warnings(warnings, quiet=quiet)
+    if not quiet:
+        for path in written:
+            say(f"wrote {path}")
+
+
+def _check(record: "Record", config: str) -> list[str]:
+    from projector.config.load import load_job
+
+    return record.check(load_job(config))
