@@ -90,12 +90,12 @@ def test_job_that_the_record_holds_for(
 def test_job_that_the_record_does_not_hold_for(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_job(tmp_path / "job.json", seq_length=8192)
+    config = write_job(tmp_path / "job.json", precision="fp8")
     assert run(["record", str(saved), "--config", config, "--json"]) == 2
     captured = capsys.readouterr()
     error = json.loads(captured.out)
-    assert error["key"] == "load_benchmark.training.seq_length"
-    assert (error["value"], error["allowed"]) == (8192, 4096)
+    assert error["key"] == "load_benchmark.training.precision"
+    assert (error["value"], error["allowed"]) == ("fp8", "bf16")
     assert "Traceback" not in captured.err
 
 

@@ -211,8 +211,7 @@ def test_equal_shapes_may_be_said_in_other_words() -> None:
         ({"cluster__device": "h200"}, "device"),
         ({"cluster__device": "h100_pcie"}, "device"),
         ({"training__precision": "fp8"}, "training.precision"),
-        ({"training__seq_length": 8192}, "training.seq_length"),
-        ({"training__micro_batch_size": 2}, "training.micro_batch_size"),
+        ({"training__flash_attention": False}, "training.flash_attention"),
         ({"model__ffn_hidden_size": 8192}, "model.ffn_hidden_size"),
         ({"model__vocab_size": 64_000}, "model.vocab_size"),
         ({"model__moe__router_topk": 1}, "model.moe.router_topk"),
@@ -247,12 +246,15 @@ def test_record_without_its_job_fits_none() -> None:
         a_record(job={"model": {}}).check(a_job())
 
 
-def test_other_settings_are_warned_of() -> None:
-    (warning,) = [
-        text for text in a_record().check(a_job(training__cross_entropy_fusion=False))
-        if "training." in text
-    ]  # fmt: skip
-    assert "training.cross_entropy_fusion" in warning
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cross_entropy_fusion", False), ("seq_length", 8192), ("micro_batch_size", 2)],
+)
+def test_other_settings_are_warned_of(field: str, value: Any) -> None:
+    found = a_record().check(a_job(**{f"training__{field}": value}))
+    (warning,) = [text for text in found if "training." in text]
+    assert f"training.{field}" in warning
+    assert f"the job has {value}: what depends on it is scaled" in warning
 
 
 def test_other_versions_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

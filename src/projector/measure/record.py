@@ -45,8 +45,9 @@ _LAYERS_APART = (
 _EXPERTS_APART = ("num_experts", "num_groups", "group_topk", "layer_freq", "num_shared_experts")
 """The same of its experts: a benchmark job has as many as its ranks hold."""
 
-_SHAPES = ("precision", "seq_length", "micro_batch_size", "fp8_recipe", "flash_attention")
-"""Fields of a training that every layer depends on."""
+_KERNELS = ("precision", "fp8_recipe", "flash_attention")
+"""Fields of a training that decide which kernels a layer has. Its micro-batch and the length of its
+sequences only scale them."""
 
 _STEP_APART = (
     "global_batch_size", "recompute", "recompute_early_stop", "schedule",
@@ -177,7 +178,7 @@ class Record(Config):
 
     def _other_settings(self, job: Job) -> list[str]:
         """Name settings of the step that change single rows; those are scaled or modelled."""
-        apart = {*_SHAPES, *_STEP_APART}
+        apart = {*_KERNELS, *_STEP_APART}
         measured = self.section("training", TrainingConfig).model_dump(exclude=apart)
         # Every benchmark runs eager kernels in place of fused ones.
         asked = load_job(job, AS_MEASURED).training.model_dump(exclude=apart)
@@ -307,9 +308,10 @@ def _take(known: dict[str, Measured], key: Config, measured: Measured) -> None:
 def _shapes_of(
     model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
 ) -> dict[str, Any]:
-    """Return everything that the kernels of a layer depend on, by dotted field.
+    """Return everything that decides the kernels of a layer, by dotted field.
 
-    Tensor and expert parallelism are not among it: they are restored.
+    Tensor and expert parallelism, the micro-batch and the length of sequences are not among it:
+    they change the extents of kernels, which are scaled.
     """
     shapes = model.model_dump(exclude={*_LAYERS_APART, "moe", "mla"})
     shapes |= {"num_query_groups": model.query_groups, "kv_channels": model.head_dim}
@@ -318,7 +320,7 @@ def _shapes_of(
         shapes |= {f"{name}.{field}": value for field, value in fields.items()}
     return {
         **{f"model.{field}": value for field, value in shapes.items()},
-        **{f"training.{field}": getattr(training, field) for field in _SHAPES},
+        **{f"training.{field}": getattr(training, field) for field in _KERNELS},
         "parallelism.cp": split.cp,
     }
 
