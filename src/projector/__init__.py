@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
-    from projector.projection.profiling import measure
+    from projector.projection.profiling import measure_job
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
     from projector.serving.api import project_serving
@@ -43,7 +43,7 @@ _HOMES = {
     "load_job": "projector.config.load",
     "load_record": "projector.measure.record",
     "load_space": "projector.config.space",
-    "measure": "projector.projection.profiling",
+    "measure_job": "projector.projection.profiling",
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
     "project_performance": "projector.projection.api",
@@ -71,7 +71,7 @@ __all__ = [  # types first, then functions
     "load_job",
     "load_record",
     "load_space",
-    "measure",
+    "measure_job",
     "project_jobs",
     "project_memory",
     "project_performance",

@@ -14,7 +14,7 @@ Tell = Callable[[str], None]
 """Takes one line for people: a plan, progress, what was chosen."""
 
 
-def measure_job(
+def benchmark_record(
     job: Job,
     benchmark_gpus: int | None = None,
     *,
@@ -57,7 +57,7 @@ def measure_reduction(
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Record:
-    """Measure a job that was reduced; see `measure_job`."""
+    """Measure a job that was reduced; see `benchmark_record`."""
     if tell is not None:
         for line in reduction.lines():
             tell(line)

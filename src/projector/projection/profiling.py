@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, MeasurementError
-from projector.measure.api import measure_job
+from projector.measure.api import benchmark_record
 from projector.measure.devices import cpu_name, gpus_at_hand, stands_for
 from projector.measure.options import AUTO, BENCHMARK, BOTH, SIMULATE, check_options
 from projector.measure.process import check_torch
@@ -78,7 +78,7 @@ def choose_source(
     return _measured(job, mode, benchmark_gpus, save, tell, asked=asked)
 
 
-def measure(
+def measure_job(
     job: Job | Mapping[str, Any] | str | Path,
     benchmark_gpus: int | None = None,
     *,
@@ -112,7 +112,8 @@ def measure(
     check_options(BENCHMARK, (), benchmark_gpus)
     loaded = job if isinstance(job, Job) else load_job(job)
     hand = at_hand(loaded)
-    assert hand is not None
+    if isinstance(hand, str):
+        raise _nothing_to_measure(loaded, hand)
     return _measure(loaded, hand, benchmark_gpus, progress)
 
 
@@ -148,10 +149,17 @@ def _measured(
     asked: bool,
 ) -> Source:
     """Measure on what is at hand, or say why not; where nobody asked, simulate instead."""
+    hand = at_hand(job, look_at_processor=asked)
+    if isinstance(hand, str):
+        if asked:
+            raise _nothing_to_measure(job, hand)
+        if hand and tell is not None:
+            tell(f"{hand}: simulated")
+        return Source(SIMULATE, None, hand)
+    if tell is not None:
+        tell(f"measuring on {hand.name or 'the GPU'}, which is at hand; --profiling-mode simulate "
+             "measures nothing")  # fmt: skip
     try:
-        hand = at_hand(job, look_at_processor=asked)
-        if hand is None:
-            return Source(SIMULATE, None, "")
         record = _measure(job, hand, benchmark_gpus, tell)
     except (MeasurementError, ConfigError) as error:
         if asked:
@@ -176,40 +184,42 @@ class AtHand(NamedTuple):
     gpus: int
 
 
-def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | None:
-    """Return what stands for the device of a job on this machine.
+def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | str:
+    """Return what stands for the device of a job on this machine, or why nothing does.
 
     Parameters
     ----------
     job : Job
     look_at_processor : bool
-        Whether the processor may be it, and its absence is an error; otherwise nothing but GPUs
-        count, and no GPU is no error.
+        Whether the processor may be it; otherwise nothing but GPUs count.
 
-    Raises
-    ------
-    MeasurementError
-        If what is at hand is another device, or torch is not there to measure it.
+    Returns
+    -------
+    AtHand or str
+        The reason is empty where there is no GPU and the processor does not count.
     """
-    profile = job.cluster.device
-    found = gpus_at_hand()
+    profile, found = job.cluster.device, gpus_at_hand()
     if found is not None and (not found.name or stands_for(profile, found.name)):
-        check_torch()
         return AtHand("cuda", found.name, found.gpus)
-    if found is None and not look_at_processor:
-        return None
     if look_at_processor and stands_for(profile, cpu_name()):
-        check_torch()
         return AtHand("cpu", cpu_name(), 1)
-    here = f"the GPU at hand is {found.name}" if found else "no GPU is at hand"
+    if found is not None:
+        return f"the GPU at hand is {found.name}, and the job's device is {profile.name}"
+    return f"no GPU is at hand, and the job's device is {profile.name}" if look_at_processor else ""
+
+
+def _nothing_to_measure(job: Job, why: str) -> MeasurementError:
     msg = (
-        f"nothing here can be measured for {profile.name}: {here}; --load-benchmark takes a record "
-        "of such a device, --profiling-mode simulate needs none"
+        f"nothing can be measured here: {why}; --load-benchmark takes a record of such a device, "
+        "--profiling-mode simulate needs none"
     )
-    raise MeasurementError(msg, key="profiling_mode", value=profile.name, allowed=SIMULATE)
+    return MeasurementError(
+        msg, key="profiling_mode", value=job.cluster.device.name, allowed=SIMULATE
+    )
 
 
 def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> Record:
+    check_torch()
     node = job.cluster.gpus_per_node
     if hand.device == "cpu":
         # Ranks on one processor share its cores and slow each other down.
@@ -220,4 +230,4 @@ def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | No
         raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
     else:
         offered = benchmark_gpus or min(hand.gpus, node)
-    return measure_job(job, offered, device=hand.device, tell=tell)
+    return benchmark_record(job, offered, device=hand.device, tell=tell)
