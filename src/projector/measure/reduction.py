@@ -143,7 +143,7 @@ class Reduction:
         base_s : float
             Step of `least_job` without data parallelism's communication and the optimizer.
         communication_s : float
-            What the copies add: exposed communication.
+            What the target adds once: exposed communication of its copies, optimizer.
         """
         return base_s * self.min_dp / self.target_dp + communication_s
 
@@ -226,11 +226,45 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
             f"DP {low} on {nodes}, the fewest that hold a copy -> {high} on "
             f"{_nodes(target['nodes'])}: {low}/{high} of the microbatches each."
         )
+    closed = described.get("closed_form")
+    if closed:
+        shown.append(
+            f"By that proportion a step takes {closed['step_ms']:,.1f} ms "
+            f"(base {closed['base_ms']:,.1f}, once {closed['once_ms']:,.1f}); it is replayed in "
+            f"{closed['replayed_ms']:,.1f} ms."
+        )
     if described["modelled"]:
         shown.append(f"Modelled, not measured: {'; '.join(described['modelled'])}.")
     if described["stand_ins"]:
         shown.append(f"Scaled from what stands in: {'; '.join(described['stand_ins'])}.")
     return shown
+
+
+def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
+    """Return the reduction of a job to the benchmark job that a record has.
+
+    The record may be of a job with other degrees, on other nodes.
+
+    Parameters
+    ----------
+    described : mapping
+        `Reduction.to_dict` of what was measured.
+
+    Raises
+    ------
+    ConfigError
+        If it says no degrees, or the job cannot have them.
+    """
+    try:
+        measured = described["benchmark"]
+        degrees = Degrees(*(int(measured[name]) for name in Degrees._fields))
+        available = int(described["available_gpus"])
+    except (KeyError, TypeError, ValueError):
+        msg = "load_benchmark: the record does not say which degrees were measured"
+        raise ConfigError(msg, key="load_benchmark", allowed="a record of measurements") from None
+    reduced = benchmark_job(job, degrees)
+    steps = tuple(_steps(job, reduced, degrees_of(job), degrees))
+    return Reduction(job, reduced, available, steps, degrees)
 
 
 def degrees_of(job: Job) -> Degrees:

@@ -15,6 +15,7 @@ from projector.first_order import api as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
 from projector.measure.record import Record
+from projector.measure.reduction import reduction_to
 from projector.projection.compare_record import compare_record
 from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.job_pipeline import under_schedule
@@ -22,6 +23,7 @@ from projector.projection.measured import Hybrid
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
 from projector.projection.profiling import RecordLike, Source, choose_source
+from projector.projection.proportion import by_proportion
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
@@ -251,7 +253,25 @@ def project_from(job: Job, source: Source, *, schedule: str | None = None) -> Pe
         comparison = compare_record(hybrid.benchmark, result, project_jobs([result.job])[0])
         memory = replace(result.memory, comparison=comparison.memory)
         result = replace(result, memory=memory, comparison=comparison)
-    return _from(result, source)
+    return _from(_with_reduction(result, hybrid), source)
+
+
+def _with_reduction(result: PerformanceProjection, hybrid: Hybrid) -> PerformanceProjection:
+    """Say what was reduced of the projected job to what was measured, and how copies are restored.
+
+    The record itself may be that of a job with other degrees, on other nodes.
+    """
+    reduction = reduction_to(result.job, hybrid.record.reduction)
+    told = reduction.to_dict() | {"benchmark": hybrid.record.reduction["benchmark"]}
+    if reduction.min_dp != reduction.target_dp:
+        proportion = by_proportion(reduction, hybrid.evaluate, result.breakdown_s)
+        told |= {} if proportion is None else {"closed_form": proportion.to_dict()}
+    provenance, of_memory = (
+        replace(each, times=each.times and each.times.of_reduction(told))
+        for each in (result.provenance, result.memory.provenance)
+    )
+    memory = replace(result.memory, provenance=of_memory)
+    return replace(result, provenance=provenance, memory=memory)
 
 
 def _from(result: PerformanceProjection, source: Source) -> PerformanceProjection:

@@ -1,7 +1,8 @@
 """Where a projection's inputs came from: stated, derived, or filled in by default."""
 
 import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,6 +35,10 @@ class Origins:
             term: max(order, key=lambda origin: shares.get(origin, 0.0))
             for term, shares in self.shares.items()
         }
+
+    def of_reduction(self, told: Mapping[str, Any]) -> "Origins":
+        """Return the same with the reduction of the job itself in place of the record's."""
+        return replace(self, record={**self.record, "reduction": told})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``provenance`` of ``--json`` says of times."""
