@@ -169,10 +169,11 @@ def fit_probe(probe: Probe, answer: Answer) -> Probed:
     }
     sights = list(model.sights(answer.outcomes))
     measured_s = np.array([sight.measured_s for sight in sights])
+    alone_s = model.alone_s(sights)
     fields = [field_of(device, path) for path in probe.settings.fields if _has(device, path)]
     solution = fit(
         fields,
-        lambda values: model.times_s(changed(device, values), sights),
+        lambda values: model.times_s(changed(device, values), sights, alone_s),
         measured_s,
         probe.settings.evaluations,
     )
@@ -180,7 +181,7 @@ def fit_probe(probe: Probe, answer: Answer) -> Probed:
     for each in found:
         data = merge(data, _entry(each))
     fitted = load_device(data)
-    projected_s = model.times_s(fitted, sights)
+    projected_s = model.times_s(fitted, sights, alone_s)
     rows = tuple(
         Seen(sight.what, f"{sight.name} {sight.part}", sight.measured_s, float(time_s))
         for sight, time_s in zip(sights, projected_s, strict=True)
@@ -205,6 +206,7 @@ class ProbeModel:
         for row, key in enumerate(keys):
             self._row_of.setdefault(key, row)
         self._layers = layers_of(evaluation.workloads)
+        self._launches = table.launches
         self._swept = [
             program.key
             for program in probe.task.programs
@@ -226,12 +228,24 @@ class ProbeModel:
                     found = ()
             yield from (sight for sight in found if sight.measured_s > 0.0)
 
-    def times_s(self, device: Device, sights: Sequence[Sight]) -> Floats:
+    def alone_s(self, sights: Sequence[Sight]) -> float:
+        """Return what a kernel of a memory-bound operator costs by itself: the least of any.
+
+        In a layer autograd comes on top, which is ``Device.kernel_start_us``.
+        """
+        found = (
+            sight.measured_s / max(1.0, float(self._launches[sight.place]))
+            for sight in sights
+            if sight.what == "memory"
+        )
+        return min(found, default=0.0)
+
+    def times_s(self, device: Device, sights: Sequence[Sight], alone_s: float) -> Floats:
         """Return what the models say of some times on a device, float64[sights]."""
         evaluation = self._evaluated(device)
-        table, gap_s = evaluation.table, device.kernel_start_us * MICROSECOND
+        table = evaluation.table
         row_s = evaluation.rows.time_s / table.repeats
-        row_s = row_s + np.where(table.kind == MEMORY, table.launches * gap_s, 0.0)
+        row_s = row_s + np.where(table.kind == MEMORY, table.launches * alone_s, 0.0)
         costs = cost_pipelines(evaluation.workloads, evaluation.costs)
         first_run = {
             int(workload): run

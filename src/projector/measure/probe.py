@@ -7,6 +7,7 @@ the meaning of each number on a CPU.
 """
 
 import re
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -222,7 +223,8 @@ def read_off(probe: Probe, answer: Answer) -> dict[str, Any]:
         raise MeasurementError(msg, key="device", value=probe.environment.device)
     if probe.base is not None:
         return _of_gpu(probe, max(copies)[1])
-    return merge(_of_cpu(probe.data, copies, rates), probe.data)
+    data = merge(_of_cpu(probe.data, copies, rates), probe.data)
+    return merge(data, _first_guesses(pairs, max(rate for _, rate in copies), rates, data))
 
 
 def seconds_of(outcome: Outcome, part: str = "time") -> float:
@@ -283,7 +285,8 @@ def _jobs(settings: ProbeSettings, device: Any) -> Iterator[Job]:
     for name, job in settings.jobs.items():
         machine = {"cluster": {"device": device, "nodes": 1, "gpus_per_node": 1}}
         data = merge(merge(settings.common, job), machine)
-        yield load_job(merge(data, {"model": {"name": f"probe {name}"}}))
+        # The models are asked about what a worker runs: eager operators, for one.
+        yield reduce_job(load_job(merge(data, {"model": {"name": f"probe {name}"}})), 1).job
 
 
 def _programs(settings: ProbeSettings, jobs: tuple[Job, ...]) -> Iterator[Program]:
@@ -345,6 +348,52 @@ def _of_cpu(
         "scale_up_peer_gb_per_s": copy_gb,
         "host_link_gb_per_s": copy_gb,
     }
+
+
+def _first_guesses(
+    pairs: list[tuple[Program, Outcome]],
+    bytes_per_s: float,
+    rates: Mapping[str, float],
+    data: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return where the fit of a CPU starts, from single operators.
+
+    A rate that limits nothing at the start would never move, as no time depends on it there.
+    """
+    timed = [
+        (program.key, seconds)
+        for program, outcome in pairs
+        if isinstance(program, OperationProgram) and (seconds := seconds_of(outcome))
+    ]
+    clocks = data["compute_units"]["value"] * data["peak_clock_mhz"]["value"] * MEGA
+    guesses: dict[str, Any] = {
+        "gemm_overhead_us": number(min(s for key, s in timed if key.kind == "gemm") * 1e6, FITTED)
+    }
+    exponentials = [
+        key.exponentials / seconds for key, seconds in timed if key.label.endswith(".act")
+    ]
+    if any(exponentials):
+        guesses["transcendental_per_clk_per_cu"] = number(max(exponentials) / clocks, FITTED)
+    streams = [key.bytes / seconds for key, seconds in timed if key.kind == "memory"]
+    if streams:
+        share = min(1.0, statistics.median(streams) / bytes_per_s)
+        guesses["elementwise_efficiency"] = number(share, FITTED)
+    for phase, name in (("forward", "forward_efficiency"), ("backward", "backward_efficiency")):
+        shares = [
+            _attention_flop(key) / seconds / rates["bf16"]
+            for key, seconds in timed
+            if key.kind == "attention" and key.phase == phase
+        ]
+        if shares:
+            guesses.setdefault("attention", {})[name] = number(min(1.0, 2.0 * max(shares)), FITTED)
+    return guesses
+
+
+def _attention_flop(key: OperationKey) -> float:
+    """Return the FLOP of an attention with as many queries as keys."""
+    products = 3.0 * key.k + 2.0 * key.d_v if key.phase == "backward" else key.k + key.d_v
+    pairs = key.batch * key.heads * key.m * key.n * (0.5 if key.causal else 1.0)
+    return 2.0 * products * pairs
 
 
 def _of_gpu(probe: Probe, largest: float) -> dict[str, Any]:
