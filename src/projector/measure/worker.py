@@ -13,7 +13,7 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.measure.answers import write_answer, write_error
-from projector.measure.devices import gpus_at_hand
+from projector.measure.devices import driver_at_hand, gpus_at_hand
 from projector.measure.exchange import Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
 from projector.measure.machine import limit_memory, memory_bytes, processor
@@ -83,13 +83,16 @@ def environment(device: Any, task: Task) -> Environment:
         backend = "rocm" if torch.version.hip else "cuda"
         runtime = torch.version.hip or torch.version.cuda or ""
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        name, memory = properties.name, properties.total_memory
+        # Some builds for ROCm know no names; the kernel has the device.
+        hand = None if properties.name else gpus_at_hand()
+        name, memory = hand.name if hand else properties.name, properties.total_memory
     else:
         name, memory = processor(), memory_bytes().total
     return Environment(
         device=name, backend=backend, memory_bytes=memory, ranks=task.ranks,
         threads=torch.get_num_threads() if backend == "cpu" else None,
         torch=torch.__version__, runtime=runtime, libraries=_libraries(backend),
+        driver=driver_at_hand() if backend != "cpu" else "",
         system=f"{platform.platform()}, {processor()}",
     )  # fmt: skip
 

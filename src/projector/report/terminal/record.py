@@ -88,7 +88,7 @@ def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list
         median,
         spread,
         *("" if value is None else f"{value:,.0f}" for value in (clock_mhz, power_w)),
-        "" if peak is None else f"{peak:,.2f}",
+        "" if peak is None else f"{peak:,.4g}",
     ]
 
 
