@@ -1,6 +1,5 @@
 """What Linux says of the machine that a worker runs on: its processor, and memory that is left."""
 
-import platform
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +14,6 @@ class Memory(NamedTuple):
 
     total: int
     available: int
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    found = re.search(r"model name\s*:\s*(.+)", _text("/proc/cpuinfo"))
-    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def clock_mhz() -> float | None:

@@ -13,10 +13,10 @@ import torch
 
 from projector.errors import ProjectorError
 from projector.measure.answers import write_answer, write_error
-from projector.measure.devices import driver_at_hand, gpus_at_hand
+from projector.measure.devices import cpu_name, driver_at_hand, gpus_at_hand
 from projector.measure.exchange import Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
-from projector.measure.machine import limit_memory, memory_bytes, processor
+from projector.measure.machine import limit_memory, memory_bytes
 from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
@@ -87,13 +87,13 @@ def environment(device: Any, task: Task) -> Environment:
         hand = None if properties.name else gpus_at_hand()
         name, memory = hand.name if hand else properties.name, properties.total_memory
     else:
-        name, memory = processor(), memory_bytes().total
+        name, memory = cpu_name(), memory_bytes().total
     return Environment(
         device=name, backend=backend, memory_bytes=memory, ranks=task.ranks,
         threads=torch.get_num_threads() if backend == "cpu" else None,
         torch=torch.__version__, runtime=runtime, libraries=_libraries(backend),
         driver=driver_at_hand() if backend != "cpu" else "",
-        system=f"{platform.platform()}, {processor()}",
+        system=f"{platform.platform()}, {cpu_name()}",
     )  # fmt: skip
 
 
