@@ -118,8 +118,8 @@ class GroupedAttention:
     def __call__(self, x: Tensor) -> Tensor:
         """Attend."""
         torch, comm, c = self.builder.torch, self.builder.comm, self.columns
-        x = comm.enter(x, group="tp", divided=c.divided)
-        query, key, value = self.qkv(x).split((self.query, self.key, self.value), dim=-1)
+        x = self.qkv.enter(x, comm, divided=c.divided)
+        query, key, value = x.split((self.query, self.key, self.value), dim=-1)
         if self.norms is not None and c.qk_norm != 1:
             query, key = self.norms[0](query), self.norms[1](key)
         query, key, value = (

@@ -121,3 +121,12 @@ class Linear:
             return self.wide(x, self.weight, self.bias)
         out = self.narrow(x, self.weight)
         return out if self.bias is None else out + self.bias
+
+    def enter(self, x: Tensor, comm: Comm, *, divided: bool) -> Tensor:
+        """Multiply rows that enter a tensor-parallel region here.
+
+        Wide layers exchange gradients beside the GEMM of the weight gradient, as Megatron-LM does.
+        """
+        if self.narrow is None and comm.degree("tp") > 1:
+            return comm.enter_linear(x, self.weight, self.bias, group="tp", divided=divided)
+        return self(comm.enter(x, group="tp", divided=divided))

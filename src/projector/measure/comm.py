@@ -31,6 +31,16 @@ class Comm(Protocol):
         """
         ...
 
+    def enter_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
+    ) -> Tensor:
+        """Enter a region through its first linear layer, ``enter(x) @ weight' + bias``.
+
+        What is exchanged in the backward runs beside the GEMM of the weight gradient, and of
+        divided tokens only the own ones are kept.
+        """
+        ...
+
     def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Sum partial results of a region; the reverse of `enter`."""
         ...
@@ -70,6 +80,13 @@ class Alone:
     def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Repeat the own tokens in place of those of others."""
         return self.gather(x, group=group) if divided else x
+
+    def enter_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
+    ) -> Tensor:
+        """Multiply the own tokens, repeated in place of those of others."""
+        out = self.enter(x, group=group, divided=divided) @ weight.t()
+        return out if bias is None else out + bias
 
     def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Keep the own tokens."""

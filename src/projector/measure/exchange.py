@@ -293,6 +293,21 @@ class InStep:
         return dict(zip(seconds, slowest, strict=False))
 
 
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A collective that runs beside what is computed meanwhile."""
+
+    work: Any
+    result: Tensor
+    source: Tensor
+    """Held until it is over."""
+
+    def wait(self) -> Tensor:
+        """Have what follows wait for the result, and return it."""
+        self.work.wait()
+        return self.result
+
+
 class Collectives:
     """The collectives of one process group, on tensors whose first dimension is divided."""
 
@@ -322,17 +337,29 @@ class Collectives:
 
     def gather(self, x: Tensor) -> Tensor:
         """Return the rows of all ranks, in their order."""
-        x = x.contiguous()
-        gathered = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
-        self._gather(gathered, x, group=self.handle)
-        return gathered
+        return self.start_gather(x).wait()
 
     def scatter(self, x: Tensor) -> Tensor:
         """Return this rank's part of the rows of the sum."""
+        return self.start_scatter(x).wait()
+
+    def start_sum(self, x: Tensor) -> Underway:
+        """Begin an all-reduce in place."""
+        x = x.contiguous()
+        return Underway(self.distributed.all_reduce(x, group=self.handle, async_op=True), x, x)
+
+    def start_gather(self, x: Tensor) -> Underway:
+        """Begin an all-gather of rows."""
+        x = x.contiguous()
+        gathered = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
+        work = self._gather(gathered, x, group=self.handle, async_op=True)
+        return Underway(work, gathered, x)
+
+    def start_scatter(self, x: Tensor) -> Underway:
+        """Begin a reduce-scatter of rows."""
         x = x.contiguous()
         part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
-        self._scatter(part, x, group=self.handle)
-        return part
+        return Underway(self._scatter(part, x, group=self.handle, async_op=True), part, x)
 
     def swap(self, x: Tensor) -> Tensor:
         """Return what each rank had for this one: equal parts of the rows."""
@@ -380,6 +407,8 @@ class Together:
             if degree > 1
         }
         self._apply = _both_ways(torch)
+        self._linear = _entering_linear(torch)
+        self._plain_linear = torch.nn.functional.linear
 
     def degree(self, group: Group) -> int:
         """Return the ranks of a group."""
@@ -394,6 +423,14 @@ class Together:
         if divided or group not in self._groups:
             return self.gather(x, group=group)
         return self._apply(x, _unchanged, self._groups[group].reduce_all)
+
+    def enter_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
+    ) -> Tensor:
+        """Gather or pass, and multiply; gradients travel beside the GEMM of the weight's."""
+        if group not in self._groups:
+            return self._plain_linear(x, weight, bias)
+        return self._linear(x, weight, bias, self._groups[group], divided)
 
     def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Sum partial results, and keep the own tokens where they are divided."""
@@ -448,6 +485,43 @@ def _both_ways(torch: Torch) -> Callable[[Tensor, Change, Change], Tensor]:
             return ctx.back(gradient), None, None
 
     apply: Callable[[Tensor, Change, Change], Tensor] = BothWays.apply
+    return apply
+
+
+def _entering_linear(torch: Torch) -> Callable[..., Tensor]:
+    """Return the first linear layer of a tensor-parallel region as a function of autograd.
+
+    Its backward is that of Megatron-LM's ``LinearWithGradAccumulationAndAsyncCommunication``: with
+    divided tokens the input is gathered again beside the GEMM of the input gradient, whose sum is
+    scattered beside that of the weight gradient; else an all-reduce runs beside the latter.
+    """
+    linear = torch.nn.functional.linear
+
+    class EnteringLinear(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, group: Collectives, divided: bool
+        ) -> Tensor:
+            ctx.group, ctx.divided, ctx.has_bias = group, divided, bias is not None
+            ctx.save_for_backward(x, weight)
+            return linear(group.gather(x) if divided else x, weight, bias)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+            x, weight = ctx.saved_tensors
+            group, wants = ctx.group, ctx.needs_input_grad
+            gather = group.start_gather(x) if ctx.divided and wants[1] else None
+            of_x = gradient @ weight
+            start = group.start_scatter if ctx.divided else group.start_sum
+            exchange = start(of_x)
+            of_weight = of_bias = None
+            if wants[1]:
+                of_weight = gradient.t() @ (x if gather is None else gather.wait())
+            if ctx.has_bias and wants[2]:
+                of_bias = gradient.sum(dim=0)
+            return exchange.wait(), of_weight, of_bias, None, None
+
+    apply: Callable[..., Tensor] = EnteringLinear.apply
     return apply
 
 

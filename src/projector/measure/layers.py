@@ -130,10 +130,11 @@ class Head(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the loss."""
-        x = self.comm.enter(self.norm(x), group="tp", divided=self.columns.divided)
-        logits = self.torch.nn.functional.linear(x, self.table)
-        if self.columns.tp > 1:
+        x, c = self.norm(x), self.columns
+        if c.tp > 1:
+            logits = self.comm.enter_linear(x, self.table, None, group="tp", divided=c.divided)
             return self.divided_loss(logits)
+        logits = self.torch.nn.functional.linear(x, self.table)
         if self.fused:
             return self.in_place(logits, self.targets)
         return parts.plain_loss(self.torch, logits, self.targets)

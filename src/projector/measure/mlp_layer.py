@@ -19,6 +19,6 @@ class Mlp:
     def __call__(self, x: Tensor) -> Tensor:
         """Project up, activate, project down."""
         comm, c = self.builder.comm, self.columns
-        x = comm.enter(x, group="tp", divided=c.divided)
-        x = parts.activate(self.builder.torch, self.first(x), gated=c.gated == 1)
+        x = self.first.enter(x, comm, divided=c.divided)
+        x = parts.activate(self.builder.torch, x, gated=c.gated == 1)
         return comm.leave(self.second(x), group="tp", divided=c.divided)

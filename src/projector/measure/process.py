@@ -157,6 +157,8 @@ def _environment(task: Task, folder: Path) -> dict[str, str]:
     if task.ranks > 1:
         threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
         variables["OMP_NUM_THREADS"] = str(threads)
+        # Collectives start before the GEMMs that they run beside, as Megatron-LM asks for.
+        variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     return variables
 
 

@@ -98,6 +98,26 @@ for run in (comm.gather, comm.swap, comm.total, comm.largest):
     assert run(torch.ones(2, 1), group="cp").tolist() == [[1.0], [1.0]]
 assert comm.enter(torch.ones(1), group="cp", divided=True).tolist() == [1.0]
 assert comm.leave(torch.ones(1), group="cp", divided=False).tolist() == [1.0]
+# A linear layer that enters a region is both steps in one, with exchanges beside its GEMMs.
+generator = torch.Generator().manual_seed(mine)
+for divided in (False, True):
+    values = [torch.randn(*shape, generator=generator) for shape in ((4, 8), (6, 8), (6,))]
+    found = []
+    for whole in (True, False):
+        x, weight, bias = (value.clone().requires_grad_() for value in values)
+        if whole:
+            y = comm.enter_linear(x * 1.0, weight, bias, group="tp", divided=divided)
+        else:
+            entered = comm.enter(x * 1.0, group="tp", divided=divided)
+            y = torch.nn.functional.linear(entered, weight, bias)
+        y.backward(torch.arange(float(y.numel())).reshape(y.shape) * (1.0 + mine))
+        found.append([y.detach(), x.grad, weight.grad, bias.grad])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    weight.requires_grad_(False)
+    x.grad = None
+    comm.enter_linear(x * 1.0, weight, None, group="tp", divided=divided).sum().backward()
+    assert x.grad.shape == x.shape
 # Numbers that ranks agree on.
 assert ranks.agree(1.0 * mine) == 1.0
 
