@@ -20,6 +20,7 @@ def benchmark_record(
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     pace: Pace | None = None,
+    threads: int | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Record:
@@ -35,6 +36,8 @@ def benchmark_record(
         ``cpu``, ``cuda`` for GPUs of either vendor, or ``auto``.
     pace : Pace, optional
         How often something runs until its time counts.
+    threads : int, optional
+        Threads of a processor; all of its cores unless stated.
     timeout_s : float, optional
         Longest time of the whole measurement.
     tell : callable, optional
@@ -46,7 +49,9 @@ def benchmark_record(
         If the job cannot be reduced to so few devices, or cannot be measured here.
     """
     reduction = reduce_job(job, benchmark_gpus)
-    return measure_reduction(reduction, device=device, pace=pace, timeout_s=timeout_s, tell=tell)
+    return measure_reduction(
+        reduction, device=device, pace=pace, threads=threads, timeout_s=timeout_s, tell=tell
+    )
 
 
 def measure_reduction(
@@ -54,6 +59,7 @@ def measure_reduction(
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     pace: Pace | None = None,
+    threads: int | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
 ) -> Record:
@@ -62,5 +68,6 @@ def measure_reduction(
         for line in reduction.lines():
             tell(line)
     task = task_of(reduction, device=device, pace=pace or Pace())
+    task = task.model_copy(update={"threads": threads})
     answer = run_task(task, timeout_s=timeout_s, progress=tell)
     return record_of(reduction, task, answer)
