@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tests.measure.synthetic import synthetic_record
 from tests.projection.jobs import jobs
 
+from projector import load_job
 from projector.errors import ConfigError
 from projector.measure.reduction import reduce_job
 from projector.projection.api import project_performance
@@ -28,3 +29,35 @@ def test_restored_jobs_are_those_of_the_model(job, data):
     assert restored.iteration_time_s == pytest.approx(step_s, rel=EXACT)
     for term, seconds in direct.breakdown_s.items():
         assert restored.breakdown_s[term] == pytest.approx(seconds, rel=EXACT, abs=EXACT * step_s)
+
+
+@pytest.mark.parametrize("offered", [1, 8])
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [
+        ("deepseek_v3", {"tp": 2, "etp": 1, "pp": 2, "ep": 16}),
+        ("deepseek_v2_lite", {"pp": 3, "ep": 8, "cp": 1}),
+        ("kimi_k2", {"pp": 2, "ep": 32}),
+        ("glm4.5_air", {"tp": 4, "etp": 1, "pp": 2, "ep": 8}),
+        ("gpt_oss_20b", {"tp": 2, "pp": 4, "vpp": 3, "ep": 4}),
+        ("llama4_scout", {"tp": 8, "etp": 8, "pp": 2, "ep": 4}),
+        ("qwen3_235b_a22b", {"pp": 2, "ep": 32, "vpp": 47}),
+    ],
+)
+def test_experts_in_groups_beside_dense_layers_and_shared_experts_are_restored(
+    model: str, split: dict[str, int], offered: int
+) -> None:
+    """With a module of multi-token prediction each, in FP8 with wide ends."""
+    gpus = 8 * (3 if split["pp"] == 3 else 8)
+    job = load_job({
+        "model": model,
+        "parallelism": split,
+        "training": {
+            "micro_batch_size": 1, "global_batch_size": 192, "seq_length": 1024,
+            "precision": "fp8", "first_last_layers_bf16": 1, "recompute": "selective",
+        },
+        "cluster": {"device": "h200", "nodes": gpus // 8},
+    }, {"model.mtp_num_layers": 1})  # fmt: skip
+    direct = project_performance(job).iteration_time_s
+    restored = project_measured(job, synthetic_record(reduce_job(job, offered)))
+    assert restored.iteration_time_s == pytest.approx(direct, rel=EXACT)
