@@ -318,10 +318,7 @@ def _library(case: Case, backend: str, where: Environment) -> str:
         if case.key.expert:
             names = {}
     elif case.kind == "attention":
-        flash = "flash" in backend.lower()
-        names = {"cuda": "FlashAttention-2"} if flash else {}
-        names = {"cuda": "cuDNN"} if "cudnn" in backend.lower() else names
-        first = names.get(where.backend, "torch SDPA")
+        first = _attention_name(backend, where)
         return f"{first} ({', '.join(filter(None, (backend, version)))})"
     elif case.kind == "collective":
         names = {"cuda": "NCCL", "rocm": "RCCL", "cpu": "gloo"}
@@ -330,6 +327,17 @@ def _library(case: Case, backend: str, where: Environment) -> str:
         return f"{library} {found} through {version}" if found else f"{library} through {version}"
     first = names.get(where.backend, "")
     return ", ".join(filter(None, (first, backend, version)))
+
+
+def _attention_name(backend: str, where: Environment) -> str:
+    """Return the implementation of a backend; plain GEMMs are none that is compared."""
+    name = backend.lower()
+    if "cudnn" in name:
+        return "cuDNN"
+    if "math" in name:
+        return "torch math"
+    # Of torch's fused kernels, the flash one for CUDA is that of its authors.
+    return "FlashAttention-2" if "flash" in name and where.backend == "cuda" else "torch SDPA"
 
 
 def spread_words(timing: Timing) -> str:

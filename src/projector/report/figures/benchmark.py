@@ -3,7 +3,7 @@
 An S-curve sorts the ratios of a list: a model that is right is a flat line at one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +24,8 @@ from projector.report.figures.figure import (
     one_line,
     save_figure,
 )
-from projector.units import GB, GIB, KIB, MIB, TERA
-from projector.validate.beside import Benchmark
+from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
+from projector.validate.beside import Benchmark, number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 BAND = 0.1
 """Half width of the band around agreement."""
+
+SWEPT: tuple[BenchKind, ...] = ("collective", "memory")
+"""Kinds whose cases differ by size alone, so that a line joins them."""
 
 _TITLES: dict[BenchKind, str] = {
     "gemm": "GEMMs", "attention": "Attention", "collective": "Collectives",
@@ -61,6 +64,7 @@ class _Points:
     """NaN where the model has no answer."""
     ratio: Floats
     """Modelled over measured time."""
+    time_us: Floats
     series: "np.ndarray[tuple[int, ...], np.dtype[np.str_]]"
     """Type, pass or operation of each."""
 
@@ -91,10 +95,13 @@ def benchmark_figure(benchmark: Benchmark) -> "Figure":
     sizes, curve = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
     if benchmark.kind == "clock":
         _draw_bars(sizes, points)
-    else:
-        _draw_sizes(sizes, points, benchmark.kind)
+        _draw_clocks(curve, benchmark)
+        return figure
+    _draw_sizes(sizes, points, benchmark.kind)
     if np.isfinite(points.ratio).any():
         _draw_curve(curve, points)
+    elif benchmark.kind in SWEPT:
+        _draw_times(curve, points, benchmark.kind)
     else:
         _draw_rates(curve, points, benchmark.kind)
     return figure
@@ -121,10 +128,11 @@ def _points(benchmark: Benchmark) -> _Points:
                 (work / low if low and work else rate) / unit,
                 (work / high if high and work else rate) / unit,
                 (modelled or np.nan) / unit, benchmark.ratio(row) or np.nan,
+                (each.time_s or np.nan) / MICROSECOND,
             )
         )  # fmt: skip
-    size, rates, slower, faster, light, ratio = np.array(rows, np.float64).reshape(-1, 6).T
-    return _Points(size, rates, slower, faster, light, ratio, np.array(series, dtype=str))
+    size, rates, slower, faster, light, ratio, time_us = np.array(rows, np.float64).reshape(-1, 7).T
+    return _Points(size, rates, slower, faster, light, ratio, time_us, np.array(series, dtype=str))
 
 
 def _size(case: Case) -> float:
@@ -155,10 +163,12 @@ def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
             size, rate, yerr=spread, fmt="o", color=colour, ms=4.5, mec="white", mew=0.5,
             elinewidth=1.0, capsize=2.0, label=f"{name}, measured", zorder=4,
         )  # fmt: skip
+        line = 0.9 if kind in SWEPT else 0.0
+        axes.plot(size, rate, color=colour, lw=line, alpha=0.6, zorder=2)
         if np.isfinite(points.modelled[rows]).any():
             axes.plot(
-                size, points.modelled[rows], color=colour, lw=0.0, marker="_", ms=9.0, mew=1.8,
-                label=f"{name}, modelled", zorder=3,
+                size, points.modelled[rows], color=colour, lw=line, ls="--", marker="_", ms=9.0,
+                mew=1.8, label=f"{name}, modelled", zorder=3,
             )  # fmt: skip
     axes.set(xscale="log", yscale="log")
     known = points.modelled[np.isfinite(points.modelled)]
@@ -166,17 +176,22 @@ def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     low, high = float(values.min()) / 1.4, float(values.max()) * 1.6
     axes.set_ylim(low, high)
     number_ticks(axes.yaxis, low, high)
-    left, right = float(points.size.min()) / 1.6, float(points.size.max()) * 1.6
-    axes.set_xlim(left, right)
-    if kind in ("collective", "memory"):
-        _byte_ticks(axes, left, right)
-    else:
-        number_ticks(axes.xaxis, left, right)
+    _size_axis(axes, points, kind)
     axes.set_title(f"{_RATES[kind][0]} by size; bars hold half of the runs")
-    axes.set_xlabel(_SIZES[kind])
     axes.set_ylabel(_RATES[kind][0])
     axes.grid(color=FAINT, lw=0.6)
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
+
+
+def _size_axis(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+    left, right = float(points.size.min()) / 1.6, float(points.size.max()) * 1.6
+    axes.set_xscale("log")
+    axes.set_xlim(left, right)
+    if kind in SWEPT:
+        _byte_ticks(axes, left, right)
+    else:
+        number_ticks(axes.xaxis, left, right)
+    axes.set_xlabel(_SIZES[kind])
 
 
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
@@ -219,8 +234,15 @@ def _draw_curve(axes: "Axes", points: _Points) -> None:
     number_ticks(axes.yaxis, low, high)
     axes.set_title(f"S-curve; the band is ±{BAND:.0%}")
     axes.set_xlabel("cases, sorted")
+    _whole_ticks(axes)
     axes.set_ylabel("modelled over measured time")
     axes.grid(axis="y", color=FAINT, lw=0.6)
+
+
+def _whole_ticks(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
@@ -233,17 +255,56 @@ def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     number_ticks(axes.yaxis, low, high)
     axes.set_title("S-curve of what was measured")
     axes.set_xlabel("cases, from the slowest to the fastest")
+    _whole_ticks(axes)
     axes.set_ylabel(_RATES[kind][0])
     axes.grid(axis="y", color=FAINT, lw=0.6)
 
 
+def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+    for name, colour, found in _coloured(points):
+        rows = found[np.argsort(points.size[found], kind="stable")]
+        axes.plot(
+            points.size[rows], points.time_us[rows], color=colour, lw=1.4, marker="o", ms=3.5,
+            label=name,
+        )  # fmt: skip
+    low, high = float(points.time_us.min()) / 1.4, float(points.time_us.max()) * 1.6
+    axes.set(yscale="log", ylim=(low, high))
+    number_ticks(axes.yaxis, low, high)
+    _size_axis(axes, points, kind)
+    axes.set_title("Time by size")
+    axes.set_ylabel("µs")
+    axes.grid(color=FAINT, lw=0.6)
+
+
 def _draw_bars(axes: "Axes", points: _Points) -> None:
-    place = np.arange(len(points.rate))
-    axes.bar(place - 0.2, points.rate, width=0.38, color=PALETTE[0], label="measured")
-    if np.isfinite(points.modelled).any():
-        axes.bar(place + 0.2, points.modelled, width=0.38, color=PALETTE[1], label="peak at clock")
-    axes.set_xticks(place, points.series.tolist())
+    pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
+    _bars(axes, points.series.tolist(), pairs)
     axes.set_title("Rate that is sustained")
     axes.set_ylabel("TFLOP/s")
+
+
+def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
+    """Draw the clock under each load; without a vendor's library nothing is known of it."""
+    here = [number_of(each.row, "clock_mhz") or np.nan for each in benchmark.measured]
+    there = [each.clock_mhz or np.nan for each in benchmark.modelled]
+    names = [_series(each.case) for each in benchmark.measured]
+    pairs = {"measured": np.array(here), "modelled": np.array(there or [np.nan] * len(here))}
+    if np.isfinite(pairs["measured"]).any() or np.isfinite(pairs["modelled"]).any():
+        _bars(axes, names, pairs)
+    else:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "no clock was read", ha="center", color=SOFT)
+    axes.set_title("Clock that is sustained")
+    axes.set_ylabel("MHz")
+
+
+def _bars(axes: "Axes", names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
+    place = np.arange(len(names))
+    for position, (label, values) in enumerate(pairs.items()):
+        if np.isfinite(values).any():
+            shift = 0.4 * position - 0.2
+            axes.bar(place + shift, values, width=0.38, color=PALETTE[position], label=label)
+    axes.set_xticks(place, names)
+    axes.set_ylim(0.0, axes.get_ylim()[1] * 1.15)
     axes.grid(axis="y", color=FAINT, lw=0.6)
-    axes.legend(loc="best", framealpha=0.9, edgecolor="none")
+    axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", ncols=2)
