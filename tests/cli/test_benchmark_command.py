@@ -1,18 +1,13 @@
 """``projector benchmark`` from the door, with a stand-in for the worker."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
+from measure.bench_stand_in import StandIn, out_of_memory
 from projector.cli.main import run
 from projector.errors import MeasurementError
 from projector.measure.bench import runner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
-
-from bench_stand_in import StandIn, out_of_memory
 
 COMMANDS = {
     "gemm": ["--sizes", "512:2048", "--dtype", "bf16,fp8"],

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bench_stand_in import CPU, H100, StandIn, died, out_of_memory
 
+from measure.bench_stand_in import CPU, H100, StandIn, died, out_of_memory
 from projector.errors import ConfigError, MeasurementError
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import (

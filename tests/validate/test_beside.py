@@ -1,10 +1,8 @@
 """Measured rows are read by `validate` and `calibrate`, and modelled by the same path."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from measure.bench_stand_in import CPU, H100, StandIn, out_of_memory
 from projector.config.device import load_device
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import (
@@ -19,10 +17,6 @@ from projector.measure.task import Outcome
 from projector.single.times import collective_time
 from projector.validate.beside import benchmark_of
 from projector.validate.run import validate
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
-
-from bench_stand_in import CPU, H100, StandIn, out_of_memory
 
 LISTS = {
     "gemm": lambda: [
