@@ -94,12 +94,14 @@ def _probe(
     from projector.calibrate.probed import fit_probe
     from projector.measure.probe import identify, plan_probe
     from projector.measure.process import run_task
+    from projector.measure.progress import Sparing
 
     environment = identify(device, threads, timeout_s=timeout_s)
     probe = plan_probe(environment, base)
     if not quiet:
         say(f"{environment.device}: measuring {len(probe.task.programs)} programs ...")
-    answer = run_task(probe.task, timeout_s=timeout_s)
+    progress = None if quiet else Sparing(say)
+    answer = run_task(probe.task, timeout_s=timeout_s, progress=progress)
     if not quiet:
         say(f"fitting {len(probe.settings.fields)} numbers of the profile ...")
     return fit_probe(probe, answer)

@@ -6,6 +6,7 @@ from typing import Literal
 from projector.config.job import Job
 from projector.measure.process import run_task
 from projector.measure.programs import record_of, task_of
+from projector.measure.progress import Sparing
 from projector.measure.record import Record
 from projector.measure.reduction import Reduction, reduce_job
 from projector.measure.task import Pace
@@ -69,5 +70,6 @@ def measure_reduction(
             tell(line)
     task = task_of(reduction, device=device, pace=pace or Pace())
     task = task.model_copy(update={"threads": threads})
-    answer = run_task(task, timeout_s=timeout_s, progress=tell)
+    progress = None if tell is None else Sparing(tell)
+    answer = run_task(task, timeout_s=timeout_s, progress=progress)
     return record_of(reduction, task, answer)

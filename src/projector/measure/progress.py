@@ -22,15 +22,17 @@ def told(line: str) -> str | None:
     return line[len(MARK) :].strip() if line.startswith(MARK) else None
 
 
-class OnStandardError:
-    """Writes progress to standard error, once something takes longer than ``after_s``."""
+class Sparing:
+    """Passes progress on once something takes longer than a while, and then a line each while."""
 
-    def __init__(self, after_s: float = 1.0) -> None:
+    def __init__(self, tell: Progress, every_s: float = 1.0) -> None:
         """Start the clock."""
-        self._from = time.monotonic() + after_s
+        self._tell, self._every_s = tell, every_s
+        self._next = time.monotonic() + every_s
 
     def __call__(self, text: str) -> None:
-        """Write one line."""
-        if time.monotonic() >= self._from and sys.stderr is not None:
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+        """Pass a line on, unless it comes too soon after the last one."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every_s
+            self._tell(text)
