@@ -1,11 +1,14 @@
 """Records on disk, and which jobs they hold for."""
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import projector as pj
 from projector.config.job import Job
@@ -16,7 +19,10 @@ from projector.measure.devices import GpusAtHand
 from projector.measure.keys import OperationKey
 from projector.measure.record import Record, load_record, merge_records
 from projector.measure.reduction import reduce_job
+from projector.measure.summary import summary_of
+from projector.measure.tables import tables_of
 from projector.measure.task import Environment
+from projector.report.terminal.record import record_report
 
 ENVIRONMENT = {
     "device": "NVIDIA H100 80GB HBM3",
@@ -183,6 +189,40 @@ def test_spoilt_records_are_refused(
     saved: Path, change: Callable[[dict[str, Any]], Any], match: str
 ) -> None:
     refused(broken(saved, change), match)
+
+
+def places(node: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List every place of a JSON value, and of a list only its first."""
+    if isinstance(node, dict):
+        inner = list(node.items())
+    else:
+        inner = list(enumerate(node[:1])) if isinstance(node, list) else []
+    return [place, *(each for key, value in inner for each in places(value, (*place, key)))]
+
+
+WHOLE = json.loads(a_record().model_dump_json())
+ODD = [None, True, -1, 7, 0.5, 1e300, 2**70, "", "x", [], {}, [1], {"a": 1}]
+
+
+@given(place=st.sampled_from(places(WHOLE)[1:]), value=st.sampled_from(ODD))
+@settings(max_examples=200, deadline=None)
+def test_whatever_a_file_says_is_a_record_or_one_error(place: tuple[Any, ...], value: Any) -> None:
+    data = json.loads(json.dumps(WHOLE))
+    node = data
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "record.json")
+        path.write_text(json.dumps(data))
+        try:
+            record = load_record(path)
+            record_report(summary_of(record), tables_of(record))
+            record.check(a_job())
+        except ConfigError:
+            return
+        record.save(path)
+        assert load_record(path) == record
 
 
 def test_record_holds_for_its_job_and_others_of_its_layers() -> None:

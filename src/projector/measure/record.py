@@ -1,7 +1,7 @@
 """What was measured, kept as JSON: on which device, of which job, and every outcome."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -107,7 +107,7 @@ class Record(Config):
     """Training precision of the job."""
     reduction: dict[str, Any]
     """Degrees of the target and of the benchmark job, and the steps from one to the other."""
-    job: dict[str, Any]
+    job: dict[str, dict[str, Any]]
     """``model``, ``parallelism``, ``training`` and ``cluster`` of the benchmark job, from which it
     is lowered again."""
     operations: list[MeasuredOperation] = Field(default_factory=list)
@@ -215,7 +215,7 @@ class Record(Config):
         ConfigError
             If the record has no such section, or one that describes none.
         """
-        if not isinstance(self.job.get(name), Mapping):
+        if name not in self.job:
             msg = f"the record has no job.{name}, so it fits no job"
             raise ConfigError(msg, key=LOAD, value=name, allowed="a record of measurements")
         return kind.parse(self.job[name], path=f"{LOAD}.job.{name}")

@@ -70,8 +70,7 @@ def shape_words(key: OperationKey) -> str:
 
 
 def _model(record: Record) -> str:
-    model = record.job.get("model")
-    return str(model.get("name", "")) if isinstance(model, dict) else ""
+    return str(record.job.get("model", {}).get("name", ""))
 
 
 def _reduction(record: Record) -> list[str]:
