@@ -22,7 +22,7 @@ COMMANDS = {
 def stand_in(monkeypatch):
     """Put a stand-in where the worker is called."""
     worker = StandIn()
-    monkeypatch.setattr(runner, "run_task", lambda task, timeout_s=None: worker(task))
+    monkeypatch.setattr(runner, "run_task", lambda task, timeout_s, progress: worker(task))
     return worker
 
 
@@ -100,8 +100,8 @@ def test_mistakes_are_named(capsys, arguments, key):
 
 
 def test_without_torch_it_says_so(monkeypatch, capsys):
-    def no_torch(task, timeout_s=None):
-        del task, timeout_s
+    def no_torch(task, **options):
+        del task, options
         msg = "torch is not installed: pip install 'projector[torch]'"
         raise MeasurementError(msg, key="torch")
 

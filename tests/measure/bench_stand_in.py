@@ -37,9 +37,13 @@ class StandIn:
     def __init__(self, environment=H100, rule=lambda program: None):
         self.environment, self.rule, self.tasks = environment, rule, []
 
-    def __call__(self, task):
+    def __call__(self, task, heard=None):
         self.tasks.append(task)
-        outcomes = [self.rule(program) or ordinary(program) for program in task.programs]
+        outcomes = []
+        for place, program in enumerate(task.programs, start=1):
+            if heard is not None:
+                heard(f"{place} of {len(task.programs)}: a program")
+            outcomes.append(self.rule(program) or ordinary(program))
         return Answer(environment=self.environment, outcomes=outcomes)
 
     @property

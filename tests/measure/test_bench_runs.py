@@ -8,6 +8,7 @@ import pytest
 
 from measure.bench_stand_in import CPU, H100, StandIn, died, out_of_memory
 from projector.errors import ConfigError, MeasurementError
+from projector.measure.bench import runner
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import (
     AttentionOptions,
@@ -159,10 +160,15 @@ def test_out_of_memory_and_unsupported_types_are_rows(tmp_path):
     assert len(rows_of(out)) == 5
 
 
-def test_a_case_that_ends_its_process_fails_alone(tmp_path):
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_case_that_ends_its_process_fails_alone(tmp_path, silent):
     out = tmp_path / "out.csv"
     run = StandIn(rule=lambda program: died() if program.key.m == 512 else None)
-    found = start(run, out=str(out)).measuring.go()
+    deaf = run if not silent else lambda task, heard: run(task)
+    found = start(deaf, out=str(out)).measuring.go()
+    # One that is named is tried alone, and the others together; else halves of halves are.
+    tried = [len(task.programs) for task in run.tasks]
+    assert tried == ([0, 5, 2, 3, 1, 2] if silent else [0, 5, 4, 1])
     assert [each.status for each in found] == ["ok", "ok", "failed", "ok", "ok"]
     assert "exit code -9" in found[2].message
     again = StandIn()
@@ -182,8 +188,8 @@ def test_a_machine_that_answers_no_more_stops_the_list(tmp_path):
 def test_nothing_is_written_where_nothing_can_be_measured(tmp_path):
     out = tmp_path / "out.csv"
 
-    def no_torch(task):
-        del task
+    def no_torch(task, heard):
+        del task, heard
         msg = "torch is not installed"
         raise MeasurementError(msg)
 
@@ -282,3 +288,10 @@ def test_clocks_are_not_locked_unasked_nor_on_a_processor():
         start(StandIn(CPU), lock_mhz=1300.0)
     with pytest.raises(ConfigError, match="from 1 to"):
         start(StandIn(), lock_mhz=0.0)
+
+
+def test_what_a_worker_does_is_said_after_a_while(monkeypatch):
+    said = []
+    monkeypatch.setattr(runner, "SAID_EVERY_S", 0.0)
+    start(StandIn(), say=said.append).measuring.go()
+    assert said[:2] == ["in this process 1 of 5: a program", "in this process 2 of 5: a program"]

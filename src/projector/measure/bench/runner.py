@@ -1,5 +1,6 @@
 """Measures a list of cases in chunks, a process each, and keeps results as they come."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,16 @@ from projector.measure.bench.cases import Case
 from projector.measure.bench.results import Results
 from projector.measure.bench.rows import Machine, Measured, from_row, identity_of, measured
 from projector.measure.process import run_task
+from projector.measure.progress import Progress
 from projector.measure.task import Answer, Outcome, Pace, Task
 
-Run = Callable[[Task], Answer]
+Run = Callable[[Task, Progress], Answer]
 """Runs a task; `projector.measure.process.run_task`, or a stand-in."""
 
 Say = Callable[[str], None]
+
+SAID_EVERY_S = 10.0
+"""Seconds after which what a worker does now is said, if nothing else was."""
 
 CHUNK = 16
 """Cases of one process, which take turns. An interruption loses those of one process at most."""
@@ -74,6 +79,9 @@ class Measuring:
     run: Run | None = None
     say: Say | None = None
     _deaths: int = 0
+    _said_s: float = 0.0
+    _at_hand: int | None = None
+    """Place in its process of the case that the worker named last."""
 
     def todo(self) -> list[Case]:
         """Return the cases that no row has yet."""
@@ -97,29 +105,42 @@ class Measuring:
         todo = self.todo()
         begun, total = time.perf_counter(), len(todo)
         known = len(self.cases) - total
-        if known and self.say is not None:
-            self.say(f"{known} of {len(self.cases)} are there already")
+        if known:
+            self._tell(f"{known} of {len(self.cases)} are there already")
+        self._said_s = time.perf_counter()
         for start in range(0, total, self.settings.chunk):
             chunk = todo[start : start + self.settings.chunk]
             self._measure(chunk)
             done = start + len(chunk)
-            if self.say is not None:
-                self.say(_progress(done, total, time.perf_counter() - begun))
+            self._tell(_progress(done, total, time.perf_counter() - begun))
         return self.finished()
+
+    def _tell(self, text: str) -> None:
+        self._said_s = time.perf_counter()
+        if self.say is not None:
+            self.say(text)
+
+    def _heard(self, text: str) -> None:
+        """Remember which case a worker names, and say so where nothing was said for long."""
+        found = re.match(r"(\d+) of \d+: ", text)
+        if found:
+            self._at_hand = int(found[1]) - 1
+        if time.perf_counter() - self._said_s > SAID_EVERY_S:
+            self._tell(f"in this process {text}")
 
     def _row(self, case: Case) -> dict[str, str] | None:
         return self.results.row(identity_of(case, self.machine))
 
     def _measure(self, chunk: Sequence[Case]) -> None:
-        """Measure some cases; one that ends its process is found by halving and fails alone."""
+        """Measure some cases; one that ends its process is found, and fails alone."""
+        self._at_hand = None
         try:
-            outcomes = run_in(self.settings, chunk, self.run).outcomes
+            outcomes = run_in(self.settings, chunk, self.run, self._heard).outcomes
             self._deaths = 0
         except MeasurementError as error:
             if len(chunk) > 1:
-                middle = len(chunk) // 2
-                self._measure(chunk[:middle])
-                self._measure(chunk[middle:])
+                for part in _parts(chunk, self._at_hand):
+                    self._measure(part)
                 return
             self._deaths += 1
             if self._deaths >= MOST_DEATHS:
@@ -129,8 +150,21 @@ class Measuring:
         self.results.add([measured(case, outcome, self.machine).row for case, outcome in pairs])
 
 
-def run_in(settings: Settings, cases: Sequence[Case], run: Run | None = None) -> Answer:
-    """Run some cases in one process.
+def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], Sequence[Case]]:
+    """Return the cases of a process that ended, to be tried apart.
+
+    The one that the worker named last comes alone and after the others, for it may end its process
+    again, or hang again. Halves are tried where it named none.
+    """
+    if at_hand is not None and at_hand < len(chunk):
+        others = [case for place, case in enumerate(chunk) if place != at_hand]
+        return others, [chunk[at_hand]]
+    middle = len(chunk) // 2
+    return chunk[:middle], chunk[middle:]
+
+
+def run_in(settings: Settings, cases: Sequence[Case], run: Run | None, heard: Progress) -> Answer:
+    """Run some cases in one process; ``heard`` is told what the worker does.
 
     Raises
     ------
@@ -138,7 +172,10 @@ def run_in(settings: Settings, cases: Sequence[Case], run: Run | None = None) ->
         If there is no answer, or not one outcome for each case.
     """
     task = settings.task(cases)
-    answer = run(task) if run is not None else run_task(task, timeout_s=settings.timeout_s)
+    if run is None:
+        answer = run_task(task, timeout_s=settings.timeout_s, progress=heard)
+    else:
+        answer = run(task, heard)
     if len(answer.outcomes) != len(cases):
         msg = f"the worker answered {len(answer.outcomes)} outcomes for {len(cases)} programs"
         raise MeasurementError(msg, key="worker", value=len(answer.outcomes))

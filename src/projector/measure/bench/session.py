@@ -92,7 +92,7 @@ def begin(
     """
     profile = None if device is None else load_device(device, key="device")
     # Says what runs before anything is measured, and refuses what cannot run at all.
-    environment = run_in(settings, [], run).environment
+    environment = run_in(settings, [], run, _unheard).environment
     gpu, modelled, warnings = _named(environment, device, profile)
     if lock_mhz is not None:
         _check_lock(lock_mhz, environment)
@@ -100,6 +100,10 @@ def begin(
     machine = Machine(gpu, environment, lock_mhz, day=today())
     measuring = Measuring(cases, machine, results, settings, run, say)
     return Session(kind, measuring, modelled, warnings=warnings)
+
+
+def _unheard(text: str) -> None:
+    del text
 
 
 def _check_lock(clock_mhz: float, environment: Environment) -> None:
