@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from projector.config.device import load_device
+from projector.measure import devices
 from projector.measure.devices import (
     cpu_name,
     driver_at_hand,
@@ -33,11 +34,11 @@ def nvidia(root: Path, models: list[str], given: int) -> Path:
     return root
 
 
-def amd(root: Path, devices: list[int]) -> Path:
+def amd(root: Path, ids: list[int]) -> Path:
     (root / "dev").mkdir()
     (root / "dev/kfd").touch()
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    for at, device in enumerate([0, *devices]):
+    for at, device in enumerate([0, *ids]):
         (nodes / str(at)).mkdir(parents=True)
         simds = 1216 if device else 0
         vendor = 4098 if device else 0
@@ -90,8 +91,21 @@ def test_container_has_the_gpus_that_it_was_given(tmp_path: Path) -> None:
     assert gpus_at_hand(nvidia(tmp_path, ["NVIDIA H200"] * 8, given=0), {}) is None
 
 
-def test_gpus_without_a_model_are_of_no_name(tmp_path: Path) -> None:
-    assert gpus_at_hand(nvidia(tmp_path, [], given=2), {}) == ("nvidia", "", 2, None)
+def test_gpus_that_the_kernel_hides_are_named_by_nvml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = nvidia(tmp_path, [], given=2)
+    monkeypatch.setattr(devices, "name_of_gpu", lambda: "")
+    assert gpus_at_hand(root, {}) == ("nvidia", "", 2, None)
+    monkeypatch.setattr(devices, "name_of_gpu", lambda: "NVIDIA H200")
+    assert gpus_at_hand(root, {}) == ("nvidia", "NVIDIA H200", 2, "h200")
+
+
+def test_linux_of_windows_has_one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "name_of_gpu", lambda: "NVIDIA RTX A6000")
+    root = nvidia(tmp_path, [], given=0)
+    (root / "dev/dxg").touch()
+    assert gpus_at_hand(root, {}) == ("nvidia", "NVIDIA RTX A6000", 1, None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import signal
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from fake_smi import FakeNvml, FakeRocmSmi
 
 from projector.errors import MeasurementError
 from projector.measure import smi
-from projector.measure.smi import Nvml, RocmSmi, current_frequency, open_library, pci_address
+from projector.measure.smi import (
+    Hwmon,
+    Nvml,
+    RocmSmi,
+    current_frequency,
+    name_of_gpu,
+    open_library,
+    pci_address,
+)
 from projector.measure.vendor import Sample, Sampler, locked_clock
 
 
@@ -130,6 +139,40 @@ def test_first_library_that_starts_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert library is not None
     assert library.vendor == "amd"
     assert opened[-1] == smi.ROCM_SMI_NAMES[0]
+
+
+def sensors(root: Path, pci: str, vendor: str, **values: int) -> None:
+    folder = root / "sys/bus/pci/devices" / pci / "hwmon" / "hwmon3"
+    folder.mkdir(parents=True)
+    (folder.parent.parent / "vendor").write_text(f"{vendor}\n")
+    for name, value in values.items():
+        (folder / name).write_text(f"{value}\n")
+
+
+def test_sensors_of_amds_driver(tmp_path: Path) -> None:
+    sensors(tmp_path, "0000:1b:00.0", "0x10de", temp1_input=40_000)
+    sensors(
+        tmp_path, "0000:75:00.0", "0x1002",
+        freq1_input=1_950_000_000, power1_input=750_000_000, temp2_input=71_000,
+    )  # fmt: skip
+    sensors(tmp_path, "0000:95:00.0", "0x1002", freq1_input=132_000_000, power1_average=140_000_000)
+    device = Hwmon(0, root=tmp_path)
+    assert (device.clock_mhz(), device.power_w(), device.temperature_c()) == (1950.0, 750.0, 71.0)
+    device = Hwmon(5, pci_address(0, 0x95, 0), tmp_path)
+    assert (device.clock_mhz(), device.power_w(), device.temperature_c()) == (132.0, 140.0, None)
+    assert (device.name(), device.reasons()) == ("", ())
+    with pytest.raises(OSError, match="no device 2"):
+        Hwmon(2, root=tmp_path)
+    lock = locked_clock(0, 1300.0, library=device)
+    with pytest.raises(MeasurementError, match="does not lock"), lock:
+        pass
+
+
+def test_name_of_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml()
+    monkeypatch.setattr(smi.ctypes, "CDLL", lambda name: library)
+    assert name_of_gpu() == "NVIDIA H100 80GB HBM3"
+    assert library.open == 0
 
 
 def test_visible_devices_are_counted_among_those_of_the_machine() -> None:

@@ -1,7 +1,8 @@
-"""Which device is at hand, and which profile stands for it; neither torch nor a driver is loaded.
+"""Which device is at hand, and which profile stands for it; torch is not loaded for that.
 
 Kernels tell what they drive in small files: ``/proc/driver/nvidia`` of NVIDIA's, and
-``/sys/class/kfd`` of AMD's. Reading them takes less than a millisecond.
+``/sys/class/kfd`` of AMD's. Reading them takes about a millisecond. NVML is asked only where a GPU
+is there and those files are not.
 """
 
 import os
@@ -17,8 +18,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device, load_device
 from projector.config.yaml_file import read_yaml
-
-AMD_PCI_VENDOR = 0x1002
+from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -90,7 +90,7 @@ def stands_for(profile: Device, name: str) -> bool:
 
 
 def gpus_at_hand(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> GpusAtHand | None:
-    """Return the GPUs of this machine that a process may use, without starting a driver.
+    """Return the GPUs of this machine that a process may use.
 
     Parameters
     ----------
@@ -131,13 +131,15 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 def _nvidia_names(root: Path) -> list[str]:
     # The kernel lists all devices of the machine, and a container may be given none of them.
-    given = [path for path in _inside(root / "dev") if re.fullmatch(r"nvidia\d+", path.name)]
+    # The Linux of Windows has all of them behind one.
+    given = [path for path in _inside(root / "dev") if re.fullmatch(r"nvidia\d+|dxg", path.name)]
     names = []
     for folder in _inside(root / "proc/driver/nvidia/gpus"):
         found = re.search(r"^Model:\s*(.*)$", _text(folder / "information"), re.MULTILINE)
         names.append(found[1].strip() if found else "")
-    if not names:
-        return [""] * len(given)
+    if not names and given:
+        # Some sandboxes and virtual machines hide what the kernel knows.
+        names = [name_of_gpu()] * len(given)
     return names[: len(given)]
 
 

@@ -1,17 +1,21 @@
 """Clock, power and temperature of a GPU while it works, through the library of its vendor.
 
 NVIDIA's is NVML (``libnvidia-ml.so.1``), AMD's is ROCm SMI (``librocm_smi64.so``). Both come with
-the driver or the runtime; they are opened where they are, and where there is none nothing is read.
-Names and layouts are those of ``nvml.h`` and of ``rocm_smi/rocm_smi.h``.
+the driver or the runtime; they are opened where they are. Without ROCm SMI the files of AMD's
+kernel driver are read, and where these are missing too, nothing is. Names and layouts are those of
+``nvml.h``, of ``rocm_smi/rocm_smi.h`` and of https://docs.kernel.org/gpu/amdgpu/thermal.html.
 """
 
 import ctypes
 import os
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from projector.errors import MeasurementError
+
+AMD_PCI_VENDOR = 0x1002
 
 NVML_NAMES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 ROCM_SMI_NAMES = (
@@ -261,6 +265,75 @@ class RocmSmi:
         return call(self._library, function, *arguments)
 
 
+class Hwmon:
+    """The sensors of AMD's kernel driver, which a container without ROCm SMI has too."""
+
+    vendor = "amd"
+    title = "the amdgpu driver"
+
+    def __init__(self, index: int, pci: str | None = None, root: Path = Path("/")) -> None:
+        """Find a device by its PCI address, or else by its number among AMD's.
+
+        Raises
+        ------
+        OSError
+            If there is no such device.
+        """
+        devices = root / "sys/bus/pci/devices"
+        listed = sorted(path.parent.parent for path in devices.glob("*/hwmon/hwmon*"))
+        found = [path for path in listed if _text(path / "vendor") == f"{AMD_PCI_VENDOR:#06x}"]
+        if pci:
+            # Linux writes the domain in four digits.
+            found = [path for path in found if path.name == pci.lower()[-len(path.name) :]]
+            index = 0
+        if index >= len(found):
+            msg = f"the amdgpu driver has no device {pci or index}"
+            raise OSError(msg)
+        self._sensors = next(iter(sorted((found[index] / "hwmon").iterdir())))
+
+    def name(self) -> str:
+        """Return nothing: the driver has no names."""
+        return ""
+
+    def clock_mhz(self) -> float | None:
+        """Return the clock of the compute units."""
+        return self._number("freq1_input", 1e6)
+
+    def power_w(self) -> float | None:
+        """Return the average power of the module, or where it has none the current one."""
+        average_w = self._number("power1_average", 1e6)
+        return self._number("power1_input", 1e6) if average_w is None else average_w
+
+    def temperature_c(self) -> float | None:
+        """Return the temperature of the hottest spot of the die."""
+        return self._number("temp2_input", 1e3)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return nothing: the driver does not say."""
+        return ()
+
+    def lock(self, clock_mhz: float) -> None:
+        """Refuse: clocks are locked through ROCm SMI."""
+        raise not_locked(self.title, -1, clock_mhz)
+
+    def unlock(self) -> None:
+        """Do nothing; no clock was locked."""
+
+    def close(self) -> None:
+        """Do nothing; no file stays open."""
+
+    def _number(self, name: str, unit: float) -> float | None:
+        text = _text(self._sensors / name)
+        return float(text) / unit if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def call(library: Any, function: str, *arguments: Any) -> int:
     """Call a function of a library; one that this version does not have fails with -1."""
     try:
@@ -291,6 +364,22 @@ def pci_address(domain: int, bus: int, device: int) -> str:
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 
 
+def name_of_gpu() -> str:
+    """Return the name of the first GPU as NVML gives it, ``""`` where it is not there.
+
+    Starting NVML takes tens of milliseconds or more.
+    """
+    for name in NVML_NAMES:
+        try:
+            library = Nvml(ctypes.CDLL(name), 0)
+        except OSError:
+            continue
+        found = library.name()
+        library.close()
+        return found
+    return ""
+
+
 def open_library(index: int, pci: str | None = None) -> Library | None:
     """Return the library of the GPU's vendor, or None where there is none.
 
@@ -313,7 +402,10 @@ def open_library(index: int, pci: str | None = None) -> Library | None:
                 return maker(ctypes.CDLL(name), number, pci)
             except OSError:
                 continue
-    return None
+    try:
+        return Hwmon(_number_in_machine(index, os.environ.get("HIP_VISIBLE_DEVICES", "")), pci)
+    except OSError:
+        return None
 
 
 def _number_in_machine(index: int, visible: str) -> int:
