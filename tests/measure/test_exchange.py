@@ -11,6 +11,7 @@ from projector.measure.comm import Alone
 from projector.measure.devices import GpusAtHand
 from projector.measure.exchange import (
     InStep,
+    LostRankError,
     Ranks,
     collective,
     join,
@@ -158,3 +159,18 @@ def test_what_fails_on_one_rank_fails_on_all(severity, error):
         pass
     with pytest.raises(KeyError), Others([severity]).all_or_none():
         raise KeyError
+
+
+def test_a_rank_that_waits_in_vain_gives_up():
+    def closed(*arguments, **more):
+        msg = "Connection closed by peer"
+        raise RuntimeError(msg)
+
+    torch = torch_of()
+    torch.tensor, torch.float64 = (lambda values, dtype: values), None
+    torch.distributed.all_reduce = torch.distributed.barrier = closed
+    torch.distributed.ReduceOp = SimpleNamespace(MAX=None)
+    ranks = Ranks(torch, 0, 2)
+    for wait in (ranks.meet, lambda: ranks.agree(1.0)):
+        with pytest.raises(LostRankError, match="closed by peer"):
+            wait()

@@ -252,7 +252,7 @@ print('''worker.py FAILED
 Failures:
 [1]:
   rank      : 0 (local_rank: 0)
-  exitcode  : -15 (pid: 11)
+  exitcode  : OTHER (pid: 11)
 ------------------------------------------------------------
 Root Cause (first observed failure):
 [0]:
@@ -267,12 +267,19 @@ sys.exit(1)
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
-    [("3", "rank 1 of 2 ended with exit code 3"), ("-9", "rank 1 of 2 was killed by SIGKILL")],
+    ("code", "other", "message"),
+    [
+        ("3", "-15", "rank 1 of 2 ended with exit code 3.*ValueError: of 1"),
+        ("-9", "-15", "rank 1 of 2 was killed by SIGKILL.*ValueError: of 1"),
+        # One that waited for another in vain is not the one to blame.
+        ("75", "-11", "rank 0 of 2 was killed by SIGSEGV.*ValueError: of 0"),
+        ("75", "-15", "rank 1 of 2 waited in vain for another rank.*ValueError: of 1"),
+        ("75", "75", "rank 1 of 2 waited in vain for another rank"),
+    ],
 )
-def test_the_rank_that_failed_first_is_named(worker, folders, code, message):
-    worker("", launcher=FAILED.replace("CODE", code))
-    with pytest.raises(MeasurementError, match=f"(?s){message}.*ValueError: of 1"):
+def test_the_rank_that_failed_first_is_named(worker, folders, code, other, message):
+    worker("", launcher=FAILED.replace("CODE", code).replace("OTHER", other))
+    with pytest.raises(MeasurementError, match=f"(?s){message}"):
         process.run_task(PAIR)
 
 

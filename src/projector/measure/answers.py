@@ -9,6 +9,9 @@ from projector.errors import MeasurementError, ProjectorError
 from projector.files import write_whole
 from projector.measure.task import Answer, Task
 
+LOST_RANK = 75
+"""Exit code of a rank that has waited in vain for another one: BSD's ``EX_TEMPFAIL``."""
+
 
 def write_answer(path: Path, answer: Answer) -> None:
     """Write what was measured; the file appears whole."""

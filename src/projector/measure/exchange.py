@@ -26,8 +26,13 @@ Change = Callable[[Tensor], Tensor]
 Layout = dict[Group, list[list[int]]]
 """Groups of each dimension, each the ranks in it."""
 
-LONGEST_WAIT = timedelta(minutes=5)
+LONGEST_WAIT = timedelta(minutes=2)
 """How long a rank waits for the others inside a collective before it gives up."""
+
+
+class LostRankError(Exception):
+    """Another rank has died or hangs. Nothing can be measured any more, and no program is it."""
+
 
 WIDE_LABELS = ("head.tp.",)
 """Collectives of FP32: maximum and sums of the loss. All others carry 16 bits."""
@@ -113,7 +118,12 @@ class Ranks:
             return list(values)
         torch = self.torch
         held = torch.tensor(list(values), dtype=torch.float64)
-        torch.distributed.all_reduce(held, op=torch.distributed.ReduceOp.MAX, group=self.control)
+        try:
+            torch.distributed.all_reduce(
+                held, op=torch.distributed.ReduceOp.MAX, group=self.control
+            )
+        except RuntimeError as error:
+            raise LostRankError(str(error)) from error
         return [float(value) for value in held]
 
     def backend(self, device: Any) -> str:
@@ -143,7 +153,10 @@ class Ranks:
     def meet(self) -> None:
         """Wait until every rank is here."""
         if self.count > 1:
-            self.torch.distributed.barrier(group=self.control)
+            try:
+                self.torch.distributed.barrier(group=self.control)
+            except RuntimeError as error:
+                raise LostRankError(str(error)) from error
 
     def block(self, size: int) -> Any:
         """Return the process group of this rank's block of so many, None for a rank left over."""
@@ -395,6 +408,11 @@ class Collectives:
         return x
 
 
+def _first(module: Any, *names: str) -> Any:
+    """Return the first of some functions that a module has."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
 class Together:
     """A `Comm` over process groups. What a group of one rank is asked for changes nothing."""
 
@@ -559,7 +577,9 @@ def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
     # Whole parts for every rank.
     part = max(1, round(key.bytes / (4 if wide else 2) / key.ranks))
     rows = 1 if key.operation == "all_gather" else key.ranks
-    buffer = torch.randn(rows * part, device=device, dtype=torch.float32).to(dtype)
+    generator = torch.Generator(device=device).manual_seed(ranks.rank)
+    # Sums in place grow run after run, which takes no longer.
+    buffer = torch.empty(rows * part, device=device, dtype=dtype).normal_(generator=generator)
     runs: dict[str, Callable[[Tensor], object]] = {
         "all_reduce": of_group.reduce_all,
         "all_gather": of_group.gather,

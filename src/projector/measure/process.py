@@ -23,7 +23,7 @@ from typing import Any
 
 from projector.errors import MeasurementError
 from projector.measure import guard
-from projector.measure.answers import read_answer, read_error
+from projector.measure.answers import LOST_RANK, read_answer, read_error
 from projector.measure.progress import Progress, told
 from projector.measure.task import Answer, Task
 
@@ -292,6 +292,8 @@ def _failure(task: Task, folder: Path, answered: Path, ended: _Ended) -> Measure
 
 def _how(code: int) -> str:
     """Return how a process ended, in words."""
+    if code == LOST_RANK:
+        return "waited in vain for another rank, which hangs or has ended,"
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -303,13 +305,22 @@ def _how(code: int) -> str:
 
 
 def _failed_rank(said: str) -> tuple[int, int] | None:
-    """Return the rank that failed first and its exit code, from torchrun's closing words."""
-    _, found, cause = said.rpartition("Root Cause")
-    rank = re.search(r"^\s*rank\s*:\s*(\d+)", cause, re.MULTILINE)
-    code = re.search(r"^\s*exitcode\s*:\s*(-?\d+)", cause, re.MULTILINE)
-    if not found or rank is None or code is None:
+    """Return the rank to blame and its exit code, from torchrun's closing words.
+
+    That is the one that failed first, unless it only waited for another in vain.
+    """
+    others, found, cause = said.rpartition("Root Cause")
+    first = _pairs(cause)
+    if not found or not first:
         return None
-    return int(rank.group(1)), int(code.group(1))
+    blamed = [pair for pair in _pairs(others) if pair[1] not in {LOST_RANK, -signal.SIGTERM}]
+    return blamed[0] if first[0][1] == LOST_RANK and blamed else first[0]
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    """Return the ranks that a report of torchrun lists, with their exit codes."""
+    found = re.findall(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", text, re.MULTILINE)
+    return [(int(rank), int(code)) for rank, code in found]
 
 
 def _rank_errors(logs: Path, rank: int) -> list[str]:

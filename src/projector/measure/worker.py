@@ -4,6 +4,7 @@ It is started as ``python -m projector.measure.worker TASK.json ANSWER.json``, b
 several ranks measure together. Only this module imports torch.
 """
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any, Literal
 import torch
 
 from projector.errors import ProjectorError
-from projector.measure.answers import write_answer, write_error
+from projector.measure.answers import LOST_RANK, write_answer, write_error
 from projector.measure.devices import cpu_name, driver_at_hand, gpus_at_hand
-from projector.measure.exchange import Ranks, join, kind_of_device
+from projector.measure.exchange import LostRankError, Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
 from projector.measure.machine import limit_memory, memory_bytes
 from projector.measure.parts import Kit
@@ -45,6 +46,11 @@ def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
     except ProjectorError as error:
         write_error(Path(answer_path), error)
         return 2
+    except LostRankError as error:
+        sys.stderr.write(f"LostRankError: {error}\n")
+        sys.stderr.flush()
+        # Leaving in order would wait for the other rank once more.
+        os._exit(LOST_RANK)
     return 0
 
 

@@ -175,3 +175,27 @@ def test_a_rank_that_dies_is_named_and_the_other_is_ended(tmp_path, monkeypatch)
     for pid in (tmp_path / "pids").read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
+
+
+VANISHES = """
+import os, signal, sys
+from projector.measure import session, worker
+taken = session.take_turns
+
+def take_turns(*arguments):
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return taken(*arguments)
+
+session.take_turns = take_turns
+sys.exit(worker.main(*sys.argv[-2:]))
+"""
+
+
+def test_a_rank_that_dies_in_the_middle_of_a_measurement_is_named(tmp_path, monkeypatch):
+    script(tmp_path, monkeypatch, VANISHES)
+    task = Task(
+        device="cpu", ranks=2, threads=1, pace=PACE, programs=[program("all_reduce", 2)] * 2
+    )
+    with pytest.raises(MeasurementError, match="rank 1 of 2 was killed by SIGKILL"):
+        process.run_task(task, timeout_s=240.0)
