@@ -4,7 +4,15 @@ from functools import cached_property
 
 from projector.measure import parts
 from projector.measure.comm import Comm
-from projector.measure.narrow import NARROW, RECIPES, NarrowLinear, check_extents, format_of
+from projector.measure.narrow import (
+    NARROW,
+    RECIPES,
+    Format,
+    NarrowExperts,
+    NarrowLinear,
+    check_extents,
+    format_of,
+)
 from projector.measure.parts import Kit, Tensor, UnsupportedError
 from projector.measure.task import LayerSpec
 
@@ -58,6 +66,7 @@ class Builder:
         self.dtype = kit.wide_type(spec.dtype)
         self.weights: list[Tensor] = []
         self.notes: list[str] = []
+        self.narrow_experts: list[NarrowExperts] = []
 
     def weight(self, *shape: int) -> Tensor:
         """Return a new weight."""
@@ -76,12 +85,22 @@ class Builder:
         return self.spec.dtype in NARROW
 
     @cached_property
+    def narrow_format(self) -> Format:
+        """How the narrow type is quantised; refused where the device has none."""
+        return format_of(self.kit, self.spec.dtype, RECIPES[self.columns.fp8_recipe])
+
+    @cached_property
     def narrow(self) -> NarrowLinear:
-        """The linear layer of the narrow type; refused where the device has none."""
-        recipe = RECIPES[self.columns.fp8_recipe]
-        linear = NarrowLinear(format_of(self.kit, self.spec.dtype, recipe))
-        self.note(f"torch._scaled_mm, {recipe}")
-        return linear
+        """The linear layer of the narrow type."""
+        self.note(f"torch._scaled_mm, {self.narrow_format.recipe}")
+        return NarrowLinear(self.narrow_format)
+
+    def refresh(self) -> None:
+        """Quantise weights anew, as after a step of the optimizer."""
+        if "narrow" in self.__dict__:
+            self.narrow.refresh()
+        for experts in self.narrow_experts:
+            experts.refresh()
 
 
 class Norm:

@@ -5,11 +5,13 @@ are computed, and then tokens go round the experts in turn. What a real router s
 the text; balanced loads are what the operation table has, and make a measurement repeatable.
 """
 
+from collections.abc import Callable
+
 from projector.measure import parts
 from projector.measure.blocks import ONE, Builder, Columns, Linear, ceil_div
 from projector.measure.grouped import choose_grouped, ends_of
 from projector.measure.mlp_layer import Mlp
-from projector.measure.narrow import NarrowLinear, check_extents
+from projector.measure.narrow import NarrowExperts, NarrowLinear, check_extents, has_narrow_experts
 from projector.measure.parts import Kit, Tensor
 
 CLAMP = 7.0
@@ -73,26 +75,40 @@ class ExpertLinear:
     def __init__(self, builder: Builder, experts: int, n_in: int, n_out: int, rows: int) -> None:
         """Make weights [experts, n_out, n_in] for so many rows of each."""
         self.torch, self.rows = builder.torch, rows
-        self.narrow: NarrowLinear | None = None
-        if builder.is_narrow:
+        self.ends = ends_of(builder.kit, experts, rows)
+        self.one_by_one: NarrowLinear | None = None
+        self.multiply: Callable[[Tensor, Tensor], Tensor]
+        if not builder.is_narrow:
+            self.weights = [builder.weight(experts, n_out, n_in)]
+            grouped = choose_grouped(builder.kit, builder.dtype, n_in, n_out)
+            self.multiply = lambda x, w: grouped.multiply(x, w.transpose(1, 2), self.ends)
+            builder.note(grouped.name)
+        else:
             check_extents(n_in, n_out, rows)
-            self.narrow = builder.narrow
+            self._narrow(builder, experts, n_in, n_out)
+        self.bias = builder.weight(experts, 1, n_out) if builder.columns.mlp_bias else None
+
+    def _narrow(self, builder: Builder, experts: int, n_in: int, n_out: int) -> None:
+        """Make narrow weights: for one kernel where it runs, else for a loop."""
+        fmt = builder.narrow_format
+        if has_narrow_experts(builder.kit, fmt, n_in, n_out):
+            made = NarrowExperts(fmt, self.ends)
+            builder.narrow_experts.append(made)
+            self.weights, self.multiply = [builder.weight(experts, n_out, n_in)], made
+            builder.note("torch._scaled_grouped_mm")
+        else:
+            self.one_by_one = builder.narrow
             self.weights = [builder.weight(n_out, n_in) for _ in range(experts)]
             builder.note("experts in a loop")
-        else:
-            self.weights = [builder.weight(experts, n_out, n_in)]
-            self.grouped = choose_grouped(builder.kit, builder.dtype, n_in, n_out)
-            builder.note(self.grouped.name)
-        self.ends = ends_of(builder.kit, experts, rows)
-        self.bias = builder.weight(experts, 1, n_out) if builder.columns.mlp_bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply rows that are sorted by expert."""
-        if self.narrow is not None:
+        if self.one_by_one is not None:
+            narrow = self.one_by_one
             blocks = zip(x.split(self.rows), self.weights, strict=True)
-            out = self.torch.cat([self.narrow(block, weight) for block, weight in blocks])
+            out = self.torch.cat([narrow(block, weight) for block, weight in blocks])
         else:
-            out = self.grouped.multiply(x, self.weights[0].transpose(1, 2), self.ends)
+            out = self.multiply(x, self.weights[0])
         if self.bias is not None:
             out = (out.view(len(self.ends), self.rows, -1) + self.bias).view(out.shape)
         return out

@@ -51,11 +51,15 @@ def _of_allocator(torch: Torch, device: Any) -> Meter:
         def __exit__(self, *error: object) -> None:
             cuda.synchronize(device)
             self.after = cuda.max_memory_allocated(device), cuda.max_memory_reserved(device)
+            free, total = cuda.mem_get_info(device)
+            self.outside = max(0, total - free - cuda.memory_reserved(device))
 
         def numbers(self) -> dict[str, float]:
             return {
                 "peak_allocated_bytes": float(self.after[0] - self.before[0]),
                 "peak_reserved_bytes": float(self.after[1] - self.before[1]),
+                # The context, communicators, and what other processes hold.
+                "outside_allocator_bytes": float(self.outside),
             }
 
     return Allocator()

@@ -1,10 +1,9 @@
-"""What Linux says of the machine that a worker runs on: its processor, and memory that is left."""
+"""What Linux says of the machine that a worker runs on: its clock, and memory that is left."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-MEGA = 1e6
 LEFT_SHARE = 0.9
 """Of the memory that is free, what a worker may take before an allocation fails."""
 

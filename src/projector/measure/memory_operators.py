@@ -74,11 +74,17 @@ def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
         return _stream(kit, program.key.bytes)
     context = Context(kit, Columns(program.layer.columns), program.layer, program)
     label = program.key.label
-    for ending, make in OPERATORS.items():
-        if label == ending or label.endswith(f".{ending}"):
-            return make(context)
-    msg = f"no operator of torch is known for {label}"
-    raise UnsupportedError(msg)
+    ending = known_label(label)
+    if ending is None:
+        msg = f"no operator of torch is known for {label}"
+        raise UnsupportedError(msg)
+    return OPERATORS[ending](context)
+
+
+def known_label(label: str) -> str | None:
+    """Return the entry of `OPERATORS` that a label has, None if there is none."""
+    fits = (each for each in OPERATORS if label == each or label.endswith(f".{each}"))
+    return next(fits, None)
 
 
 def _stream(kit: Kit, num_bytes: float) -> MemoryOperator:

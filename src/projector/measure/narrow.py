@@ -158,3 +158,97 @@ def _function(torch: Torch, linear: NarrowLinear) -> Callable[[Tensor, Tensor], 
 
     apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
     return apply
+
+
+class NarrowExperts:
+    """A grouped linear layer of which all three GEMMs are narrow, one kernel for all experts.
+
+    ``torch._scaled_grouped_mm`` takes a scale for each row; one of a whole tensor is repeated.
+    Rows [n, n_in] are sorted by expert, the same number of each; weights [experts, n_out, n_in].
+    """
+
+    def __init__(self, fmt: Format, ends: Tensor) -> None:
+        """Take where the rows of each expert end, int32[experts]."""
+        self.format, self.ends, self.torch = fmt, ends, fmt.torch
+        self._kept: tuple[Quantised, Quantised] | None = None
+        self._weight: Tensor = None
+        self._apply = _expert_function(fmt.torch, self)
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the rows times the weight of their expert, in 16 bits."""
+        return self._apply(x, weight)
+
+    def of_weight(self, weight: Tensor) -> tuple[Quantised, Quantised]:
+        """Return the weights quantised by rows and by columns."""
+        if self._kept is None:
+            self._weight = weight
+            self.refresh()
+        assert self._kept is not None
+        return self._kept
+
+    def refresh(self) -> None:
+        """Quantise the weights anew, as after a step of the optimizer."""
+        plain = self._weight.detach()
+        turned = plain.transpose(1, 2).contiguous()
+        self._kept = (self.of_rows(plain), self.of_rows(turned))
+
+    def of_rows(self, x: Tensor) -> Quantised:
+        """Quantise, and give each row its scale: [..., rows, k] and [..., rows]."""
+        values, scale = self.format.quantise(x)
+        if scale.dim():
+            return values, scale.squeeze(-1)
+        return values, scale.expand(x.shape[:-1]).contiguous()
+
+    def of_groups(self, x: Tensor) -> Quantised:
+        """Quantise [rows, n] with a scale for each row of each expert: [experts * rows]."""
+        rows, groups = x.shape[0], self.ends.shape[0]
+        values, scale = self.of_rows(x.reshape(rows, groups, -1))
+        return values.view(x.shape), scale.t().reshape(-1)
+
+    def multiply(self, left: Quantised, right: Quantised) -> Tensor:
+        """Return the grouped product of quantised rows and quantised rows of the other side."""
+        return self.torch._scaled_grouped_mm(  # noqa: SLF001
+            left[0], right[0].transpose(-2, -1), left[1], right[1], offs=self.ends,
+            out_dtype=self.torch.bfloat16,
+        )  # fmt: skip
+
+
+def _expert_function(torch: Torch, experts: NarrowExperts) -> Callable[[Tensor, Tensor], Tensor]:
+    class Function(torch.autograd.Function):
+        """The three grouped GEMMs; a weight that wants no gradient keeps no input."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            rows, _ = experts.of_weight(weight)
+            ctx.weight = weight
+            turned = experts.of_groups(x.t().contiguous()) if weight.requires_grad else ()
+            ctx.save_for_backward(*turned)
+            return experts.multiply(experts.of_rows(x), rows)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+            _, columns = experts.of_weight(ctx.weight)
+            of_x = experts.multiply(experts.of_rows(gradient.contiguous()), columns)
+            if not ctx.saved_tensors:
+                return of_x, None
+            turned = experts.of_groups(gradient.t().contiguous())
+            return of_x, experts.multiply(turned, ctx.saved_tensors)
+
+    apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
+    return apply
+
+
+def has_narrow_experts(kit: Kit, fmt: Format, n_in: int, n_out: int) -> bool:
+    """Return whether the grouped narrow GEMMs run here, tried both ways on few rows."""
+    torch = kit.torch
+    if not hasattr(torch, "_scaled_grouped_mm"):
+        return False
+    ends = torch.tensor([MULTIPLE, 2 * MULTIPLE], dtype=torch.int32, device=kit.device)
+    try:
+        x = kit.random(2 * MULTIPLE, n_in, dtype=torch.bfloat16).requires_grad_()
+        weight = kit.random(2, n_out, n_in, dtype=torch.bfloat16).requires_grad_()
+        out = NarrowExperts(fmt, ends)(x, weight)
+        out.backward(torch.ones_like(out))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True

@@ -12,7 +12,14 @@ from projector.measure import parts
 from projector.measure.exchange import collective
 from projector.measure.grouped import choose_grouped, ends_of
 from projector.measure.memory_operators import memory_operator
-from projector.measure.narrow import RECIPES, check_extents, format_of
+from projector.measure.narrow import (
+    RECIPES,
+    Format,
+    NarrowExperts,
+    check_extents,
+    format_of,
+    has_narrow_experts,
+)
 from projector.measure.parts import AttentionShape, Kit, Tensor, UnsupportedError
 from projector.measure.runners import Bench, Prepared
 from projector.measure.stopwatch import KernelRunner
@@ -183,10 +190,14 @@ def _grouped_gemm(bench: Bench, program: OperationProgram) -> Prepared:
 
 
 def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
-    """Make an FP8 GEMM of operands that are quantised already, one problem after the other."""
+    """Make an FP8 GEMM of operands that are quantised already."""
     kit, key = bench.kit, program.key
     check_extents(key.m, key.n, key.k)
     fmt = format_of(kit, key.dtype, program_recipe(program))
+    if key.expert and key.batch > 1:
+        n_in, n_out = (key.n, key.m) if key.phase == "weight" else (key.k, key.n)
+        if has_narrow_experts(kit, fmt, n_in, n_out):
+            return _narrow_grouped_gemm(bench, program, fmt)
 
     def make() -> Run:
         pairs = [
@@ -198,8 +209,26 @@ def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
         ]
         return lambda: [fmt.multiply(left, right) for left, right in pairs]
 
-    note = ", loop over experts" if key.batch > 1 else ""
+    note = ", one by one" if key.batch > 1 else ""
     return _prepared(bench, make, f"torch._scaled_mm, {fmt.recipe}{note}")
+
+
+def _narrow_grouped_gemm(bench: Bench, program: OperationProgram, fmt: Format) -> Prepared:
+    kit, key = bench.kit, program.key
+    groups, dtype = key.batch, kit.torch.bfloat16
+    depth = key.phase == "weight"
+    experts = NarrowExperts(fmt, ends_of(kit, groups, key.k if depth else key.m))
+
+    def make() -> Run:
+        if depth:
+            left = experts.of_groups(kit.random(key.m, groups * key.k, dtype=dtype))
+            right = experts.of_groups(kit.random(key.n, groups * key.k, dtype=dtype))
+        else:
+            left = experts.of_rows(kit.random(groups * key.m, key.k, dtype=dtype))
+            right = experts.of_rows(kit.random(groups, key.n, key.k, dtype=dtype))
+        return lambda: experts.multiply(left, right)
+
+    return _prepared(bench, make, f"torch._scaled_grouped_mm, {fmt.recipe}")
 
 
 def program_recipe(program: OperationProgram) -> str:

@@ -248,8 +248,7 @@ class StepRunner:
             torch._foreach_copy_(self.weights, self.masters)
         self.main.clear()
         for layer in self.layers:
-            if "narrow" in layer.builder.__dict__:
-                layer.builder.narrow.refresh()
+            layer.builder.refresh()
 
     def sample(self, runs: int) -> Seconds:
         """Return the mean seconds of each part and of all."""

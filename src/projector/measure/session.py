@@ -89,7 +89,8 @@ class Session:
             for number, program in enumerate(programs)
             if number not in self.outcomes and not isinstance(program, ClockProgram)
         ]
-        sizes = [self._bytes(number) for number in timed]
+        # Ranks must form the same groups.
+        sizes = self.bench.ranks.largest([self._bytes(number) for number in timed])
         for group in groups_within(sizes, self._budget()):
             self._time([timed[index] for index in group])
         for number, program in enumerate(programs):

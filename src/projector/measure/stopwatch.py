@@ -13,9 +13,11 @@ Torch = Any
 Part = tuple[str, Callable[[], object]]
 """Name of a part of a run, and what runs it."""
 
-SPIN_CYCLES_PER_RUN = 60_000
-"""Clocks that a GPU waits for each run that the host has yet to queue: about 30 us at 2 GHz, longer
-than the host needs for the few kernels of one operator."""
+SPIN_CYCLES_PER_S = 2.5e9
+"""Clocks that a GPU waits for each second that the host needs to queue what follows: more than any
+GPU of today makes, so that it waits for longer than that."""
+
+MOST_SPIN_S = 0.1
 
 
 class Stopwatch:
@@ -45,13 +47,14 @@ class Stopwatch:
             return float(start.elapsed_time(end)) * 1e-3
         return float(end - start)
 
-    def hold_back(self, runs: int) -> None:
-        """Keep a GPU busy while the host queues some runs, so that no gap lies between them.
+    def hold_back(self, seconds: float) -> None:
+        """Keep a GPU waiting while the host queues runs, so that no gap lies between them.
 
         The time is then that of kernels alone; what launching costs is a term of its own.
         """
         if self.has_events and hasattr(self.torch.cuda, "_sleep"):
-            self.torch.cuda._sleep(SPIN_CYCLES_PER_RUN * runs)  # noqa: SLF001
+            cycles = int(SPIN_CYCLES_PER_S * min(seconds, MOST_SPIN_S))
+            self.torch.cuda._sleep(cycles)  # noqa: SLF001
 
 
 class KernelRunner:
@@ -61,16 +64,20 @@ class KernelRunner:
         """Keep what runs the operator on each set of operands."""
         self.watch, self.sets = watch, sets
         self._next = 0
+        self._host_s = MOST_SPIN_S
 
     def sample(self, runs: int) -> Seconds:
         """Return the mean seconds of one run as ``time``."""
         watch, sets = self.watch, self.sets
         watch.wait()
-        watch.hold_back(runs)
-        start = watch.mark()
+        # What the host needs for a run is known from the samples before; the shortest counts, since
+        # a host whose queue is full waits for the device.
+        watch.hold_back(self._host_s * runs)
+        start, host = watch.mark(), time.perf_counter()
         for run in range(self._next, self._next + runs):
             sets[run % len(sets)]()
         end = watch.mark()
+        self._host_s = min(self._host_s, (time.perf_counter() - host) / runs)
         watch.wait()
         self._next = (self._next + runs) % len(sets)
         return {"time": watch.between(start, end) / runs}

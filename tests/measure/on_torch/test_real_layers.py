@@ -9,8 +9,14 @@ from projector.measure import parts  # noqa: E402
 from projector.measure.comm import Alone  # noqa: E402
 from projector.measure.exchange import Ranks  # noqa: E402
 from projector.measure.experts import Routing  # noqa: E402
+from projector.measure.grouped import ends_of  # noqa: E402
 from projector.measure.layers import build_layer  # noqa: E402
-from projector.measure.narrow import NarrowLinear, format_of  # noqa: E402
+from projector.measure.narrow import (  # noqa: E402
+    NarrowExperts,
+    NarrowLinear,
+    format_of,
+    has_narrow_experts,
+)
 from projector.measure.parts import AttentionShape, Kit, UnsupportedError  # noqa: E402
 from projector.measure.runners import Bench, LayerRunner  # noqa: E402
 from projector.measure.stopwatch import Stopwatch  # noqa: E402
@@ -180,6 +186,66 @@ def test_fp8_gemms_are_near_the_exact_ones(recipe):
     found = (out, *torch.autograd.grad(out, (x, weight), gradient))
     x, weight, found = x.detach(), weight.detach(), [each.detach() for each in found]
     wanted = (x @ weight.t(), gradient @ weight, gradient.t() @ x)
+    for narrow, exact in zip(found, wanted, strict=True):
+        off = (narrow.float() - exact.float()).norm() / exact.float().norm()
+        assert float(off) < 0.06
+
+
+KERNEL = getattr(torch, "_scaled_grouped_mm", None)
+
+
+def grouped_by_hand(left, right, left_scale, right_scale, *, offs, out_dtype):
+    """What ``torch._scaled_grouped_mm`` computes, with the shapes and layouts that it asks for."""
+    groups = len(offs)
+    # Torch checks shapes and layouts where there are no numbers.
+    given = [each.to("meta") for each in (left, right, left_scale, right_scale)]
+    checked = KERNEL(*given, offs=offs.to("meta"), out_dtype=out_dtype).shape
+    assert len(checked) == (2 if right.dim() == 3 else 3)
+    assert left.stride(-1) == 1
+    assert right.stride(-2) == 1
+    left, right = left.float(), right.float()
+    if right.dim() == 3:
+        assert left_scale.shape == left.shape[:1]
+        assert right_scale.shape == (groups, right.shape[2])
+        blocks = [
+            part @ (weight * scale)
+            for part, weight, scale in zip(
+                (left * left_scale[:, None]).chunk(groups), right, right_scale, strict=True
+            )
+        ]
+        return torch.cat(blocks).to(out_dtype)
+    assert left_scale.shape == (groups * left.shape[0],)
+    assert right_scale.shape == (groups * right.shape[1],)
+    assert left_scale.is_contiguous()
+    parts = zip(
+        left.chunk(groups, dim=1), right.chunk(groups), left_scale.chunk(groups),
+        right_scale.chunk(groups), strict=True,
+    )  # fmt: skip
+    products = [(a * one[:, None]) @ (b * other) for a, b, one, other in parts]
+    return torch.stack(products).to(out_dtype)
+
+
+@pytest.mark.skipif(KERNEL is None, reason="this torch has no grouped FP8 GEMM")
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "rowwise"])
+def test_grouped_fp8_gemms_are_near_the_exact_ones(monkeypatch, recipe):
+    """The kernel itself runs on GPUs alone; a stand-in checks what it is given."""
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", grouped_by_hand)
+    kit = Kit(torch, torch.device("cpu"))
+    fmt = format_of(kit, "fp8", recipe)
+    assert has_narrow_experts(kit, fmt, 64, 48)
+    experts = NarrowExperts(fmt, ends_of(kit, 3, 16))
+    x = kit.random(48, 64, dtype=torch.bfloat16).requires_grad_()
+    weight = kit.random(3, 32, 64, dtype=torch.bfloat16).requires_grad_()
+    gradient = kit.random(48, 32, dtype=torch.bfloat16)
+    out = experts(x, weight)
+    found = [each.detach() for each in (out, *torch.autograd.grad(out, (x, weight), gradient))]
+    x, weight = x.detach(), weight.detach()
+    blocks = list(zip(x.chunk(3), weight, gradient.chunk(3), strict=True))
+    wanted = (
+        torch.cat([rows @ each.t() for rows, each, _ in blocks]),
+        torch.cat([rows @ each for _, each, rows in blocks]),
+        torch.stack([rows.t() @ own for own, _, rows in blocks]),
+    )
     for narrow, exact in zip(found, wanted, strict=True):
         off = (narrow.float() - exact.float()).norm() / exact.float().norm()
         assert float(off) < 0.06
