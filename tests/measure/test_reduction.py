@@ -11,9 +11,10 @@ from tests.projection.jobs import jobs
 from projector import project_performance, simulate_schedule
 from projector.config.load import load_job
 from projector.errors import ConfigError
+from projector.lower.jobs import divisors
 from projector.measure.keys import keys_of
 from projector.measure.programs import lower_job
-from projector.measure.reduction import degrees_of, reduce_job
+from projector.measure.reduction import benchmark_job, degrees_of, reduce_job
 from projector.operations.table import GEMM
 from projector.projection.evaluate import check_exists, evaluate
 
@@ -66,26 +67,26 @@ def test_ranks_keep_their_experts(reduction):
 
 
 @settings(max_examples=60)
-@given(reduction=reductions())
-def test_gemms_are_those_of_the_target(reduction):
-    """Reducing the pipeline and experts changes no GEMM but the router's."""
-    target, job = reduction.target, reduction.job
-    assume(degrees_of(target).tp == degrees_of(job).tp)
-    assume(degrees_of(target).etp == degrees_of(job).etp)
-    kept = target.model.moe is None or (
-        target.model.moe.num_experts // target.parallelism.ep
-        == job.model.moe.num_experts // job.parallelism.ep
-    )
-    assume(kept)
-    # The fullest rank of fewer has less; see the test below.
-    assume(target.model.moe is None or target.training.moe.load == "balanced")
+@given(target=jobs(**{"training.moe.load": "balanced"}), data=st.data())
+def test_gemms_are_those_of_the_target(target, data):
+    """Reducing the pipeline and experts changes no GEMM but the router's.
+
+    Unless a token would not find its experts, and but for what the fullest rank has more.
+    """
+    whole = degrees_of(target)
+    job = benchmark_job(target, whole._replace(ep=data.draw(st.sampled_from(divisors(whole.ep)))))
+    changed = {"moe.router"}
+    if target.model.moe is not None and (
+        target.model.moe.num_experts // whole.ep != job.model.moe.num_experts // job.parallelism.ep
+    ):
+        changed |= {"moe.experts.fc1", "moe.experts.fc2"}
     before, after = (
-        {key for key in _keys(each) if key.label != "moe.router"} for each in (target, job)
+        {key for key in _keys(each) if key.label not in changed} for each in (target, job)
     )
     assert before == after
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(job=jobs(), data=st.data())
 def test_refusals_name_the_least_that_would_do(job, data):
     """What is refused is refused below the least that is named, and not from there on."""
@@ -208,6 +209,7 @@ def test_copies_share_the_batch_in_proportion():
     assert reduction.closed_form_s(base, 2.0) == reduction.closed_form_s(base) + 2.0
 
 
+@settings(max_examples=30)
 @given(pp=st.integers(2, 8), copies=st.integers(2, 8), rounds=st.integers(2, 6))
 def test_the_closed_form_shortens_the_bubble_too(pp, copies, rounds):
     job = _job(**{

@@ -65,6 +65,16 @@ def test_a_projection_from_a_record_says_both():
     )
 
 
+def test_a_record_of_other_experts_says_so():
+    mixtral = {"model": "mixtral_8x7b", "parallelism.ep": 8}
+    measured = reduce_job(_job(**mixtral), 2).to_dict()
+    assert measured["benchmark"]["num_experts"] == 2
+    (same,) = reduction_to(_job(**mixtral), measured).steps
+    assert "a rank keeps 1" in same.reason
+    (other,) = reduction_to(_job(**mixtral | {"parallelism.ep": 4}), measured).steps
+    assert "a rank had 1 where it has 2 now" in other.reason
+
+
 @pytest.mark.parametrize("described", [{}, {"benchmark": {}}, {"benchmark": {"tp": "x"}}])
 def test_records_without_degrees_are_refused(described):
     with pytest.raises(ConfigError, match="which degrees were measured"):

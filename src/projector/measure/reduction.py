@@ -258,11 +258,11 @@ def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
     try:
         measured = described["benchmark"]
         degrees = Degrees(*(int(measured[name]) for name in Degrees._fields))
-        available = int(described["available_gpus"])
+        available, experts = int(described["available_gpus"]), int(measured["num_experts"])
     except (KeyError, TypeError, ValueError):
         msg = "load_benchmark: the record does not say which degrees were measured"
         raise ConfigError(msg, key="load_benchmark", allowed="a record of measurements") from None
-    reduced = benchmark_job(job, degrees)
+    reduced = benchmark_job(job, degrees, experts)
     steps = tuple(_steps(job, reduced, degrees_of(job), degrees))
     return Reduction(job, reduced, available, steps, degrees)
 
@@ -303,8 +303,11 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
     raise _too_few(job, available, least)
 
 
-def benchmark_job(job: Job, degrees: Degrees) -> Job:
-    """Return a job as its layers are measured with some degrees, on one copy of the model."""
+def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job:
+    """Return a job as its layers are measured with some degrees, on one copy of the model.
+
+    Ranks keep their experts unless another number of them is stated.
+    """
     gpus = degrees.gpus
     copies = gpus // (degrees.tp * degrees.cp)
     changed: dict[str, Any] = {
@@ -316,8 +319,8 @@ def benchmark_job(job: Job, degrees: Degrees) -> Job:
         "training.global_batch_size": job.training.micro_batch_size * copies,
         "cluster.gpus_per_node": gpus,
     }
-    if job.model.moe and degrees.ep < job.parallelism.ep:
-        experts = kept_experts(job.model.moe, job.parallelism.ep, degrees.ep)
+    if job.model.moe and (experts or degrees.ep < job.parallelism.ep):
+        experts = experts or kept_experts(job.model.moe, job.parallelism.ep, degrees.ep)
         groups, group_topk = _kept_groups(job.model.moe, experts)
         changed |= {
             "model.moe.num_experts": experts,
@@ -401,6 +404,11 @@ def _about_experts(job: Job, reduced: Job) -> str:
     exchange = f"measured among {ep}, the rest is modelled" if ep > 1 else "modelled"
     if now == each:
         kept = f"{count}, so that a rank keeps {each}; their exchange is {exchange}."
+    elif each * ep >= before.router_topk:
+        kept = (
+            f"{count}: a rank had {now} where it has {each} now, so their times are scaled; their "
+            f"exchange is {exchange}."
+        )
     else:
         kept = (
             f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each} "
