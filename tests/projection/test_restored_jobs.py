@@ -200,5 +200,6 @@ def test_the_linear_rule_is_off_by_what_is_not_divided(tp: int, least: float, mo
     direct = evaluate([job])
     check_restored(job, record, direct)
     linear = Hybrid(job, record, "linear").evaluate(job)
-    error = abs(linear.steps.iteration_s[0] / direct.steps.iteration_s[0] - 1.0)
+    # Shapes of fewer columns are less efficient, which the rule does not know.
+    error = 1.0 - linear.steps.iteration_s[0] / direct.steps.iteration_s[0]
     assert least < error < most

@@ -209,6 +209,33 @@ class Benchmark:
             return None
         return timing.median_s / self.update_s(parameters)
 
+    @property
+    def step_share(self) -> float | None:
+        """Forward and backward of the measured step over the sum of its layers, None without."""
+        step = self.record.step
+        if step is None or step.outcome.status != "ok":
+            return None
+        layers = [self.workload_of(layer) for layer in step.layers]
+        whole = self.whole_layers
+        sum_s = sum(
+            float(whole.forward_s[row] + whole.backward_s[row]) for row in layers if row is not None
+        )
+        times = step.outcome.times
+        if None in layers or not sum_s > 0.0 or not {"forward", "backward"} <= times.keys():
+            return None
+        return (times["forward"].median_s + times["backward"].median_s) / sum_s
+
+    @property
+    def spread(self) -> float | None:
+        """Half the distance of the quartiles over the median, of the median operation."""
+        timings = [one.outcome.times.get("time") for one in self.record.operations]
+        spreads = [
+            (timing.high_s - timing.low_s) / (2.0 * timing.median_s)
+            for timing in timings
+            if timing is not None and timing.median_s > 0.0
+        ]
+        return float(np.median(spreads)) if spreads else None
+
     def update_s(self, parameters: float) -> float:
         """Return the modelled seconds in which one rank updates so many parameters of its own."""
         held = np.array([parameters])
@@ -226,7 +253,8 @@ def _seconds(layer: MeasuredLayer) -> tuple[float, float, float] | None:
     if {"input_gradient", "weight_gradient"} <= times.keys():
         # Both were timed apart; what counts is the backward as it runs.
         input_s, weight_s = times["input_gradient"].median_s, times["weight_gradient"].median_s
-        share = weight_s / (input_s + weight_s) if input_s + weight_s > 0.0 else np.nan
+        # A gradient that took no time was lost in the noise of the other.
+        share = weight_s / (input_s + weight_s) if min(input_s, weight_s) > 0.0 else np.nan
     return forward_s, backward_s, share
 
 
