@@ -55,8 +55,11 @@ MEASURED, FITTED, TOLD = "measured", "fitted", "told"
 DIGITS = 4
 """Significant digits of a number in a profile."""
 
-UNKNOWN = {"bf16": 1.0, "fp32": 1.0}
-"""Rates that a device has before any is measured; what is measured does not depend on them."""
+UNKNOWN = {"bf16": TERA, "fp32": TERA}
+"""Rates of GEMMs before any is measured; what is measured does not depend on them."""
+
+UNKNOWN_COPIES = [(1, 0.01 * TERA)]
+"""Bytes of a copy and their rate, likewise."""
 
 Backend = Literal["cpu", "gpu"]
 
@@ -190,7 +193,7 @@ def plan_probe(
             raise ConfigError(msg, key="base", value=environment.device, allowed="a shipped device")
         data = {"extends": base, "name": environment.device}
     data = merge({"sources": _sources(environment)}, data)
-    known = data if base is not None else merge(_of_cpu(data, [(1, 1.0)], UNKNOWN), data)
+    known = data if base is not None else merge(_of_cpu(data, UNKNOWN_COPIES, UNKNOWN), data)
     jobs = tuple(_jobs(settings, load_device(known)))
     device = "cpu" if environment.backend == "cpu" else "cuda"
     task = Task(
