@@ -382,11 +382,23 @@ def test_too_few_rows_are_refused(tmp_path):
         calibrate("gemm_measured", table, DEVICE, fields=FIELDS)
 
 
-def test_a_profile_of_its_own_has_no_rows(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(resources.find("hardware", DEVICE, key="device").read_text())
-    with pytest.raises(ConfigError, match="extends no shipped device"):
-        load_base(str(path))
+def test_a_profile_of_its_own_has_the_rows_that_name_its_path(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(resources.find("hardware", DEVICE, key="device").read_text())
+    base = load_base(str(own))
+    assert (base.device, base.files) == (str(own), (own,))
+    rows = [{**row, "gpu": str(own)} for row in measured(gemm_rows(12))]
+    table = write_table(tmp_path / "gemm.csv", rows)
+    found = calibrate("gemm_measured", table, str(own), fields=FIELDS)
+    out = tmp_path / "out.yaml"
+    write_profile(found, out, table=table)
+    assert "extends" not in out.read_text()
+    written, values = load_device(str(out)), {each.field: each.value for each in found.fields}
+    assert written.name == load_device(DEVICE).name
+    assert written.gemm_overhead_us == values["gemm_overhead_us"]
+    assert written.sustained_clock_mhz["bf16"] == values["sustained_clock_mhz.bf16"]
+    # Rows that name the first profile are those of the calibrated one, too.
+    assert calibrate("gemm_measured", table, str(out), fields=FIELDS).fitted.rows == len(rows)
 
 
 def test_a_profile_extends_another_beside_it(tmp_path):

@@ -227,7 +227,10 @@ def test_rows_name_the_device_that_was_measured(tmp_path):
     assert start(StandIn(CPU)).device == ""
     own = tmp_path / "own.yaml"
     own.write_text("extends: h100\nhbm_peak_tb_per_s: 3.0\n")
-    assert start(StandIn(H100), device=str(own)).measuring.machine.gpu == str(own)
+    changed = start(StandIn(H100), device=str(own))
+    assert (changed.measuring.machine.gpu, changed.device) == ("h100", str(own))
+    own.write_text("extends: h100\nname: A Processor\n")
+    assert start(StandIn(CPU), device=str(own)).measuring.machine.gpu == str(own)
     other = start(StandIn(H100), device="a100")
     assert (other.measuring.machine.gpu, other.device) == ("h100", "a100")
     assert "is not known to be" in other.warnings[0]

@@ -26,10 +26,13 @@ DIGEST_DIGITS = 16
 def load_base(name: str) -> Base:
     """Return a shipped device, or a user's profile with the device it extends.
 
+    A profile that extends nothing, such as that of a probed CPU, is a device by itself: rows name
+    its path.
+
     Raises
     ------
     ConfigError
-        For an unknown name, an invalid profile, or one that extends no shipped device.
+        For an unknown name or an invalid profile.
     """
     profile = load_device(name, key="device")
     files: list[Path] = []
@@ -40,8 +43,7 @@ def load_base(name: str) -> Base:
         parent = base_of(data, name)
         overrides = merge(data, overrides)
         if not isinstance(parent, str):
-            msg = f"device: {name} extends no shipped device, so no row of a table names it"
-            raise ConfigError(msg, key="device", value=str(name), allowed=_shipped())
+            return Base(str(name), tuple(files), overrides, profile)
         name = parent
     stem = resources.find("hardware", name, key="device").stem
     return Base(stem, tuple(files), overrides, profile)
@@ -65,9 +67,14 @@ def profile_text(calibration: Calibration) -> str:
             }
             data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
     body = yaml.safe_dump(
-        {"extends": base.device, **data}, sort_keys=False, width=100, allow_unicode=True
+        {**_extended(base), **data}, sort_keys=False, width=100, allow_unicode=True
     )
     return "".join(f"# {line}\n" for line in _header(calibration)) + body
+
+
+def _extended(base: Base) -> dict[str, str]:
+    """Return what a new profile extends; one of its own is written whole."""
+    return {} if base.device.endswith(SUFFIXES) else {"extends": base.device}
 
 
 def write_profile(
@@ -100,7 +107,7 @@ def own_profile_text(calibration: OwnCalibration) -> str:
     if known:
         data["calibrated_to"] = list(known)
     body = yaml.safe_dump(
-        {"extends": base.device, **data}, sort_keys=False, width=100, allow_unicode=True
+        {**_extended(base), **data}, sort_keys=False, width=100, allow_unicode=True
     )
     lines = [f"{base.profile.name}, calibrated to own runs."]
     lines += [

@@ -32,11 +32,12 @@ class Base:
     """What a calibration starts from."""
 
     device: str
-    """The shipped device; rows must name it."""
+    """The shipped device, or the path of a profile that extends none; rows must name it."""
     files: tuple[Path, ...]
     """Files of the user that lie over it."""
     overrides: dict[str, Any]
-    """What those files change, so that a further calibration keeps it."""
+    """What those files change, so that a further calibration keeps it; all of a profile that
+    extends no shipped device."""
     profile: Device
 
 

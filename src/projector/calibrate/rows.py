@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from projector.config.device import Device
-from projector.errors import ConfigError
+from projector.config.device import Device, load_device
+from projector.errors import ConfigError, ProjectorError
 from projector.lower.hardware import native_type
 from projector.validate.attention import default_or_name
 from projector.validate.kind import Kind, Readings, Row, integer
-from projector.validate.names import device_of, precision_of
+from projector.validate.names import PROFILES, device_of, precision_of
 from projector.validate.registry import kind_of
 from projector.validate.table import Table
 
@@ -59,7 +59,7 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
     path : str or Path
         CSV file.
     device : str
-        Shipped name of the device.
+        Shipped name of the device, or the path of its profile.
     shipped : Device
         That device.
 
@@ -78,7 +78,7 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
     left_out: Counter[str] = Counter()
     names: dict[str, str] = {}
     for line in table:
-        why = line.error or _why_not(kind, how, line.row, device, names)
+        why = line.error or _why_not(kind, how, line.row, (device, shipped), names)
         if why:
             left_out[why] += 1
         else:
@@ -104,14 +104,13 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
     )
 
 
-def _why_not(kind: Kind, how: _Kind, row: Row, device: str, names: dict[str, str]) -> str:
+def _why_not(
+    kind: Kind, how: _Kind, row: Row, device: tuple[str, Device], names: dict[str, str]
+) -> str:
     text = row.get(kind.device) or ""
     if text not in names:
-        try:
-            names[text] = device_of(text)
-        except ValueError:
-            names[text] = ""
-    if names[text] != device:
+        names[text] = _named(text, *device)
+    if names[text] != device[0]:
         return ANOTHER_DEVICE
     try:
         why = kind.why_not_eligible(row) or how.rule(row)
@@ -119,6 +118,19 @@ def _why_not(kind: Kind, how: _Kind, row: Row, device: str, names: dict[str, str
         return str(error)
     doubt = (row.get("doubt") or "").strip()
     return why or (f"doubtful: {doubt}" if doubt else "")
+
+
+def _named(text: str, device: str, profile: Device) -> str:
+    """Return the device of a text, ``""`` if it names none.
+
+    A path of a profile of the same name is the same device: one that was calibrated before.
+    """
+    try:
+        name = device_of(text)
+        same = name.endswith(PROFILES) and load_device(name).name == profile.name
+    except (ValueError, ProjectorError):
+        return ""
+    return device if same else name
 
 
 def _digest(path: Path) -> str:

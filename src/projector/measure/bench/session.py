@@ -136,7 +136,7 @@ def _named(
     if device is None or profile is None:
         return shipped or environment.device, shipped or "", []
     if stands_for(profile, environment.device):
-        return device, device, []
+        return shipped or device, device, []
     warning = (
         f"this machine has {environment.device}, which the profile {device} ({profile.name}) "
         f"is not known to be; rows name the former"
