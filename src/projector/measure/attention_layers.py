@@ -32,6 +32,8 @@ class Core:
             builder.note("keys gathered over CP")
         if c.sinks:
             builder.note("without sinks")
+        if c.fp8_attention:
+            builder.note("attention in 16 bits")
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend: from [b, heads, s, d] to [b, s, heads, d_v]."""

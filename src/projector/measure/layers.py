@@ -59,6 +59,8 @@ class TransformerLayer(Layer):
         """Make all parts."""
         super().__init__(builder)
         c = self.columns
+        if c.compiled:
+            builder.note("eager in place of compiled")
         count = max(2, c.norms)
         self.norms = [Norm(builder, c.hidden) for _ in range(count)]
         attention = LatentAttention if c.mla else GroupedAttention

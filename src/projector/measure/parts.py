@@ -172,12 +172,10 @@ class AttentionShape:
     dtype: Any
 
 
-ORDERS = {
-    "flash": ("flash", "cudnn", "efficient", "math"),
-    "sdpa": ("flash", "cudnn", "efficient", "math"),
-    "math": ("math",),
-}
-"""Backends that each wish tries, the first that runs."""
+FUSED = (("flash", "cudnn"), ("efficient",), ("math",))
+ORDERS = {"flash": FUSED, "sdpa": FUSED, "math": (("math",),)}
+"""Backends that each wish tries. The first that runs is taken; of one group those that take the
+tensors as they are come before those that need repeated keys or padded values."""
 
 
 def choose_attention(kit: Kit, shape: AttentionShape, wanted: str) -> AttentionKernel:
@@ -197,9 +195,10 @@ def choose_attention(kit: Kit, shape: AttentionShape, wanted: str) -> AttentionK
         *(_of_package(kit, shape) if wanted == "flash" else ()),
         *(
             _of_torch(kit, shape, name, repeat=repeat, pad=pad)
-            for name in ORDERS.get(wanted, ORDERS["sdpa"])
+            for names in ORDERS.get(wanted, FUSED)
             for pad in ((False, True) if shape.d_v < shape.d_qk else (False,))
             for repeat in ((False, True) if shape.key_heads < shape.heads else (False,))
+            for name in names
         ),
     ]
     for kernel in candidates:
