@@ -76,15 +76,45 @@ def test_twice_as_slow_a_device_makes_measured_terms_twice_as_slow() -> None:
         assert hybrid.breakdown_s[term] == pytest.approx(2.0 * direct.breakdown_s[term], rel=EXACT)
 
 
-def test_a_slower_kind_of_layer_lengthens_the_stages_that_have_it() -> None:
-    job = job_of("deepseek_v2_lite", **{"parallelism.pp": 3, "cluster.gpus_per_node": 6})
+def deepseek(**fixed: object) -> Job:
+    """Return a job whose layers run the kernels that are measured."""
+    kernels = {"training.elementwise": "eager", "training.moe.permute_fusion": False}
+    degrees = {"parallelism.pp": 3, "cluster.gpus_per_node": 6}
+    return job_of("deepseek_v2_lite", **{**degrees, **kernels, **fixed})
+
+
+def longer_stages(job: Job, extra_s: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much forward and backward of each stage are longer."""
     reduction = reduce_job(job, 1)
+    plain = Hybrid(job, synthetic_record(reduction)).evaluate(job).inputs.times
+    slower = Hybrid(job, synthetic_record(reduction, extra_s=extra_s)).evaluate(job).inputs.times
+    return slower.forward_s - plain.forward_s, slower.backward_s - plain.backward_s
+
+
+def test_a_slower_kind_of_layer_lengthens_the_stages_that_have_it() -> None:
     extra_s = 2e-3
-    plain = Hybrid(job, synthetic_record(reduction)).evaluate(job)
-    slower = Hybrid(job, synthetic_record(reduction, extra_s={"dense": extra_s})).evaluate(job)
-    longer = slower.inputs.times.forward_s - plain.inputs.times.forward_s
+    forward, backward = longer_stages(deepseek(), {"dense": extra_s})
     # The only dense layer is the first of the model.
-    np.testing.assert_allclose(longer, [extra_s, 0.0, 0.0], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(forward, [extra_s, 0.0, 0.0], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(backward, 0.0, rtol=0.0, atol=1e-12)
+    forward, _ = longer_stages(deepseek(), {"moe": extra_s})
+    np.testing.assert_allclose(forward, np.array([8, 9, 9]) * extra_s, rtol=1e-9)
+    forward, _ = longer_stages(deepseek(), {"head": extra_s})
+    np.testing.assert_allclose(forward, [0.0, 0.0, extra_s], rtol=0.0, atol=1e-12)
+
+
+def test_recomputed_layers_are_as_much_slower_again_in_the_backward() -> None:
+    extra_s = 2e-3
+    job = deepseek(**{"training.recompute": "full"})
+    forward, backward = longer_stages(job, {"dense": extra_s})
+    np.testing.assert_allclose(forward, [extra_s, 0.0, 0.0], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(backward, [extra_s, 0.0, 0.0], rtol=0.0, atol=1e-12)
+
+
+def test_what_layers_take_beyond_their_rows_follows_the_number_of_kernels() -> None:
+    # Layers are measured with element-wise operators one by one; fused ones have fewer kernels.
+    forward, _ = longer_stages(deepseek(**{"training.elementwise": "fused"}), {"dense": 2e-3})
+    assert 0.5e-3 < forward[0] < 1.5e-3
 
 
 def test_the_linear_rule_misses_what_tensor_parallelism_does_not_divide() -> None:

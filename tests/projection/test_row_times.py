@@ -31,6 +31,7 @@ class Slower:
 
     factor: float = 1.0
     extra_s: float = 0.0
+    host_share: float = 1.0
     optimizer_share: float | None = None
     send_share: float | None = None
 
@@ -38,7 +39,13 @@ class Slower:
         extra = np.zeros((len(workloads.rows), 3))
         extra[workloads.columns.kind == Kind.DENSE, 0] = self.extra_s
         origin = np.full(len(table), MEASURED)
-        return MeasuredRows(time_s * self.factor, origin, extra, np.full(extra.shape, ANALYTIC))
+        return MeasuredRows(
+            time_s * self.factor,
+            origin,
+            extra,
+            np.full(extra.shape, self.host_share),
+            np.full(extra.shape, ANALYTIC),
+        )
 
 
 def _columns(evaluation: Evaluation) -> list[np.ndarray]:
@@ -88,3 +95,11 @@ def test_messages_within_a_domain_take_their_measured_share() -> None:
         after.latency_s, np.where(before.near, 5.0, 1.0) * before.latency_s
     )
     assert before.near.any()
+
+
+def test_a_layer_takes_its_share_of_the_modelled_host() -> None:
+    job = _job()
+    plain, hybrid = evaluate([job]), evaluate([job], Slower(host_share=0.25))
+    np.testing.assert_allclose(
+        hybrid.inputs.costs.launch_s, 0.25 * plain.inputs.costs.launch_s, rtol=1e-12
+    )

@@ -25,6 +25,7 @@ from projector.operations.table import (
     EP_COMM,
     EXCHANGE,
     FORWARD,
+    MEMORY,
     TP_COMM,
     OperationTable,
 )
@@ -35,8 +36,12 @@ both shapes, or in proportion to their ranks (Primus)."""
 
 TP_RULES: tuple[TpRule, ...] = get_args(TpRule)
 
-DIVIDED = ("micro_batch", "seq", "tp", "cp", "ep", "etp", "experts")
-"""Columns that decide what a rank has of a layer: where they differ, a layer is scaled."""
+
+HIDING = ("segment", "exposed_share", "partner_share")
+"""Columns that say what hides a collective."""
+
+FUSING = ("eager", "compiled", "permute_fusion", "fused_experts")
+"""Columns of workloads that say which kernels run beside GEMMs."""
 
 
 class _Counterparts(NamedTuple):
@@ -46,6 +51,10 @@ class _Counterparts(NamedTuple):
     """int64[workloads]: workload of the same kind; -1 without one."""
     row: Ints
     """int64[rows]: row of the same operation; -1 without one."""
+    keys: list[OperationKey]
+    """Of each row."""
+    same: Flags
+    """bool[workloads, phases]: whether the layer of the benchmark job runs the same kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +73,8 @@ class Restoration:
     """float64[workloads, phases]: by which rows of a layer are longer within it than alone."""
     extra_s: Floats
     """float64[workloads, phases]: what a measured layer takes beyond its rows and the host."""
+    host_share: Floats
+    """float64[workloads, phases]: share of the modelled host that it takes, where that is less."""
     whole: Flags
     """bool[workloads, phases]: whether layers were measured as a whole."""
     tp_rule: TpRule = "ratio"
@@ -104,15 +115,18 @@ class Restoration:
         shape = len(workloads.rows), NUM_PHASES
         once_s = time_s / np.maximum(table.repeats, 1.0)
         return cls(
-            table, workloads, once_s, times, np.ones(shape), np.zeros(shape),
+            table, workloads, once_s, times, np.ones(shape), np.zeros(shape), np.ones(shape),
             np.zeros(shape, np.bool_), rule,
         )  # fmt: skip
 
     @cached_property
     def measured_s(self) -> Floats:
         """Measured seconds of one run of each row of the benchmark job; NaN where unknown."""
-        keys = keys_of(self.table, np.arange(len(self.table)))
-        return np.array([self.times.get(key, np.nan) for key in keys], np.float64)
+        return np.array([self.times.get(key, np.nan) for key in self._keys], np.float64)
+
+    @cached_property
+    def _keys(self) -> list[OperationKey]:
+        return keys_of(self.table, np.arange(len(self.table)))
 
     @cached_property
     def has_rows(self) -> Flags:
@@ -139,8 +153,7 @@ class Restoration:
         origin[has] = np.where((origin[has] == ANALYTIC) & (factor != 1.0), SCALED, origin[has])
         # Rows that nothing is known of keep the bits of the model.
         restored_s = np.where(origin == ANALYTIC, time_s, once_s * table.repeats)
-        extra_s, layer_origin = self._layers(table, workloads, restored_s, found.workload)
-        return MeasuredRows(restored_s, origin, extra_s, layer_origin)
+        return self._within_layers(table, workloads, restored_s, origin, found)
 
     def _counterparts(self, table: OperationTable, workloads: Workloads) -> _Counterparts:
         here, there = self.workloads.columns, workloads.columns
@@ -156,7 +169,14 @@ class Restoration:
             workload[row] = next((known[name] for name in names if name in known), -1)
         names_of_rows = _names(table, workload[table.workload])
         row_of = np.array([self._row_of.get(name, -1) for name in names_of_rows], np.int64)
-        return _Counterparts(workload, row_of)
+        keys = keys_of(table, np.arange(len(table)))
+        pairs = zip(row_of.tolist(), keys, strict=True)
+        other = np.array([row < 0 or key != self._keys[row] for row, key in pairs], np.bool_)
+        for column in HIDING:
+            other |= getattr(table, column) != getattr(self.table, column)[row_of]
+        slot = table.workload * NUM_PHASES + table.phase
+        others = np.bincount(slot[other], minlength=len(workload) * NUM_PHASES)
+        return _Counterparts(workload, row_of, keys, others.reshape(-1, NUM_PHASES) == 0)
 
     def _once(
         self, table: OperationTable, workloads: Workloads, modelled_s: Floats, found: _Counterparts
@@ -177,12 +197,15 @@ class Restoration:
         by_delta = np.maximum(0.0, modelled_s[rows] - modelled + measured)
         once_s[rows] = np.where(exchanged, by_delta, by_ratio)
         origin[rows] = np.where(exchanged | (modelled > 0.0), SCALED, ANALYTIC)
-        for row, key in enumerate(keys_of(table, np.arange(len(table)))):
+        for row, key in enumerate(found.keys):
             if key in self.times:
                 once_s[row], origin[row] = self.times[key], MEASURED
         if self.tp_rule == "linear":
             shares = self._tp_shares(workloads, found.workload)[table.workload[rows]]
+            # Another kernel is no matter of ranks: it stays scaled by the model.
+            alike = self._fused_alike(workloads, found.workload)[table.workload[rows]]
             linear = (shares != 1.0) & (table.category[rows] < TP_COMM)
+            linear &= alike | (table.kind[rows] != MEMORY)
             once_s[rows[linear]] = (measured * shares)[linear]
             origin[rows[linear]] = SCALED
         return once_s, origin
@@ -192,22 +215,49 @@ class Restoration:
         shares = self.workloads.columns.tp[counterpart] / workloads.columns.tp
         return np.where(counterpart >= 0, shares, 1.0)
 
-    def _layers(
-        self, table: OperationTable, workloads: Workloads, time_s: Floats, counterpart: Ints
-    ) -> tuple[Floats, Ints]:
-        """Return what layers take beyond their rows, recomputation included, and its origin."""
-        has = counterpart >= 0
-        extra_s = np.where(has[:, None], self.extra_s[counterpart], 0.0)
+    def _fused_alike(self, workloads: Workloads, counterpart: Ints) -> Flags:
+        """Return whether workloads run the memory-bound kernels of the benchmark job."""
+        alike = counterpart >= 0
+        for name in FUSING:
+            here, there = (getattr(each.columns, name) for each in (self.workloads, workloads))
+            alike &= here[counterpart] == there
+        return alike
+
+    def _within_layers(
+        self, table: OperationTable, workloads: Workloads, time_s: Floats, origin: Ints,
+        found: _Counterparts,
+    ) -> MeasuredRows:  # fmt: skip
+        """Say what layers take besides their rows, recomputation included.
+
+        What a layer takes beyond its rows follows the number of its kernels.
+        """
+        counterpart, has = found.workload, found.workload >= 0
+        here, there = (
+            _launches(each, len(of.rows))
+            for each, of in ((self.table, self.workloads), (table, workloads))
+        )
+        kernels = there / np.where(here > 0.0, here, 1.0)[counterpart]
+        extra_s = np.where(has[:, None], self.extra_s[counterpart] * kernels, 0.0)
         if self.tp_rule == "linear":
             extra_s *= self._tp_shares(workloads, counterpart)[:, None]
         extra_s[:, BACKWARD] += extra_s[:, FORWARD] * _repeated_shares(table, workloads, time_s)
-        same = np.ones(len(workloads.rows), np.bool_)
-        for name in DIVIDED:
-            here, there = (each.columns.rows[name] for each in (self.workloads, workloads))
-            same &= here[counterpart] == there
-        origin = np.where(same[:, None], MEASURED, SCALED)
+        same = found.same & (there == here[counterpart])
         whole = has[:, None] & self.whole[counterpart]
-        return extra_s, np.where(whole, origin, ANALYTIC)
+        return MeasuredRows(
+            time_s=time_s,
+            origin=origin,
+            extra_s=extra_s,
+            host_share=np.where(has[:, None], self.host_share[counterpart], 1.0),
+            layer_origin=np.where(whole, np.where(same, MEASURED, SCALED), ANALYTIC),
+        )
+
+
+def _launches(table: OperationTable, num_workloads: int) -> Floats:
+    """Return the kernels of each workload, float64[workloads, phases], without recomputation."""
+    slot = table.workload * NUM_PHASES + table.phase
+    kernels = np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats
+    total = np.bincount(slot, kernels, num_workloads * NUM_PHASES).astype(np.float64, copy=False)
+    return total.reshape(-1, NUM_PHASES)
 
 
 def _names(table: OperationTable, workload: Ints) -> list[tuple[int, str, int, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,8 +57,9 @@ class MeasuredRows(NamedTuple):
     origin: Ints
     """int64[rows]: position in `ORIGINS`."""
     extra_s: Floats
-    """float64[workloads, phases]: what a layer takes beyond its rows and the modelled host;
-    below zero where the model's host takes too long."""
+    """float64[workloads, phases]: what a layer takes beyond its rows and the modelled host."""
+    host_share: Floats
+    """float64[workloads, phases]: share of the modelled host that it takes, where that is less."""
     layer_origin: Ints
     """int64[workloads, phases]: position in `ORIGINS` of the sum of each layer."""
 
@@ -125,8 +126,8 @@ class WorkloadCosts:
     """float64[workloads]: matrix FLOP that recomputation repeats."""
     work: Floats
     """float64[workloads, kinds, 3]: of `work.KINDS`; seconds, FLOP and bytes of their kernels."""
-    extra_s: Floats | None = None
-    """float64[workloads, phases]: of `MeasuredRows`, where layers were measured."""
+    measured: MeasuredRows | None = None
+    """What was measured of layers, if anything was."""
 
 
 @contextmanager
@@ -380,7 +381,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
         work=work_of_workloads(table, costs.time_s, again, workloads),
-        extra_s=None if costs.measured is None else costs.measured.extra_s,
+        measured=costs.measured,
     )
 
 
@@ -416,14 +417,16 @@ class KnownCosts:
 
 
 def _joined(first: WorkloadCosts, second: WorkloadCosts) -> WorkloadCosts:
-    return WorkloadCosts(
-        *(np.concatenate([getattr(first, name), getattr(second, name)]) for name in _MODELLED)
-    )
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _MODELLED
+    }
+    return WorkloadCosts(**columns)
 
 
 def _taken(costs: WorkloadCosts, rows: Ints) -> WorkloadCosts:
-    return WorkloadCosts(*(getattr(costs, name)[rows] for name in _MODELLED))
+    columns: dict[str, Any] = {name: getattr(costs, name)[rows] for name in _MODELLED}
+    return WorkloadCosts(**columns)
 
 
-_MODELLED = tuple(field.name for field in fields(WorkloadCosts) if field.name != "extra_s")
+_MODELLED = tuple(field.name for field in fields(WorkloadCosts) if field.name != "measured")
 """Columns that every batch has."""

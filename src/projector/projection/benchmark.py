@@ -11,7 +11,6 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.kernels.collective_algorithms import OPERATIONS, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
-from projector.lower.batch import JobBatch
 from projector.measure.keys import OperationKey
 from projector.measure.record import MeasuredLayer, Record
 from projector.measure.restore import Restoration
@@ -27,11 +26,11 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_runs
 from projector.projection.replicas import cost_optimizer
 
+GRADIENTS = [BACKWARD, WEIGHT]
+"""Phases of a backward."""
+
 SEND = OPERATIONS[SEND_RECV]
 """What records call a message from one device to another."""
-
-EAGER = {"training.cuda_graphs": False, "training.torch_compile": False}
-"""How layers are measured, whatever the job does: each kernel launched by the framework."""
 
 
 def benchmark_of(job: Job, record: Record) -> Job:
@@ -68,13 +67,26 @@ class WholeLayers:
     weight_share: Floats
     """float64[workloads]: share of the gradient of the weights, where it was timed apart."""
 
-    def by_phase(self, device_s: Floats) -> Floats:
-        """Return float64[workloads, phases]; gradients are told apart as their rows are."""
-        both = device_s[:, BACKWARD] + device_s[:, WEIGHT]
-        of_rows = device_s[:, WEIGHT] / np.where(both > 0.0, both, 1.0)
-        weight = np.where(np.isnan(self.weight_share), of_rows, self.weight_share)
-        backward = self.backward_s * (1.0 - weight), self.backward_s * weight
-        return np.stack([self.forward_s, *backward], axis=1)
+    def by_phase(self, times: LayerTimes) -> Floats:
+        """Return float64[workloads, phases].
+
+        Gradients that were not timed apart take what their rows take, and share the rest as they
+        share the modelled host.
+        """
+        device_s, host_s = times.device_s[:, GRADIENTS], times.host_s[:, GRADIENTS]
+        beside = _shares(np.where(host_s.sum(axis=1, keepdims=True) > 0.0, host_s, device_s))
+        beyond_s = self.backward_s[:, None] - device_s.sum(axis=1, keepdims=True)
+        together_s = device_s + beside * beyond_s
+        apart = np.stack([1.0 - self.weight_share, self.weight_share], axis=1)
+        is_apart = ~np.isnan(self.weight_share)[:, None]
+        gradients_s = np.where(is_apart, apart * self.backward_s[:, None], together_s)
+        return np.concatenate([self.forward_s[:, None], gradients_s], axis=1)
+
+
+def _shares(values: Floats) -> Floats:
+    """Return each row over its sum; zeros where that is 0."""
+    total = values.sum(axis=1, keepdims=True)
+    return np.asarray(values / np.where(total > 0.0, total, 1.0))
 
 
 class Benchmark:
@@ -90,7 +102,6 @@ class Benchmark:
         """
         self.record = record
         self.job = benchmark_of(job, record)
-        self._eager = JobBatch.of([load_job(self.job, EAGER)])
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -121,26 +132,32 @@ class Benchmark:
         )
 
     def layer_times(self, measured: RowTimes | None = None) -> LayerTimes:
-        """Return what layers take, each kernel launched by the framework."""
+        """Return what layers take, modelled or measured."""
         table, workloads = self.evaluation.table, self.evaluation.workloads
         rows = self.evaluation.rows if measured is None else cost_rows(table, workloads, measured)
         costs = sum_workloads(table, rows, workloads)
-        runs = cost_runs(self._eager, workloads, costs)
+        runs = cost_runs(workloads.first_jobs(), workloads, costs)
         _, first = np.unique(workloads.run_workload, return_index=True)
         return LayerTimes(runs.exposed_s[first].sum(axis=2), runs.launch_s[first])
 
     def _within_layers(self, rows: Restoration) -> Restoration:
         """Let measured layers say what their rows add up to, and what they take beside them."""
-        layers = self.whole_layers
-        alone = self.layer_times(rows)
-        stated_s = layers.by_phase(alone.device_s)
+        layers, alone = self.whole_layers, self.layer_times(rows)
+        stated_s = layers.by_phase(alone)
         whole = ~np.isnan(stated_s)
         if not whole.any():
             return rows
         shorter = replace(rows, factor=_factors(stated_s, alone, rows.has_rows), whole=whole)
         within = self.layer_times(shorter)
-        beyond_s = _beyond(stated_s, within.device_s)
-        return replace(shorter, extra_s=np.where(whole, beyond_s - within.host_s, 0.0))
+        found_s = _beyond(layers.by_phase(within), within.device_s)
+        beyond_s = np.where(whole, found_s, within.host_s)
+        host_s = within.host_s
+        shares = np.minimum(1.0, beyond_s / np.where(host_s > 0.0, host_s, 1.0))
+        return replace(
+            shorter,
+            extra_s=np.maximum(0.0, beyond_s - host_s),
+            host_share=np.where(host_s > 0.0, shares, 1.0),
+        )
 
     @cached_property
     def whole_layers(self) -> WholeLayers:
@@ -192,6 +209,33 @@ class Benchmark:
             return None
         return timing.median_s / self.update_s(parameters)
 
+    @property
+    def step_share(self) -> float | None:
+        """Forward and backward of the measured step over the sum of its layers, None without."""
+        step = self.record.step
+        if step is None or step.outcome.status != "ok":
+            return None
+        layers = [self.workload_of(layer) for layer in step.layers]
+        whole = self.whole_layers
+        sum_s = sum(
+            float(whole.forward_s[row] + whole.backward_s[row]) for row in layers if row is not None
+        )
+        times = step.outcome.times
+        if None in layers or not sum_s > 0.0 or not {"forward", "backward"} <= times.keys():
+            return None
+        return (times["forward"].median_s + times["backward"].median_s) / sum_s
+
+    @property
+    def spread(self) -> float | None:
+        """Half the distance of the quartiles over the median, of the median operation."""
+        timings = [one.outcome.times.get("time") for one in self.record.operations]
+        spreads = [
+            (timing.high_s - timing.low_s) / (2.0 * timing.median_s)
+            for timing in timings
+            if timing is not None and timing.median_s > 0.0
+        ]
+        return float(np.median(spreads)) if spreads else None
+
     def update_s(self, parameters: float) -> float:
         """Return the modelled seconds in which one rank updates so many parameters of its own."""
         held = np.array([parameters])
@@ -209,7 +253,8 @@ def _seconds(layer: MeasuredLayer) -> tuple[float, float, float] | None:
     if {"input_gradient", "weight_gradient"} <= times.keys():
         # Both were timed apart; what counts is the backward as it runs.
         input_s, weight_s = times["input_gradient"].median_s, times["weight_gradient"].median_s
-        share = weight_s / (input_s + weight_s) if input_s + weight_s > 0.0 else np.nan
+        # A gradient that took no time was lost in the noise of the other.
+        share = weight_s / (input_s + weight_s) if min(input_s, weight_s) > 0.0 else np.nan
     return forward_s, backward_s, share
 
 
@@ -221,7 +266,7 @@ def _factors(stated_s: Floats, alone: LayerTimes, has_rows: Flags) -> Floats:
     the host included.
     """
     factors = np.ones(stated_s.shape)
-    for phases in ([FORWARD], [BACKWARD, WEIGHT]):
+    for phases in ([FORWARD], GRADIENTS):
         stated = stated_s[:, phases].sum(axis=1)
         device = alone.device_s[:, phases].sum(axis=1)
         layer = device + alone.host_s[:, phases].sum(axis=1)
@@ -235,7 +280,7 @@ def _factors(stated_s: Floats, alone: LayerTimes, has_rows: Flags) -> Floats:
 def _beyond(stated_s: Floats, device_s: Floats) -> Floats:
     """Return what of each phase is not its rows; of both gradients together it is never more."""
     beyond_s = np.maximum(0.0, stated_s - device_s)
-    for phases in ([FORWARD], [BACKWARD, WEIGHT]):
+    for phases in ([FORWARD], GRADIENTS):
         total = np.maximum(0.0, (stated_s - device_s)[:, phases].sum(axis=1))
         found = beyond_s[:, phases].sum(axis=1)
         beyond_s[:, phases] *= (total / np.where(found > 0.0, found, 1.0))[:, None]

@@ -92,6 +92,8 @@ class Hybrid:
             "tp_rule": self.restoration.tp_rule,
             "optimizer_ratio": self.restoration.optimizer_share,
             "send_ratio": self.restoration.send_share,
+            "step_over_layers": self.benchmark.step_share,
+            "spread": self.benchmark.spread,
         }
 
 

@@ -164,9 +164,10 @@ def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> Run
     offload_s = column(training.offload / cluster.host_link_bytes_per_s)
     moved_s = costs.saved_bytes[workload][:, None] * offload_s
     # Offloading runs beside the forward and, coming back, beside the backward.
-    if costs.extra_s is not None:
+    if costs.measured is not None:
         # Measured layers say what their kernels and the modelled host leave out.
-        launch_s = np.maximum(0.0, launch_s + costs.extra_s[workload])
+        launch_s = costs.measured.host_share[workload] * launch_s
+        launch_s += costs.measured.extra_s[workload]
     layer_s = device_s + launch_s
     late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
     return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
