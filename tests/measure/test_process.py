@@ -3,6 +3,7 @@
 The workers are small scripts: nothing here needs torch.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -52,7 +53,12 @@ def folders(tmp_path, monkeypatch):
     parent.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(parent))
     yield parent
-    assert not list(parent.iterdir())
+    # After a caller that was killed the guard removes them, once nothing runs.
+    for _ in range(500):
+        if not list(parent.iterdir()):
+            return
+        time.sleep(0.01)
+    raise AssertionError(list(parent.iterdir()))
 
 
 def gone(pid: int) -> bool:
@@ -228,17 +234,67 @@ def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, ho
     assert caller.returncode == -how
     assert (b"KeyboardInterrupt" in errors) == (how == signal.SIGINT)
     assert all(gone(pid) for pid in started)
-    # A caller that was killed leaves the removal to the guard.
-    for _ in range(500):
-        if not list(folders.iterdir()):
-            break
-        time.sleep(0.01)
 
 
 def test_a_killed_guard_takes_the_worker_with_it(worker, folders):
     worker("os.kill(os.getppid(), 9)\ntime.sleep(600)")
     with pytest.raises(MeasurementError, match="SIGKILL"):
         process.run_task(TASK, timeout_s=60.0)
+
+
+FORKS = """
+import os, sys, time
+from projector.measure import process
+started = process.subprocess.Popen
+
+class Forked(started):
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        # It holds the guard's pipe open, and lives longer.
+        if os.fork() == 0:
+            open(sys.argv[1].replace("worker.py", "forked"), "w").write(str(os.getpid()))
+            time.sleep(600)
+            os._exit(0)
+
+process.subprocess.Popen = Forked
+"""
+
+
+def test_a_pipe_that_a_forked_process_holds_open_keeps_nothing_alive(worker, folders, tmp_path):
+    worker(TREE + "time.sleep(600)")
+    command = [sys.executable, "-c", FORKS + CALLER, str(tmp_path / "worker.py"), str(folders)]
+    with subprocess.Popen([*command, TASK.model_dump_json()], start_new_session=True) as caller:
+        started = pids(tmp_path / "pids", 3)
+        (forked,) = pids(tmp_path / "forked", 1)
+        caller.kill()
+    try:
+        assert all(gone(pid) for pid in started)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError("No usable temporary directory"), OSError(28, "No space left on device")],
+)
+def test_no_room_for_temporary_files_is_said(worker, monkeypatch, error):
+    def fails(**more):
+        raise error
+
+    worker("")
+    monkeypatch.setattr(process.tempfile, "TemporaryDirectory", fails)
+    with pytest.raises(MeasurementError, match=r"No .*TMPDIR names another folder"):
+        process.run_task(TASK)
+
+
+def test_a_process_that_cannot_be_started_is_said(worker, folders, monkeypatch):
+    def fails(*arguments, **more):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    worker("")
+    monkeypatch.setattr(process.subprocess, "Popen", fails)
+    with pytest.raises(MeasurementError, match=r"no process can be started.*unavailable"):
+        process.run_task(TASK)
 
 
 FAILED = """

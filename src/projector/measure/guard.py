@@ -8,7 +8,6 @@ descends from the command, those in other sessions too, and removes the folder.
 
 import ctypes
 import os
-import resource
 import select
 import shutil
 import signal
@@ -24,6 +23,9 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 ROUNDS = 100
 """So often processes are looked for that still run, 20 ms apart."""
+
+LOOKS_EVERY_S = 1.0
+"""How often the guard looks whether the caller is still there."""
 
 CANNOT_START = 127
 """Exit code of a command that is not there, as in a shell."""
@@ -47,6 +49,7 @@ def end_with_parent() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run a command until it ends or the caller does; return how it ended, as `subprocess` does."""
     folder, *command = arguments
+    caller = os.getppid()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(-signal.SIGTERM))
@@ -68,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         return CANNOT_START
     status = None
     try:
-        status = _wait(child, wakes)
+        status = _wait(child, wakes, caller)
     finally:
         _end_all(child)
         if status is None:
@@ -82,13 +85,16 @@ def _as_a_child() -> None:
     end_with_parent()
 
 
-def _wait(child: "subprocess.Popen[bytes]", wakes: int) -> int | None:
-    """Return the child's exit code, None if the caller's pipe closed before."""
+def _wait(child: "subprocess.Popen[bytes]", wakes: int, caller: int) -> int | None:
+    """Return the child's exit code, None if the caller ended or closed its pipe before."""
     while True:
         status = child.poll()
         if status is not None:
             return status
-        ready, _, _ = select.select([0, wakes], [], [])
+        ready, _, _ = select.select([0, wakes], [], [], LOOKS_EVERY_S)
+        if os.getppid() != caller:
+            # Its pipe may live on in a process that it forked.
+            return None
         if wakes in ready:
             os.read(wakes, 4096)
         if 0 in ready and not os.read(0, 4096):
@@ -148,6 +154,8 @@ def _descendants() -> list[int]:
 
 
 if __name__ == "__main__":
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     code = main(sys.argv[1:])
     if code < 0:

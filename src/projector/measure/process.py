@@ -82,11 +82,17 @@ def run_task(
         that can be read. No process is left then, nor after an interrupt, nor after the caller
         itself was killed.
     """
+    if os.name != "posix":
+        msg = f"measuring needs Linux or macOS, and this is {sys.platform}"
+        raise MeasurementError(msg, key="system", value=sys.platform, allowed="Linux or macOS")
     check_torch()
-    with tempfile.TemporaryDirectory(prefix="projector-") as name:
+    with _folder() as name:
         folder = Path(name)
         asked, answered = folder / "task.json", folder / "answer.json"
-        asked.write_text(task.model_dump_json(), encoding="utf-8")
+        try:
+            asked.write_text(task.model_dump_json(), encoding="utf-8")
+        except OSError as error:
+            raise _no_folder(error) from None
         command = [*_launch(task, folder), str(asked), str(answered)]
         limits = _Limits(timeout_s, silence_s)
         ended = _run(command, folder, _environment(task, folder), limits, progress)
@@ -95,6 +101,20 @@ def run_task(
         if ended.code:
             raise _failure(task, folder, answered, ended)
         return read_answer(task, answered)
+
+
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    """Return a temporary folder for a task and its answer."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="projector-")
+    except OSError as error:
+        raise _no_folder(error) from None
+
+
+def _no_folder(error: OSError) -> MeasurementError:
+    why = error.strerror or str(error)
+    msg = f"no temporary file can be written ({why}); the variable TMPDIR names another folder"
+    return MeasurementError(msg, key="TMPDIR", value=os.environ.get("TMPDIR"), allowed="a folder")
 
 
 def check_torch() -> None:
@@ -170,14 +190,18 @@ def _run(
     progress: Progress | None,
 ) -> _Ended:
     """Run a command under the guard and follow what it says, until it ends or is late."""
-    guarded = subprocess.Popen(  # noqa: S603  # our own interpreter and modules
-        [sys.executable, "-I", guard.__file__, str(folder), *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
+    try:
+        guarded = subprocess.Popen(  # noqa: S603  # our own interpreter and modules
+            [sys.executable, "-I", guard.__file__, str(folder), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        msg = f"no process can be started to measure in: {error.strerror or error}"
+        raise MeasurementError(msg, key="worker") from None
     ended = _Ended()
     try:
         _follow(guarded, ended, limits, progress)
