@@ -56,14 +56,15 @@ def test_json_has_layers_step_and_tables(saved: Path, capsys: pytest.CaptureFixt
     assert {"schema_version", "version", "warnings"} <= found.keys()
     record = load_record(saved)
     dense = next(each for each in record.layers if each.layer.kind == "dense")
-    (shown,) = [each for each in found["layers"] if each["layer"] == "dense, bf16"]
+    (summary,) = found["records"]
+    (shown,) = [each for each in summary["layers"] if each["layer"] == "dense, bf16"]
     assert shown["times"]["forward"]["median_ms"] == dense.outcome.times["forward"].median_s * 1e3
-    assert found["step"]["times"]["total"]["median_ms"] > 0.0
-    assert found["step"]["numbers"]["peak_allocated_gib"] > 0.0
-    assert found["operations"] == {"ok": len(record.operations)}
+    assert summary["step"]["times"]["total"]["median_ms"] > 0.0
+    assert summary["step"]["numbers"]["peak_allocated_gib"] > 0.0
+    assert summary["operations"] == {"ok": len(record.operations)}
     assert found["tables"]["gemm_measured"] > 0
     assert found["output"] == []
-    longest = [each["times"]["time"]["median_ms"] for each in found["longest"]]
+    longest = [each["times"]["time"]["median_ms"] for each in summary["longest"]]
     assert longest == sorted(longest, reverse=True)
 
 
@@ -110,6 +111,26 @@ def test_records_are_merged(
     assert run(["record", *files, "--merge", str(tmp_path / "both.json")]) == 0
     assert load_record(tmp_path / "both.json") == record
     assert "wrote" in capsys.readouterr().err
+
+
+def test_records_of_other_jobs_share_the_tables(
+    saved: Path, job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = pj.load_job(job, {"training.seq_length": 8192})
+    synthetic_record(reduce_job(longer, 2), device="NVIDIA H100 80GB HBM3").save(
+        tmp_path / "longer.json"
+    )
+    files = [str(saved), str(tmp_path / "longer.json")]
+    assert run(["record", *files, "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert run(["record", str(saved), "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert len(both["records"]) == 2
+    assert both["tables"] == {name: 2 * rows for name, rows in one["tables"].items()}
+    assert run(["record", *files]) == 0
+    assert capsys.readouterr().out.count("Measurement tables") == 1
+    assert run(["record", *files, "--merge", str(tmp_path / "both.json")]) == 2
+    assert "records of another job are not merged" in capsys.readouterr().err
 
 
 def test_spoilt_record_is_one_error(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,12 @@ from projector.errors import ConfigError
 from projector.measure import record as module
 from projector.measure.devices import GpusAtHand
 from projector.measure.keys import OperationKey
-from projector.measure.record import Record, load_record, merge_records
+from projector.measure.record import Record, load_record, merge_by_job, merge_records
 from projector.measure.reduction import reduce_job
 from projector.measure.summary import summary_of
 from projector.measure.tables import tables_of
 from projector.measure.task import Environment
-from projector.report.terminal.record import record_report
+from projector.report.terminal.record import record_report, tables_report
 
 ENVIRONMENT = {
     "device": "NVIDIA H100 80GB HBM3",
@@ -217,7 +217,8 @@ def test_whatever_a_file_says_is_a_record_or_one_error(place: tuple[Any, ...], v
         path.write_text(json.dumps(data))
         try:
             record = load_record(path)
-            record_report(summary_of(record), tables_of(record))
+            assert record_report(summary_of(record))
+            assert tables_report(tables_of(record))
             record.check(a_job())
         except ConfigError:
             return
@@ -338,6 +339,15 @@ def test_records_of_other_devices_or_jobs_are_not_merged() -> None:
         merge_records([a_record(), a_record(a_job(training__seq_length=8192))])
     with pytest.raises(ConfigError, match="no record"):
         merge_records([])
+
+
+def test_records_are_merged_where_they_are_of_one_benchmark() -> None:
+    other = a_record(environment=Environment.parse({**ENVIRONMENT, "driver": "580.1"}))
+    another = a_record(a_job(training__seq_length=8192))
+    again = a_record(operations=[operation(m=7)])
+    merged = merge_by_job([a_record(), other, again, another])
+    assert [len(record.operations) for record in merged] == [2, 1, 1]
+    assert merged[1:] == [other, another]
 
 
 def test_keys_of_a_record_are_those_of_rows() -> None:

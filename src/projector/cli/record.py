@@ -33,38 +33,43 @@ def command(
 ) -> None:
     """Show what --save-benchmark kept, and turn it into measurement tables.
 
-    Several records of the same benchmark job are merged: what a later one measured again counts.
+    Records of the same benchmark job are merged: what a later one measured again counts. Records of
+    other jobs are shown one after the other, and go into the same tables.
     """
-    from projector.measure.record import load_record, merge_records
+    from projector.measure.record import load_record, merge_by_job, merge_records
     from projector.measure.summary import summary_of
-    from projector.measure.tables import tables_of, write_tables
+    from projector.measure.tables import joined, tables_of, write_tables
 
-    record = merge_records([load_record(file) for file in files])
-    warnings = [] if config is None else _check(record, config)
-    found = tables_of(record)
+    loaded = [load_record(file) for file in files]
+    records = merge_by_job(loaded) if merged is None else [merge_records(loaded)]
+    warnings = [] if config is None else _check(records, config)
+    found = joined([tables_of(record) for record in records])
     written = [str(path) for path in write_tables(found, tables)] if tables else []
     if merged is not None:
-        record.save(merged)
+        records[0].save(merged)
         written.append(merged)
-    summary = summary_of(record)
+    summaries = [summary_of(record) for record in records]
     if as_json:
         rows = {name: len(table.rows) for name, table in found.tables.items()}
         result: dict[str, Any] = {
-            **plain_envelope(), **summary, "tables": rows, "left_out": found.left_out,
+            **plain_envelope(), "records": summaries, "tables": rows, "left_out": found.left_out,
             "output": written, "warnings": warnings,
         }  # fmt: skip
         print_json(result)
         return
-    from projector.report.terminal.record import record_report
+    from projector.report.terminal.record import record_report, tables_report
 
-    print_report(record_report(summary, found))
+    for summary in summaries:
+        print_report(record_report(summary))
+    print_report(tables_report(found))
     print_warnings(warnings, quiet=quiet)
     if not quiet:
         for path in written:
             say(f"wrote {path}")
 
 
-def _check(record: "Record", config: str) -> list[str]:
+def _check(records: "list[Record]", config: str) -> list[str]:
     from projector.config.load import load_job
 
-    return record.check(load_job(config))
+    job = load_job(config)
+    return [warning for record in records for warning in record.check(job)]

@@ -244,11 +244,27 @@ def load_record(path: str | Path) -> Record:
         raise ConfigError(msg, key=LOAD, value=schema, allowed=RECORD_SCHEMA)
     try:
         # Strict: a text is no number, and true is none.
-        return Record.model_validate_json(json.dumps(data), strict=True)
+        record = Record.model_validate_json(json.dumps(data), strict=True)
+        return _told(record, path)
     except ValidationError as error:
         first = config_error(error, "")
         msg = f"{path} is no record of measurements: {first.message}"
         raise ConfigError(msg, key=LOAD, value=first.value, allowed=first.allowed) from None
+
+
+def _told(record: Record, path: Path) -> Record:
+    """Return a record whose reduction can be told."""
+    # It lowers jobs, which takes the kernels' compiler along.
+    from projector.measure.reduction import reduction_lines
+
+    try:
+        reduction_lines(record.reduction)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"{type(error).__name__} {error}"
+        msg = f"{path} is no record of measurements: its reduction cannot be read ({why})"
+        allowed = "the reduction of a benchmark job"
+        raise ConfigError(msg, key=LOAD, value="reduction", allowed=allowed) from None
+    return record
 
 
 def merge_records(records: Sequence[Record]) -> Record:
@@ -297,6 +313,19 @@ def merge_records(records: Sequence[Record]) -> Record:
             "step": step,
         }
     )
+
+
+def merge_by_job(records: Sequence[Record]) -> list[Record]:
+    """Return records with those of one device, software and benchmark job merged, in order.
+
+    Environments may differ in what changes no time, such as the free memory of a machine.
+    """
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        where = record.environment
+        same = [where.device, where.backend, where.torch, where.driver, record.job]
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(record)
+    return [merge_records(group) for group in groups.values()]
 
 
 def _take(known: dict[str, Measured], key: Config, measured: Measured) -> None:

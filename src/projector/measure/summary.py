@@ -27,7 +27,7 @@ def summary_of(record: Record) -> dict[str, Any]:
         "device": record.device,
         "precision": record.precision,
         "model": _model(record),
-        "reduction": _reduction(record),
+        "reduction": reduction_lines(record.reduction),
         "layers": [
             {"layer": layer_words(each.layer), **_outcome(each.outcome)} for each in record.layers
         ],
@@ -71,14 +71,6 @@ def shape_words(key: OperationKey) -> str:
 
 def _model(record: Record) -> str:
     return str(record.job.get("model", {}).get("name", ""))
-
-
-def _reduction(record: Record) -> list[str]:
-    try:
-        return reduction_lines(record.reduction)
-    except (KeyError, TypeError):
-        # A record that nothing was reduced for, such as one that was made by hand.
-        return []
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

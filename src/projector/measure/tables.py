@@ -7,7 +7,7 @@ it is a whole model of fewer layers, becomes a row of memory and one of a traini
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,6 +99,18 @@ def tables_of(record: Record) -> Tables:
     if why:
         left_out[why] += 1
     return Tables({**tables, **steps}, dict(left_out.most_common()))
+
+
+def joined(several: Sequence[Tables]) -> Tables:
+    """Return the tables of several records, one after the other."""
+    tables: dict[str, MeasuredTable] = {}
+    left_out: Counter[str] = Counter()
+    for each in several:
+        left_out.update(each.left_out)
+        for name, table in each.tables.items():
+            rows = tables.setdefault(name, MeasuredTable(table.columns, [])).rows
+            rows += table.rows
+    return Tables(tables, dict(left_out.most_common()))
 
 
 def write_tables(tables: Tables, folder: str | Path) -> list[Path]:

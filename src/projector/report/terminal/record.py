@@ -19,22 +19,15 @@ _STATUSES = {
 _TIMES = ("forward", "backward", "optimizer", "total", "time")
 
 
-def record_report(summary: Mapping[str, Any], tables: Tables) -> list[RenderableType]:
-    """Return the parts of the report.
+def record_report(summary: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the parts of the report on one record.
 
     Parameters
     ----------
     summary : mapping
         `projector.measure.summary.summary_of`.
-    tables : Tables
-        Tables of the same record.
     """
-    return [
-        *_title(summary),
-        *_layers(summary),
-        *_longest(summary),
-        *_tables(summary, tables),
-    ]
+    return [*_title(summary), *_layers(summary), *_longest(summary)]
 
 
 def _title(summary: Mapping[str, Any]) -> list[RenderableType]:
@@ -109,7 +102,8 @@ def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
     return section("Operations", note, table)
 
 
-def _tables(summary: Mapping[str, Any], tables: Tables) -> list[RenderableType]:
+def tables_report(tables: Tables) -> list[RenderableType]:
+    """Return how many rows each table has, and what has no table."""
     table = grid("=table", "rows")
     for name, found in tables.tables.items():
         add_row(table, name, f"{len(found.rows):,}")
@@ -117,7 +111,6 @@ def _tables(summary: Mapping[str, Any], tables: Tables) -> list[RenderableType]:
     parts = section("Measurement tables", "for projector validate and calibrate", table)
     if left_out:
         parts.append(Padding(Text(f"In no table: {left_out}"), (0, 0, 1, 2)))
-    del summary
     return parts
 
 
