@@ -92,7 +92,7 @@ class Builder:
     @cached_property
     def narrow(self) -> NarrowLinear:
         """The linear layer of the narrow type."""
-        self.note(f"torch._scaled_mm, {self.narrow_format.recipe}")
+        self.note(f"torch._scaled_mm, {self.narrow_format.name}")
         return NarrowLinear(self.narrow_format)
 
     def refresh(self) -> None:

@@ -210,7 +210,7 @@ def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
         return lambda: [fmt.multiply(left, right) for left, right in pairs]
 
     note = ", one by one" if key.batch > 1 else ""
-    return _prepared(bench, make, f"torch._scaled_mm, {fmt.recipe}{note}")
+    return _prepared(bench, make, f"torch._scaled_mm, {fmt.name}{note}")
 
 
 def _narrow_grouped_gemm(bench: Bench, program: OperationProgram, fmt: Format) -> Prepared:

@@ -1,5 +1,7 @@
 """Layers of every kind have the shapes, and the numbers, that their columns say."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -175,10 +177,11 @@ def test_every_attention_kernel_computes_the_same(kinds, d_v, window):
         torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "rowwise"])
-def test_fp8_gemms_are_near_the_exact_ones(recipe):
+def test_fp8_gemms_are_near_the_exact_ones(recipe, by_rows):
     kit = Kit(torch, torch.device("cpu"))
-    linear = NarrowLinear(format_of(kit, "fp8", recipe))
+    linear = NarrowLinear(replace(format_of(kit, "fp8", recipe), by_rows=by_rows))
     x = kit.random(32, 64, dtype=torch.bfloat16).requires_grad_()
     weight = kit.random(48, 64, dtype=torch.bfloat16).requires_grad_()
     gradient = kit.random(32, 48, dtype=torch.bfloat16)
