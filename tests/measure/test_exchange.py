@@ -174,3 +174,26 @@ def test_a_rank_that_waits_in_vain_gives_up():
     for wait in (ranks.meet, lambda: ranks.agree(1.0)):
         with pytest.raises(LostRankError, match="closed by peer"):
             wait()
+
+
+@pytest.mark.parametrize(
+    ("label", "operation", "size", "group"),
+    [
+        ("attention.cp.all_gather", "all_gather", 4, "cp"),
+        ("attention.cp.send_recv", "send_recv", 2, "cp"),
+        ("moe.dispatch", "all_to_all", 2, "ep"),
+        ("moe.etp.all_gather", "all_gather", 2, "etp"),
+        ("attention.tp.all_reduce", "all_reduce", 2, "block of 2"),
+        # Of another degree than these ranks have.
+        ("moe.combine", "all_to_all", 4, "block of 4"),
+        ("pipeline.send", "send_recv", 2, "block of 2"),
+    ],
+)
+def test_a_collective_runs_over_the_ranks_of_its_layer(label, operation, size, group):
+    ranks = Ranks(torch_of(), 0, 8, {"tp": 2, "cp": 4, "ep": 2, "etp": 2})
+    ranks.groups = {name: name for name in ("tp", "cp", "ep", "etp")}
+    ranks.blocks = {2: "block of 2", 4: "block of 4"}
+    key = OperationKey(
+        label=label, phase="forward", kind="collective", operation=operation, ranks=size
+    )
+    assert ranks.group_for(key) == group

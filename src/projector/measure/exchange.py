@@ -34,8 +34,17 @@ class LostRankError(Exception):
     """Another rank has died or hangs. Nothing can be measured any more, and no program is it."""
 
 
-WIDE_LABELS = ("head.tp.",)
-"""Collectives of FP32: maximum and sums of the loss. All others carry 16 bits."""
+WIDE = ("head.tp.all_reduce", "forward")
+"""Label and phase of what is exchanged in FP32: maximum and sums of the loss. All else has 16 bits
+or is counted as if."""
+
+GROUP_OF: tuple[tuple[str, Group], ...] = (
+    ("attention.cp.", "cp"),
+    ("moe.dispatch", "ep"),
+    ("moe.combine", "ep"),
+    ("moe.etp.", "etp"),
+)
+"""Collectives that do not run over consecutive ranks, by how their labels begin."""
 
 
 def layout(ranks: int, *, tp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1) -> Layout:
@@ -169,6 +178,18 @@ class Ranks:
             self.blocks[size] = own
         return self.blocks[size]
 
+    def group_for(self, key: OperationKey) -> Any:
+        """Return the process group that a collective of a layer runs over.
+
+        The ring of context parallelism sends to the next and receives from the one before.
+        """
+        for start, group in GROUP_OF:
+            degree = self.degrees.get(group, 1)
+            in_ring = key.operation == "send_recv" and degree > 1
+            if key.label.startswith(start) and (in_ring or degree == key.ranks > 1):
+                return self.groups[group]
+        return self.block(key.ranks) if key.ranks > 1 else None
+
     def leave(self) -> None:
         """Give the process groups back."""
         if self.count > 1:
@@ -278,6 +299,10 @@ def _take_gpu(torch: Torch, local: int, count: int) -> None:
 
 MOST_PARTS = 8
 """Parts that one runner times at most, such as forward and backward."""
+
+
+UNDIVIDED = ("all_reduce", "broadcast", "reduce", "send_recv")
+"""Operations whose buffer need not be divided by the ranks."""
 
 
 class InStep:
@@ -567,19 +592,22 @@ def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
     if key.ranks > ranks.count:
         msg = f"it needs {key.ranks} ranks, and {ranks.count} measured"
         raise UnsupportedError(msg)
-    handle = ranks.block(key.ranks) if key.ranks > 1 else None
+    handle = ranks.group_for(key)
     if handle is None:
         return lambda: None
     torch = ranks.torch
     of_group = Collectives(torch, handle)
-    wide = key.label.startswith(WIDE_LABELS)
+    wide = (key.label, key.phase) == WIDE
     dtype = torch.float32 if wide else torch.bfloat16
     # Whole parts for every rank.
-    part = max(1, round(key.bytes / (4 if wide else 2) / key.ranks))
-    rows = 1 if key.operation == "all_gather" else key.ranks
+    elements = key.bytes / (4 if wide else 2)
+    part = max(1, round(elements / of_group.size))
+    length = part if key.operation == "all_gather" else part * of_group.size
+    if key.operation in UNDIVIDED:
+        length = max(1, round(elements))
     generator = torch.Generator(device=device).manual_seed(ranks.rank)
     # Sums in place grow run after run, which takes no longer.
-    buffer = torch.empty(rows * part, device=device, dtype=dtype).normal_(generator=generator)
+    buffer = torch.empty(length, device=device, dtype=dtype).normal_(generator=generator)
     runs: dict[str, Callable[[Tensor], object]] = {
         "all_reduce": of_group.reduce_all,
         "all_gather": of_group.gather,
