@@ -24,9 +24,9 @@ from projector.config.device import merge
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.lower.kinds import KINDS
-from projector.measure.probe import identify, plan_probe
+from projector.measure.probe import identify, plan_probe, whole_step
 from projector.measure.process import run_task
-from projector.measure.programs import LAYER_KINDS, layers_of, lower_job, record_of, task_of
+from projector.measure.programs import LAYER_KINDS, lower_job, record_of, task_of
 from projector.measure.record import Record
 from projector.measure.reduction import Reduction, reduce_job
 from projector.measure.task import (
@@ -115,17 +115,6 @@ def task_for(reduction: Reduction, pace: Pace, threads: int | None) -> Task:
     ]
     whole = whole_step(reduction.job)
     return task.model_copy(update={"programs": [*kept, whole], "threads": threads})
-
-
-def whole_step(job: Job) -> StepProgram:
-    """Return the step of all layers of a job of one stage, embedding first and head last."""
-    workloads = lower_job(job).workloads
-    layers = layers_of(workloads)
-    order = sorted(
-        zip(workloads.run_workload.tolist(), workloads.run_count.tolist(), strict=True),
-        key=lambda run: layers[run[0]].kind == "head",
-    )
-    return StepProgram(layers=[layers[place] for place, count in order for _ in range(count)])
 
 
 def compare(name: str, job: Job, record: Record, whole: Outcome) -> Measured:

@@ -51,15 +51,15 @@ def _flat(probe, seconds):
     return [Outcome(status="ok", times=dict.fromkeys(PARTS, timing)) for _ in probe.task.programs]
 
 
-def _answer(probe, noise=0.0):
+def _answer(probe, truth=TRUTH, noise=0.0, rate=5e11, copy=2e10):
     """Answer as a machine would that is exactly as the models have it, but for noise."""
     outcomes = _flat(probe, 1.0)
     for place, program in enumerate(probe.task.programs):
         if program.program == "copy":
-            seconds = program.bytes / 2e10
+            seconds = program.bytes / copy
         elif _is_swept(program):
             key = program.key
-            seconds = 2.0 * key.m * key.n * key.k / (5e11 if key.dtype == "bf16" else 1e11)
+            seconds = 2.0 * key.m * key.n * key.k / (rate if key.dtype == "bf16" else 0.2 * rate)
             seconds += 1e-6 * TRUTH["gemm_overhead_us"]
         else:
             continue
@@ -71,7 +71,7 @@ def _answer(probe, noise=0.0):
     start = load_device(read_off(probe, Answer(environment=probe.environment, outcomes=rates)))
     model = ProbeModel(probe, start)
     chance = random.Random(0)
-    truth_s = iter(model.times_s(changed(start, TRUTH), list(model.sights(outcomes)), ALONE_S))
+    truth_s = iter(model.times_s(changed(start, truth), list(model.sights(outcomes)), ALONE_S))
     for position, program in enumerate(probe.task.programs):
         parts = {
             "operation": ("time",), "layer": ("forward", "backward"), "step": ("optimizer", "total")
@@ -137,6 +137,32 @@ def test_what_could_not_be_measured_is_left_out_and_named(hasty):
     fewer = fit_probe(hasty, Answer(environment=answer.environment, outcomes=outcomes))
     assert "step" not in fewer.errors()
     assert "no such kernel" in fewer.missing.values()
+
+
+def test_a_gpu_gets_what_differs_from_its_shipped_profile():
+    environment = Environment(
+        device="NVIDIA H100 80GB HBM3", backend="cuda", memory_bytes=80 * 2**30, torch="2.13.0"
+    )
+    settings = probes.settings_of("cuda")
+    few = settings.model_copy(
+        update={
+            "jobs": {name: settings.jobs[name] for name in ("tiny", "narrow")},
+            "fields": ["elementwise_efficiency"],
+            "evaluations": 8,
+        }
+    )
+    gpu = plan_probe(environment, settings=few)
+    answer = _answer(gpu, {"elementwise_efficiency": 0.6}, rate=6e14, copy=2.9e12)
+    found = fit_probe(gpu, answer)
+    values = {each.field: each.value for each in found.fields}
+    assert values["elementwise_efficiency"] == pytest.approx(0.6, rel=0.1)
+    assert found.data["extends"] == "h100"
+    assert found.data.keys() == {
+        "extends", "name", "sources", "hbm_efficiency", "elementwise_efficiency"
+    }  # fmt: skip
+    shipped = load_device("h100")
+    assert found.device.matrix_peak_tflops == shipped.matrix_peak_tflops
+    assert "taken from NVIDIA H100" in found.device.sources["tdp_w"]
 
 
 def test_the_command_writes_a_profile_that_others_take(hasty, monkeypatch, tmp_path, capsys):

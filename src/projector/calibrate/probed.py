@@ -4,7 +4,8 @@ Operations measured alone say what each kernel takes. Layers and steps say what 
 framework add, and weigh as much as any operation. `projector.measure.probe` says what is measured.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from projector.measure.task import (
 from projector.operations.table import MEMORY
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_pipelines
-from projector.units import MICROSECOND
+from projector.units import MICROSECOND, TERA
 
 
 class Sight(NamedTuple):
@@ -169,15 +170,16 @@ def fit_probe(probe: Probe, answer: Answer) -> Probed:
     }
     sights = list(model.sights(answer.outcomes))
     measured_s = np.array([sight.measured_s for sight in sights])
-    alone_s = model.alone_s(sights)
+    alone_s = model.alone_s(device, sights)
     fields = [field_of(device, path) for path in probe.settings.fields if _has(device, path)]
+    which = _weighed(sights, probe.settings.left_out)
     solution = fit(
         fields,
-        lambda values: model.times_s(changed(device, values), sights, alone_s),
-        measured_s,
+        lambda values: model.times_s(changed(device, values), sights, alone_s)[which],
+        measured_s[which],
         probe.settings.evaluations,
     )
-    found = tuple(_fitted(fields, solution))
+    found = tuple(_fitted(fields, solution, math.sqrt(len(which) / len(set(which)))))
     for each in found:
         data = merge(data, _entry(each))
     fitted = load_device(data)
@@ -206,7 +208,7 @@ class ProbeModel:
         for row, key in enumerate(keys):
             self._row_of.setdefault(key, row)
         self._layers = layers_of(evaluation.workloads)
-        self._launches = table.launches
+        self._launches, self._bytes = table.launches, table.bytes
         self._swept = [
             program.key
             for program in probe.task.programs
@@ -228,17 +230,19 @@ class ProbeModel:
                     found = ()
             yield from (sight for sight in found if sight.measured_s > 0.0)
 
-    def alone_s(self, sights: Sequence[Sight]) -> float:
-        """Return what a kernel of a memory-bound operator costs by itself: the least of any.
+    def alone_s(self, device: Device, sights: Sequence[Sight]) -> float:
+        """Return what a kernel of a memory-bound operator costs by itself, the least of any.
 
-        In a layer autograd comes on top, which is ``Device.kernel_start_us``.
+        That is its time beyond what its bytes take at the rate of the fastest copy. In a layer
+        autograd comes on top, which is ``Device.kernel_start_us``.
         """
+        peak = device.hbm_peak_tb_per_s * TERA
         found = (
-            sight.measured_s / max(1.0, float(self._launches[sight.place]))
+            (sight.measured_s - self._bytes[sight.place] / peak) / self._launches[sight.place]
             for sight in sights
-            if sight.what == "memory"
+            if sight.what == "memory" and self._launches[sight.place] > 0.0
         )
-        return min(found, default=0.0)
+        return max(0.0, float(min(found, default=0.0)))
 
     def times_s(self, device: Device, sights: Sequence[Sight], alone_s: float) -> Floats:
         """Return what the models say of some times on a device, float64[sights]."""
@@ -322,12 +326,26 @@ def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
     return time_s
 
 
-def _fitted(fields: Sequence[Field], solution: Fit) -> Iterator[FittedField]:
+def _weighed(sights: Sequence[Sight], left_out: Iterable[str]) -> list[int]:
+    """Return the times that are fitted, those of a kind of which there are few more than once.
+
+    So a handful of steps weighs as much as a hundred operators.
+    """
+    kinds: dict[str, list[int]] = {}
+    for place, sight in enumerate(sights):
+        if not sight.name.startswith(tuple(left_out)):
+            kinds.setdefault(sight.what, []).append(place)
+    most = max(map(len, kinds.values()), default=0)
+    return [place for places in kinds.values() for place in places * round(most / len(places))]
+
+
+def _fitted(fields: Sequence[Field], solution: Fit, wider: float) -> Iterator[FittedField]:
+    """Yield what was fitted; errors grow by what times that count more than once hide."""
     for field, x, error, seen in zip(
         fields, solution.coordinates, solution.errors, solution.seen, strict=True
     ):
         if seen:
-            spread = float(error) * field.slope(float(x))
+            spread = wider * float(error) * field.slope(float(x))
             yield FittedField(
                 field.path,
                 field.prior,

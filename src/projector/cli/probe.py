@@ -60,7 +60,7 @@ def command(
     it comes from. A CPU gets a profile of its own; that of a GPU extends the shipped one and holds
     what differs. Every command takes the file, as cluster.device or --gpu-arch.
 
-    It takes about a minute on an idle machine; a busy one is measured as busy.
+    It takes a few minutes on an idle machine; a busy one is measured as busy.
     """
     if out is not None:
         _check_place(out, force=force)

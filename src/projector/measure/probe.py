@@ -28,7 +28,7 @@ from projector.errors import ConfigError, MeasurementError
 from projector.measure.devices import profile_of
 from projector.measure.keys import OperationKey
 from projector.measure.process import run_task
-from projector.measure.programs import task_of
+from projector.measure.programs import layers_of, lower_job, task_of
 from projector.measure.reduction import reduce_job
 from projector.measure.task import (
     Answer,
@@ -75,9 +75,12 @@ class ProbeSettings(Config):
     common: dict[str, Any]
     """What all jobs share."""
     jobs: dict[str, dict[str, Any]]
-    """Small jobs that the rest is fitted to, with one layer of each kind."""
+    """Small jobs that the rest is fitted to."""
     fields: list[str]
     """Fields of the device that are fitted."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Times that the fit leaves out, as the models do not describe them: how their name begins,
+    and why."""
     evaluations: int
     """Points at which the fit takes slopes, at most."""
     start: dict[str, Any] = Field(default_factory=dict)
@@ -308,10 +311,21 @@ def _programs(settings: ProbeSettings, jobs: tuple[Job, ...]) -> Iterator[Progra
                     if program.key not in known:
                         known.add(program.key)
                         yield program
-                case LayerProgram() | StepProgram():
+                case LayerProgram():
                     yield program
+                case StepProgram():
+                    yield whole_step(job)
                 case _:
                     pass
+
+
+def whole_step(job: Job) -> StepProgram:
+    """Return the step of all layers of a job of one stage, embedding first and head last."""
+    workloads = lower_job(job).workloads
+    layers = layers_of(workloads)
+    runs = zip(workloads.run_workload.tolist(), workloads.run_count.tolist(), strict=True)
+    order = sorted(runs, key=lambda run: layers[run[0]].kind == "head")
+    return StepProgram(layers=[layers[place] for place, count in order for _ in range(count)])
 
 
 def _gemm_rates(pairs: list[tuple[Program, Outcome]]) -> Iterator[tuple[str, float]]:
