@@ -161,3 +161,19 @@ def test_a_record_without_a_step_leaves_memory_and_optimizer_to_the_model() -> N
     assert hybrid.memory.peak_bytes == direct.memory.peak_bytes
     assert hybrid.provenance.times is not None
     assert hybrid.provenance.times.terms["optimizer"] == "analytic"
+
+
+def test_the_band_is_that_of_a_model_but_for_an_attention_that_was_measured() -> None:
+    fixed = {"cluster.device": "mi355x", "cluster.gpus_per_node": 8}
+    job = job_of("llama3.1_8b", **fixed)
+    reduction = reduce_job(job, 1)
+    direct = project_performance(job)
+    assert "wider for attention" in direct.band.basis
+    nothing = project_measured(job, synthetic_record(reduction, operations=False, layers=False))
+    assert nothing.band.relative == direct.band.relative
+    hybrid = project_measured(job, synthetic_record(reduction))
+    assert hybrid.band.relative is not None
+    assert direct.band.relative is not None
+    assert hybrid.band.relative < direct.band.relative
+    assert "wider for attention" not in hybrid.band.basis
+    assert "no published run was restored" in hybrid.uncertainty["basis"]

@@ -196,9 +196,11 @@ class PerformanceProjection:
     def band(self) -> Band:
         """Band of the step time, from published runs; wider with an attention not measured."""
         share = self.breakdown_s["compute_attention"] / self.iteration_time_s
-        band = time_band(self.job, share)
-        if self.provenance.times is None:
-            return band
+        times = self.provenance.times
+        if times is None:
+            return time_band(self.job, share)
+        # Where the kernel was measured, nothing hangs on what the model knows of it.
+        band = time_band(self.job, share * times.shares["compute_attention"]["analytic"])
         return replace(band, basis=f"{band.basis}; {NOT_NARROWED}")
 
     @property
