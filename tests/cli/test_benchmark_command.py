@@ -1,6 +1,7 @@
 """``projector benchmark`` from the door, with a stand-in for the worker."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,30 @@ def test_mistakes_are_named(capsys, arguments, key):
     printed = capsys.readouterr()
     assert json.loads(printed.out)["key"] == key
     assert printed.err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_list_is_not_overwritten_with_its_results(capsys, tmp_path):
+    table = tmp_path / "shapes.csv"
+    table.write_text("m,n,k\n64,64,64\n")
+    arguments = ["--csv", str(table), "--out", str(table), "--overwrite"]
+    assert run(["benchmark", "gemm", *arguments]) == 2
+    assert "is the list that is measured" in capsys.readouterr().err
+    assert table.read_text() == "m,n,k\n64,64,64\n"
+
+
+def test_the_list_among_the_examples_is_measured(stand_in, capsys):
+    table = Path(__file__).parents[2] / "examples" / "gemms_deepseek_v3.csv"
+    assert run(["benchmark", "gemm", "--csv", str(table), "--dtype", "bf16,fp8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(stand_in.programs) == len(found["rows"]) == 42
+    padded = {
+        (row["dtype"], row["asked"][name], row[name])
+        for row in found["rows"]
+        for name in row["asked"] or ()
+        if row["asked"][name] != row[name]
+    }
+    assert padded == {("bf16", 257, 264), ("fp8", 257, 272)}
 
 
 def test_without_torch_it_says_so(monkeypatch, capsys):

@@ -298,3 +298,32 @@ def test_what_a_worker_does_is_said_after_a_while(monkeypatch):
     monkeypatch.setattr(runner, "SAID_EVERY_S", 0.0)
     start(StandIn(), say=said.append).measuring.go()
     assert said[:2] == ["in this process 1 of 5: a program", "in this process 2 of 5: a program"]
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("text", ["abc", "", "nan", "inf", "-1"])
+def test_a_row_that_nobody_can_read_is_measured_again(tmp_path, kind, text):
+    out, cases = tmp_path / "out.csv", lists()[kind]
+    start(StandIn(), cases, kind, str(out)).measuring.go()
+    rows = rows_of(out)
+    column = {"attention": "time_ms", "collective": "value", "clock": "tflops"}
+    rows[0][column.get(kind, "runtime_us")] = text
+    with out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS[kind], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    run = StandIn()
+    found = start(run, cases, kind, str(out)).measuring.go()
+    # A clock may be watched where nothing tells the rate.
+    assert len(run.programs) == (0 if (kind, text) == ("clock", "") else 1)
+    assert len(found) == len(cases)
+    assert len(rows_of(out)) == len(cases) + len(run.programs)
+
+
+def test_rows_that_were_put_together_by_hand_stay(tmp_path):
+    out = tmp_path / "out.csv"
+    start(StandIn(), out=str(out)).measuring.go()
+    text = out.read_text()
+    out.write_text(text + text.partition("\n")[2])
+    start(StandIn(), out=str(out)).measuring.go()
+    assert len(rows_of(out)) == 10

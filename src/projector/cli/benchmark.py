@@ -1,6 +1,7 @@
 """``projector benchmark``."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from projector.cli.output import (
     say,
 )
 from projector.cli.pictures import say_written
+from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.measure.bench.cases import BenchKind, Case
@@ -118,6 +120,7 @@ def gemm(
     table gemm_measured.
     """
     _check_plot(options["plot"])
+    _check_list(table, options["out"])
     from projector.measure.bench.lists import GemmOptions, gemm_list
 
     asked = GemmOptions(table, sizes, m, n, k, dtypes, batch, groups, layout, pad)
@@ -154,6 +157,7 @@ def attention(table: str | None, sizes: str, dtypes: str, **options: Any) -> Non
     into a table attention_measured.
     """
     _check_plot(options["plot"])
+    _check_list(table, options["out"])
     from projector.measure.bench.lists import AttentionOptions, attention_list
 
     names = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "window", "causal", "passes")
@@ -226,6 +230,13 @@ def _check_plot(plot: str | None) -> None:
         from projector.report.figures.figure import check_figure
 
         check_figure(plot)
+
+
+def _check_list(table: str | None, out: str | None) -> None:
+    """Refuse to write results over the list that they are measured from."""
+    if table is not None and out is not None and Path(table).resolve() == Path(out).resolve():
+        msg = f"out: {out} is the list that is measured; name another file"
+        raise ConfigError(msg, key="out", value=out, allowed="another file")
 
 
 def _run(

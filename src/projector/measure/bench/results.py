@@ -8,7 +8,7 @@ from pathlib import Path
 from projector.errors import ConfigError
 from projector.files import check_place, not_written, write_whole
 from projector.measure.bench.cases import BenchKind
-from projector.measure.bench.rows import COLUMNS, Row, identity, status_of
+from projector.measure.bench.rows import COLUMNS, Row, identity, is_readable, status_of
 
 KEY = "out"
 """Option that names the file."""
@@ -35,12 +35,15 @@ class Results:
     def __init__(self, path: str | Path | None, kind: BenchKind, *, overwrite: bool) -> None:
         self._path = None if path is None else Path(path)
         self._kind = kind
-        self._rows: dict[tuple[str, ...], Row] = {}
+        self._rows: list[Row] = []
+        self._places: dict[tuple[str, ...], int] = {}
+        """Place of the last row of each identity; rows that nobody can read have none."""
         if self._path is None:
             return
         check_place(self._path, key=KEY)
         if self._path.exists() and not overwrite:
-            self._rows = {identity(kind, row): row for row in self._read(self._path)}
+            for row in self._read(self._path):
+                self._put(row)
         self._write_all()
 
     def __len__(self) -> int:
@@ -52,13 +55,14 @@ class Results:
 
         Running out of memory counts as measured: it would be the same again, and takes long.
         """
-        found = self._rows.get(key)
+        found = self.any_row(key)
         tried = found is not None and status_of(found)[0] in ("failed", "unsupported")
         return None if tried else found
 
     def any_row(self, key: tuple[str, ...]) -> Row | None:
         """Return the row of an `identity`, also of a case that failed."""
-        return self._rows.get(key)
+        place = self._places.get(key)
+        return None if place is None else self._rows[place]
 
     def add(self, rows: list[Row]) -> None:
         """Append rows; they are on the disk when this returns.
@@ -70,9 +74,11 @@ class Results:
         """
         replaced = False
         for row in rows:
-            key = identity(self._kind, row)
-            replaced |= key in self._rows
-            self._rows[key] = row
+            place = self._places.get(identity(self._kind, row))
+            if place is None:
+                self._put(row)
+            else:
+                self._rows[place], replaced = row, True
         if self._path is None:
             return
         if replaced:
@@ -85,6 +91,11 @@ class Results:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise not_written(self._path, error.strerror or str(error), key=KEY) from None
+
+    def _put(self, row: Row) -> None:
+        if is_readable(self._kind, row):
+            self._places[identity(self._kind, row)] = len(self._rows)
+        self._rows.append(row)
 
     def _read(self, path: Path) -> list[Row]:
         columns = COLUMNS[self._kind]
@@ -116,7 +127,7 @@ class Results:
         assert self._path is not None
         header = io.StringIO()
         csv.writer(header, lineterminator="\n").writerow(COLUMNS[self._kind])
-        text = header.getvalue() + self._text(list(self._rows.values()))
+        text = header.getvalue() + self._text(self._rows)
         write_whole(self._path, text.encode(), key=KEY)
 
     def _text(self, rows: list[Row]) -> str:

@@ -4,6 +4,7 @@ A row holds everything: spread, clock and status stand in a column of notes, in 
 back when a list is continued.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,6 +174,18 @@ def from_row(case: Case, row: Mapping[str, str]) -> Measured:
     time_s = _time_s(case.kind, row) if status == "ok" else None
     spread = read_spread(row.get(_NOTES.get(case.kind, "notes"), ""))
     return Measured(case, dict(row), status, message, time_s, spread)
+
+
+def is_readable(kind: BenchKind, row: Mapping[str, str]) -> bool:
+    """Whether a row that was written before has the numbers of one that was measured."""
+    if status_of(row)[0] != "ok":
+        return True
+    try:
+        numbers = [_time_s(kind, row)] if kind != "clock" else [float(row.get("tflops") or 0.0)]
+        read_spread(row.get(_NOTES.get(kind, "notes"), ""))
+    except ValueError:
+        return False
+    return all(value is not None and 0.0 <= value < math.inf for value in numbers)
 
 
 def status_of(row: Mapping[str, str]) -> tuple[Status, str]:
