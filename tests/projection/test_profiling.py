@@ -168,7 +168,10 @@ def test_records_are_taken_where_they_are_given(job, record):
     assert terms == found.origins
     assert terms.keys() == found.to_dict()["breakdown_ms"].keys()
     assert {*terms.values()} == {"scaled", "analytic"}, "TP is another one"
-    assert pj.project_performance(job).origins == {}
+    assert "scaled" in found._repr_html_()
+    plain = pj.project_performance(job)
+    assert plain.origins == {}
+    assert "from" not in plain._repr_html_()
 
 
 def test_the_record_of_most_gpus_counts(job, record):

@@ -255,8 +255,14 @@ class PerformanceProjection:
     def _repr_html_(self) -> str:
         from projector.html import html_table
 
+        origins = self.origins
         rows = [
-            {"term": name, "ms": to_ms(value), "share": f"{value / self.iteration_time_s:.1%}"}
+            {
+                "term": name,
+                "ms": to_ms(value),
+                "share": f"{value / self.iteration_time_s:.1%}",
+                **({"from": origins[name]} if origins else {}),
+            }
             for name, value in self.breakdown_s.items()
         ]
         return html_table(repr(self), rows)

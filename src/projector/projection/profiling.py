@@ -72,8 +72,14 @@ def choose_source(
     if mode == SIMULATE:
         return Source(SIMULATE, None, "")
     if records:
+        record = _nearest(job, records)
+        if mode == AUTO and tell is not None:
+            where = f"{record.environment.ranks} x {record.environment.device}"
+            tell(
+                f"times from a record of {where}; --profiling-mode simulate takes the models alone"
+            )
         why = "a record was given" if mode == AUTO else ""
-        return Source(BOTH if mode == BOTH else BENCHMARK, _nearest(job, records), why)
+        return Source(BOTH if mode == BOTH else BENCHMARK, record, why)
     asked = mode != AUTO or benchmark_gpus is not None or save is not None
     return _measured(job, mode, benchmark_gpus, save, tell, asked=asked)
 

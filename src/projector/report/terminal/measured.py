@@ -124,7 +124,7 @@ def _summary(found: Mapping[str, Any]) -> str:
         return "each by itself"
     return (
         f"each by itself; of {found['count']}, simulated is off by "
-        f"{percent(found['median_ape'])} in the median, {found['geomean_ratio']:.2f} on average"
+        f"{percent(found['median_ape'])} in the median, {_ratio(found['geomean_ratio'])} on average"
     )
 
 
@@ -143,5 +143,11 @@ def _missing(comparison: Comparison) -> list[RenderableType]:
 
 
 def _numbers(pair: Pair) -> tuple[str, str, str]:
-    ratio = "" if pair.ratio is None else f"{pair.ratio:.2f}"
-    return milliseconds(pair.measured_s), milliseconds(pair.simulated_s), ratio
+    return milliseconds(pair.measured_s), milliseconds(pair.simulated_s), _ratio(pair.ratio)
+
+
+def _ratio(ratio: float | None) -> str:
+    """Format simulated over measured, with two digits also where it is small."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" if ratio >= 0.1 or ratio == 0.0 else f"{ratio:.2g}"
