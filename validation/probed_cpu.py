@@ -24,7 +24,7 @@ from projector.config.device import merge
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.lower.kinds import KINDS
-from projector.measure.probe import identify, plan_probe, whole_step
+from projector.measure.probe import identify, plan_probe, threads_of, whole_step
 from projector.measure.process import run_task
 from projector.measure.programs import LAYER_KINDS, lower_job, record_of, task_of
 from projector.measure.record import Record
@@ -211,7 +211,7 @@ def page_text(probed: Probed, found: Sequence[Measured]) -> str:
         ),
         "",
         (
-            f"{environment.device}, {environment.threads} threads, torch {environment.torch}. "
+            f"{environment.device}{threads_of(environment)}, torch {environment.torch}. "
             f"Medians of {given['pace']['repeats']}; probe and jobs in turns."
         ),
         "",

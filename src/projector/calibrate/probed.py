@@ -4,6 +4,7 @@ Operations measured alone say what each kernel takes. Layers and steps say what 
 framework add, and weigh as much as any operation. `projector.measure.probe` says what is measured.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,11 @@ class Probed:
             f"{what}: {rows} times, median error {median:.1%}, projected over measured {mean:.2f}."
             for what, (rows, median, mean) in self.errors().items()
         ]
-        body = yaml.safe_dump(self.data, sort_keys=False, width=100, allow_unicode=True)
+        known = ["extends", *(name for name in Device.model_fields if name != "sources")]
+        ordered = {name: self.data[name] for name in known if name in self.data}
+        # Through JSON, as YAML would refer from one number to an equal one.
+        plain = json.loads(json.dumps({**ordered, "sources": self.data["sources"]}))
+        body = yaml.safe_dump(plain, sort_keys=False, width=100, allow_unicode=True)
         return "".join(f"# {line}\n" for line in lines) + body
 
 
@@ -182,6 +187,9 @@ def fit_probe(probe: Probe, answer: Answer) -> Probed:
     found = tuple(_fitted(fields, solution, math.sqrt(len(which) / len(set(which)))))
     for each in found:
         data = merge(data, _entry(each))
+    if probe.base is None:
+        note = "as kernel_start_us: a CPU has no graphs"
+        data = {**data, "kernel_start_graph_us": {**data["kernel_start_us"], "note": note}}
     fitted = load_device(data)
     projected_s = model.times_s(fitted, sights, alone_s)
     rows = tuple(

@@ -239,6 +239,12 @@ def seconds_of(outcome: Outcome, part: str = "time") -> float:
     return 0.0 if timing is None else timing.median_s
 
 
+def threads_of(environment: Environment) -> str:
+    """Return the threads of a CPU as they follow its name, ``""`` of a GPU."""
+    count = environment.threads
+    return f", {count} thread{'s' * (count > 1)}" if count else ""
+
+
 def number(value: float, source: str, note: str = "") -> dict[str, Any]:
     """Return a number of a profile with where it comes from."""
     entry: dict[str, Any] = {"value": float(f"{value:.{DIGITS}g}"), "source": source}
@@ -246,9 +252,8 @@ def number(value: float, source: str, note: str = "") -> dict[str, Any]:
 
 
 def _sources(environment: Environment) -> dict[str, str]:
-    threads = f", {environment.threads} threads" if environment.threads else ""
     where = (
-        f"{environment.device}{threads}, torch {environment.torch}"
+        f"{environment.device}{threads_of(environment)}, torch {environment.torch}"
         f"{', ' + environment.runtime if environment.runtime else ''}"
     )
     by = f"projector {package_version()} probe"

@@ -3,6 +3,7 @@
 from rich.console import RenderableType
 
 from projector.calibrate.probed import Probed
+from projector.measure.probe import threads_of
 from projector.report.terminal.tables import add_row, grid, percent, section
 
 WORST = 8
@@ -16,8 +17,7 @@ def probe_report(probed: Probed) -> list[RenderableType]:
     for field in probed.fields:
         error = "at a bound" if field.standard_error is None else f"{field.standard_error:.2g}"
         add_row(table, field.field, f"{field.start:.4g}", f"{field.value:.4g}", error)
-    threads = f", {environment.threads} threads" if environment.threads else ""
-    note = f"{environment.backend}{threads}, torch {environment.torch}"
+    note = f"{environment.backend}{threads_of(environment)}, torch {environment.torch}"
     parts = section(environment.device, note, table)
     table = grid("=times", "n", "median error", "projected / measured")
     for what, (rows, median, mean) in probed.errors().items():
