@@ -7,9 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from projector import project_performance  # noqa: E402
+from projector.config.load import load_job  # noqa: E402
 from projector.errors import MeasurementError  # noqa: E402
 from projector.measure import process  # noqa: E402
+from projector.measure.devices import cpu_name  # noqa: E402
 from projector.measure.keys import OperationKey  # noqa: E402
+from projector.measure.programs import record_of, task_of  # noqa: E402
+from projector.measure.reduction import reduce_job  # noqa: E402
 from projector.measure.task import OperationProgram, Pace, Task  # noqa: E402
 
 PACE = Pace(warm_up_s=0.0, most_warm_up_s=0.05, repeats=3, least_s=0.0005)
@@ -51,6 +56,40 @@ def test_collectives_of_two_ranks():
         assert outcome.backend == "torch.distributed gloo"
     assert too_many.status == "unsupported"
     assert "needs 4 ranks, and 2 measured" in too_many.message
+
+
+def test_a_split_layer_is_measured_with_its_collectives_and_restored(tmp_path):
+    device = tmp_path / "here.yaml"
+    device.write_text(f"extends: h100\nname: {cpu_name()}\n", encoding="utf-8")
+    job = load_job(
+        {
+            "model": "mixtral_8x7b",
+            "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 32},
+            "cluster": {"device": str(device), "nodes": 2},
+            "parallelism": {"tp": 2, "pp": 4, "ep": 2, "etp": 1},
+        },
+        {
+            "model.hidden_size": 64, "model.num_attention_heads": 4, "model.num_query_groups": 2,
+            "model.vocab_size": 256, "model.num_layers": 4, "model.moe.num_experts": 4,
+            "model.moe.ffn_hidden_size": 64,
+        },
+    )  # fmt: skip
+    reduction = reduce_job(job, 2)
+    task = task_of(reduction, device="cpu", pace=PACE)
+    kept = [
+        each
+        for each in task.programs
+        if each.program == "layer"
+        or (each.program == "operation" and each.key.kind == "collective")
+    ]
+    task = task.model_copy(update={"programs": kept, "threads": 1})
+    answer = process.run_task(task, timeout_s=240.0)
+    assert {outcome.status for outcome in answer.outcomes} == {"ok"}
+    record = record_of(reduction, task, answer)
+    step = project_performance(job, records=record)
+    assert step.origins["tp_comm"] == "measured"
+    assert step.origins["ep_comm"] == "measured"
+    assert step.origins["dp_comm"] == "analytic"
 
 
 CHECKS = """
