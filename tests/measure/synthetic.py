@@ -22,6 +22,7 @@ from projector.measure.task import (
     Timing,
 )
 from projector.projection.benchmark import Benchmark
+from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.measured_memory import step_bytes
 
 SPREAD = 0.02
@@ -80,6 +81,7 @@ def synthetic_record(
     )
     unanswered = Answer(environment=environment, outcomes=[NO_ANSWER] * len(task.programs))
     model = _Model(Benchmark(reduction.target, record_of(reduction, task, unanswered)), slow)
+    model.knows(evaluate([reduction.target]))
     model.extra_s = extra_s or {}
     model.gradients_apart = gradients_apart
     model.idle_bytes, model.live_bytes = idle_bytes, live_bytes
@@ -105,13 +107,18 @@ class _Model:
         self.gradients_apart = True
         self.idle_bytes = self.live_bytes = 0.0
         evaluation = benchmark.evaluation
-        table = evaluation.table
-        once_s = slow * evaluation.rows.time_s / np.maximum(table.repeats, 1.0)
-        keys = keys_of(table, np.arange(len(table)))
-        self.time_s = dict(zip(keys, once_s.tolist(), strict=True))
+        self.time_s: dict[OperationKey, float] = {}
+        self.knows(evaluation)
         times = benchmark.layer_times()
         self.layer_s = slow * (times.device_s + times.host_s)
         self.specs = layers_of(evaluation.workloads)
+
+    def knows(self, evaluation: Evaluation) -> None:
+        """Answer for the operations of a job, whether the benchmark job has them or not."""
+        table = evaluation.table
+        once_s = self.slow * evaluation.rows.time_s / np.maximum(table.repeats, 1.0)
+        keys = keys_of(table, np.arange(len(table)))
+        self.time_s |= dict(zip(keys, once_s.tolist(), strict=True))
 
     @property
     def workloads(self) -> Workloads:

@@ -1,12 +1,15 @@
 """What is measured of a benchmark job, and the record of what came out."""
 
+import numpy as np
 import pytest
 
 from projector.config.load import load_job
+from projector.measure.keys import keys_of
 from projector.measure.programs import lower_job, record_of, task_of
 from projector.measure.record import Record, load_record
 from projector.measure.reduction import reduce_job
 from projector.measure.task import Answer, Environment, Outcome, Timing
+from projector.operations.table import ATTENTION, GEMM
 from projector.projection.evaluate import evaluate
 
 
@@ -47,6 +50,33 @@ def test_nothing_is_measured_that_takes_no_time():
         kinds = {program.key.kind for program in _of(task, "operation")}
         assert ("collective" in kinds) is communicates
         assert task.ranks == task.ep
+
+
+def test_kernels_of_a_rank_of_the_target_are_measured_whatever_is_reduced():
+    """Tensors over 8 on one device, experts of which one is left too few, and the router."""
+    reduction = _reduction(
+        **{
+            "parallelism.tp": 8,
+            "parallelism.ep": 2,
+            "model.moe.num_experts": 8,
+            "model.moe.num_groups": 0,
+        }
+    )
+    assert reduction.job.parallelism.tp == 1
+    measured = {program.key for program in _of(task_of(reduction), "operation")}
+    lowered = lower_job(reduction.target)
+    alone = np.isin(lowered.table.kind[lowered.rows], (GEMM, ATTENTION))
+    assert measured.issuperset(keys_of(lowered.table, lowered.rows[alone]))
+
+
+def test_collectives_of_contexts_are_those_of_the_target():
+    """Layers gather keys; the ring of the target is measured by itself."""
+    reduction = _reduction(8, **{"parallelism.cp": 4})
+    labels = {program.key.label for program in _of(task_of(reduction), "operation")}
+    assert {"attention.cp.all_gather", "attention.cp.send_recv"} <= labels
+    exchanged = _reduction(8, **{"parallelism.cp": 4, "parallelism.cp_comm_type": "a2a"})
+    labels = {program.key.label for program in _of(task_of(exchanged), "operation")}
+    assert {label for label in labels if ".cp." in label} == {"attention.cp.all_to_all"}
 
 
 @pytest.mark.parametrize(("gpus", "pp", "sends"), [(1, 4, 0), (8, 4, 1), (8, 1, 0)])

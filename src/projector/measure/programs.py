@@ -37,7 +37,14 @@ from projector.measure.task import (
 )
 from projector.operations.cost import cost_rows
 from projector.operations.emit import emit_operations
-from projector.operations.table import GEMM, MEMORY, OperationTable
+from projector.operations.table import (
+    ATTENTION,
+    COLLECTIVE,
+    CP_COMM,
+    GEMM,
+    MEMORY,
+    OperationTable,
+)
 
 LAYER_KINDS: dict[Kind, LayerKind] = {
     Kind.DENSE: "dense",
@@ -114,8 +121,11 @@ def task_of(
     layers = layers_of(lowered.workloads)
     order = _model_order(lowered.workloads)
     degrees = reduction.degrees
+    operations = list(_operations(lowered, layers))
+    known = {program.key for program in operations}
     programs: list[Program] = [
-        *_operations(lowered, layers),
+        *operations,
+        *_of_target(reduction, known),
         *_sends(reduction, lowered),
         *(LayerProgram(layer=layers[number]) for number in order),
         _step(reduction.job, [layers[number] for number in order]),
@@ -184,6 +194,23 @@ def _operations(lowered: Lowered, layers: list[LayerSpec]) -> Iterator[Operation
         known.add(key)
         layer = layers[table.workload[row]] if table.kind[row] == MEMORY else None
         yield OperationProgram(key=key, layer=layer)
+
+
+def _of_target(reduction: Reduction, known: set[OperationKey]) -> Iterator[OperationProgram]:
+    """Yield kernels of the target that a rank runs by itself and the benchmark job does not have.
+
+    GEMMs and attention of one rank fit one device however many ranks share a layer, so that those
+    of a divided layer are measured and not scaled. Context parallelism keeps its degree, so its
+    collectives are measured too, also where layers of the worker move keys otherwise.
+    """
+    lowered = lower_job(reduction.target)
+    table, rows = lowered.table, lowered.rows
+    alone = (table.kind == GEMM) | (table.kind == ATTENTION)
+    among = (table.kind == COLLECTIVE) & (table.category == CP_COMM)
+    among &= table.ranks <= reduction.gpus
+    for key in dict.fromkeys(keys_of(table, rows[(alone | among)[rows]])):
+        if key not in known:
+            yield OperationProgram(key=key)
 
 
 def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]:

@@ -7,7 +7,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from projector.config._base import Config, config_error
 from projector.config.job import Job
@@ -18,6 +18,7 @@ from projector.config.training import TrainingConfig
 from projector.envelope import package_version
 from projector.errors import ConfigError, shown
 from projector.files import check_place, write_whole
+from projector.measure.described import DescribedReduction
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
 from projector.measure.eager import AS_MEASURED
 from projector.measure.json_file import read_object
@@ -114,6 +115,15 @@ class Record(Config):
     layers: list[MeasuredLayer] = Field(default_factory=list)
     step: MeasuredStep | None = None
     others: list[MeasuredOther] = Field(default_factory=list)
+
+    @field_validator("reduction", mode="after")
+    @classmethod
+    def _reduction_is_whole(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            DescribedReduction.model_validate(value, strict=True)
+        except ValidationError as error:
+            raise config_error(error, "reduction") from None
+        return value
 
     def save(self, path: str | Path) -> None:
         """Write the record as JSON; the file appears whole or not at all.

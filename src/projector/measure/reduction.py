@@ -9,7 +9,7 @@ a rank computes, so that nothing of it would be measured.
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from projector.config.first_order import FirstOrderConfig
 from projector.config.job import Job
@@ -20,9 +20,8 @@ from projector.errors import ConfigError
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import RULES, broken_rules, divisors, job_columns
 from projector.lower.workloads import layout_of
+from projector.measure.described import Dimension
 from projector.measure.eager import AS_MEASURED
-
-Dimension = Literal["pp", "ep", "etp", "tp", "dp"]
 
 WHOLE: dict[str, Any] = {
     "parallelism.pp": 1,
@@ -308,19 +307,21 @@ def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job
 
     Ranks keep their experts unless another number of them is stated.
     """
-    gpus = degrees.gpus
+    split, gpus = job.parallelism, degrees.gpus
     copies = gpus // (degrees.tp * degrees.cp)
     changed: dict[str, Any] = {
         **WHOLE,
         **AS_MEASURED,
         "parallelism.tp": degrees.tp,
         "parallelism.ep": degrees.ep,
-        "parallelism.etp": None if job.parallelism.etp is None else degrees.etp,
+        "parallelism.etp": None if split.etp is None else degrees.etp,
+        # Layers of the worker gather keys and values, where the target passes them round a ring.
+        "parallelism.cp_comm_type": "a2a" if split.cp_comm_type == "a2a" else "all_gather",
         "training.global_batch_size": job.training.micro_batch_size * copies,
         "cluster.gpus_per_node": gpus,
     }
-    if job.model.moe and (experts or degrees.ep < job.parallelism.ep):
-        experts = experts or kept_experts(job.model.moe, job.parallelism.ep, degrees.ep)
+    if job.model.moe and (experts or degrees.ep < split.ep):
+        experts = experts or kept_experts(job.model.moe, split.ep, degrees.ep)
         groups, group_topk = _kept_groups(job.model.moe, experts)
         changed |= {
             "model.moe.num_experts": experts,
@@ -386,10 +387,13 @@ def _steps(job: Job, reduced: Job, whole: Degrees, degrees: Degrees) -> Iterator
         yield Step("ep", whole.ep, degrees.ep, now.gpus, _about_experts(job, reduced))
     if degrees.etp < whole.etp and job.parallelism.etp is not None:
         now = now._replace(etp=degrees.etp)
-        reason = "Times of experts are scaled by their modelled share."
+        reason = "GEMMs of a rank are measured by themselves; what else experts take is scaled."
         yield Step("etp", whole.etp, degrees.etp, now.gpus, reason)
     if degrees.tp < whole.tp:
-        reason = "Compute is scaled by its modelled share, collectives by the modelled ratio."
+        reason = (
+            "GEMMs and attention of a rank are measured by themselves; other compute is scaled by "
+            "its modelled share, collectives by the modelled ratio."
+        )
         yield Step("tp", whole.tp, degrees.tp, degrees.gpus, reason)
 
 
@@ -406,13 +410,13 @@ def _about_experts(job: Job, reduced: Job) -> str:
         kept = f"{count}, so that a rank keeps {each}; their exchange is {exchange}."
     elif each * ep >= before.router_topk:
         kept = (
-            f"{count}: a rank had {now} where it has {each} now, so their times are scaled; their "
+            f"{count}: a rank had {now} where it has {each} now, and their layer is scaled; their "
             f"exchange is {exchange}."
         )
     else:
         kept = (
             f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each} "
-            f"and their times are scaled; their exchange is {exchange}."
+            f"and their layer is scaled; their exchange is {exchange}."
         )
     if after.num_groups == before.num_groups:
         return kept

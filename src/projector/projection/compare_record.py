@@ -1,7 +1,8 @@
 """Puts a record beside what the models say of the same job."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from projector.lower.kinds import KINDS
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.programs import LAYER_KINDS, layers_of
 from projector.measure.record import Record
-from projector.measure.task import LayerSpec, Outcome
+from projector.measure.task import LayerKind, LayerSpec, Outcome
 from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.benchmark import Benchmark
 from projector.projection.comparison import (
@@ -21,7 +22,7 @@ from projector.projection.comparison import (
     Pair,
     Peaks,
 )
-from projector.projection.evaluate import Evaluation
+from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.measured_memory import step_bytes
 from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
@@ -41,8 +42,9 @@ def compare_record(
     """
     record = benchmark.record
     layer_s = _layer_seconds(benchmark)
+    target = evaluate([simulated.job])
     return Comparison(
-        operations=tuple(_operations(record, benchmark.evaluation)),
+        operations=tuple(_operations(record, (benchmark.evaluation, target))),
         layers=tuple(_layers(record, layer_s)),
         step=_step(benchmark, layer_s),
         target=_target(restored, simulated),
@@ -79,31 +81,55 @@ def _target(restored: PerformanceProjection, simulated: PerformanceProjection) -
     return {**terms, "total": Pair(restored.iteration_time_s, simulated.iteration_time_s)}
 
 
-def _operations(record: Record, benchmark: Evaluation) -> Iterator[ComparedOperation]:
-    """Yield each measured kernel once, with the first layer that has it."""
-    table = benchmark.table
-    once_s = benchmark.rows.time_s / np.maximum(table.repeats, 1.0)
+def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[ComparedOperation]:
+    """Yield each measured kernel once, with the first layer that has it.
+
+    Some are kernels of the target alone.
+    """
+    known: dict[OperationKey, _Modelled] = {}
+    for evaluation in jobs:
+        known = {**_kernels(evaluation), **known}
+    for entry in record.operations:
+        timing = entry.outcome.times.get("time")
+        if timing is None or entry.key not in known:
+            continue
+        modelled = known[entry.key]
+        yield ComparedOperation(
+            layer=modelled.layer,
+            key=entry.key,
+            pair=Pair(timing.median_s, modelled.once_s),
+            low_s=timing.low_s,
+            high_s=timing.high_s,
+            runs=modelled.runs,
+            backend=entry.outcome.backend,
+        )
+
+
+class _Modelled(NamedTuple):
+    """What the models say of a kernel."""
+
+    layer: LayerKind
+    """The first that has it."""
+    once_s: float
+    runs: float
+    """How often a microbatch runs it in one such layer."""
+
+
+def _kernels(evaluation: Evaluation) -> dict[OperationKey, _Modelled]:
+    table, kind = evaluation.table, evaluation.workloads.columns.kind
+    once_s = evaluation.rows.time_s / np.maximum(table.repeats, 1.0)
     rows: dict[OperationKey, int] = {}
     runs: dict[OperationKey, float] = {}
     for row, key in enumerate(keys_of(table, np.arange(len(table)))):
         first = rows.setdefault(key, row)
         if table.workload[first] == table.workload[row]:
             runs[key] = runs.get(key, 0.0) + float(table.repeats[row])
-    kind = benchmark.workloads.columns.kind
-    for entry in record.operations:
-        timing = entry.outcome.times.get("time")
-        if timing is None or entry.key not in rows:
-            continue
-        row = rows[entry.key]
-        yield ComparedOperation(
-            layer=LAYER_KINDS[KINDS[int(kind[table.workload[row]])]],
-            key=entry.key,
-            pair=Pair(timing.median_s, float(once_s[row])),
-            low_s=timing.low_s,
-            high_s=timing.high_s,
-            runs=runs[entry.key],
-            backend=entry.outcome.backend,
+    return {
+        key: _Modelled(
+            LAYER_KINDS[KINDS[int(kind[table.workload[row]])]], float(once_s[row]), runs[key]
         )
+        for key, row in rows.items()
+    }
 
 
 _LayerSeconds = list[tuple[LayerSpec, float, float]]
