@@ -254,27 +254,11 @@ def load_record(path: str | Path) -> Record:
         raise ConfigError(msg, key=LOAD, value=schema, allowed=RECORD_SCHEMA)
     try:
         # Strict: a text is no number, and true is none.
-        record = Record.model_validate_json(json.dumps(data), strict=True)
-        return _told(record, path)
+        return Record.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = config_error(error, "")
         msg = f"{path} is no record of measurements: {first.message}"
         raise ConfigError(msg, key=LOAD, value=first.value, allowed=first.allowed) from None
-
-
-def _told(record: Record, path: Path) -> Record:
-    """Return a record whose reduction can be told."""
-    # It lowers jobs, which takes the kernels' compiler along.
-    from projector.measure.reduction import reduction_lines
-
-    try:
-        reduction_lines(record.reduction)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        why = f"{type(error).__name__} {error}"
-        msg = f"{path} is no record of measurements: its reduction cannot be read ({why})"
-        allowed = "the reduction of a benchmark job"
-        raise ConfigError(msg, key=LOAD, value="reduction", allowed=allowed) from None
-    return record
 
 
 def merge_records(records: Sequence[Record]) -> Record:
