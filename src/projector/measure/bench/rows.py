@@ -150,7 +150,7 @@ def measured(case: Case, outcome: Outcome, machine: Machine) -> Measured:
     timing = outcome.times.get("time")
     timed = timing is not None and outcome.status == "ok" and case.kind != "clock"
     time_s = timing.median_s if timing and timed else None
-    status, message = outcome.status, outcome.message
+    status, message = outcome.status, _one_line(outcome.message)
     if status == "ok" and not time_s and case.kind != "clock":
         status, message = "failed", "the worker answered no time"
     row = _identity(case, machine)
@@ -193,8 +193,9 @@ def status_of(row: Mapping[str, str]) -> tuple[Status, str]:
     doubt = row.get("doubt", "")
     if not doubt.startswith(NOT_MEASURED):
         return "ok", ""
-    word, _, message = doubt.removeprefix(NOT_MEASURED).partition("; ")
-    return next((name for name, text in _WORDS.items() if text == word), "failed"), message
+    word, _, message = doubt.removeprefix(NOT_MEASURED).partition(";")
+    status = next((name for name, text in _WORDS.items() if text == word.strip()), "failed")
+    return status, message.strip()
 
 
 def identity(kind: BenchKind, row: Mapping[str, str]) -> tuple[str, ...]:
