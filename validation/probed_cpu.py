@@ -27,6 +27,7 @@ from projector.lower.kinds import KINDS
 from projector.measure.probe import identify, plan_probe, threads_of, whole_step
 from projector.measure.process import run_task
 from projector.measure.programs import LAYER_KINDS, lower_job, record_of, task_of
+from projector.measure.progress import Sparing
 from projector.measure.record import Record
 from projector.measure.reduction import Reduction, reduce_job
 from projector.measure.task import (
@@ -304,7 +305,7 @@ def measure(threads: int | None = None) -> tuple[Probed, list[Measured]]:
     tasks = [probe.task, *(task_for(reduce_job(job, 1), pace, threads) for job in before.values())]
     task, places = in_turns(tasks, pace)
     print(f"measuring {len(task.programs)} programs on {environment.device} ...", flush=True)
-    answer = run_task(task)
+    answer = run_task(task, progress=Sparing(print))
     answers = [
         answer.model_copy(update={"outcomes": [answer.outcomes[at] for at in own]})
         for own in places
