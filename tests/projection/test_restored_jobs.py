@@ -138,6 +138,7 @@ JOBS = {
     "multi-token prediction in FP8": {
         "model": "deepseek_v3",
         "parallelism": {"pp": 4, "ep": 8},
+        "model.mtp_num_layers": 1,
         "training.precision": "fp8",
         "training.fp8_recipe": "blockwise",
         "training.first_last_layers_bf16": 1,
@@ -173,6 +174,7 @@ def test_a_device_like_the_model_restores(name: str, gpus: int) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_is_replayed_from_restored_layers(schedule: str) -> None:
     job = job_named("multi-token prediction in FP8")
+    assert job.model.mtp_num_layers
     if schedule.startswith("seaailab"):
         job = load_job(job, {"model": "llama3.2_1b", "training.global_batch_size": 32})
         job = load_job(job, {"parallelism.ep": 1, "training.first_last_layers_bf16": 0})
