@@ -194,8 +194,10 @@ def status_of(row: Mapping[str, str]) -> tuple[Status, str]:
     if not doubt.startswith(NOT_MEASURED):
         return "ok", ""
     word, _, message = doubt.removeprefix(NOT_MEASURED).partition(";")
-    status = next((name for name, text in _WORDS.items() if text == word.strip()), "failed")
-    return status, message.strip()
+    for status, text in _WORDS.items():
+        if text == word.strip():
+            return status, message.strip()
+    return "failed", message.strip()
 
 
 def identity(kind: BenchKind, row: Mapping[str, str]) -> tuple[str, ...]:
