@@ -18,6 +18,13 @@ NORM_EPSILON = 1e-6
 ROPE_BASE = 10_000.0
 
 
+DRAWN = 1 << 20
+"""Numbers that are drawn for a large tensor; it repeats them."""
+
+STRIDE = 7919
+"""How far apart two tensors begin in them: a prime, so that many differ."""
+
+
 class UnsupportedError(Exception):
     """What this build of torch, or this device, cannot run; says why."""
 
@@ -39,6 +46,14 @@ class Kit:
     seed: int = 0
     made_bytes: int = 0
     """Of all random tensors so far."""
+    _drawn: Tensor = None
+    """Numbers that large tensors of a CPU are made of."""
+
+    def __post_init__(self) -> None:
+        """Draw them, before anybody counts memory."""
+        if self.device.type == "cpu":
+            drawn = self.torch.empty(2 * DRAWN)
+            self._drawn = drawn.normal_(generator=self._generator(self.seed))
 
     def wide_type(self, dtype: str) -> Any:
         """Return torch's type for a matrix type, BF16 for those of fewer than 16 bits."""
@@ -49,18 +64,32 @@ class Kit:
 
         Values matter: a GPU that multiplies zeros draws less power and clocks higher.
         """
-        generator = self.torch.Generator(device=self.device)
-        generator.manual_seed(self.seed)
-        self.seed += 1
         values = self.torch.empty(shape, dtype=dtype, device=self.device)
         self.made_bytes += values.nbytes
-        return values.normal_(0.0, scale, generator=generator)
+        self.seed += 1
+        if values.numel() > DRAWN and self.device.type == "cpu":
+            return self._repeat(values, scale)
+        return values.normal_(0.0, scale, generator=self._generator(self.seed))
+
+    def _generator(self, seed: int) -> Any:
+        generator = self.torch.Generator(device=self.device)
+        return generator.manual_seed(seed)
+
+    def _repeat(self, values: Tensor, scale: float) -> Tensor:
+        """Fill a large tensor with numbers drawn once, beginning elsewhere each time.
+
+        A CPU takes five times as long to draw as to copy, and there are hundreds of operands.
+        """
+        start = self.seed * STRIDE % DRAWN
+        source = (self._drawn[start : start + DRAWN] * scale).to(values.dtype)
+        for part in values.view(-1).split(DRAWN):
+            part.copy_(source[: part.numel()])
+        return values
 
     def integers(self, *shape: int, below: int) -> Tensor:
         """Return random whole numbers from 0 on."""
-        generator = self.torch.Generator(device=self.device)
-        generator.manual_seed(self.seed)
         self.seed += 1
+        generator = self._generator(self.seed)
         return self.torch.randint(below, shape, generator=generator, device=self.device)
 
     def parameter(self, *shape: int, dtype: Any) -> Tensor:

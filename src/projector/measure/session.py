@@ -47,7 +47,7 @@ from projector.measure.task import (
 )
 from projector.measure.vendor import Sampler
 
-GROUP_SHARE = 0.4
+GROUP_SHARE = 0.25
 """Of the memory that is left, what programs that take turns may hold together."""
 
 TOLD_EVERY_S = 5.0

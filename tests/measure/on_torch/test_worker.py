@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from measure.on_torch.layer_specs import BASE, spec  # noqa: E402
 from projector.measure import worker  # noqa: E402
 from projector.measure.keys import OperationKey  # noqa: E402
-from projector.measure.parts import Kit  # noqa: E402
+from projector.measure.parts import DRAWN, Kit  # noqa: E402
 from projector.measure.task import (  # noqa: E402
     Answer,
     ClockProgram,
@@ -110,6 +110,16 @@ def test_random_numbers_are_those_of_the_seed():
     assert torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[1])
     assert first.made_bytes == 40
+
+
+def test_large_tensors_are_random_too():
+    first, second = (Kit(torch, torch.device("cpu"), 7) for _ in range(2))
+    shape = (3, DRAWN // 2 + 1)
+    drawn = [kit.random(*shape, dtype=torch.float32, scale=2.0) for kit in (first, first, second)]
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert float(drawn[0].std()) == pytest.approx(2.0, rel=0.01)
+    assert float(drawn[0].mean()) == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_step_is_more_than_its_layers_and_counts_its_memory():
