@@ -7,7 +7,7 @@ framework add, and weigh as much as any operation. `projector.measure.probe` say
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from projector.config.device import Device, load_device, merge
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record
+from projector.lower.workloads import Workloads
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.probe import FITTED, SWEPT, Probe, number, read_off, seconds_of
 from projector.measure.programs import layers_of
@@ -31,6 +32,7 @@ from projector.measure.task import (
     Outcome,
     StepProgram,
 )
+from projector.operations.cost import cost_rows
 from projector.operations.table import MEMORY
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_pipelines
@@ -256,7 +258,7 @@ class ProbeModel:
         """Return what the models say of some times on a device, float64[sights]."""
         evaluation = self._evaluated(device)
         table = evaluation.table
-        row_s = evaluation.rows.time_s / table.repeats
+        row_s = cost_rows(table, _alone(evaluation.workloads, device)).time_s / table.repeats
         row_s = row_s + np.where(table.kind == MEMORY, table.launches * alone_s, 0.0)
         costs = cost_pipelines(evaluation.workloads, evaluation.costs)
         first_run = {
@@ -317,6 +319,15 @@ class ProbeModel:
             Sight("step", name, part, job, seconds_of(outcome, part))
             for part in ("optimizer", "total")
         )
+
+
+def _alone(workloads: Workloads, device: Device) -> Workloads:
+    """Return workloads whose device runs every kernel alone, as none of a step is."""
+    devices = workloads.devices.copy()
+    for name in ("attention_flop_per_s", "attention_exp_per_s", "attention_vector_per_s"):
+        devices[name] /= device.training_attention_share
+    devices["elementwise_bytes_per_s"] /= device.training_memory_share
+    return replace(workloads, devices=devices, gemm_shares=np.ones_like(workloads.gemm_shares))
 
 
 def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
