@@ -170,7 +170,7 @@ def test_what_was_reduced_is_told():
     assert lines[:3] == [
         "Benchmark: TP=1, PP=1, VPP=1, EP=1, CP=1, DP=1 (1 GPU, 1 node)",
         "Target:    TP=2, PP=4, VPP=2, EP=8, CP=1, DP=8 (64 GPUs, 8 nodes)",
-        "One copy of the target takes 64 GPUs; measured on 1 of 1:",
+        "One copy of the target takes 64 GPUs; measured on 1 of 1 offered:",
     ]
     assert [line.split(". ")[1] for line in lines[3:6]] == [
         "PP 4 -> 1: 16 GPUs", "EP 8 -> 1: 2 GPUs", "TP 2 -> 1: 1 GPU",
@@ -192,7 +192,7 @@ def test_nothing_is_reduced_of_what_one_device_holds():
     assert reduce_job(job).lines()[2:] == [
         "One copy of the target takes 1 GPU of 8: nothing is reduced.",
         "Modelled, not measured: data parallelism.",
-        "Scaled from what stands in: fused kernels beside GEMMs, from PyTorch's own.",
+        "Scaled from other measured kernels: fused kernels beside GEMMs, from PyTorch's own.",
     ]
 
 

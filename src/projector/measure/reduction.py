@@ -212,7 +212,9 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
         f"Target:    {_degrees_shown(target)}",
     ]
     if steps:
-        shown.append(f"One copy of the target takes {least}; measured on {measured} of {offered}:")
+        shown.append(
+            f"One copy of the target takes {least}; measured on {measured} of {offered} offered:"
+        )
     else:
         shown.append(f"One copy of the target takes {least} of {offered}: nothing is reduced.")
     for number, step in enumerate(steps, 1):
@@ -223,19 +225,19 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
         nodes = _nodes(described["least_nodes"])
         shown.append(
             f"DP {low} on {nodes}, the fewest that hold a copy -> {high} on "
-            f"{_nodes(target['nodes'])}: {low}/{high} of the microbatches each."
+            f"{_nodes(target['nodes'])}: each copy runs {low}/{high} of the microbatches."
         )
     closed = described.get("closed_form")
     if closed:
         shown.append(
-            f"By that proportion a step takes {closed['step_ms']:,.1f} ms "
-            f"(base {closed['base_ms']:,.1f}, once {closed['once_ms']:,.1f}); it is replayed in "
-            f"{closed['replayed_ms']:,.1f} ms."
+            f"By Primus' rule a step takes {closed['step_ms']:,.1f} ms: "
+            f"{closed['base_ms']:,.1f} x {low}/{high} + {closed['once_ms']:,.1f} once. "
+            f"The replay says {closed['replayed_ms']:,.1f} ms, which counts."
         )
     if described["modelled"]:
         shown.append(f"Modelled, not measured: {'; '.join(described['modelled'])}.")
     if described["stand_ins"]:
-        shown.append(f"Scaled from what stands in: {'; '.join(described['stand_ins'])}.")
+        shown.append(f"Scaled from other measured kernels: {'; '.join(described['stand_ins'])}.")
     return shown
 
 
