@@ -1,6 +1,7 @@
 """What was measured, kept as JSON: on which device, of which job, and every outcome."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -158,7 +159,39 @@ class Record(Config):
         """
         self._check_device(job)
         self._check_shapes(job)
-        return [*self._other_settings(job), *self._other_versions()]
+        return [
+            *self._without_time(), *self._at_another_clock(job), *self._other_settings(job),
+            *self._other_versions(),
+        ]  # fmt: skip
+
+    def not_measured(self) -> list[tuple[str, Outcome]]:
+        """Return operations, layers and the step that have no time, by what people call them."""
+        programs = [
+            *((f"{one.key.label} {one.key.phase}", one.outcome, "time") for one in self.operations),
+            *((f"{one.layer.kind} layer", one.outcome, "forward") for one in self.layers),
+            *([] if self.step is None else [("step", self.step.outcome, "total")]),
+        ]
+        return [(name, outcome) for name, outcome, part in programs if outcome.timing(part) is None]
+
+    def _without_time(self) -> list[str]:
+        """Say how much of a record is no measurement, so that models stand for it."""
+        programs = len(self.operations) + len(self.layers) + (self.step is not None)
+        missing = [outcome.status for _, outcome in self.not_measured()]
+        if len(missing) == programs:
+            return ["the record has no time of any operation or layer: all times are modelled"]
+        counts = ", ".join(
+            f"{count} {'without time' if status == 'ok' else status.replace('_', ' ')}"
+            for status, count in Counter(missing).items()
+        )
+        msg = f"of {programs} operations and layers the record has no time of {len(missing)}"
+        return [f"{msg} ({counts}): the models stand for them"] if missing else []
+
+    def _at_another_clock(self, job: Job) -> list[str]:
+        clock = job.cluster.gpu_clock_mhz
+        if clock is None:
+            return []
+        msg = f"cluster.gpu_clock_mhz {clock:,.0f} holds for what is modelled alone"
+        return [f"{msg}: measured times stay at the clock that the device had"]
 
     def _check_device(self, job: Job) -> None:
         profile, measured = job.cluster.device, self.environment.device

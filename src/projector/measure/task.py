@@ -15,6 +15,9 @@ from projector.measure.keys import OperationKey
 Status = Literal["ok", "out_of_memory", "unsupported", "failed"]
 LayerKind = Literal["dense", "moe", "embedding", "head", "mtp"]
 
+LEAST_S = 1e-9
+"""What took less was not measured: no clock of a host or a device tells less apart."""
+
 
 class Pace(Config):
     """How often something is run until its time counts."""
@@ -159,6 +162,11 @@ class Outcome(Config):
     backend: str = ""
     """What ran it: the library or the function of torch."""
 
+    def timing(self, part: str = "time") -> Timing | None:
+        """Return how long a part took, none where it did not run or took no time."""
+        found = self.times.get(part) if self.status == "ok" else None
+        return None if found is None or found.median_s < LEAST_S else found
+
 
 class Environment(Config):
     """Where a measurement was taken."""
@@ -167,7 +175,7 @@ class Environment(Config):
     """Name of the device as its runtime gives it, such as ``NVIDIA H100 80GB HBM3``."""
     backend: Literal["cpu", "cuda", "rocm"]
     memory_bytes: int
-    ranks: int = 1
+    ranks: int = Field(1, gt=0)
     threads: int | None = None
     """Threads of a CPU."""
     torch: str

@@ -118,9 +118,9 @@ class Benchmark:
         """
         evaluation = self.evaluation
         times = {
-            one.key: one.outcome.times["time"].median_s
+            one.key: timing.median_s
             for one in self.record.operations
-            if one.outcome.status == "ok" and "time" in one.outcome.times
+            if (timing := one.outcome.timing()) is not None
         }
         rows = Restoration.of_rows(
             evaluation.table, evaluation.workloads, evaluation.rows.time_s, times, tp_rule
@@ -173,6 +173,8 @@ class Benchmark:
         """Return the workload of the benchmark job that a measured layer is; None if it is none."""
         rows = self.evaluation.workloads.rows
         names = [name for name in layer.columns if name in (rows.dtype.names or ())]
+        if "kind" not in names:
+            return None
         for workload, row in enumerate(rows):
             if all(row[name] == layer.columns[name] for name in names):
                 return workload
@@ -201,11 +203,11 @@ class Benchmark:
     def optimizer_share(self) -> float | None:
         """Measured time of an update over the modelled one; None if it was not measured."""
         step = self.record.step
-        if step is None or step.outcome.status != "ok":
+        if step is None:
             return None
-        timing = step.outcome.times.get("optimizer")
+        timing = step.outcome.timing("optimizer")
         parameters = step.outcome.numbers.get("parameters", 0.0)
-        if timing is None or parameters <= 0.0 or timing.median_s <= 0.0:
+        if timing is None or parameters < 1.0:
             return None
         return timing.median_s / self.update_s(parameters)
 
@@ -220,19 +222,19 @@ class Benchmark:
         sum_s = sum(
             float(whole.forward_s[row] + whole.backward_s[row]) for row in layers if row is not None
         )
-        times = step.outcome.times
-        if None in layers or not sum_s > 0.0 or not {"forward", "backward"} <= times.keys():
+        forward, backward = map(step.outcome.timing, ("forward", "backward"))
+        if None in layers or not sum_s > 0.0 or forward is None or backward is None:
             return None
-        return (times["forward"].median_s + times["backward"].median_s) / sum_s
+        return (forward.median_s + backward.median_s) / sum_s
 
     @property
     def spread(self) -> float | None:
         """Half the distance of the quartiles over the median, of the median operation."""
-        timings = [one.outcome.times.get("time") for one in self.record.operations]
+        timings = [one.outcome.timing() for one in self.record.operations]
         spreads = [
             (timing.high_s - timing.low_s) / (2.0 * timing.median_s)
             for timing in timings
-            if timing is not None and timing.median_s > 0.0
+            if timing is not None
         ]
         return float(np.median(spreads)) if spreads else None
 
@@ -245,17 +247,16 @@ class Benchmark:
 
 def _seconds(layer: MeasuredLayer) -> tuple[float, float, float] | None:
     """Return forward and backward of a layer, and what of the backward is gradients of weights."""
-    times = layer.outcome.times
-    if layer.outcome.status != "ok" or not {"forward", "backward"} <= times.keys():
+    forward, backward = map(layer.outcome.timing, ("forward", "backward"))
+    if forward is None or backward is None:
         return None
-    forward_s, backward_s = times["forward"].median_s, times["backward"].median_s
-    share = np.nan
+    times, share = layer.outcome.times, np.nan
     if {"input_gradient", "weight_gradient"} <= times.keys():
         # Both were timed apart; what counts is the backward as it runs.
         input_s, weight_s = times["input_gradient"].median_s, times["weight_gradient"].median_s
         # A gradient that took no time was lost in the noise of the other.
         share = weight_s / (input_s + weight_s) if min(input_s, weight_s) > 0.0 else np.nan
-    return forward_s, backward_s, share
+    return forward.median_s, backward.median_s, share
 
 
 def _factors(stated_s: Floats, alone: LayerTimes, has_rows: Flags) -> Floats:

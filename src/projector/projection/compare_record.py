@@ -10,7 +10,7 @@ from projector.lower.kinds import KINDS
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.programs import LAYER_KINDS, layers_of
 from projector.measure.record import Record
-from projector.measure.task import LayerKind, LayerSpec, Outcome
+from projector.measure.task import LayerKind, LayerSpec
 from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.benchmark import Benchmark
 from projector.projection.comparison import (
@@ -90,7 +90,7 @@ def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[Compared
     for evaluation in jobs:
         known = {**_kernels(evaluation), **known}
     for entry in record.operations:
-        timing = entry.outcome.times.get("time")
+        timing = entry.outcome.timing()
         if timing is None or entry.key not in known:
             continue
         modelled = known[entry.key]
@@ -155,7 +155,7 @@ def _layers(record: Record, layer_s: _LayerSeconds) -> Iterator[ComparedLayer]:
     for entry in record.layers:
         modelled = _modelled(entry.layer, layer_s)
         for phase, simulated_s in zip(PASSES, modelled or (), strict=False):
-            timing = entry.outcome.times.get(phase)
+            timing = entry.outcome.timing(phase)
             if timing is not None:
                 pair = Pair(timing.median_s, simulated_s)
                 yield ComparedLayer(entry.layer.kind, phase, pair)
@@ -176,23 +176,17 @@ def _step(benchmark: Benchmark, layer_s: _LayerSeconds) -> dict[str, Pair]:
         return {}
     simulated = {phase: math.fsum(times[at] for times in known) for at, phase in enumerate(PASSES)}
     parameters = step.outcome.numbers.get("parameters", 0.0)
-    if parameters > 0.0:
+    if parameters >= 1.0:
         simulated["optimizer"] = benchmark.update_s(parameters)
         simulated["total"] = math.fsum(simulated.values())
-    times = step.outcome.times
     return {
-        name: Pair(times[name].median_s, seconds)
+        name: Pair(timing.median_s, seconds)
         for name, seconds in simulated.items()
-        if name in times
+        if (timing := step.outcome.timing(name)) is not None
     }
 
 
 def _missing(record: Record) -> Iterator[NotMeasured]:
-    programs: list[tuple[str, Outcome]] = [
-        *((f"{entry.key.label} {entry.key.phase}", entry.outcome) for entry in record.operations),
-        *((f"{entry.layer.kind} layer", entry.outcome) for entry in record.layers),
-        *([("step", record.step.outcome)] if record.step is not None else []),
-    ]
-    for name, outcome in programs:
-        if outcome.status != "ok":
-            yield NotMeasured(name, outcome.status, outcome.message)
+    for name, outcome in record.not_measured():
+        message = "it took no time" if outcome.status == "ok" else outcome.message
+        yield NotMeasured(name, outcome.status, message)

@@ -53,12 +53,14 @@ def anchor_of(benchmark: Benchmark, analytic_bytes: float) -> MemoryAnchor | Non
     step = benchmark.record.step
     if step is None or step.outcome.status != "ok":
         return None
+    if not step.layers or None in map(benchmark.workload_of, step.layers):
+        return None  # What of the peak the model knows cannot be told.
     numbers = step.outcome.numbers
     allocated = numbers.get("peak_allocated_bytes", 0.0)
     if allocated <= 0.0:
         return None
     reserved = numbers.get("peak_reserved_bytes", allocated)
-    communicators = numbers.get("communicator_bytes", 0.0)
+    communicators = max(0.0, numbers.get("communicator_bytes", 0.0))
     modelled = step_bytes(benchmark, step.layers, numbers.get("states_bytes"))
     return MemoryAnchor(
         analytic_bytes=analytic_bytes,
