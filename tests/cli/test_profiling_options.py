@@ -242,7 +242,6 @@ WORKERS = {
 def test_a_worker_that_does_not_answer(command, monkeypatch, tmp_path, how):
     program, word = WORKERS[how]
     monkeypatch.setattr(process, "check_torch", lambda: None)
-    monkeypatch.setattr(profiling, "check_torch", lambda: None)
     monkeypatch.setattr(process, "WORKER", (sys.executable, "-c", program))
     path = tmp_path / "kept.json"
     options = ["--save-benchmark", str(path)]

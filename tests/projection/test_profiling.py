@@ -5,6 +5,8 @@ from tests.measure.synthetic import synthetic_record
 
 import projector as pj
 from projector.errors import ConfigError, MeasurementError
+from projector.measure import api as measure_api
+from projector.measure import process
 from projector.measure.devices import GpusAtHand
 from projector.measure.reduction import reduce_job
 from projector.projection import profiling
@@ -49,8 +51,8 @@ class Machine:
         self.record, self.error = record, None
         monkeypatch.setattr(profiling, "gpus_at_hand", lambda: self.gpus)
         monkeypatch.setattr(profiling, "cpu_name", lambda: "a processor")
-        monkeypatch.setattr(profiling, "check_torch", lambda: None)
-        monkeypatch.setattr(profiling, "benchmark_record", self.measure)
+        monkeypatch.setattr(process, "check_torch", lambda: None)
+        monkeypatch.setattr(measure_api, "benchmark_record", self.measure)
 
     def measure(self, job, gpus, *, device, tell):
         if self.error is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from projector.config.device import refuse_first_order
 from projector.config.first_order import TILES, by_closed_forms
@@ -14,22 +14,20 @@ from projector.errors import ConfigError, ProjectorError
 from projector.first_order import api as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
-from projector.measure.record import Record
-from projector.measure.reduction import reduction_to
-from projector.projection.compare_record import compare_record
 from projector.projection.evaluate import check_placed, evaluate
 from projector.projection.job_pipeline import under_schedule
-from projector.projection.measured import Hybrid
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import PerformanceProjection, performance_projection
-from projector.projection.profiling import RecordLike, Source, choose_source
-from projector.projection.proportion import by_proportion
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
+if TYPE_CHECKING:  # What is measured loads with the first record.
+    from projector.projection.measured import Hybrid
+    from projector.projection.profiling import RecordLike, Source
+
 JobLike = Job | Mapping[str, Any] | str | Path
 
-Records = RecordLike | Sequence[RecordLike] | None
+Records = Union["RecordLike", Sequence["RecordLike"], None]
 
 FirstOrder = Literal["first-order"]
 
@@ -82,6 +80,8 @@ def project_memory(
     loaded = load_job(_tile_job(job))
     if profiling_mode is None and not given and benchmark_gpus is None:
         return memory_projection(Results(evaluate([loaded])), 0)
+    from projector.projection.profiling import choose_source
+
     source = choose_source(loaded, profiling_mode or AUTO, given, benchmark_gpus=benchmark_gpus)
     return project_from(loaded, source).memory
 
@@ -160,17 +160,21 @@ def project_performance(
     if profiling_mode is None and not given and benchmark_gpus is None:
         return project_jobs([tile_job], target_nodes=target_nodes, schedule=schedule)[0]
     loaded = load_job(tile_job, _overrides(target_nodes, None))
+    from projector.projection.profiling import choose_source
+
     source = choose_source(loaded, profiling_mode or AUTO, given, benchmark_gpus=benchmark_gpus)
     return project_from(loaded, source, schedule=schedule)
 
 
-def _listed(records: Records) -> list[RecordLike]:
+def _listed(records: Records) -> list["RecordLike"]:
     if records is None:
         return []
-    return [records] if isinstance(records, Record | str | Path) else list(records)
+    if isinstance(records, Sequence) and not isinstance(records, str):
+        return list(records)
+    return [records]
 
 
-def _refuse_measured(given: list[RecordLike], mode: str | None, gpus: int | None) -> None:
+def _refuse_measured(given: list["RecordLike"], mode: str | None, gpus: int | None) -> None:
     if given or mode not in (None, AUTO, SIMULATE) or gpus is not None:
         key = "records" if given else "profiling_mode"
         msg = f"{key}: closed forms take nothing that is measured; leave out fidelity"
@@ -223,7 +227,9 @@ def _iterable(value: Any) -> bool:
     return True
 
 
-def project_from(job: Job, source: Source, *, schedule: str | None = None) -> PerformanceProjection:
+def project_from(
+    job: Job, source: "Source", *, schedule: str | None = None
+) -> PerformanceProjection:
     """Project a job from what was measured for it, or from the models where nothing was.
 
     Parameters
@@ -242,6 +248,9 @@ def project_from(job: Job, source: Source, *, schedule: str | None = None) -> Pe
     if source.record is None:
         result = project_jobs([job], schedule=schedule)[0]
         return _from(result, source) if source.why else result
+    from projector.projection.compare_record import compare_record
+    from projector.projection.measured import Hybrid
+
     overrides = _overrides(None, schedule)
     changed = load_job(job, overrides) if overrides else job
     hybrid = Hybrid(changed, source.record)
@@ -256,11 +265,14 @@ def project_from(job: Job, source: Source, *, schedule: str | None = None) -> Pe
     return _from(_with_reduction(result, hybrid), source)
 
 
-def _with_reduction(result: PerformanceProjection, hybrid: Hybrid) -> PerformanceProjection:
+def _with_reduction(result: PerformanceProjection, hybrid: "Hybrid") -> PerformanceProjection:
     """Say what was reduced of the projected job to what was measured, and how copies are restored.
 
     The record itself may be that of a job with other degrees, on other nodes.
     """
+    from projector.measure.reduction import reduction_to
+    from projector.projection.proportion import by_proportion
+
     reduction = reduction_to(result.job, hybrid.record.reduction)
     told = reduction.to_dict() | {"benchmark": hybrid.record.reduction["benchmark"]}
     if reduction.min_dp != reduction.target_dp:
@@ -274,7 +286,7 @@ def _with_reduction(result: PerformanceProjection, hybrid: Hybrid) -> Performanc
     return replace(result, provenance=provenance, memory=memory)
 
 
-def _from(result: PerformanceProjection, source: Source) -> PerformanceProjection:
+def _from(result: PerformanceProjection, source: "Source") -> PerformanceProjection:
     """Return a projection that says what its times were taken from."""
     memory = result.memory
     provenance, of_memory = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from projector.config.job import Job
 from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.bands import memory_band
-from projector.projection.comparison import ComparedMemory
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
 from projector.projection.memory_anchor import MemoryAnchor
@@ -20,6 +19,9 @@ from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
 from projector.projection.verdict import AT_RISK, COVERED, WORDS, at_risk_text, band_text
 from projector.units import GIB, to_gib
+
+if TYPE_CHECKING:
+    from projector.projection.comparison import ComparedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class MemoryProjection:
     lie whole beside their shards while they are used; 0 or less where sharding saves."""
     anchor: MemoryAnchor | None = None
     """What the peak of a measured step says, where there is one."""
-    comparison: ComparedMemory | None = None
+    comparison: "ComparedMemory | None" = None
     """Peaks measured beside simulated, where both were asked for."""
 
     @property

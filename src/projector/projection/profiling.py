@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, MeasurementError
-from projector.measure.api import benchmark_record
 from projector.measure.devices import cpu_name, gpus_at_hand, stands_for
 from projector.measure.options import AUTO, BENCHMARK, BOTH, SIMULATE, check_options
-from projector.measure.process import check_torch
-from projector.measure.record import Record, load_record, merge_records
+
+if TYPE_CHECKING:  # Loading it takes as long as a projection; most look and measure nothing.
+    from projector.measure.record import Record
 
 Tell = Callable[[str], None]
 
-RecordLike = Record | str | Path
+RecordLike = Union["Record", str, Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Source:
 
     mode: str
     """``simulate``, ``benchmark`` or ``both``."""
-    record: Record | None
+    record: "Record | None"
     why: str
     """Why this mode, in one sentence; empty where it was asked for."""
     warnings: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def measure_job(
     benchmark_gpus: int | None = None,
     *,
     progress: Tell | None = None,
-) -> Record:
+) -> "Record":
     """Measure the layers of a job on the devices of this machine.
 
     The job is reduced to so many devices (``docs/measure.md``). Torch runs in a process of its own.
@@ -123,15 +123,17 @@ def measure_job(
     return _measure(loaded, hand, benchmark_gpus, progress)
 
 
-def _nearest(job: Job, records: Sequence[RecordLike]) -> Record:
+def _nearest(job: Job, records: Sequence[RecordLike]) -> "Record":
     """Return the record that holds for a job: of several the one that most devices measured.
 
     Records of one benchmark job are put together.
     """
+    from projector.measure.record import load_record, merge_records
+
     refusal: ConfigError | None = None
     found: list[Record] = []
     for given in records:
-        record = given if isinstance(given, Record) else load_record(given)
+        record = load_record(given) if isinstance(given, str | Path) else given
         try:
             record.check(job)
         except ConfigError as error:
@@ -224,7 +226,10 @@ def _nothing_to_measure(job: Job, why: str) -> MeasurementError:
     )
 
 
-def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> Record:
+def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> "Record":
+    from projector.measure.api import benchmark_record
+    from projector.measure.process import check_torch
+
     check_torch()
     node = job.cluster.gpus_per_node
     if hand.device == "cpu":
