@@ -127,6 +127,7 @@ def test_a_bad_list_says_where(tmp_path, text, line, key):
         {"sizes": "8", "dtypes": ""},
         {"sizes": "8", "batch": 0},
         {"sizes": "8", "groups": -1},
+        {"sizes": "8", "groups": 2, "batch": 2},
         {"m": "1:1000:1", "n": "1:1000:1", "k": "8"},
     ],
 )

@@ -335,7 +335,8 @@ def test_records_of_other_devices_or_jobs_are_not_merged() -> None:
     other = a_record(environment=Environment.parse({**ENVIRONMENT, "driver": "580.1"}))
     with pytest.raises(ConfigError, match="another driver"):
         merge_records([a_record(), other])
-    with pytest.raises(ConfigError, match="another job"):
+    differs = "another job are not merged: training.seq_length 4096 and training.seq_length 8192"
+    with pytest.raises(ConfigError, match=differs):
         merge_records([a_record(), a_record(a_job(training__seq_length=8192))])
     with pytest.raises(ConfigError, match="no record"):
         merge_records([])

@@ -41,9 +41,15 @@ def check_options(
         check_place(save, key="save_benchmark")
 
 
+def _named(value: object) -> str:
+    """Return the names of files; records have none."""
+    listed = value if isinstance(value, tuple) else (value,)
+    return ", ".join(str(one) if isinstance(one, str | Path) else "a record" for one in listed)
+
+
 def _refuse(given: Mapping[str, object], reason: str, allowed: str) -> None:
     for key, value in given.items():
         if value is not None:
-            shown = value if isinstance(value, int) else str(value)
+            shown = value if isinstance(value, int) else _named(value)
             msg = f"{key}: {reason}"
             raise ConfigError(msg, key=key, value=shown, allowed=allowed)

@@ -317,8 +317,10 @@ def merge_records(records: Sequence[Record]) -> Record:
             ("job", first.job, other.job),
         ):
             if here != there:
-                msg = f"records of another {what} are not merged: {here} and {there}"
-                raise ConfigError(msg, key=LOAD, value=there, allowed=here)
+                both: tuple[Any, Any] = (here, there)
+                one, another = _apart(first.job, other.job) if what == "job" else both
+                msg = f"records of another {what} are not merged: {one} and {another}"
+                raise ConfigError(msg, key=LOAD, value=another, allowed=one)
     operations: dict[str, MeasuredOperation] = {}
     layers: dict[str, MeasuredLayer] = {}
     others: dict[str, MeasuredOther] = {}
@@ -340,6 +342,17 @@ def merge_records(records: Sequence[Record]) -> Record:
             "step": step,
         }
     )
+
+
+def _apart(here: dict[str, Any], there: dict[str, Any]) -> tuple[str, str]:
+    """Return the first field that differs between two benchmark jobs, as both have it."""
+    for section in sorted({*here, *there}):
+        one, other = here.get(section, {}), there.get(section, {})
+        for field in sorted({*one, *other}):
+            if one.get(field) != other.get(field):
+                name = f"{section}.{field}"
+                return f"{name} {shown(one.get(field))}", f"{name} {shown(other.get(field))}"
+    return shown(here), shown(there)
 
 
 def merge_by_job(records: Sequence[Record]) -> list[Record]:

@@ -90,6 +90,7 @@ def gemm_list(options: GemmOptions) -> list[Case]:
     count_of("groups", options.groups, least=0)
     if options.table is not None:
         return _limited(_table_gemms(options, dtypes))
+    _one_kind(options.batch, options.groups)
     shapes = [(m, n, k, options.batch, options.groups) for m, n, k in _swept(given, options.sizes)]
     return _limited([_gemm(shape, dtype, options) for dtype in dtypes for shape in shapes])
 
@@ -101,13 +102,18 @@ def _table_gemms(options: GemmOptions, dtypes: Sequence[str]) -> list[Case]:
         m, n, k = (_positive(row, name) for name in GEMM_COLUMNS)
         batch = _positive(row, "batch") if row.text("batch") else options.batch
         groups = row.extent("groups") if row.text("groups") else options.groups
-        if groups and batch > 1:
-            msg = f"{row.where}groups and batch cannot both be above 1, got {groups} and {batch}"
-            raise ConfigError(msg, key="batch", value=batch, allowed=1)
+        _one_kind(batch, groups, row.where)
         own = row.text("dtype")
         kinds = [named_type(own, row.where)] if own else dtypes
         cases += [_gemm((m, n, k, batch, groups), dtype, options) for dtype in kinds]
     return cases
+
+
+def _one_kind(batch: int, groups: int, where: str = "") -> None:
+    """Refuse a batch of grouped GEMMs, which no kernel runs."""
+    if groups and batch > 1:
+        msg = f"{where}groups and batch cannot both be above 1, got {groups} and {batch}"
+        raise ConfigError(msg, key="batch", value=batch, allowed=1)
 
 
 def _gemm(shape: tuple[int, ...], dtype: str, options: GemmOptions) -> Case:
