@@ -28,12 +28,13 @@ Command = Callable[..., Any]
 
 @click.group("benchmark")
 def command() -> None:
-    """Measure single operations on the machine at hand, and model them beside.
+    """Measure single operations on this machine, and show beside them what the model says.
 
-    Operations run on torch (extra `torch`), on a GPU of either vendor or on the CPU, in a process
-    of their own. They take turns, so that drift meets all alike, and are repeated until their time
-    counts. `--out` keeps a table that `projector validate` and `projector calibrate` read; the same
-    command again continues a list that was interrupted. docs/benchmark.md says how.
+    Operations run on torch (extra `torch`) in a process of their own: on a GPU if torch sees one,
+    of NVIDIA or AMD, else on the CPU. `--out` writes a table that `projector validate` and
+    `projector calibrate` read. The same command again continues a list that was interrupted.
+    docs/benchmark.md says how. To measure the layers of a job, see `projector performance
+    --benchmark-gpus`.
     """
 
 
@@ -46,7 +47,8 @@ _COMMON = (
     click.option(
         "--device",
         metavar="NAME",
-        help="Profile to model beside: a shipped name or a file; that of the GPU if it ships.",
+        help="Profile of the model to compare with, a shipped name or a file. Without it, that of "
+        "the GPU, if it ships.",
     ),
     click.option(
         "--backend",
@@ -55,8 +57,8 @@ _COMMON = (
         metavar="auto|cpu|cuda",
         help="What runs it; cuda is torch's name for GPUs of both vendors.",
     ),
-    click.option("--out", metavar="OUT.csv", help="Table to write as results come, or continue."),
-    click.option("--overwrite", is_flag=True, help="Drop the rows that --out has."),
+    click.option("--out", metavar="OUT.csv", help="Table to write while measuring, or to go on."),
+    click.option("--overwrite", is_flag=True, help="Drop the rows that --out has already."),
     click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw measured and modelled."),
     click.option(
         "--repeats", default=11, show_default=True, metavar="N", help="Timed runs of each case."
@@ -67,7 +69,7 @@ _COMMON = (
         "lock_mhz",
         type=float,
         metavar="MHZ",
-        help="Hold the clock of the GPU meanwhile; takes an administrator's rights.",
+        help="Lock the clock of the GPU while measuring. Takes an administrator's rights.",
     ),
     click.option(
         "--timeout-s",
@@ -88,7 +90,7 @@ def _common(command: Command) -> Command:
 
 @command.command("gemm")
 @_CSV
-@click.option("--sizes", default="", metavar="SIZES", help="Of extents not given: 256:8192, ...")
+@click.option("--sizes", default="", metavar="SIZES", help="Of each of M, N, K not given.")
 @click.option("--m", default="", metavar="SIZES", help="Rows of A and C.")
 @click.option("--n", default="", metavar="SIZES", help="Columns of B and C.")
 @click.option("--k", default="", metavar="SIZES", help="Columns of A, rows of B.")

@@ -29,7 +29,8 @@ SUFFIXES = (".yaml", ".yml")
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="What is probed; cuda is torch's name for GPUs of both vendors.",
+    help="What to probe: a GPU if torch sees one, else the CPU. cuda is torch's name for GPUs of "
+    "both vendors.",
 )
 @click.option(
     "--threads", type=click.IntRange(1), help="Threads of a CPU; all cores unless stated."
@@ -53,14 +54,14 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure the machine at hand and write its device profile.
+    """Measure this machine and write its device profile.
 
-    GEMMs, attention, memory-bound operators, layers and steps of small training jobs are run by
-    torch in a process of its own, and a profile is fitted to all of them. Every number says where
-    it comes from. A CPU gets a profile of its own; that of a GPU extends the shipped one and holds
-    what differs. Every command takes the file, as cluster.device or --gpu-arch.
+    torch runs GEMMs, attention, memory-bound operators, layers and steps of small training jobs in
+    a process of its own. A profile is fitted to all of them. Every number says where it comes from.
+    A CPU gets a whole profile. The profile of a GPU extends the shipped one and holds what differs.
+    Commands take the file in place of a device's name, as cluster.device or --gpu-arch.
 
-    It takes a few minutes on an idle machine; a busy one is measured as busy.
+    It takes a few minutes. Leave the machine alone meanwhile: a busy one is measured as busy.
     """
     if out is not None:
         _check_place(out, force=force)

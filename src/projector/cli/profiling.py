@@ -19,23 +19,29 @@ _OPTIONS = (
         "--profiling-mode",
         default="auto",
         metavar=MODES,
-        help="Where times come from: the models alone, measurements with the models for what they "
-        "do not reach, or both side by side. auto measures where a record is given or a GPU of "
-        "the job's type is at hand (docs/measure.md).",
+        help="Where times come from. simulate: the models alone. benchmark: a record or this "
+        "machine, and the models for the rest. both: the two side by side. auto: a record if one "
+        "is given, else a GPU of the job's type if this machine has one, else simulate "
+        "(docs/measure.md).",
     ),
     click.option(
         "--benchmark-gpus",
         type=int,
         metavar="N",
-        help="GPUs to measure on; those of a node, or as many of them as are there.",
+        help="Measure on so many GPUs of this machine. Without it, as many as a node of the job "
+        "has, if there are so many.",
     ),
-    click.option("--save-benchmark", metavar="FILE", help="Write what was measured as a record."),
+    click.option(
+        "--save-benchmark",
+        metavar="FILE",
+        help="Measure, and write the result as a record: one JSON file.",
+    ),
     click.option(
         "--load-benchmark",
         multiple=True,
         metavar="FILE",
-        help="Take a record and measure nothing; may be repeated, the one nearest to the job "
-        "counts.",
+        help="Take times from a record, and measure nothing. May be repeated: of the records that "
+        "hold for the job, the one of most GPUs counts.",
     ),
 )
 

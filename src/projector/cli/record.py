@@ -31,10 +31,11 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Show what --save-benchmark kept, and turn it into measurement tables.
+    """Show records of measurements, and write them as tables.
 
-    Records of the same benchmark job are merged: what a later one measured again counts. Records of
-    other jobs are shown one after the other, and go into the same tables.
+    `projector performance --save-benchmark` writes a record. Records of the same benchmark job are
+    merged: if two have the same operation, the later file counts. Records of different jobs are
+    shown one after the other, and share their tables. docs/records.md says what a record holds.
     """
     from projector.measure.record import load_record, merge_by_job, merge_records
     from projector.measure.summary import summary_of

@@ -65,7 +65,7 @@ def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
             why = "" if outcome["status"] == "ok" else _why(outcome)
             by = (why or outcome["backend"]) if first else ""
             add_row(table, name if first else "", part, *cells, by)
-    return section("Layers", "median; spread: between quarters of the runs", table)
+    return section("Layers", "median ± half of the distance between the quartiles", table)
 
 
 def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list[str]:
@@ -76,7 +76,8 @@ def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list
         clock_mhz, power_w = timing["clock_mhz"] or clock_mhz, timing["power_w"] or power_w
         median = f"{timing['median_ms']:,.4g}"
         if timing["median_ms"]:
-            spread = percent((timing["high_ms"] - timing["low_ms"]) / timing["median_ms"])
+            half_ms = (timing["high_ms"] - timing["low_ms"]) / 2.0
+            spread = f"±{percent(half_ms / timing['median_ms'])}"
     return [
         median,
         spread,
