@@ -176,6 +176,7 @@ def test_what_was_reduced_is_told():
         "PP 4 -> 1: 16 GPUs", "EP 8 -> 1: 2 GPUs", "TP 2 -> 1: 1 GPU",
     ]  # fmt: skip
     assert "Experts 32 -> 4, so that a rank keeps 4" in lines[4]
+    assert "collectives are modelled" in lines[5]
     assert "full recomputation" in lines[-2]
 
 

@@ -392,9 +392,11 @@ def _steps(job: Job, reduced: Job, whole: Degrees, degrees: Degrees) -> Iterator
         reason = "GEMMs of a rank are measured by themselves; what else experts take is scaled."
         yield Step("etp", whole.etp, degrees.etp, now.gpus, reason)
     if degrees.tp < whole.tp:
+        # One rank has no collectives to measure.
+        exchange = "scaled" if degrees.tp > 1 else "modelled"
         reason = (
-            "GEMMs and attention of a rank are measured by themselves; other compute is scaled by "
-            "its modelled share, collectives by the modelled ratio."
+            "GEMMs and attention of a rank are measured by themselves; other compute is scaled, "
+            f"collectives are {exchange}."
         )
         yield Step("tp", whole.tp, degrees.tp, degrees.gpus, reason)
 

@@ -219,7 +219,7 @@ def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | str:
 def _nothing_to_measure(job: Job, why: str) -> MeasurementError:
     msg = (
         f"nothing can be measured here: {why}; --load-benchmark takes a record of such a device, "
-        "--profiling-mode simulate needs none"
+        "and --profiling-mode simulate takes the models alone"
     )
     return MeasurementError(
         msg, key="profiling_mode", value=job.cluster.device.name, allowed=SIMULATE
