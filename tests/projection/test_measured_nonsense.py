@@ -121,6 +121,10 @@ def test_an_update_of_no_parameters_is_modelled(job: Job, record: Record) -> Non
     assert result.breakdown_s["optimizer"] == simulated.breakdown_s["optimizer"]
 
 
+def test_a_recipe_of_fp8_decides_nothing_in_other_types(job: Job, record: Record) -> None:
+    assert record.check(load_job(job, {"training.fp8_recipe": "tensorwise"})) == []
+
+
 def test_a_clock_that_was_not_measured_is_warned_of(job: Job, record: Record) -> None:
     slower = load_job(job, {"cluster.gpu_clock_mhz": 900})
     modelled = "cluster.gpu_clock_mhz 900 holds for what is modelled alone"

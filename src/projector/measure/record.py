@@ -387,9 +387,11 @@ def _shapes_of(
     for name, part, apart in (("mla", model.mla, ()), ("moe", model.moe, _EXPERTS_APART)):
         fields = part.model_dump(exclude=set(apart)) if part else {}
         shapes |= {f"{name}.{field}": value for field, value in fields.items()}
+    # Without FP8 the recipe decides nothing; frameworks have defaults of their own.
+    kernels = [field for field in _KERNELS if field != "fp8_recipe" or training.precision == "fp8"]
     return {
         **{f"model.{field}": value for field, value in shapes.items()},
-        **{f"training.{field}": getattr(training, field) for field in _KERNELS},
+        **{f"training.{field}": getattr(training, field) for field in kernels},
         "parallelism.cp": split.cp,
     }
 
