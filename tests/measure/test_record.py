@@ -298,6 +298,14 @@ def test_other_settings_are_warned_of(field: str, value: Any) -> None:
     assert f"the job has {value}: what depends on it is scaled" in warning
 
 
+def test_other_experts_on_a_rank_are_warned_of() -> None:
+    few, many = a_job(), a_job(parallelism__ep=2)
+    of_one, of_four = a_record(few), a_record(many)
+    assert not any("experts a rank" in text for text in [*of_one.check(few), *of_four.check(many)])
+    (warning,) = [text for text in of_four.check(few) if "experts a rank" in text]
+    assert "with 4 experts a rank, and a benchmark of the job has 1" in warning
+
+
 def test_other_versions_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_hand(name: str, driver: str, torch: str) -> list[str]:
         found = GpusAtHand("nvidia", name, 8, "h100") if name else None

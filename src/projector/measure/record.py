@@ -160,8 +160,8 @@ class Record(Config):
         self._check_device(job)
         self._check_shapes(job)
         return [
-            *self._without_time(), *self._at_another_clock(job), *self._other_settings(job),
-            *self._other_versions(),
+            *self._without_time(), *self._at_another_clock(job), *self._other_experts(job),
+            *self._other_settings(job), *self._other_versions(),
         ]  # fmt: skip
 
     def not_measured(self) -> list[tuple[str, Outcome]]:
@@ -218,6 +218,22 @@ class Record(Config):
                     "measure the job itself"
                 )
                 raise _unfit(msg, field, measured, asked)
+
+    def _other_experts(self, job: Job) -> list[str]:
+        """Say that ranks held other experts than a benchmark of the job would give them."""
+        measured = self.section("model", ModelConfig).moe
+        if job.model.moe is None or measured is None:
+            return []
+        from projector.measure.reduction import kept_experts  # a record is read without it
+
+        ranks = self.section("parallelism", ParallelismConfig).ep
+        here = measured.num_experts // ranks
+        wanted = kept_experts(job.model.moe, job.parallelism.ep, ranks) // ranks
+        msg = (
+            f"the record was measured with {here} experts a rank, and a benchmark of the job has "
+            f"{wanted}: times of experts are scaled, and what a layer takes besides is less sure"
+        )
+        return [msg] if here != wanted else []
 
     def _other_settings(self, job: Job) -> list[str]:
         """Name settings of the step that change single rows; those are scaled or modelled."""
