@@ -136,41 +136,26 @@ class NarrowLinear:
         _, rows, columns = self._kept[id(weight)]
         return rows, columns
 
+    def of_rows(self, x: Tensor) -> Quantised:
+        """Quantise one operand of a GEMM, its depth innermost."""
+        return self.format.quantise(x)
+
+    of_groups = of_rows
+    """All rows are of one group."""
+
+    def multiply(self, left: Quantised, right: Quantised) -> Tensor:
+        """Return the product of quantised rows and quantised rows of the other side."""
+        return self.format.multiply(left, right)
+
     def refresh(self) -> None:
         """Quantise all weights anew, as after a step of the optimizer."""
         for weight, _, _ in list(self._kept.values()):
             self._keep(weight)
 
     def _keep(self, weight: Tensor) -> None:
-        plain, quantise = weight.detach(), self.format.quantise
-        self._kept[id(weight)] = (weight, quantise(plain), quantise(plain.t().contiguous()))
-
-
-def _function(torch: Torch, linear: NarrowLinear) -> Callable[[Tensor, Tensor], Tensor]:
-    fmt = linear.format
-
-    class Function(torch.autograd.Function):
-        """The three GEMMs; a weight that wants no gradient keeps no input."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-            rows, _ = linear.of_weight(weight)
-            ctx.weight = weight
-            turned = fmt.quantise(x.t().contiguous()) if weight.requires_grad else ()
-            ctx.save_for_backward(*turned)
-            return fmt.multiply(fmt.quantise(x), rows)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-            _, columns = linear.of_weight(ctx.weight)
-            of_x = fmt.multiply(fmt.quantise(gradient.contiguous()), columns)
-            if not ctx.saved_tensors:
-                return of_x, None
-            turned = fmt.quantise(gradient.t().contiguous())
-            return of_x, fmt.multiply(turned, ctx.saved_tensors)
-
-    apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
-    return apply
+        plain = weight.detach()
+        turned = plain.t().contiguous()
+        self._kept[id(weight)] = (weight, self.of_rows(plain), self.of_rows(turned))
 
 
 class NarrowExperts:
@@ -185,7 +170,7 @@ class NarrowExperts:
         self.format, self.ends, self.torch = fmt, ends, fmt.torch
         self._kept: tuple[Quantised, Quantised] | None = None
         self._weight: Tensor = None
-        self._apply = _expert_function(fmt.torch, self)
+        self._apply = _function(fmt.torch, self)
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return the rows times the weight of their expert, in 16 bits."""
@@ -226,26 +211,28 @@ class NarrowExperts:
         )  # fmt: skip
 
 
-def _expert_function(torch: Torch, experts: NarrowExperts) -> Callable[[Tensor, Tensor], Tensor]:
+def _function(
+    torch: Torch, linear: NarrowLinear | NarrowExperts
+) -> Callable[[Tensor, Tensor], Tensor]:
     class Function(torch.autograd.Function):
-        """The three grouped GEMMs; a weight that wants no gradient keeps no input."""
+        """The three GEMMs, grouped or not; a weight that wants no gradient keeps no input."""
 
         @staticmethod
         def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-            rows, _ = experts.of_weight(weight)
+            rows, _ = linear.of_weight(weight)
             ctx.weight = weight
-            turned = experts.of_groups(x.t().contiguous()) if weight.requires_grad else ()
+            turned = linear.of_groups(x.t().contiguous()) if weight.requires_grad else ()
             ctx.save_for_backward(*turned)
-            return experts.multiply(experts.of_rows(x), rows)
+            return linear.multiply(linear.of_rows(x), rows)
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-            _, columns = experts.of_weight(ctx.weight)
-            of_x = experts.multiply(experts.of_rows(gradient.contiguous()), columns)
+            _, columns = linear.of_weight(ctx.weight)
+            of_x = linear.multiply(linear.of_rows(gradient.contiguous()), columns)
             if not ctx.saved_tensors:
                 return of_x, None
-            turned = experts.of_groups(gradient.t().contiguous())
-            return of_x, experts.multiply(turned, ctx.saved_tensors)
+            turned = linear.of_groups(gradient.t().contiguous())
+            return of_x, linear.multiply(turned, ctx.saved_tensors)
 
     apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
     return apply
