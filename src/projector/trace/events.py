@@ -139,8 +139,8 @@ class RankTrace:
     events: Events
     details: tuple[Mapping[str, Any], ...] = ()
     """What further is known of events, each distinct set once: for communication ``collective``,
-    ``group``, ``group_ranks``, ``in_elements``, ``out_elements``, ``dtype``; for operators ``dims``,
-    ``types``; for kernels ``grid``, ``block``; of copies ``bytes``."""
+    ``group``, ``group_ranks``, ``in_elements``, ``out_elements``, ``dtype``; for operators
+    ``dims``, ``types``; for kernels ``grid``, ``block``; of copies ``bytes``."""
     links: tuple[Link, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Ranks of each process group, by name."""
