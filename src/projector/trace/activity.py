@@ -67,11 +67,14 @@ class Activities:
     bytes: Ints
     """For communication the buffer as collectives count it, for copies what moves; -1 unknown."""
     detail: Ints
-    """Row of ``details``; -1 where nothing more is known."""
+    """Row of `details`; -1 where nothing more is known."""
     names: tuple[str, ...]
     operations: tuple[str, ...]
     groups: tuple[str, ...]
     details: tuple[Any, ...]
+    """Mappings of what is known of an activity (``grid``, ``bytes``, ``collective``), together with
+    ``operator``, ``dims`` and ``types`` of the innermost operator around its launch that has
+    dimensions, such as ``aten::mm``."""
     on_host: bool = False
     """Whether operators of the host stand for kernels."""
 
