@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from projector.config.space import load_space
     from projector.errors import ProjectorError
     from projector.measure.record import Record, load_record
+    from projector.measure.recorder import record_trace
     from projector.planning.plan import PlanResult, project_plan
     from projector.projection.api import project_jobs, project_memory, project_performance
     from projector.projection.memory import MemoryProjection
@@ -49,6 +50,7 @@ _HOMES = {
     "project_performance": "projector.projection.api",
     "project_plan": "projector.planning.plan",
     "project_serving": "projector.serving.api",
+    "record_trace": "projector.measure.recorder",
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
     "sweep": "projector.sweeps.engine",
@@ -77,6 +79,7 @@ __all__ = [  # types first, then functions
     "project_performance",
     "project_plan",
     "project_serving",
+    "record_trace",
     "search",
     "simulate_schedule",
     "sweep",

@@ -41,6 +41,9 @@ class FakeNvml:
         return 0
 
     def nvmlDeviceGetClockInfo(self, device: Any, kind: Any, clock: Any) -> int:
+        if kind.value == 2:
+            put(clock, 2619)
+            return 0
         assert kind.value == 1
         put(clock, self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0])
         return 0
@@ -100,8 +103,11 @@ class FakeRocmSmi:
         return 0
 
     def rsmi_dev_gpu_clk_freq_get(self, device: Any, kind: Any, buffer: Any) -> int:
-        assert kind.value == 0
-        listed = [132_000_000, 1_950_000_000, 2_100_000_000]
+        # The compute units, or the memory.
+        listed = {
+            0: [132_000_000, 1_950_000_000, 2_100_000_000],
+            4: [900_000_000, 1_300_000_000, 2_600_000_000],
+        }[kind.value]
         head = struct.pack("<?xxxIIxxxx" if self.recent else "<II", *([False] * self.recent), 3, 1)
         raw = head + struct.pack("<3Q", *listed)
         ctypes.memmove(buffer, raw, len(raw))

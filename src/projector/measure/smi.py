@@ -24,12 +24,12 @@ ROCM_SMI_NAMES = (
 )  # fmt: skip
 
 _SUCCESS = 0
-_SM_CLOCK = 1
-"""``NVML_CLOCK_SM``."""
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+"""``NVML_CLOCK_SM`` and ``NVML_CLOCK_MEM``."""
 _GPU_SENSOR = 0
 """``NVML_TEMPERATURE_GPU``."""
-_SYSTEM_CLOCK = 0
-"""``RSMI_CLK_TYPE_SYS``, the clock of the compute units."""
+_SYSTEM_CLOCK, _DRAM_CLOCK = 0, 4
+"""``RSMI_CLK_TYPE_SYS``, the clock of the compute units, and ``RSMI_CLK_TYPE_MEM``."""
 _JUNCTION, _CURRENT = 1, 0
 """``RSMI_TEMP_TYPE_JUNCTION`` and ``RSMI_TEMP_CURRENT``."""
 _AUTOMATIC = 0
@@ -65,6 +65,9 @@ class Library(Protocol):
 
     def clock_mhz(self) -> float | None:
         """Return the clock of the compute units."""
+
+    def memory_clock_mhz(self) -> float | None:
+        """Return the clock of the memory."""
 
     def power_w(self) -> float | None:
         """Return the power that the device draws."""
@@ -124,6 +127,10 @@ class Nvml:
     def clock_mhz(self) -> float | None:
         """Return the clock of the multiprocessors."""
         return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_SM_CLOCK))
+
+    def memory_clock_mhz(self) -> float | None:
+        """Return the clock of the memory."""
+        return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_MEMORY_CLOCK))
 
     def power_w(self) -> float | None:
         """Return the power of the board; newer drivers average it over about a second."""
@@ -209,12 +216,11 @@ class RocmSmi:
 
     def clock_mhz(self) -> float | None:
         """Return the clock of the compute units."""
-        buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
-        which = ctypes.c_int(_SYSTEM_CLOCK)
-        if self._call("rsmi_dev_gpu_clk_freq_get", self._device, which, buffer) != _SUCCESS:
-            return None
-        clock_hz = current_frequency(buffer.raw)
-        return None if clock_hz is None else clock_hz / 1e6
+        return self._clock_mhz(_SYSTEM_CLOCK)
+
+    def memory_clock_mhz(self) -> float | None:
+        """Return the clock of the memory."""
+        return self._clock_mhz(_DRAM_CLOCK)
 
     def power_w(self) -> float | None:
         """Return the power of the module: the average where it is known, or the current one."""
@@ -254,6 +260,14 @@ class RocmSmi:
     def close(self) -> None:
         """Shut the library down."""
         self._call("rsmi_shut_down")
+
+    def _clock_mhz(self, clock: int) -> float | None:
+        buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
+        which = ctypes.c_int(clock)
+        if self._call("rsmi_dev_gpu_clk_freq_get", self._device, which, buffer) != _SUCCESS:
+            return None
+        clock_hz = current_frequency(buffer.raw)
+        return None if clock_hz is None else clock_hz / 1e6
 
     def _pci(self, device: int) -> str:
         """Return the PCI address of a device: domain, bus and device of its 64-bit id."""
@@ -298,6 +312,10 @@ class Hwmon:
     def clock_mhz(self) -> float | None:
         """Return the clock of the compute units."""
         return self._number("freq1_input", 1e6)
+
+    def memory_clock_mhz(self) -> float | None:
+        """Return the clock of the memory."""
+        return self._number("freq2_input", 1e6)
 
     def power_w(self) -> float | None:
         """Return the average power of the module, or where it has none the current one."""
@@ -362,6 +380,13 @@ def current_frequency(raw: bytes) -> float | None:
 def pci_address(domain: int, bus: int, device: int) -> str:
     """Return a PCI address as both libraries know it: ``00000000:1b:00.0``."""
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def address_of(properties: Any) -> str | None:
+    """Return the PCI address in torch's properties of a GPU; older releases do not have it."""
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    known = [int(number) for number in numbers if number is not None]
+    return pci_address(*known) if len(known) == 3 else None
 
 
 def name_of_gpu() -> str:

@@ -1,7 +1,7 @@
 """The process that measures: reads a task, runs its programs on torch, writes an answer.
 
 It is started as ``python -m projector.measure.worker TASK.json ANSWER.json``, by torchrun where
-several ranks measure together. Only this module imports torch.
+several ranks measure together. Only this module and `recorder` import torch.
 """
 
 import os
@@ -21,7 +21,7 @@ from projector.measure.machine import limit_memory, memory_bytes
 from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
-from projector.measure.smi import pci_address
+from projector.measure.smi import address_of
 from projector.measure.stopwatch import Stopwatch
 from projector.measure.task import Answer, Environment, Task
 from projector.measure.vendor import Sampler
@@ -75,10 +75,7 @@ def _sampler(device: Any) -> Sampler:
     if device.type != "cuda":
         return Sampler(None)
     index = torch.cuda.current_device()
-    properties = torch.cuda.get_device_properties(index)
-    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    known = [int(number) for number in numbers if number is not None]
-    return Sampler(index, pci=pci_address(*known) if len(known) == 3 else None)
+    return Sampler(index, pci=address_of(torch.cuda.get_device_properties(index)))
 
 
 def environment(device: Any, task: Task) -> Environment:

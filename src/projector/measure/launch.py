@@ -1,0 +1,141 @@
+"""A training command, with the recorder put between launcher and script."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from projector.errors import ConfigError, MeasurementError
+
+_RECORDER = "projector.measure.recorder"
+_LAUNCHERS = ("python", "torchrun", "accelerate")
+_LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_MODULE = ("-m", "--module")
+
+
+class Recorded(NamedTuple):
+    """What a recorded run left behind."""
+
+    traces: list[str]
+    samples: list[str]
+    counters: str | None
+    """Script that collects counters, where there was a GPU."""
+
+
+def recording_command(command: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return a command that runs the same program with the recorder around it.
+
+    Parameters
+    ----------
+    command : sequence of str
+        ``train.py ...``, ``python train.py ...``, ``torchrun ... train.py ...`` or with
+        ``-m package.module`` in the place of the script.
+    options : sequence of str
+        What the recorder is told.
+
+    Raises
+    ------
+    ConfigError
+        If no script can be found in the command, or another program launches it.
+    """
+    place = _program(command)
+    launcher = list(command[:place])
+    name = Path(launcher[0]).name if launcher else ""
+    if launcher and not name.startswith(_LAUNCHERS):
+        msg = f"{name} does not take a module to run; use record_trace in the script instead"
+        raise _not_recorded(msg, command)
+    module = ["--module"] if command[place] in _MODULE else []
+    program = command[place + len(module) :]
+    start = launcher or [sys.executable]
+    return [*start, "-m", _RECORDER, *options, *module, *program]
+
+
+def _program(command: Sequence[str]) -> int:
+    """Return where in a command its script stands, or the ``-m`` before its module."""
+    place = 0
+    while place < len(command):
+        word, following = command[place], command[place + 1 : place + 2]
+        if word in _MODULE and following:
+            if following[0] not in _LAUNCHING_MODULES:
+                return place
+            place += 1
+        elif word.endswith(".py"):
+            return place
+        place += 1
+    msg = "no Python script or module stands in the command"
+    raise _not_recorded(msg, command)
+
+
+def _not_recorded(msg: str, command: Sequence[str]) -> ConfigError:
+    allowed = "[python | torchrun ... | accelerate launch ...] SCRIPT.py or -m MODULE, and options"
+    return ConfigError(msg, key="command", value=" ".join(command), allowed=allowed)
+
+
+def record_command(
+    command: Sequence[str],
+    folder: str | Path,
+    options: Sequence[str] = (),
+    *,
+    overwrite: bool = False,
+    output: TextIO | None = None,
+) -> Recorded:
+    """Run a training command and record some of its iterations.
+
+    An iteration ends with the step of the first optimizer.
+
+    Parameters
+    ----------
+    command, options
+        As in `recording_command`.
+    folder : str or Path
+        Where the files go.
+    overwrite : bool
+        Whether a folder that holds a recording already is used; its traces are deleted.
+    output : file, optional
+        Where the command's own output goes, this process's by default.
+
+    Raises
+    ------
+    ConfigError
+        If the command cannot be recorded, or the folder holds a recording.
+    MeasurementError
+        If the command fails, or nothing was recorded.
+    """
+    place = Path(folder)
+    arguments = recording_command(command, ["--out", str(place), *options])
+    former = _left(place)
+    if (former.traces or former.samples) and not overwrite:
+        msg = f"{place} holds a recording already"
+        raise ConfigError(
+            msg, key="out", value=str(place), allowed="another folder, or --overwrite"
+        )
+    for path in (*former.traces, *former.samples):
+        Path(path).unlink()
+    try:
+        code = subprocess.run(  # noqa: S603  the user's own command
+            arguments, check=False, stdout=output
+        ).returncode
+    except OSError as error:
+        msg = f"{arguments[0]} cannot be run: {error.strerror}"
+        raise _not_recorded(msg, command) from None
+    left = _left(place)
+    if code:
+        kept = f"; {len(left.traces)} traces were written" if left.traces else ""
+        msg = f"the command ended with exit code {code}{kept}"
+        raise MeasurementError(msg, key="command", value=" ".join(command))
+    if not left.traces:
+        msg = "nothing was recorded: no optimizer stepped often enough after the warm-up"
+        raise MeasurementError(
+            msg, key="warmup", allowed="fewer warm-up iterations, or record_trace in the script"
+        )
+    return left
+
+
+def _left(folder: Path) -> Recorded:
+    counters = folder / "counters.sh"
+    return Recorded(
+        sorted(str(path) for path in folder.glob("rank*.json.gz")),
+        sorted(str(path) for path in folder.glob("rank*.samples.jsonl")),
+        str(counters) if counters.exists() else None,
+    )

@@ -1,0 +1,273 @@
+"""Records a training loop: torch's profiler, and samples of the machine beside it.
+
+This file imports torch, into the process of the user who trains with it.
+"""
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from projector.errors import ConfigError
+from projector.measure.sampling import RunSampler, core_quantities, device_quantities
+from projector.measure.smi import Library, address_of, open_library
+
+WARMUP, ACTIVE = 10, 10
+"""Iterations of the study: the profiler warms up in the first ten and records the next ten."""
+
+_SAMPLES_PERIOD_S = 0.1
+"""A reading of all cores takes about a millisecond on 192 of them."""
+
+
+_WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+"""Names under which DistributedDataParallel, FSDP, checkpoints and torch.compile hold a module."""
+
+
+MODULE_MARK = "nn.Module: "
+"""How torch begins the names of modules where it records Python stacks."""
+
+
+class TraceRecorder:
+    """What the loop calls; `record_trace` makes it."""
+
+    def __init__(self, profiler: Any, path: Path, rank: int) -> None:
+        """Take over a running profiler."""
+        self.path = path
+        """File of this rank's trace, once enough iterations have ended."""
+        self.rank = rank
+        self.steps = 0
+        """Iterations so far."""
+        self._profiler = profiler
+
+    def step(self) -> None:
+        """Say that an iteration has ended."""
+        self.steps += 1
+        self._profiler.step()
+
+
+@contextmanager
+def record_trace(
+    folder: str | Path,
+    *,
+    warmup: int = WARMUP,
+    active: int = ACTIVE,
+    modules: bool = True,
+    shapes: bool = True,
+    stacks: bool = False,
+    samples: bool = True,
+    period_s: float = _SAMPLES_PERIOD_S,
+    every_step: bool = False,
+) -> Iterator[TraceRecorder]:
+    """Record some iterations of a training loop into a folder, one trace a rank.
+
+    Beside ``rank0.json.gz`` the first rank of a machine writes the utilisation of its cores, and
+    each rank clocks and power of its GPU (``rank0.samples.jsonl``).
+
+    Parameters
+    ----------
+    folder : str or Path
+        Made where it is not there.
+    warmup, active : int
+        Iterations that are left out, and those that are recorded after them.
+    modules : bool
+        Whether modules are named in the trace, so that operations fall into layers. It adds two
+        calls to each module's forward; a compiled model is better recorded without.
+    shapes, stacks : bool
+        Whether shapes of operands and Python stacks are recorded.
+    samples : bool
+        Whether cores, clocks and power are sampled.
+    period_s : float
+        Seconds from one sample to the next.
+    every_step : bool
+        Whether each step of an optimizer ends an iteration, so that the loop need not say so.
+
+    Yields
+    ------
+    TraceRecorder
+        Call its ``step()`` at the end of each iteration.
+
+    Raises
+    ------
+    ConfigError
+        If a count or the period makes no sense, or the folder cannot be made.
+    """
+    _check(warmup, active, period_s)
+    rank, local_rank, _ = _place()
+    place = _made(Path(folder))
+    path = place / f"rank{rank}.json.gz"
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    profiler = profile(
+        activities=activities,
+        schedule=schedule(wait=0, warmup=warmup, active=active, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+        record_shapes=shapes,
+        with_stack=stacks,
+        with_modules=stacks,
+    )
+    recorder = TraceRecorder(profiler, path, rank)
+    with ExitStack() as stack:
+        # Whatever ends the loop, also a script's own exit, this comes last.
+        stack.callback(_finish, recorder, warmup)
+        if samples:
+            stack.enter_context(_sampler(place, rank, local_rank, period_s, stack))
+        if modules:
+            stack.enter_context(named_modules())
+        stack.enter_context(profiler)
+        if every_step:
+            handle = register_optimizer_step_post_hook(_first_optimizer(recorder))
+            stack.callback(handle.remove)
+        yield recorder
+
+
+def _finish(recorder: TraceRecorder, warmup: int) -> None:
+    if recorder.steps <= warmup:
+        sys.stderr.write(
+            f"projector: nothing was recorded: the loop ended after {recorder.steps} iterations, "
+            f"and {warmup} are warm-up\n"
+        )
+
+
+@contextmanager
+def named_modules() -> Iterator[None]:
+    """Name the forward of each module in the trace by its place in the network.
+
+    The network is whatever module is called outside all others, so nobody has to hand it over. A
+    layer that is recomputed in the backward is called by itself and keeps the name it had.
+    """
+    names: dict[int, str] = {}
+    running: list[Any] = []
+
+    def enter(module: Any, *_: Any) -> None:
+        if not running and id(module) not in names:
+            for name, each in module.named_modules(remove_duplicate=False):
+                names.setdefault(id(each), plain_name(name) or type(module).__name__)
+        span = record_function(f"{MODULE_MARK}{names.get(id(module), type(module).__name__)}")
+        span.__enter__()
+        running.append(span)
+
+    def leave(*_: Any) -> None:
+        if running:
+            running.pop().__exit__(None, None, None)
+
+    handles = [
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a module without the wrappers of torch around it and its parents."""
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    return ".".join(parts)
+
+
+def _check(warmup: int, active: int, period_s: float) -> None:
+    for key, value in (("warmup", warmup), ("active", active)):
+        if value < 1:
+            msg = f"{key} counts iterations"
+            raise ConfigError(msg, key=key, value=value, allowed="at least 1")
+    if not period_s > 0:
+        msg = "samples need time between them"
+        raise ConfigError(msg, key="period_s", value=period_s, allowed="more than 0")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot be made: {error.strerror}"
+        raise ConfigError(msg, key="folder", value=str(folder)) from None
+    return folder
+
+
+def _place() -> tuple[int, int, int]:
+    """Return rank, rank on this machine and number of ranks, as torchrun sets them."""
+    rank, local, world = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+    )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return rank, local, world
+
+
+def _sampler(
+    folder: Path, rank: int, local_rank: int, period_s: float, stack: ExitStack
+) -> RunSampler:
+    quantities, about = core_quantities() if local_rank == 0 else ([], {})
+    library = _library()
+    if library is not None:
+        stack.callback(library.close)
+        quantities += device_quantities(library, f"GPU {torch.cuda.current_device()}")
+    path = folder / f"rank{rank}.samples.jsonl"
+    return RunSampler(path, quantities, period_s=period_s, about={"rank": rank, **about})
+
+
+def _library() -> Library | None:
+    if not torch.cuda.is_available():
+        return None
+    index = torch.cuda.current_device()
+    return open_library(index, address_of(torch.cuda.get_device_properties(index)))
+
+
+def _first_optimizer(recorder: TraceRecorder) -> Callable[..., None]:
+    """Return a hook that ends an iteration where the first optimizer that steps does so again.
+
+    A program with several optimizers steps each of them in an iteration.
+    """
+    first: list[int] = []
+
+    def hook(optimizer: Any, *_: Any) -> None:
+        if not first:
+            first.append(id(optimizer))
+        if first[0] == id(optimizer):
+            recorder.step()
+
+    return hook
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a script of the user with the profiler around it."""
+    parser = argparse.ArgumentParser(prog="projector trace record")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--warmup", type=int, default=WARMUP)
+    parser.add_argument("--active", type=int, default=ACTIVE)
+    parser.add_argument("--stacks", action="store_true")
+    parser.add_argument("--no-modules", dest="modules", action="store_false")
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    asked = parser.parse_args(arguments)
+    sys.argv = [asked.script, *asked.arguments]
+    with record_trace(
+        asked.out, warmup=asked.warmup, active=asked.active, stacks=asked.stacks,
+        modules=asked.modules, every_step=True,
+    ):  # fmt: skip
+        if asked.module:
+            runpy.run_module(asked.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(asked.script).resolve().parent)
+            runpy.run_path(asked.script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Samples of cores, clocks and power beside a run, written line by line as JSON.
+
+A run that is killed leaves whatever was sampled before. Times are those of the system's clock, as
+the stamps of a Kineto trace are, so that both lie on one axis.
+"""
+
+import json
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from projector.measure.smi import Library
+
+FORMAT, VERSION = "projector samples", 1
+
+Reader = Callable[[], Sequence[float | None]]
+"""Reads one quantity: one value a column, None where it could not be read."""
+
+
+class Quantity(NamedTuple):
+    """Something that is sampled."""
+
+    name: str
+    """As in `projector.trace.events.Samples`."""
+    columns: tuple[str, ...]
+    read: Reader
+
+
+class RunSampler:
+    """Writes samples from a thread of its own until it is left."""
+
+    def __init__(
+        self, path: Path, quantities: Sequence[Quantity], *, period_s: float,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Write nothing yet.
+
+        Parameters
+        ----------
+        path : Path
+            File of JSON lines; the first says what is sampled.
+        quantities : sequence of Quantity
+            Without any, no file is written.
+        period_s : float
+            Seconds from one sample to the next.
+        about : mapping, optional
+            What else the first line says, such as the rank.
+        """
+        self.path = path
+        self._quantities = tuple(quantities)
+        self._period_s = period_s
+        self._about = dict(about or {})
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to sample."""
+        if self._quantities:
+            head = {
+                "format": FORMAT,
+                "version": VERSION,
+                **self._about,
+                "host": platform.node(),
+                "columns": {each.name: each.columns for each in self._quantities},
+            }
+            self.path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+            self._thread = threading.Thread(target=self._sample, daemon=True, name="samples")
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _sample(self) -> None:
+        with self.path.open("a", encoding="utf-8", buffering=1) as stream:
+            while not self._stop.wait(self._period_s):
+                line: dict[str, Any] = {"time_ns": time.time_ns()}
+                for quantity in self._quantities:
+                    values = quantity.read()
+                    if any(value is not None for value in values):
+                        line[quantity.name] = values
+                stream.write(json.dumps(line) + "\n")
+
+
+def core_quantities() -> tuple[list[Quantity], dict[str, Any]]:
+    """Return the utilisation of the logical cores, and what the first line says of them.
+
+    Nothing without psutil. The physical core of each logical one is the kernel's numbering:
+    package and ``core_id`` together, counted from 0.
+    """
+    try:
+        import psutil
+    except ImportError:
+        return [], {}
+    cores = len(psutil.cpu_percent(percpu=True))
+
+    def read() -> Sequence[float | None]:
+        percent: list[float] = psutil.cpu_percent(percpu=True)
+        return percent
+
+    quantity = Quantity("cpu_percent", tuple(f"cpu{core}" for core in range(cores)), read)
+    physical = physical_cores(cores)
+    return [quantity], {"physical_core": physical} if physical else {}
+
+
+def physical_cores(cores: int, root: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """Return the physical core of each logical one, nothing where the kernel does not say."""
+    found: list[tuple[str, str]] = []
+    for core in range(cores):
+        topology = root / f"cpu{core}" / "topology"
+        try:
+            package, number = (
+                (topology / name).read_text(encoding="utf-8").strip()
+                for name in ("physical_package_id", "core_id")
+            )
+        except OSError:
+            return []
+        found.append((package, number))
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(found))}
+    return [numbers[each] for each in found]
+
+
+def device_quantities(library: Library | None, label: str) -> list[Quantity]:
+    """Return clocks and power of one device, those that its library knows."""
+    if library is None:
+        return []
+    readers = {
+        "clock_mhz": library.clock_mhz,
+        "memory_clock_mhz": library.memory_clock_mhz,
+        "power_w": library.power_w,
+    }
+    return [
+        Quantity(name, (label,), lambda read=read: [read()])  # type: ignore[misc]
+        for name, read in readers.items()
+        if read() is not None
+    ]

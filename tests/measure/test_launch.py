@@ -1,0 +1,57 @@
+"""Where the recorder goes in the command of a training run."""
+
+import sys
+
+import pytest
+
+from projector.errors import ConfigError, MeasurementError
+from projector.measure.launch import record_command, recording_command
+
+RECORDER = ["-m", "projector.measure.recorder", "--out", "t"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train.py --lr 1", [sys.executable, *RECORDER, "train.py", "--lr", "1"]),
+        ("python -u train.py a.py", ["python", "-u", *RECORDER, "train.py", "a.py"]),
+        ("python -m pkg.train -m x", ["python", *RECORDER, "--module", "pkg.train", "-m", "x"]),
+        (
+            "torchrun --nproc-per-node 8 train.py --x",
+            ["torchrun", "--nproc-per-node", "8", *RECORDER, "train.py", "--x"],
+        ),
+        (
+            "python3.11 -m torch.distributed.run --nproc-per-node 2 -m pkg.train",
+            ["python3.11", "-m", "torch.distributed.run", "--nproc-per-node", "2", *RECORDER,
+             "--module", "pkg.train"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_recorder_stands_between_launcher_and_script(command, expected):
+    assert recording_command(command.split(), ["--out", "t"]) == expected
+
+
+@pytest.mark.parametrize("command", ["ls -l", "python -c pass", "deepspeed train.py", ""])
+def test_what_cannot_be_recorded_is_refused(command):
+    with pytest.raises(ConfigError) as refused:
+        recording_command(command.split(), [])
+    assert refused.value.key == "command"
+
+
+def test_a_recording_is_not_written_over_unasked(tmp_path):
+    (tmp_path / "rank0.json.gz").write_bytes(b"former")
+    with pytest.raises(ConfigError, match="holds a recording"):
+        record_command(["train.py"], tmp_path)
+    assert (tmp_path / "rank0.json.gz").read_bytes() == b"former"
+
+
+def test_a_command_that_fails_says_so(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import nothing_of_that_name")
+    with pytest.raises(MeasurementError, match="exit code 1"):
+        record_command([str(script)], tmp_path / "out")
+
+
+def test_a_program_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be run"):
+        record_command(["python9.99", "train.py"], tmp_path)
