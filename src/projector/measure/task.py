@@ -2,7 +2,8 @@
 
 The worker is a process of its own (`projector.measure.worker`), and no other process of ours
 imports torch. It reads one `Task` and writes one `Answer`; each program of the task has one
-outcome, in the same order. A program that runs out of memory, or that the build of torch cannot run, is an outcome too.
+outcome, in the same order. A program that runs out of memory, or that the build of torch cannot
+run, is an outcome too.
 """
 
 from typing import Annotated, Literal
