@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from projector.single.times import attention_time, collective_time, gemm_time
     from projector.sweeps.engine import sweep
     from projector.sweeps.result import SweepResult
+    from projector.trace.analysis import TraceAnalysis, TraceResult, load_trace
 
 _HOMES = {
     "Job": "projector.config.job",
@@ -38,12 +39,15 @@ _HOMES = {
     "ScheduleResult": "projector.schedule.simulate",
     "SweepResult": "projector.sweeps.result",
     "SearchResult": "projector.searches.configurations",
+    "TraceAnalysis": "projector.trace.analysis",
+    "TraceResult": "projector.trace.analysis",
     "attention_time": "projector.single.times",
     "collective_time": "projector.single.times",
     "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
     "load_record": "projector.measure.record",
     "load_space": "projector.config.space",
+    "load_trace": "projector.trace.analysis",
     "measure_job": "projector.projection.profiling",
     "project_jobs": "projector.projection.api",
     "project_memory": "projector.projection.api",
@@ -67,12 +71,15 @@ __all__ = [  # types first, then functions
     "SearchResult",
     "ServingProjection",
     "SweepResult",
+    "TraceAnalysis",
+    "TraceResult",
     "attention_time",
     "collective_time",
     "gemm_time",
     "load_job",
     "load_record",
     "load_space",
+    "load_trace",
     "measure_job",
     "project_jobs",
     "project_memory",

@@ -53,6 +53,7 @@ COMMANDS = {
     "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
     "benchmark": _Entry("projector.cli.benchmark", "Measure single operations on this machine."),
     "record": _Entry("projector.cli.record", "Show measurements that were kept, and export them."),
+    "trace": _Entry("projector.cli.trace", "Explain a real run from its trace."),
     "init": _Entry("projector.cli.init", "Write a commented job file."),
     "models": _Entry("projector.cli.models", "List the shipped models, or show one."),
     "hardware": _Entry("projector.cli.hardware", "List the shipped devices, or show one."),

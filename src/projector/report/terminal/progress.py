@@ -1,9 +1,12 @@
-"""Progress of a sweep or a plan on standard error, for those who wait for it."""
+"""Progress of what takes long on standard error, for those who wait for it."""
 
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 SILENT_S = 1.0
 """Shorter runs show nothing."""
@@ -45,18 +48,11 @@ class SweepProgress:
 
     def _start(self, total: int) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._bar = Progress(
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(self._unit),
+            *self._columns(),
             TextColumn("{task.fields[rows]}"),
             TimeRemainingColumn(),
             console=Console(file=sys.stderr),
@@ -64,6 +60,12 @@ class SweepProgress:
         )
         self._bar.start()
         self._task = self._bar.add_task(self._unit, total=total, rows="")
+
+    def _columns(self) -> "list[ProgressColumn]":
+        """Return what stands between the bar and the rows."""
+        from rich.progress import MofNCompleteColumn, TextColumn
+
+        return [MofNCompleteColumn(), TextColumn(self._unit)]
 
     def __enter__(self) -> Self:
         """Begin to count the time."""
@@ -79,3 +81,15 @@ class SweepProgress:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
+
+
+class ReadingProgress(SweepProgress):
+    """The same for files: call it with the bytes read, the bytes to read and the events found."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet, found="events")
+
+    def _columns(self) -> "list[ProgressColumn]":
+        from rich.progress import DownloadColumn
+
+        return [DownloadColumn()]

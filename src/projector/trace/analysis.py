@@ -1,0 +1,272 @@
+"""A run as its trace shows it: what a user asks of `projector.load_trace`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from projector.arrays import Flags
+from projector.envelope import SCHEMA_VERSION, package_version
+from projector.html import html_table
+from projector.trace.activity import Activities, align
+from projector.trace.events import ON_DEVICE, RankTrace, Trace
+from projector.trace.read import load_trace as read_trace
+from projector.trace.select import Selection, chosen, take
+from projector.trace.tables import activity_table, row_table, to_pandas, write_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import pyarrow as pa
+
+MOST_NAMED = 10
+"""Ranks that a warning names."""
+
+
+@dataclass(frozen=True, repr=False)
+class TraceResult:
+    """What was found: `to_dict` is exactly what ``--json`` prints."""
+
+    title: str
+    found: Mapping[str, Any]
+    rows_key: str
+    """Key of the list in ``found`` that is the result's table."""
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The rows of the table."""
+        return list(self.found[self.rows_key])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to keep in mind when reading it."""
+        return list(self.found["warnings"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as ``--json`` prints them."""
+        return dict(self.found)
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the rows as a table of Arrow."""
+        return row_table(self.rows)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the rows as a data frame."""
+        return to_pandas(self.to_arrow())
+
+    def write_parquet(self, path: str | Path) -> None:
+        """Write the rows as a file of Parquet."""
+        write_parquet(self.to_arrow(), path)
+
+    def __repr__(self) -> str:
+        """Return the title and the number of rows."""
+        return f"<{self.title}: {len(self.rows)} {self.rows_key}>"
+
+    def _repr_html_(self) -> str:
+        plain = [
+            {name: value for name, value in row.items() if not isinstance(value, list | Mapping)}
+            for row in self.rows
+        ]
+        return html_table(self.title, plain)
+
+
+@dataclass(frozen=True, repr=False)
+class TraceAnalysis:
+    """The traces of a run, aligned when first asked for.
+
+    Parameters
+    ----------
+    trace : Trace
+        What was read.
+    selection : Selection
+        What the questions are about. What depends on neighbours, such as overlap and launch
+        overhead, is measured before anything is left out.
+    """
+
+    trace: Trace
+    selection: Selection = field(default_factory=Selection)
+
+    @cached_property
+    def everything(self) -> Activities:
+        """All activities of the trace, whatever the selection is."""
+        return align(self.trace)
+
+    @cached_property
+    def rows(self) -> Flags:
+        """bool[activities]: which of `everything` are selected."""
+        return chosen(self.everything, self.selection)
+
+    @cached_property
+    def activities(self) -> Activities:
+        """The selected activities."""
+        return take(self.everything, self.rows)
+
+    @cached_property
+    def in_time(self) -> Activities:
+        """The activities of the selected ranks and iterations, of every phase and type."""
+        return take(self.everything, chosen(self.everything, self.selection.in_time))
+
+    def select(self, **choices: Any) -> "TraceAnalysis":
+        """Return the same trace with another selection.
+
+        Parameters
+        ----------
+        **choices
+            Fields of `projector.trace.select.Selection`: ``ranks``, ``iterations``,
+            ``skip_warmup``, ``phases``, ``types``; those left out stay as they are.
+
+        Raises
+        ------
+        ConfigError
+            If a phase or type does not exist.
+        """
+        # Sequences of any kind are taken, so that range(3, 6) and [0] may be written.
+        plain = {
+            name: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str)
+            else value
+            for name, value in choices.items()
+        }  # fmt: skip
+        return self.with_selection(replace(self.selection, **plain))
+
+    def with_selection(self, selection: Selection) -> "TraceAnalysis":
+        """Return the same trace with this selection; what was aligned stays."""
+        other = TraceAnalysis(self.trace, selection)
+        if "everything" in self.__dict__:
+            other.__dict__["everything"] = self.everything
+        return other
+
+    def summary(self) -> TraceResult:
+        """Return where the time of every rank went, to the nanosecond."""
+        from projector.trace.measures.summary import rank_summaries
+
+        ranks = [each.to_dict() for each in rank_summaries(self.in_time)]
+        return self._result("summary of a trace", "ranks", ranks=ranks, files=self.files)
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """What was read, one mapping a file."""
+        return [_file(rank) for rank in self.trace.ranks]
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What to keep in mind when reading any result."""
+        return [*_problems(self.trace), *self._gaps()]
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the selected activities as a table of Arrow."""
+        return activity_table(self.activities)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the selected activities as a data frame."""
+        return to_pandas(self.to_arrow())
+
+    def write_parquet(self, path: str | Path) -> None:
+        """Write the selected activities as a file of Parquet."""
+        write_parquet(self.to_arrow(), path)
+
+    def __repr__(self) -> str:
+        """Return the number of ranks and events."""
+        events = sum(len(rank.events) for rank in self.trace.ranks)
+        return f"<trace of {len(self.trace.ranks)} ranks, {events:,} events>"
+
+    def _result(self, title: str, rows_key: str, **found: Any) -> TraceResult:
+        return TraceResult(
+            title,
+            {
+                "schema_version": SCHEMA_VERSION,
+                "version": package_version(),
+                "warnings": self.warnings,
+                "problems": [
+                    {"path": each.path, "where": each.where, "text": each.text}
+                    for each in self.trace.problems
+                ],
+                "selection": self.selection.to_dict(),
+                "on_host": self.everything.on_host,
+                "iterations": [int(each) for each in self._iterations()],
+                **found,
+            },
+            rows_key,
+        )
+
+    def _iterations(self) -> Any:
+        numbers = np.unique(self.in_time.iteration)
+        return numbers[numbers >= 0]
+
+    def _gaps(self) -> list[str]:
+        """Return what the trace does not hold, one sentence each."""
+        found = []
+        if not len(self.everything):
+            found.append("the trace has no kernels, no copies and no operators")
+        elif self.everything.on_host:
+            found.append(
+                "the trace has no kernels of a device: operators of the host stand for them"
+            )
+        if len(self.everything) and not np.any(self.everything.iteration >= 0):
+            found.append("the trace has no annotated iterations: it is shown as one")
+        ranks = sorted({rank.rank for rank in self.trace.ranks})
+        world = max((rank.world_size for rank in self.trace.ranks), default=0)
+        if world > len(ranks):
+            named = ", ".join(map(str, ranks[:MOST_NAMED]))
+            named += " ..." if len(ranks) > MOST_NAMED else ""
+            word = "rank" if len(ranks) == 1 else "ranks"
+            found.append(
+                f"the trace has {len(ranks)} of {world} ranks ({word} {named}): how the others "
+                "did is not known"
+            )
+        return found
+
+
+def load_trace(
+    *paths: str | Path,
+    counters: Sequence[str | Path] = (),
+    samples: Sequence[str | Path] = (),
+    progress: Any = None,
+) -> TraceAnalysis:
+    """Read the traces of a run.
+
+    Parameters
+    ----------
+    *paths : str or Path
+        Files, folders or patterns: Kineto (Chrome) JSON, rocprofv3 and rocprof JSON and CSV, plain
+        or compressed with gzip. One file a rank.
+    counters : sequence of str or Path
+        Tables of hardware counters, of serialised runs of the same program.
+    samples : sequence of str or Path
+        What was sampled beside the run: utilisation of cores, clocks, power.
+    progress : callable, optional
+        Called with the bytes read, the bytes to read and the events found.
+
+    Returns
+    -------
+    TraceAnalysis
+
+    Raises
+    ------
+    ConfigError
+        If a file does not exist, or holds nothing that is known.
+    """
+    return TraceAnalysis(read_trace(*paths, counters=counters, samples=samples, progress=progress))
+
+
+def _file(rank: RankTrace) -> dict[str, Any]:
+    kinds = rank.events.kind
+    return {
+        "path": rank.path,
+        "format": rank.format,
+        "rank": rank.rank,
+        "world_size": rank.world_size,
+        "vendor": rank.vendor,
+        "devices": list(rank.devices),
+        "events": len(rank.events),
+        "device_events": int(np.isin(kinds, ON_DEVICE).sum()),
+        "left_out": dict(rank.skipped),
+    }
+
+
+def _problems(trace: Trace) -> list[str]:
+    return [
+        f"{each.path}{f' at {each.where}' if each.where else ''}: {each.text}"
+        for each in trace.problems
+    ]

@@ -1,0 +1,126 @@
+"""Activities and the rows of results as tables of Arrow and as files of Parquet."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from projector.envelope import SCHEMA_VERSION, package_version
+from projector.errors import UnsupportedError
+from projector.files import write_whole
+from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
+from projector.trace.events import KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import pyarrow as pa
+
+KEY = "parquet"
+
+_NUMBERS = ("rank", "device", "stream", "start_ps", "end_ps", "launch_ps", "launch_end_ps")
+_UNKNOWN_BELOW_0 = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
+
+
+def activity_table(
+    activities: Activities, measured: Mapping[str, Any] | None = None
+) -> "pa.Table":
+    """Return one row an activity; what is not known is null.
+
+    Parameters
+    ----------
+    activities : Activities
+        Rows of the table.
+    measured : mapping, optional
+        Further columns of the same length; NaN and negative numbers become null.
+    """
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    for name in (*_NUMBERS, "layer", "iteration", "bytes"):
+        values = getattr(activities, name)
+        unknown = values < 0 if name in _UNKNOWN_BELOW_0 else None
+        columns[name] = pa.array(values, mask=unknown)
+    columns |= {
+        "name": _words(activities.name, activities.names),
+        "kind": _words(activities.kind, KINDS),
+        "class": _words(activities.klass, CLASSES),
+        "type": _words(activities.type, TYPES),
+        "operation": _words(activities.operation, activities.operations),
+        "phase": _words(activities.phase, PHASES),
+        "recompute": pa.array(activities.recompute),
+        "group": _words(activities.group, activities.groups),
+    }
+    for name, values in (measured or {}).items():
+        columns[name] = pa.array(values, mask=~(np.asarray(values) >= 0))
+    return _stamped(pa.table(columns))
+
+
+def row_table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+    """Return the rows of a result; a nested mapping becomes columns with dotted names."""
+    import pyarrow as pa
+
+    flat = [_flat(row) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return _stamped(pa.table({name: [row.get(name) for row in flat] for name in names}))
+
+
+def write_parquet(table: "pa.Table", path: str | Path) -> None:
+    """Write a table as one file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written there.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    write_whole(Path(path), buffer.getvalue(), key=KEY)
+
+
+def to_pandas(table: "pa.Table") -> "pd.DataFrame":
+    """Return a table as a data frame.
+
+    Raises
+    ------
+    UnsupportedError
+        If pandas is not installed.
+    """
+    try:
+        import pandas  # noqa: ICN001, F401
+    except ImportError:
+        msg = (
+            "pandas is not installed; install it (pip install 'projector[pandas]') or use "
+            "to_arrow()"
+        )
+        raise UnsupportedError(msg, key="pandas") from None
+    return table.to_pandas()
+
+
+def _words(codes: Any, words: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(list(words), pa.string()))
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _stamped(table: "pa.Table") -> "pa.Table":
+    return table.replace_schema_metadata(
+        {
+            "projector.version": package_version(),
+            "projector.schema_version": str(SCHEMA_VERSION),
+        }
+    )
