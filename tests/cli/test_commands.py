@@ -157,6 +157,7 @@ SURFACE = {
     "probe": {"--out", "--device", "--threads", "--base", "--timeout-s", "--force"}
     | OUTPUT_OPTIONS,
     "record": {"files", "--config", "--tables", "--merge"} | OUTPUT_OPTIONS,
+    "trace": set(),
     "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
     "hardware": {"name"} | OUTPUT_OPTIONS,
@@ -218,6 +219,8 @@ def test_every_command_explains_itself(projector_run):
         ["topology", "matrix", "--help"],
         ["benchmark", "--help"],
         ["benchmark", "gemm", "--help"],
+        ["trace", "--help"],
+        ["trace", "summary", "--help"],
     ],
 )
 def test_help_loads_nothing_heavy(arguments):

@@ -52,9 +52,13 @@ class TraceRequest:
         )
         with ReadingProgress(quiet=self.quiet) as progress:
             analysis = load_trace(
-                *self.paths, counters=self.counters, samples=self.samples, progress=progress
+                *self.paths,
+                counters=self.counters,
+                samples=self.samples,
+                ranks=selection.ranks,
+                progress=progress,
             )
-        return analysis if selection == Selection() else analysis.with_selection(selection)
+        return analysis.with_selection(selection)
 
     def show(
         self,

@@ -1,6 +1,6 @@
 """A run as its trace shows it: what a user asks of `projector.load_trace`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 
 from projector.arrays import Flags
 from projector.envelope import SCHEMA_VERSION, package_version
+from projector.errors import ConfigError
 from projector.html import html_table
 from projector.trace.activity import Activities, align
 from projector.trace.events import ON_DEVICE, RankTrace, Trace
@@ -123,11 +124,10 @@ class TraceAnalysis:
             If a phase or type does not exist.
         """
         # Sequences of any kind are taken, so that range(3, 6) and [0] may be written.
-        plain = {
-            name: tuple(value) if isinstance(value, Sequence) and not isinstance(value, str)
-            else value
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, Iterable) else value
             for name, value in choices.items()
-        }  # fmt: skip
+        }
         return self.with_selection(replace(self.selection, **plain))
 
     def with_selection(self, selection: Selection) -> "TraceAnalysis":
@@ -207,7 +207,7 @@ class TraceAnalysis:
             found.append("the trace has no annotated iterations: it is shown as one")
         ranks = sorted({rank.rank for rank in self.trace.ranks})
         world = max((rank.world_size for rank in self.trace.ranks), default=0)
-        if world > len(ranks):
+        if world > len(ranks) and self.selection.ranks is None:
             named = ", ".join(map(str, ranks[:MOST_NAMED]))
             named += " ..." if len(ranks) > MOST_NAMED else ""
             word = "rank" if len(ranks) == 1 else "ranks"
@@ -222,7 +222,8 @@ def load_trace(
     *paths: str | Path,
     counters: Sequence[str | Path] = (),
     samples: Sequence[str | Path] = (),
-    progress: Any = None,
+    ranks: Iterable[int] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> TraceAnalysis:
     """Read the traces of a run.
 
@@ -235,6 +236,8 @@ def load_trace(
         Tables of hardware counters, of serialised runs of the same program.
     samples : sequence of str or Path
         What was sampled beside the run: utilisation of cores, clocks, power.
+    ranks : iterable of int, optional
+        Ranks to read; the files of others are left out.
     progress : callable, optional
         Called with the bytes read, the bytes to read and the events found.
 
@@ -245,9 +248,16 @@ def load_trace(
     Raises
     ------
     ConfigError
-        If a file does not exist, or holds nothing that is known.
+        If a file does not exist, or holds nothing that is known, or a rank has no file.
     """
-    return TraceAnalysis(read_trace(*paths, counters=counters, samples=samples, progress=progress))
+    only = None if ranks is None else tuple(ranks)
+    trace = read_trace(*paths, counters=counters, samples=samples, progress=progress, only=only)
+    found = {rank.rank for rank in trace.ranks}
+    for rank in only or ():
+        if rank not in found:
+            msg = f"ranks: no file is the trace of rank {rank}"
+            raise ConfigError(msg, key="ranks", value=rank, allowed=sorted(found))
+    return TraceAnalysis(trace, Selection(ranks=only))
 
 
 def _file(rank: RankTrace) -> dict[str, Any]:

@@ -38,9 +38,7 @@ class Selection:
         _check_names("type", self.types, TYPES)
         if self.skip_warmup < 0:
             msg = f"skip_warmup: iterations to leave out cannot be {self.skip_warmup}"
-            raise ConfigError(
-                msg, key="skip_warmup", value=self.skip_warmup, allowed="0, 1, 2 ..."
-            )
+            raise ConfigError(msg, key="skip_warmup", value=self.skip_warmup, allowed="0, 1, 2 ...")
 
     def to_dict(self) -> dict[str, object]:
         """Return what was chosen, without what was left open."""
@@ -109,9 +107,7 @@ def chosen(activities: Activities, selection: Selection) -> Flags:
                 f"{selection.skip_warmup} leaves nothing"
             )
             allowed = f"0 to {len(np.unique(known)) - 1}"
-            raise ConfigError(
-                msg, key="skip_warmup", value=selection.skip_warmup, allowed=allowed
-            )
+            raise ConfigError(msg, key="skip_warmup", value=selection.skip_warmup, allowed=allowed)
         if selection.iterations is not None:
             _check_present("iterations", selection.iterations, known)
             kept = np.intersect1d(kept, selection.iterations)

@@ -22,9 +22,7 @@ _NUMBERS = ("rank", "device", "stream", "start_ps", "end_ps", "launch_ps", "laun
 _UNKNOWN_BELOW_0 = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
 
 
-def activity_table(
-    activities: Activities, measured: Mapping[str, Any] | None = None
-) -> "pa.Table":
+def activity_table(activities: Activities, measured: Mapping[str, Any] | None = None) -> "pa.Table":
     """Return one row an activity; what is not known is null.
 
     Parameters

@@ -1,5 +1,6 @@
 """Traces of real runs as tables."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,17 @@ from projector.report.terminal.tables import add_row, grid, percent, section
 
 MANY = 32
 """Ranks that a terminal shows."""
+
+LONGEST_NAME = 50
+"""Characters of a name that a table shows."""
+
+_CALL = re.compile(r"\w+\(")
+"""A function with its arguments; ``Memcpy HtoD (Host -> Device)`` is none."""
+
+_PURPOSE = re.compile(
+    r"\b(\w+?)(?:_kernel_cuda|_cuda_kernel|_kernel_impl)\b|\b(\w*Functor\w*|\w+_functor|\w+Ops)\b"
+)
+"""How templates of PyTorch name the function that they wrap."""
 
 _PARTS = (
     ("compute_ns", "compute"),
@@ -27,6 +39,41 @@ def ms(time_ns: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000.0 else f"{value:,.4g}"
 
 
+def short(name: str) -> str:
+    """Return a name as a table shows it.
+
+    Of a C++ function the last part of its name and what its template is for, as in
+    ``elementwise_kernel<direct_copy>``; of everything else the begin.
+    """
+    if "::" in name and ("<" in name or "(" in name):
+        plain = name.replace("(anonymous namespace)::", "")
+        head = re.findall(r"\w+", _outside_templates(plain).split("(")[0])[-1:]
+        found = (first or second for first, second in _PURPOSE.findall(plain))
+        inside = next((word for word in found if word != "gpu"), "")
+        name = f"{head[0]}<{inside}>" if head and inside else (head or [name])[0]
+    elif _CALL.match(name):
+        name = name.split("(")[0]
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+
+
+def _outside_templates(text: str) -> str:
+    depth, kept = 0, []
+    for char in text:
+        depth += char == "<"
+        if not depth:
+            kept.append(char)
+        depth -= char == ">" and depth > 0
+    return "".join(kept) or text
+
+
+def us(time_ns: float | None) -> str:
+    """Format nanoseconds as microseconds; nothing where they are not known."""
+    if time_ns is None:
+        return ""
+    value = time_ns / 1e3
+    return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:,.3g}"
+
+
 def share(part: float, whole: float) -> str:
     """Format a share as percent; nothing where there is no whole."""
     return percent(part / whole) if whole else ""
@@ -35,6 +82,38 @@ def share(part: float, whole: float) -> str:
 def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace summary`."""
     return [*_title(shown), *_ranks(shown["ranks"])]
+
+
+def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the report of `projector trace operations`."""
+    rows = shown["operations"]
+    kinds = [name for name in ("phase", "type") if any(row[name] for row in rows)]
+    table = grid(
+        f"<{shown['by']}", *(f"={name}" for name in kinds if name != shown["by"]),
+        "count", "share", "ms", "quartiles", "us each", "launch us", "overlap",
+    )  # fmt: skip
+    for row in rows[:MANY]:
+        spread = row["per_iteration_ns"]
+        add_row(
+            table,
+            short(row["name"]),
+            *(row[name] or "" for name in kinds if name != shown["by"]),
+            f"{row['count']:,}",
+            percent(row["share"]),
+            ms(spread["median"]),
+            f"{ms(spread['p25'])}-{ms(spread['p75'])}",
+            us(row["duration_ns"]["median"]),
+            us(_launch(row)),
+            "" if row["overlap"] is None else percent(row["overlap"], 0),
+        )
+    note = "ms of an iteration of a rank, median; launch overhead is a mean"
+    if len(rows) > MANY:
+        note += f"; {len(rows) - MANY} more in --json"
+    return section(f"Activities by {shown['by']}", note, table)
+
+
+def _launch(row: Mapping[str, Any]) -> float | None:
+    return None if row["call_ns"] is None else row["preparation_ns"] + row["call_ns"]
 
 
 def _title(shown: Mapping[str, Any]) -> list[RenderableType]:

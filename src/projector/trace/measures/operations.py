@@ -211,9 +211,7 @@ def _per_iteration(activities: Activities, duration: Ints, group: Ints, groups: 
     return bands(sums, group[first], groups)
 
 
-def _row(
-    activities: Activities, key: Mapping[str, int], sums: _Sums, place: int
-) -> OperationRow:
+def _row(activities: Activities, key: Mapping[str, int], sums: _Sums, place: int) -> OperationRow:
     launched = int(sums.launched[place])
     preparation, call = int(sums.preparation_ps[place]), int(sums.call_ps[place])
     overlap = float(sums.overlap[place])

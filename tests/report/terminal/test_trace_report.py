@@ -1,0 +1,38 @@
+"""How numbers and names of traces are written for people."""
+
+import pytest
+
+from projector.report.terminal.trace import LONGEST_NAME, ms, short, us
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("Memcpy HtoD (Host -> Device)", "Memcpy HtoD (Host -> Device)"),
+        ("ncclKernel_AllReduce_RING_LL(ncclDevComm*)", "ncclKernel_AllReduce_RING_LL"),
+        (
+            "void at::native::elementwise_kernel<128, 2, gpu_kernel_impl_nocast<at::native::"
+            + "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>>(int)",
+            "elementwise_kernel<direct_copy>",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>,"
+            + " at::detail::Array<char*, 3>>(int)",
+            "vectorized_elementwise_kernel<CUDAFunctor_add>",
+        ),
+        ("void (anonymous namespace)::softmax_forward<float, 10>(float*)", "softmax_forward"),
+        ("a < b", "a < b"),
+        ("::<", "::<"),
+        ("x" * 99, "x" * (LONGEST_NAME - 3) + "..."),
+    ],
+)  # fmt: skip
+def test_names_are_short(name, written):
+    assert short(name) == written
+
+
+def test_numbers_have_sensible_digits():
+    assert [ms(ns) for ns in (0, 1234.5, 12_345_678, 9_876_543_210)] == [
+        "0", "0.001234", "12.35", "9,876.5"
+    ]  # fmt: skip
+    assert [us(ns) for ns in (None, 850, 12_345, 9_876_543)] == ["", "0.85", "12.3", "9,877"]
