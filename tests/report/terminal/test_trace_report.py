@@ -12,13 +12,11 @@ from projector.report.terminal.trace import LONGEST_NAME, ms, short, us
         ("Memcpy HtoD (Host -> Device)", "Memcpy HtoD (Host -> Device)"),
         ("ncclKernel_AllReduce_RING_LL(ncclDevComm*)", "ncclKernel_AllReduce_RING_LL"),
         (
-            "void at::native::elementwise_kernel<128, 2, gpu_kernel_impl_nocast<at::native::"
-            + "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>>(int)",
+            "void at::native::elementwise_kernel<2, direct_copy_kernel_cuda(int)::{lambda()}>()",
             "elementwise_kernel<direct_copy>",
         ),
         (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>,"
-            + " at::detail::Array<char*, 3>>(int)",
+            "void at::native::vectorized_elementwise_kernel<4, at::CUDAFunctor_add<float>, 3>(int)",
             "vectorized_elementwise_kernel<CUDAFunctor_add>",
         ),
         ("void (anonymous namespace)::softmax_forward<float, 10>(float*)", "softmax_forward"),
