@@ -8,22 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.arrays import Flags, Ints
+from projector.trace.codes import (
+    ATTENTION,
+    BACKWARD,
+    CLASSES,
+    COLLECTIVE,
+    COMMUNICATION,
+    COMPUTE,
+    FORWARD,
+    GEMM,
+    MEMCPY,
+    MOVE,
+    OPTIMIZER,
+    OTHER,
+    PHASES,
+    TYPES,
+    VECTOR,
+)
 from projector.trace.events import Trace
 
-COMPUTE, COMMUNICATION, MEMCPY = range(3)
-"""Classes of activities. A fill of memory is compute: a kernel writes it."""
-
-CLASSES = ("compute", "communication", "memcpy")
-
-GEMM, ATTENTION, VECTOR, COLLECTIVE, MOVE = range(5)
-"""Types of operations."""
-
-TYPES = ("gemm", "attention", "vector", "communication", "copy")
-
-FORWARD, BACKWARD, OPTIMIZER, OTHER = range(4)
-"""Phases of an iteration."""
-
-PHASES = ("forward", "backward", "optimizer", "other")
+__all__ = [
+    "ATTENTION", "BACKWARD", "CLASSES", "COLLECTIVE", "COMMUNICATION", "COMPUTE", "FORWARD",
+    "GEMM", "MEMCPY", "MOVE", "OPTIMIZER", "OTHER", "PHASES", "TYPES", "VECTOR", "Activities",
+    "align",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,5 +92,19 @@ class Activities:
 
 
 def align(trace: Trace) -> Activities:
-    """Put what devices did in the context of the program that launched it."""
-    raise NotImplementedError(trace)
+    """Put what devices did in the context of the program that launched it.
+
+    Parameters
+    ----------
+    trace : Trace
+        Traces of a run's ranks.
+
+    Returns
+    -------
+    Activities
+        Every event of every device once; of a trace without any, the operators of the host that
+        call no other.
+    """
+    from projector.trace.merging import merge  # it makes activities, so it needs this module
+
+    return merge(trace)
