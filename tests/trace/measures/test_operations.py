@@ -5,11 +5,11 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.trace.activity import BACKWARD, GEMM
+from projector.trace.measures.numbers import group as group_of
+from projector.trace.measures.numbers import spreads
 from projector.trace.measures.operations import (
     GRANULARITIES,
     Neighbours,
-    bands,
-    distinct,
     operation_rows,
 )
 from synthetic import activities, collective, compute
@@ -76,7 +76,7 @@ def test_bands_are_numpys_quantiles():
     group = rng.integers(0, 20, 500)
     group = group[group != 3]
     values = rng.integers(0, 10**12, len(group))
-    found = bands(values, group, 20)
+    found = spreads(values, group, 20)
     assert np.isnan(found[3]).all()
     for each in set(range(20)) - {3}:
         expected = np.quantile(values[group == each], [0.5, 0.25, 0.75, 0.0, 1.0])
@@ -84,6 +84,6 @@ def test_bands_are_numpys_quantiles():
 
 
 def test_distinct_combinations():
-    first, group = distinct(np.array([5, -1, 5, 5]), np.array([0, 2**62, 0, 1]))
-    assert first.tolist() == [1, 0, 3]
-    assert group.tolist() == [1, 0, 1, 2]
+    found = group_of(np.array([5, -1, 5, 5]), np.array([0, 2**62, 0, 1]))
+    assert found.first.tolist() == [1, 0, 3]
+    assert found.of.tolist() == [1, 0, 1, 2]

@@ -9,6 +9,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError, shown
 from projector.trace.activity import COMPUTE, PHASES, TYPES, Activities
+from projector.trace.measures.numbers import Groups, group, spreads
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "operation": ("operation", "phase", "type"),
@@ -22,7 +23,6 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 GRANULARITIES = tuple(_KEYS)
 
-_QUANTILES = (0.5, 0.25, 0.75, 0.0, 1.0)
 _BAND = ("median", "p25", "p75", "min", "max")
 
 OUTSIDE = "(outside operations)"
@@ -108,8 +108,9 @@ def operation_rows(
         raise ConfigError(msg, key="by", value=by, allowed=list(GRANULARITIES))
     if not len(activities):
         return []
-    first, group = distinct(*(getattr(activities, name) for name in _KEYS[by]))
-    sums = _Sums.of(activities, neighbours, group, len(first))
+    same = group(*(getattr(activities, name) for name in _KEYS[by]))
+    first = same.first
+    sums = _Sums.of(activities, neighbours, same)
     order = np.argsort(-sums.total_ps, kind="stable")
     if by in {"layer", "iteration"}:
         order = np.arange(len(first))
@@ -118,51 +119,6 @@ def operation_rows(
         _row(activities, dict(zip(_KEYS[by], key, strict=True)), sums, place)
         for place, *key in zip(order.tolist(), *keys, strict=True)
     ]
-
-
-def distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return the first row of each distinct combination, and which combination each row is.
-
-    Combinations are in the order of their values; values are -1 or more.
-    """
-    combined = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        # Dense codes, so that the product stays far below 2^63 whatever the numbers are.
-        values, code = np.unique(column, return_inverse=True)
-        combined = np.unique(combined * len(values) + code, return_inverse=True)[1]
-    _, first, group = np.unique(combined, return_index=True, return_inverse=True)
-    return first, group
-
-
-def bands(values: Floats | Ints, group: Ints, groups: int) -> Floats:
-    """Return median, quartiles, least and largest of each group.
-
-    Parameters
-    ----------
-    values : float64[n] or int64[n]
-        What is spread.
-    group : int64[n]
-        Which group each belongs to.
-    groups : int
-        Number of groups.
-
-    Returns
-    -------
-    float64[groups, 5]
-        NaN for a group without values. Quantiles lie between values as those of numpy do.
-    """
-    order = np.lexsort((values, group))
-    ordered = np.asarray(values, np.float64)[order]
-    count = np.bincount(group, minlength=groups)
-    begin = np.concatenate([[0], np.cumsum(count)[:-1]])
-    found = np.full((groups, len(_QUANTILES)), np.nan)
-    some = count > 0
-    for column, quantile in enumerate(_QUANTILES):
-        place = begin[some] + (count[some] - 1) * quantile
-        low = np.floor(place).astype(np.int64)
-        high = np.minimum(low + 1, begin[some] + count[some] - 1)
-        found[some, column] = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,35 +136,26 @@ class _Sums:
     overlap: Floats
 
     @staticmethod
-    def of(activities: Activities, near: Neighbours, group: Ints, groups: int) -> "_Sums":
+    def of(activities: Activities, near: Neighbours, same: Groups) -> "_Sums":
         duration = activities.end_ps - activities.start_ps
-
-        def total(values: Ints, where: Any = slice(None)) -> Ints:
-            # Exact: bincount would add in float64.
-            found = np.zeros(groups, np.int64)
-            np.add.at(found, group[where], values[where])
-            return found
-
         known = (near.preparation_ps >= 0) & (near.call_ps >= 0)
         overlapped = (activities.klass == COMPUTE) & ~np.isnan(near.overlap)
         return _Sums(
-            np.bincount(group, minlength=groups),
-            total(duration),
-            bands(duration, group, groups),
-            _per_iteration(activities, duration, group, groups),
-            total(activities.recompute.astype(np.int64)),
-            total(known.astype(np.int64)),
-            total(near.preparation_ps, known),
-            total(near.call_ps, known),
-            bands(near.overlap[overlapped], group[overlapped], groups)[:, 0],
+            same.sizes(),
+            same.sums(duration),
+            spreads(duration, same.of, same.count),
+            _per_iteration(activities, duration, same),
+            same.sums(activities.recompute),
+            same.sums(known),
+            same.sums(np.where(known, near.preparation_ps, 0)),
+            same.sums(np.where(known, near.call_ps, 0)),
+            spreads(near.overlap[overlapped], same.of[overlapped], same.count)[:, 0],
         )
 
 
-def _per_iteration(activities: Activities, duration: Ints, group: Ints, groups: int) -> Floats:
-    first, place = distinct(group, activities.rank, activities.iteration)
-    sums = np.zeros(len(first), np.int64)
-    np.add.at(sums, place, duration)
-    return bands(sums, group[first], groups)
+def _per_iteration(activities: Activities, duration: Ints, same: Groups) -> Floats:
+    samples = group(same.of, activities.rank, activities.iteration)
+    return spreads(samples.sums(duration), samples.keys[0], same.count)
 
 
 def _row(activities: Activities, key: Mapping[str, int], sums: _Sums, place: int) -> OperationRow:
