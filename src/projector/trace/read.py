@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from projector.errors import ConfigError
-from projector.trace.events import Trace
+from projector.trace.events import RankTrace, Trace
 from projector.trace.kineto import read_kineto
+from projector.trace.rocprof import format_of, group_files, read_rocprof
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
 
 _ENDINGS = (".json", ".json.gz")
+_TABLES = (".csv", ".csv.gz")
 _RANK = re.compile(r"rank[_\-]?(\d+)|[._\-](\d+)[._]", re.IGNORECASE)
 
 
@@ -51,14 +53,16 @@ def load_trace(
     _ = counters, samples, progress  # not read yet
     files = trace_files(paths)
     wanted = None if only is None else set(only)
-    ranks = []
-    for place, path in enumerate(files):
-        rank = read_kineto(path)
-        if rank.rank < 0:
-            named = rank_of_name(path.name)
-            rank = replace(rank, rank=place if named is None else named)
-        if wanted is None or rank.rank in wanted:
-            ranks.append(rank)
+    ranks: list[RankTrace] = []
+    for group in group_files(files):
+        found = read_rocprof(group) if format_of(group[0]) else [read_kineto(group[0])]
+        for trace in found:
+            number = trace.rank
+            if number < 0:
+                named = rank_of_name(group[0].name) if len(found) == 1 else None
+                number = len(ranks) if named is None else named
+            ranks.append(replace(trace, rank=number))
+    ranks = [rank for rank in ranks if wanted is None or rank.rank in wanted]
     return Trace(ranks=tuple(sorted(ranks, key=lambda r: r.rank)))
 
 
@@ -68,7 +72,7 @@ def trace_files(paths: Sequence[str | Path]) -> list[Path]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found += sorted(p for p in path.iterdir() if p.name.endswith(_ENDINGS))
+            found += sorted(p for p in path.iterdir() if _is_trace(p))
         elif path.exists():
             found.append(path)
         elif any(char in str(given) for char in "*?["):
@@ -77,6 +81,13 @@ def trace_files(paths: Sequence[str | Path]) -> list[Path]:
             msg = f"trace: {given} does not exist"
             raise ConfigError(msg, key="trace", value=str(given), allowed="a file or a folder")
     return list(dict.fromkeys(found))
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a file of a folder is a trace; other tables than traces lie beside them."""
+    if path.name.endswith(_TABLES):
+        return bool(format_of(path))
+    return path.name.endswith(_ENDINGS)
 
 
 def rank_of_name(name: str) -> int | None:
