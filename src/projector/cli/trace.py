@@ -4,7 +4,15 @@ from typing import Any
 
 import click
 
-from projector.cli.trace_options import TraceRequest, trace_options
+from projector.cli.trace_options import TraceRequest, row_options, trace_options
+
+_BY = click.option(
+    "--by",
+    default="operation",
+    show_default=True,
+    metavar="NAME,...",
+    help="operation, layer, phase, type, kernel, iteration, rank ...; several go together.",
+)
 
 
 @click.group("trace")
@@ -30,3 +38,52 @@ def summary(**options: Any) -> None:
     analysis = request.load()
     request.show(analysis.summary(), summary_report)
     request.write(analysis)
+
+
+@command.command("operations")
+@_BY
+@row_options
+def operations(by: str, **options: Any) -> None:
+    """Show how long every operation takes in an iteration, what delays and what covers it.
+
+    Durations of kernels that run at once are added, so that shares are shares of work. Medians and
+    quartiles are those over the iterations of all ranks.
+    """
+    from projector.report.terminal.trace_tables import operations_report
+
+    request = TraceRequest(**options)
+    result = request.load().operations(by)
+    request.show(result, operations_report)
+    request.write(result)
+
+
+@command.command("overlap")
+@row_options
+def overlap(**options: Any) -> None:
+    """Show how much communication covers each operation, and how much longer it then takes.
+
+    D50/D0 is the duration at half of the overlap over the duration without any.
+    """
+    from projector.report.terminal.trace_tables import overlap_report
+
+    request = TraceRequest(**options)
+    result = request.load().overlap()
+    request.show(result, overlap_report)
+    request.write(result)
+
+
+@command.command("launch")
+@_BY
+@row_options
+def launch(by: str, **options: Any) -> None:
+    """Show the bubbles before kernels: the host was late, or the launch was under way.
+
+    Preparation is the time until the host calls, call the time from there to the start of the
+    kernel. Communication in between counts as bubble.
+    """
+    from projector.report.terminal.trace_tables import launch_report
+
+    request = TraceRequest(**options)
+    result = request.load().launch(by)
+    request.show(result, launch_report)
+    request.write(result)

@@ -14,6 +14,10 @@ from projector.errors import ConfigError
 from projector.html import html_table
 from projector.trace.activity import Activities, align
 from projector.trace.events import ON_DEVICE, RankTrace, Trace
+from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.overlap import operation_overlaps
+from projector.trace.measures.select import sampled
+from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
 from projector.trace.tables import activity_table, row_table, to_pandas, write_parquet
@@ -21,6 +25,9 @@ from projector.trace.tables import activity_table, row_table, to_pandas, write_p
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
     import pyarrow as pa
+
+TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": ("layer", "phase")}
+"""What a granularity by itself is broken down by further."""
 
 MOST_NAMED = 10
 """Ranks that a warning names."""
@@ -144,6 +151,63 @@ class TraceAnalysis:
         ranks = [each.to_dict() for each in rank_summaries(self.in_time)]
         return self._result("summary of a trace", "ranks", ranks=ranks, files=self.files)
 
+    def operations(self, by: str | Sequence[str] = "operation") -> TraceResult:
+        """Return count, durations, launch overhead and overlap of every operation.
+
+        Parameters
+        ----------
+        by : str or sequence of str
+            ``operation``, ``layer``, ``phase``, ``type``, ``kernel``, ``iteration`` or another name
+            of `projector.trace.measures.breakdown.GRANULARITIES`; several together, as a sequence
+            or with commas, go by each combination.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such granularity.
+        """
+        names = _granularities(by)
+        parts = breakdown(self.everything, names, self._times, self._sampled)
+        found = [part.to_dict() for part in parts]
+        title = f"activities by {', '.join(names)}"
+        return self._result(title, "operations", by=list(names), operations=found)
+
+    def launch(self, by: str | Sequence[str] = "operation") -> TraceResult:
+        """Return what the bubbles before kernels cost, the largest first.
+
+        Equations 1 to 3 of Chopper: a bubble is preparation, while the host had not yet called, and
+        call, while the launch was under way. ``by`` is that of `operations`.
+        """
+        names = _granularities(by)
+        parts = breakdown(self.everything, names, self._times, self._sampled)
+        found = [part.to_dict() for part in parts if part.launch_ns.max > 0]
+        found.sort(key=lambda row: -row["launch_ns"]["median"])
+        ranks = breakdown(self.everything, ("rank", "device"), self._times, self._sampled)
+        return self._result(
+            f"launch overhead by {', '.join(names)}", "operations", by=list(names),
+            ranks=[part.to_dict() for part in ranks], operations=found,
+        )  # fmt: skip
+
+    def overlap(self) -> TraceResult:
+        """Return how much communication covers each operation, and what that does to it.
+
+        Section V-C and equation 9 of Chopper: overlap ratios, their correlation with the duration,
+        and D50 over D0.
+        """
+        rows = operation_overlaps(self.everything, self._times, self._sampled)
+        found = [row.to_dict() for row in rows]
+        return self._result("overlap with communication", "operations", operations=found)
+
+    @cached_property
+    def _times(self) -> KernelTimes:
+        """What neighbours decide, of all activities."""
+        return kernel_times(self.everything)
+
+    @cached_property
+    def _sampled(self) -> Flags:
+        """The selected activities within iterations, if the trace has any."""
+        return self.rows & sampled(self.everything)
+
     @property
     def files(self) -> list[dict[str, Any]]:
         """What was read, one mapping a file."""
@@ -258,6 +322,11 @@ def load_trace(
             msg = f"ranks: no file is the trace of rank {rank}"
             raise ConfigError(msg, key="ranks", value=rank, allowed=sorted(found))
     return TraceAnalysis(trace, Selection(ranks=only))
+
+
+def _granularities(by: str | Sequence[str]) -> tuple[str, ...]:
+    names = tuple(by.split(",")) if isinstance(by, str) else tuple(by)
+    return TOGETHER.get(names[0], names) if len(names) == 1 else names
 
 
 def _file(rank: RankTrace) -> dict[str, Any]:

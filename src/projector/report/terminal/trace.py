@@ -84,38 +84,6 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     return [*_title(shown), *_ranks(shown["ranks"])]
 
 
-def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the report of `projector trace operations`."""
-    rows = shown["operations"]
-    kinds = [name for name in ("phase", "type") if any(row[name] for row in rows)]
-    table = grid(
-        f"<{shown['by']}", *(f"={name}" for name in kinds if name != shown["by"]),
-        "count", "share", "ms", "quartiles", "us each", "launch us", "overlap",
-    )  # fmt: skip
-    for row in rows[:MANY]:
-        spread = row["per_iteration_ns"]
-        add_row(
-            table,
-            short(row["name"]),
-            *(row[name] or "" for name in kinds if name != shown["by"]),
-            f"{row['count']:,}",
-            percent(row["share"]),
-            ms(spread["median"]),
-            f"{ms(spread['p25'])}-{ms(spread['p75'])}",
-            us(row["duration_ns"]["median"]),
-            us(_launch(row)),
-            "" if row["overlap"] is None else percent(row["overlap"], 0),
-        )
-    note = "ms of an iteration of a rank, median; launch overhead is a mean"
-    if len(rows) > MANY:
-        note += f"; {len(rows) - MANY} more in --json"
-    return section(f"Activities by {shown['by']}", note, table)
-
-
-def _launch(row: Mapping[str, Any]) -> float | None:
-    return None if row["call_ns"] is None else row["preparation_ns"] + row["call_ns"]
-
-
 def _title(shown: Mapping[str, Any]) -> list[RenderableType]:
     files = shown["files"]
     events = sum(each["events"] for each in files)
@@ -125,7 +93,7 @@ def _title(shown: Mapping[str, Any]) -> list[RenderableType]:
     where = f" on {', '.join(devices)}" if devices else ""
     line.append(f"  {ranks}{where}: {events:,} events", style="not bold")
     numbers = shown["iterations"]
-    below = "no iterations" if not numbers else f"iterations {_runs(numbers)}"
+    below = "no iterations" if not numbers else f"iterations {runs_of(numbers)}"
     return [line, Padding(Text(below), (0, 0, 1, 2))]
 
 
@@ -146,7 +114,7 @@ def _ranks(ranks: list[Mapping[str, Any]]) -> list[RenderableType]:
     return section("Ranks", note, table)
 
 
-def _runs(numbers: list[int]) -> str:
+def runs_of(numbers: list[int]) -> str:
     """Write 3, 4, 5, 8 as 3-5, 8."""
     runs: list[list[int]] = []
     for number in numbers:
