@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from projector.cli.trace_options import TraceRequest, row_options, trace_options
+from projector.cli.trace_record import command as record
 
 _BY = click.option(
     "--by",
@@ -87,3 +88,6 @@ def launch(by: str, **options: Any) -> None:
     result = request.load().launch(by)
     request.show(result, launch_report)
     request.write(result)
+
+
+command.add_command(record)

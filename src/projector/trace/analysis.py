@@ -14,9 +14,8 @@ from projector.errors import ConfigError
 from projector.html import html_table
 from projector.trace.activity import Activities, align
 from projector.trace.events import ON_DEVICE, RankTrace, Trace
-from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.breakdown import breakdown, in_iterations
 from projector.trace.measures.overlap import operation_overlaps
-from projector.trace.measures.select import sampled
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
@@ -206,7 +205,7 @@ class TraceAnalysis:
     @cached_property
     def _sampled(self) -> Flags:
         """The selected activities within iterations, if the trace has any."""
-        return self.rows & sampled(self.everything)
+        return self.rows & in_iterations(self.everything)
 
     @property
     def files(self) -> list[dict[str, Any]]:

@@ -31,6 +31,6 @@ def test_names_are_short(name, written):
 
 def test_numbers_have_sensible_digits():
     assert [ms(ns) for ns in (0, 1234.5, 12_345_678, 9_876_543_210)] == [
-        "0", "0.001234", "12.35", "9,876.5"
+        "0.000", "0.001", "12.35", "9,876.5"
     ]  # fmt: skip
     assert [us(ns) for ns in (None, 850, 12_345, 9_876_543)] == ["", "0.85", "12.3", "9,877"]

@@ -34,13 +34,14 @@ _PARTS = (
 
 
 def ms(time_ns: float) -> str:
-    """Format nanoseconds as milliseconds, with four digits or more."""
+    """Format nanoseconds as milliseconds, with fewer decimals where there are more digits."""
     value = time_ns / 1e6
-    return f"{value:,.1f}" if abs(value) >= 1000.0 else f"{value:,.4g}"
+    decimals = next((n for least, n in ((1000, 1), (10, 2)) if abs(value) >= least), 3)
+    return f"{value:,.{decimals}f}"
 
 
-def short(name: str) -> str:
-    """Return a name as a table shows it.
+def short(name: str, width: int = LONGEST_NAME) -> str:
+    """Return a name as a table shows it, in so many characters.
 
     Of a C++ function the last part of its name and what its template is for, as in
     ``elementwise_kernel<direct_copy>``; of everything else the begin.
@@ -53,7 +54,8 @@ def short(name: str) -> str:
         name = f"{head[0]}<{inside}>" if head and inside else (head or [name])[0]
     elif _CALL.match(name):
         name = name.split("(")[0]
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    name = name.removeprefix("torch::autograd::")
+    return name if len(name) <= width else f"{name[: width - 3]}..."
 
 
 def _outside_templates(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from projector.report.terminal.tables import add_row, grid, percent, section
-from projector.report.terminal.trace import ms, short, us
+from projector.report.terminal.trace import LONGEST_NAME, ms, short, us
 
 MANY = 30
 """Rows that a terminal shows."""
@@ -14,17 +14,17 @@ MANY = 30
 OUTSIDE = "(no operation)"
 """What stands for an empty name."""
 
-_SECOND = ("phase", "type", "class", "layer", "iteration", "rank", "device", "stream")
-"""Keys that stay on one line."""
+NARROW_NAME = 28
+"""Characters of a name beside two other keys."""
+
+_TYPES = {"communication": "comm."}
+"""Short names of types."""
 
 
 def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace operations`."""
     names = _columns(shown["by"])
-    table = grid(
-        *names.values(), "activities", "share", "ms", "25-75 %", "exposed ms", "launch ms",
-        "overlap",
-    )  # fmt: skip
+    table = grid(*names.values(), "count", "share", "ms", "spread", "launch", "overlap")
     rows = shown["operations"]
     for row in rows[:MANY]:
         add_row(
@@ -33,25 +33,24 @@ def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
             f"{row['activities']:,}",
             percent(row["share"]),
             ms(row["duration_ns"]["median"]),
-            _quartiles(row["duration_ns"]),
-            ms(row["exposed_ns"]["median"]),
+            _spread(row["duration_ns"]),
             ms(row["launch_ns"]["median"]),
             _percent(row["overlap"]),
         )
-    note = "ms of one iteration of one rank, median" + _more(rows)
-    return section(f"Activities by {', '.join(shown['by'])}", note, table)
+    note = f"ms of one iteration of one rank: median, spread of the quartiles{_more(rows)}"
+    return section(f"By {shown['by'][0]}", note, table)
 
 
 def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace launch`."""
-    ranks = grid("rank", "launch ms", "preparation ms", "call ms", "of kernel time")
+    ranks = grid("rank", "launch ms", "preparation", "call", "of kernel time")
     for row in shown["ranks"][:MANY]:
         spent = row["launch_ns"]["median"]
         work = row["duration_ns"]["median"]
         parts = (row["preparation_ns"]["median"], row["call_ns"]["median"])
         add_row(ranks, str(row["rank"]), ms(spent), *map(ms, parts), _of(spent, work))
     names = _columns(shown["by"])
-    table = grid(*names.values(), "activities", "launch ms", "25-75 %", "preparation ms", "call ms")
+    table = grid(*names.values(), "count", "launch ms", "spread", "preparation", "call")
     rows = shown["operations"]
     for row in rows[:MANY]:
         add_row(
@@ -59,14 +58,14 @@ def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
             *_key(row, names),
             f"{row['activities']:,}",
             ms(row["launch_ns"]["median"]),
-            _quartiles(row["launch_ns"]),
+            _spread(row["launch_ns"]),
             ms(row["preparation_ns"]["median"]),
             ms(row["call_ns"]["median"]),
         )
     note = "of one iteration, median"
     return [
-        *section("Launch overhead", note, ranks),
-        *section(f"By {', '.join(shown['by'])}", f"{note}{_more(rows)}", table),
+        *section("Launch overhead", f"ms {note}", ranks),
+        *section(f"By {shown['by'][0]}", f"ms {note}{_more(rows)}", table),
     ]
 
 
@@ -80,12 +79,12 @@ def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         spread = row["overlap"]
         add_row(
             table,
-            short(row["operation"] or OUTSIDE) + _again(row),
+            *_key(row, {"operation": ""}),
             row["phase"],
             f"{row['instances']:,}",
             us(row["duration_ns"]["median"]),
             "" if spread is None else _percent(spread["median"]),
-            "" if spread is None else f"{_percent(spread['q25'])}-{_percent(spread['q75'])}",
+            "" if spread is None else f"{_percent(spread['p25'])}-{_percent(spread['p75'])}",
             "" if row["correlation"] is None else f"{row['correlation']:+.2f}",
             "" if row["ratio"] is None else f"{row['ratio']:.3f}",
         )
@@ -95,29 +94,30 @@ def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
 
 def _columns(by: Sequence[str]) -> dict[str, str]:
     """Return the columns of the keys; what is recomputed is said beside the name."""
-    return {
-        name: f"={name}" if name in _SECOND else f"<{name}" for name in by if name != "recompute"
-    }
+    return {name: f"={name}" for name in by if name != "recompute"}
 
 
 def _key(row: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    cells = [_cell(row[name], name) for name in names]
-    cells[0] += _again(row)
+    width = LONGEST_NAME if len(names) < 3 else NARROW_NAME
+    again = " (again)" if row.get("recompute") else ""
+    cells = [_cell(row[name], name, width - len(again)) for name in names]
+    cells[0] += again
     return cells
 
 
-def _cell(value: Any, name: str) -> str:
+def _cell(value: Any, name: str, width: int) -> str:
     if isinstance(value, int):
         return str(value) if value >= 0 else "outside"
-    return short(value) if value else (OUTSIDE if name == "operation" else "")
+    if name == "type":
+        return _TYPES.get(str(value), str(value))
+    return short(value, width) if value else (OUTSIDE if name == "operation" else "")
 
 
-def _again(row: Mapping[str, Any]) -> str:
-    return " (recomputed)" if row.get("recompute") else ""
-
-
-def _quartiles(spread: Mapping[str, Any]) -> str:
-    return f"{ms(spread['q25'])}-{ms(spread['q75'])}"
+def _spread(spread: Mapping[str, Any]) -> str:
+    """Return half the distance of the quartiles as a share of the median."""
+    if spread["samples"] < 2 or not spread["median"]:
+        return ""
+    return f"±{percent((spread['p75'] - spread['p25']) / 2.0 / spread['median'])}"
 
 
 def _percent(value: float | None) -> str:

@@ -62,6 +62,8 @@ class Part:
     """With `preparation_ns` less than `launch_ns` where launches are not in the trace."""
     exposed_ns: Band
     """What of it no kernel that computes covers; all of what computes itself."""
+    each_ns: Band
+    """Of one activity; the other bands are of their sum in one sample."""
     overlap: float | None
     """Share that communication covers; of communication the share that computing covers."""
 
@@ -103,13 +105,12 @@ def breakdown(
     parts = group(*(_column(activities, name)[rows] for name in by), np.zeros(len(rows), np.int64))
     sample = group(*(getattr(activities, n)[rows] for n in ("rank", "device", "iteration")))
     both = group(parts.of, sample.of)
-    spreads = {
+    spreads: dict[str, list[Any]] = {
         name: _spreads(values[rows], both, parts.count) for name, values in _values(times).items()
     }
-    total, shared = (
-        parts.sums(times.duration_ps[rows]),
-        parts.sums(_shared(activities, times)[rows]),
-    )
+    duration = times.duration_ps[rows]
+    spreads["each_ns"] = bands(duration / PS_PER_NS, parts.of, parts.count)
+    total, shared = parts.sums(duration), parts.sums(_shared(activities, times)[rows])
     sizes, whole = parts.sizes(), int(total.sum())
     labels = [_LABELS[name][1](activities) for name in by]
     return [

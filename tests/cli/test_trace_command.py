@@ -1,0 +1,150 @@
+"""``projector trace``."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import projector as pj
+from projector.cli.main import run
+from synthetic import collective, compute, copy, kineto, step, write
+
+DATA = Path(__file__).parents[1] / "trace" / "data"
+MI300X = DATA / "mi300x_resnet_ddp8.json.gz"
+
+ROW_KEYS = {
+    "rank", "span_ns", "busy_ns", "idle_ns", "compute_ns", "communication_ns",
+    "exposed_communication_ns", "memcpy_ns", "exposed_memcpy_ns", "kernels",
+}  # fmt: skip
+
+
+@pytest.fixture
+def trace(capsys):
+    def call(*arguments):
+        code = run(["trace", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def run_of_two(tmp_path):
+    """Two iterations of two ranks, the second of which computes longer."""
+    for rank in range(2):
+        late = rank * 1000
+        lines = [step(7, 0, 10_000), step(8, 10_000, 20_000)]
+        for begin in (0, 10_000):
+            lines += [
+                compute(begin + 2000, begin + 4000 + late, launch=begin + 500, rank=rank),
+                collective(begin + 3000, begin + 6000, launch=begin + 600, rank=rank),
+                copy(begin + 5000, begin + 7000, launch=begin + 700, rank=rank),
+            ]
+        write(tmp_path / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=2))
+    return tmp_path
+
+
+def test_the_summary_adds_up(trace, run_of_two):
+    code, out, err = trace("summary", run_of_two, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert {"schema_version", "version", "warnings", "problems"} <= found.keys()
+    assert found["warnings"] == []
+    assert found["iterations"] == [7, 8]
+    first, second = found["ranks"]
+    assert first.keys() >= ROW_KEYS
+    assert {key: first[key] for key in sorted(ROW_KEYS)} == {
+        "rank": 0, "span_ns": 15000, "busy_ns": 10000, "idle_ns": 5000, "compute_ns": 4000,
+        "communication_ns": 6000, "exposed_communication_ns": 4000, "memcpy_ns": 4000,
+        "exposed_memcpy_ns": 2000, "kernels": 4,
+    }  # fmt: skip
+    assert (second["rank"], second["compute_ns"]) == (1, 6000)
+    assert [each["rank"] for each in found["files"]] == [0, 1]
+    assert all(type(first[key]) is int for key in ROW_KEYS)
+
+
+def test_the_summary_is_readable(trace, run_of_two):
+    code, out, err = trace("summary", run_of_two)
+    assert (code, err) == (0, "")
+    for text in ("2 ranks", "iterations 7-8", "0.015", "26.7 %", "33.3 %"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["--ranks", 1], 6),
+        (["--iterations", 8], 6),
+        (["--skip-warmup", 1], 6),
+        (["--ranks", "0-1", "--iterations", "7,8"], 12),
+    ],
+)
+def test_what_is_chosen_counts(trace, run_of_two, tmp_path, options, count):
+    table = tmp_path / "out.parquet"
+    code, _, err = trace("summary", run_of_two, *options, "--parquet", table)
+    assert (code, err) == (0, f"wrote {table}\n")
+    found = pq.read_table(table)
+    assert len(found) == count
+    assert {"rank", "start_ps", "name", "class", "phase", "iteration"} <= set(found.column_names)
+
+
+def test_rows_of_other_commands(trace, run_of_two, tmp_path):
+    table = tmp_path / "out.parquet"
+    for command in ("operations", "launch"):
+        code, out, _ = trace(command, run_of_two, "--json", "--by", "type", "--parquet", table)
+        found = json.loads(out)
+        assert code == 0
+        assert found["by"] == ["type"]
+        assert len(pq.read_table(table)) == len(found["operations"])
+    rows = json.loads(trace("operations", run_of_two, "--json", "--by", "type")[1])["operations"]
+    assert sum(row["activities"] for row in rows) == 12
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+    only = json.loads(trace("operations", run_of_two, "--json", "--type", "communication")[1])
+    assert [row["type"] for row in only["operations"]] == ["communication"]
+    assert only["selection"] == {"types": ["communication"]}
+
+
+@pytest.mark.parametrize("command", ["operations", "overlap", "launch"])
+def test_real_traces_are_readable(trace, command):
+    code, out, err = trace(command, MI300X)
+    assert code == 0
+    assert "aten::conv2d" in out
+    assert err == (
+        "warning: the trace has 1 of 8 ranks (rank 0): how the others did is not known\n"
+    )
+    assert trace(command, MI300X, "--quiet") == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "text"),
+    [
+        (["summary", "nowhere.json"], "trace", "nowhere.json does not exist"),
+        (["summary", MI300X, "--ranks", "3"], "ranks", "no file is the trace of rank 3"),
+        (["summary", MI300X, "--ranks", "a"], "ranks", "no list of numbers"),
+        (["summary", MI300X, "--iterations", "3"], "iterations", "it has 15, 16, 17"),
+        (["summary", MI300X, "--skip-warmup", "3"], "skip_warmup", "leaves nothing"),
+        (["summary", MI300X, "--parquet", "no/such/place"], "parquet", "no folder no/such"),
+        (["operations", MI300X, "--by", "colour"], "by", "colour"),
+        (["operations", MI300X, "--phase", "forth"], "phase", "known: forward"),
+        (["operations", MI300X, "--type", "matmul"], "type", "known: gemm"),
+    ],
+)
+def test_what_is_wrong_is_said(trace, arguments, key, text):
+    code, out, err = trace(*arguments, "--json")
+    assert code == 2
+    assert json.loads(out)["key"] == key
+    assert text in err
+    assert text in json.loads(out)["error"]
+
+
+def test_from_python(run_of_two):
+    run_ = pj.load_trace(run_of_two)
+    assert repr(run_) == "<trace of 2 ranks, 28 events>"
+    assert run_.summary().rows[0]["busy_ns"] == 10000
+    assert len(run_.to_arrow()) == 12
+    late = run_.select(iterations=[8], ranks=range(1, 2))
+    assert len(late.to_arrow()) == 3
+    assert "communication" in late.operations("type")._repr_html_()
+    assert run_.operations("type").to_arrow().num_rows == 3
+    assert repr(run_.summary()) == "<summary of a trace: 2 ranks>"
