@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Array, Ints
-from projector.trace.activity import Activities
+from projector.trace.activity_table import Activities
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
 from projector.trace.rank import RankActivities, align_rank
 

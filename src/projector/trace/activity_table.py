@@ -1,0 +1,63 @@
+"""The table of activities: what devices did, one row each, with the context of the program."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from projector.arrays import Flags, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activities:
+    """Columns of equal length, one row an activity, by rank, device and start.
+
+    Of activities of one device that start together the shorter one comes first.
+    """
+
+    rank: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    """Row of `names`."""
+    kind: Ints
+    """Position in ``events.KINDS``."""
+    klass: Ints
+    """Position in `CLASSES`."""
+    type: Ints
+    """Position in `TYPES`."""
+    start_ps: Ints
+    """On the common clock of the ranks."""
+    end_ps: Ints
+    launch_ps: Ints
+    """Start of the call that launched it; -1 where it is not in the trace."""
+    launch_end_ps: Ints
+    operation: Ints
+    """Row of `operations`; -1 where nothing stands around its launch."""
+    layer: Ints
+    """Number of the layer of the network, -1 outside layers or where it is not known."""
+    phase: Ints
+    """Position in `PHASES`."""
+    iteration: Ints
+    """Number of the iteration as annotated; -1 before the first and where there is none."""
+    recompute: Flags
+    """Whether it repeats a forward within the backward."""
+    forward: Ints
+    """For the backward: row of the first activity of the forward's operation; -1 elsewhere."""
+    group: Ints
+    """For communication: row of `groups`; -1 where it is not known."""
+    bytes: Ints
+    """For communication the buffer as collectives count it, for copies what moves; -1 unknown."""
+    detail: Ints
+    """Row of `details`; -1 where nothing more is known."""
+    names: tuple[str, ...]
+    operations: tuple[str, ...]
+    groups: tuple[str, ...]
+    details: tuple[Any, ...]
+    """Mappings of what is known of an activity (``grid``, ``bytes``, ``collective``), together with
+    ``operator``, ``dims`` and ``types`` of the innermost operator around its launch that has
+    dimensions, such as ``aten::mm``."""
+    on_host: bool = False
+    """Whether operators of the host stand for kernels."""
+
+    def __len__(self) -> int:
+        """Return the number of activities."""
+        return len(self.rank)
