@@ -53,6 +53,16 @@ class Factor(Config):
     note: str = ""
 
 
+class Sampled(Config):
+    """What a column of samples holds."""
+
+    value: str
+    """As in ``events.Samples.what``; nothing for what is passed over."""
+    factor: float
+    source: str
+    note: str = ""
+
+
 class Formats(Config):
     """``hardware/trace_formats.yaml``."""
 
@@ -64,6 +74,7 @@ class Formats(Config):
     skipped_domains: Names
     directions: dict[str, Word]
     units: dict[str, Factor]
+    sampled: dict[str, Sampled]
     sources: dict[str, str]
 
 

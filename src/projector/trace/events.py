@@ -105,6 +105,9 @@ class Counters:
     """Of the serialised kernel; `NONE` where unknown."""
     values: Mapping[str, Any]
     """float64[rows] of each counter, NaN where it was not collected."""
+    rank: int = NONE
+    """Of the run with counters; `NONE` where neither file nor folder tells."""
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,9 @@ class Samples:
     columns: tuple[str, ...]
     physical_core: Ints | None = None
     """int64[columns]: physical core of each logical one, where the columns are cores."""
+    rank: int = NONE
+    """Whose device it is; `NONE` for the whole machine."""
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,4 +171,6 @@ class Trace:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What was wrong with its files."""
-        return tuple(problem for rank in self.ranks for problem in rank.problems)
+        files: tuple[RankTrace | Counters | Samples, ...]
+        files = (*self.ranks, *self.counters, *self.samples)
+        return tuple(problem for file in files for problem in file.problems)

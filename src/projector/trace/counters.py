@@ -1,0 +1,276 @@
+"""Hardware counters of kernels: files of rocprofv3, rocprof, rocprofiler-compute and ncu.
+
+Two layouts: one row a counter of a dispatch, or one row a dispatch with a column for each counter.
+Both become `Counters`, a row a dispatch, in the order of dispatch on each device.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.errors import ConfigError
+from projector.trace.csv_file import (
+    Table,
+    load_formats,
+    numbers,
+    plain,
+    quantity_of,
+    read_table,
+    whole_numbers,
+)
+from projector.trace.events import NONE, Counters, Problem
+from projector.trace.rocprof import format_of, read_head
+from projector.trace.rocprof_json import Process, agent_numbers, kernel_names, read_processes
+
+NS_PS = 1_000
+
+_MERGED = "pmc_perf"
+_PASSES = re.compile(r"results_pmc_perf.*\.csv")
+_RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
+_EXTENTS = re.compile(r"\d+")
+_TABLES = (".csv", ".csv.gz", ".txt", ".log")
+
+
+def counter_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the files of counters that files, folders and patterns stand for.
+
+    Of a folder of rocprofiler-compute, whose ``pmc_perf.csv`` holds what its other files hold,
+    only that one.
+
+    Raises
+    ------
+    ConfigError
+        A path that is not there.
+    """
+    found: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if _holds_counters(file))
+            merged = {file.parent for file in inside if file.name.startswith(_MERGED)}
+            found += [
+                file for file in inside if file.parent not in merged or not _PASSES.match(file.name)
+            ]
+        elif path.exists():
+            found.append(path)
+        elif any(char in str(given) for char in "*?["):
+            found += sorted(Path().glob(str(given)))
+        else:
+            msg = f"counters: {given} does not exist"
+            raise ConfigError(msg, key="counters", value=str(given), allowed="a file or a folder")
+    return list(dict.fromkeys(found))
+
+
+def _holds_counters(path: Path) -> bool:
+    name = path.name.removesuffix(".gz")
+    if not path.is_file():
+        return False
+    if name.endswith(".json"):
+        return format_of(path) == "rocprofv3 json" and "counter" in name
+    if not name.endswith(_TABLES):
+        return False
+    return any(_is_heading(line) for line in read_head(path).splitlines()[:64])
+
+
+def _is_heading(line: str) -> bool:
+    fields = [field.strip(' "') for field in line.split(",")]
+    known = {quantity_of(field) for field in fields}
+    if "kernel" not in known or "function" in known:
+        return False
+    return "counter" in known or any(field and not quantity_of(field) for field in fields)
+
+
+def read_counters(path: Path) -> list[Counters]:
+    """Return the counters of a file, one for each process in it.
+
+    Parameters
+    ----------
+    path : Path
+        CSV, plain or gzip, or the JSON of rocprofv3.
+    """
+    rank = _rank_of(path)
+    if format_of(path) == "rocprofv3 json":
+        problems: list[Problem] = []
+        processes = read_processes(path, problems)
+        told = tuple(problems)
+        return [_of_process(path, rank, process, told) for process in processes]
+    table = read_table(path, heading=("kernel",))
+    if not table.has("kernel"):
+        text = "no kernels with counters in it, nothing read"
+        return [_nothing(path, rank, (*table.problems, Problem(str(path), "", text)))]
+    if table.has("counter", "counter_value"):
+        return [_of_long(table, rank)]
+    return [_of_wide(table, rank)]
+
+
+def _rank_of(path: Path) -> int:
+    """Return the rank that a name or a folder tells as ``rank3``."""
+    for part in (path.name, *(parent.name for parent in list(path.parents)[:3])):
+        found = _RANK.search(part)
+        if found:
+            return int(found[1])
+    return NONE
+
+
+def _nothing(path: Path, rank: int, problems: tuple[Problem, ...]) -> Counters:
+    none = np.zeros(0, np.int64)
+    return Counters(
+        path=str(path), kernel=(), device=none, grid=none, duration_ps=none, values={},
+        rank=rank, problems=problems,
+    )  # fmt: skip
+
+
+def _of_long(table: Table, rank: int) -> Counters:
+    """Put together the rows of each dispatch.
+
+    Rows of one counter add up, as instances of it on several dies do; Nsight Compute repeats a
+    metric in every section that shows it, so there the last one stands.
+    """
+    keys = np.stack(
+        [table.ints("device"), table.ints("process"), table.ints("dispatch")], axis=1
+    )  # fmt: skip
+    if not table.has("dispatch"):
+        keys[:, 2] = table.ints("correlation")
+    _, first, dispatch = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    dispatch = dispatch.reshape(-1)
+    amounts = numbers(table.text("counter_value") or ())
+    units = table.text("counter_unit")
+    if units is not None:
+        amounts = amounts * _factors(units)
+    names = list(table.text("counter") or ())
+    distinct = list(dict.fromkeys(names))
+    place = {name: i for i, name in enumerate(distinct)}
+    which = np.array([place[name] for name in names], np.int64)
+    values: dict[str, Floats] = {}
+    for name, i in place.items():
+        rows = which == i
+        column = np.full(len(first), np.nan)
+        if table.has("section"):
+            column[dispatch[rows]] = amounts[rows]
+        else:
+            column[dispatch[rows]] = 0.0
+            np.add.at(column, dispatch[rows], amounts[rows])
+        values[name] = column
+    return _counters(table.take(first), rank, values)
+
+
+def _of_wide(table: Table, rank: int) -> Counters:
+    """Take each column that describes nothing as a counter."""
+    units: Mapping[str, str] = {}
+    if len(table) and table.has("dispatch") and not (table.text("dispatch") or [""])[0].strip():
+        # The raw page of Nsight Compute has a row of units below its heading.
+        units = {
+            name: column[0] for name, column in zip(table.headings, table.columns, strict=True)
+        }
+        table = table.take(np.arange(1, len(table)))
+    order = np.lexsort((table.ints("dispatch"), table.ints("device")))
+    table = table.take(order)
+    factors = load_formats().units
+    values: dict[str, Floats] = {}
+    for heading, column in zip(table.headings, table.columns, strict=True):
+        if not heading or quantity_of(heading):
+            continue
+        amounts = numbers(column)
+        if np.isfinite(amounts).any():
+            unit = factors.get(plain(units.get(heading, "")))
+            values[heading] = amounts * unit.value if unit else amounts
+    return _counters(table, rank, values)
+
+
+def _factors(units: Sequence[str]) -> Floats:
+    known = load_formats().units
+    factors = {
+        unit: known[plain(unit)].value if plain(unit) in known else 1.0 for unit in set(units)
+    }
+    return np.array([factors[unit] for unit in units], np.float64)
+
+
+def _counters(table: Table, rank: int, values: Mapping[str, Floats]) -> Counters:
+    return Counters(
+        path=table.path,
+        kernel=[name.removesuffix(".kd") for name in table.text("kernel") or ()],
+        device=table.ints("device"),
+        grid=_threads(table),
+        duration_ps=_durations(table, values),
+        values=values,
+        rank=rank,
+        problems=table.problems,
+    )
+
+
+def _threads(table: Table) -> Ints:
+    """Return the work items of each dispatch.
+
+    AMD's tools write their number; Nsight Compute the extents of the grid in groups, and those of
+    a group, such as ``(108, 1, 1)`` and ``(256, 1, 1)``.
+    """
+    grid, block = table.text("grid"), table.text("block")
+    if grid is None:
+        return np.full(len(table), NONE, np.int64)
+    if block is None or not any("(" in text for text in grid):
+        return whole_numbers(grid)
+    known: dict[str, int] = {}
+    return np.array(
+        [_product(g, known) * _product(b, known) for g, b in zip(grid, block, strict=True)],
+        np.int64,
+    )
+
+
+def _product(text: str, known: dict[str, int]) -> int:
+    found = known.get(text)
+    if found is None:
+        product = 1
+        for extent in _EXTENTS.findall(text):
+            product *= int(extent)
+        found = known[text] = product
+    return found
+
+
+def _durations(table: Table, values: Mapping[str, Floats]) -> Ints:
+    if table.has("start_ns", "end_ns"):
+        duration_ns = table.ints("end_ns") - table.ints("start_ns")
+    elif table.has("duration_ns"):
+        duration_ns = table.ints("duration_ns")
+    else:
+        measured = next((values[name] for name in values if name.startswith(_TIMES)), None)
+        if measured is None:
+            return np.full(len(table), NONE, np.int64)
+        duration_ns = np.where(np.isfinite(measured), np.rint(measured), NONE).astype(np.int64)
+    return np.where(duration_ns >= 0, duration_ns * NS_PS, NONE)
+
+
+_TIMES = ("gpu__time_duration", "Duration")
+
+
+def _of_process(path: Path, rank: int, process: Process, problems: tuple[Problem, ...]) -> Counters:
+    section = "callback_records.counter_collection"
+    column = process.columns(section)
+    info = {name.rpartition("dispatch_info.")[2]: each for name, each in column.items()}
+    count = len(info["kernel_id"])
+    handles = process.words("counters", "id.handle", "name")
+    values: dict[str, Floats] = {}
+    for record, handle, amount in process.counted:
+        if record < count:
+            name = handles.get(handle, f"counter {handle}")
+            values.setdefault(name, np.full(count, np.nan))
+            so_far = values[name][record]
+            values[name][record] = amount if np.isnan(so_far) else so_far + amount
+    agents = agent_numbers(process)
+    device = [agents.get(handle, handle) for handle in info["agent_id.handle"].tolist()]
+    start, end = (column[f"dispatch_data.{which}_timestamp"] for which in ("start", "end"))
+    order = np.lexsort((info["dispatch_id"], device))
+    kernel = kernel_names(process, info["kernel_id"])
+    grid = info["grid_size.x"] * info["grid_size.y"] * info["grid_size.z"]
+    return Counters(
+        path=str(path),
+        kernel=[kernel[row] for row in order.tolist()],
+        device=np.array(device, np.int64)[order],
+        grid=np.where(grid > 0, grid, NONE)[order],
+        duration_ps=np.where(end > start, (end - start) * NS_PS, NONE)[order],
+        values={name: each[order] for name, each in values.items()},
+        rank=rank,
+        problems=problems,
+    )

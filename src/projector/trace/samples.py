@@ -1,0 +1,497 @@
+"""What was sampled beside a run: utilisation of cores, clocks and power of devices.
+
+Read are the JSON lines of our own recorder, ``mpstat -P ALL -o JSON``, ``sadf -j``, the CSV of
+``nvidia-smi --query-gpu``, and CSVs with a column of times and one for each core or device. Which
+logical cores share a physical one comes from the file itself or from that of ``lscpu -p``.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.errors import ConfigError
+from projector.trace.csv_file import load_formats, numbers, open_text, plain
+from projector.trace.events import NONE, Problem, Samples
+from projector.trace.rocprof import read_head
+
+OWN_FORMAT = "projector samples"
+NS_PS = 1_000
+S_NS = 1_000_000_000
+ZONE_NS = 15 * 60 * S_NS
+"""Clocks on walls differ by multiples of this."""
+
+DAY_NS = 24 * 3600 * S_NS
+_RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Where the zero of a trace lies."""
+
+    zero_ns: int = 0
+    """Nanoseconds since 1970; 0 where it is not known."""
+    span_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One quantity as its file gives it."""
+
+    what: str
+    time_ns: Ints
+    values: Floats
+    columns: tuple[str, ...]
+    physical: Ints | None = None
+    local: bool = False
+    """Whether the times are those of a clock on a wall, of a zone that is not known."""
+
+
+def read_samples(
+    paths: Sequence[str | Path], *, zero_ns: int = 0, span_ns: int = 0
+) -> tuple[Samples, ...]:
+    """Return all that some files hold, one entry a quantity of a file.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files, folders or patterns. A file of ``lscpu -p`` among them says of the others which
+        logical cores share a physical one.
+    zero_ns : int, optional
+        Zero of the trace, in ns since 1970; times are counted from the first sample without it.
+    span_ns : int, optional
+        Length of the trace, by which times of a clock on a wall find their zone.
+
+    Raises
+    ------
+    ConfigError
+        A path that is not there.
+    """
+    clock = Clock(zero_ns, span_ns)
+    maps: list[Ints] = []
+    found: list[Samples] = []
+    for path in sample_files(paths):
+        cores = read_cores(path)
+        if cores is not None:
+            maps.append(cores)
+            continue
+        found += _read_file(path, clock)
+    return tuple(_with_map(each, maps) for each in found)
+
+
+def sample_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the files that files, folders and patterns stand for."""
+    found: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            found += sorted(file for file in path.iterdir() if "sample" in file.name)
+        elif path.exists():
+            found.append(path)
+        elif any(char in str(given) for char in "*?["):
+            found += sorted(Path().glob(str(given)))
+        else:
+            msg = f"samples: {given} does not exist"
+            raise ConfigError(msg, key="samples", value=str(given), allowed="a file or a folder")
+    return list(dict.fromkeys(found))
+
+
+def read_cores(path: Path) -> Ints | None:
+    """Return the physical core of each logical one from ``lscpu -p``, None for other files.
+
+    Returns
+    -------
+    int64[logical cores] or None
+        Counted from 0; `NONE` for numbers that the file leaves out.
+    """
+    lines = read_head(path).splitlines()
+    heading = next((line for line in lines if line.startswith("# CPU,")), None)
+    if heading is None:
+        return None
+    names = [name.strip().lower() for name in heading[1:].split(",")]
+    if "core" not in names:
+        return None
+    places = {name: names.index(name) for name in ("cpu", "core", "socket") if name in names}
+    physical: dict[tuple[str, str], int] = {}
+    cores: dict[int, int] = {}
+    for line in lines:
+        fields = line.split(",")
+        if line.startswith("#") or len(fields) <= max(places.values()):
+            continue
+        if not fields[places["cpu"]].isdigit():
+            continue
+        socket = fields[places["socket"]] if "socket" in places else ""
+        key = (socket, fields[places["core"]])
+        cores[int(fields[places["cpu"]])] = physical.setdefault(key, len(physical))
+    return np.array([cores.get(n, NONE) for n in range(max(cores, default=-1) + 1)], np.int64)
+
+
+def _with_map(samples: Samples, maps: Sequence[Ints]) -> Samples:
+    """Give cores the map of ``lscpu``, where their own file had none."""
+    if samples.what != "cpu_percent" or samples.physical_core is not None or not maps:
+        return samples
+    numbered = [_number_in(name) for name in samples.columns]
+    cores = maps[0]
+    if not numbered or min(numbered) < 0 or max(numbered) >= len(cores):
+        return samples
+    return replace(samples, physical_core=cores[np.array(numbered, np.int64)])
+
+
+def _number_in(name: str) -> int:
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else NONE
+
+
+def _read_file(path: Path, clock: Clock) -> list[Samples]:
+    problems: list[Problem] = []
+    head = read_head(path).lstrip()
+    rank = NONE
+    named = _RANK.search(path.name)
+    if named:
+        rank = int(named[1])
+    try:
+        first = json.loads(head.splitlines()[0]) if head.startswith("{") else None
+    except ValueError:
+        first = None
+    if isinstance(first, dict) and first.get("format") == OWN_FORMAT:
+        read = _own(path, first, problems)
+        rank = first["rank"] if isinstance(first.get("rank"), int) else rank
+    elif head.startswith("{"):
+        read = _sysstat(path, problems)
+    else:
+        read = _csv(path, problems)
+    if not read:
+        problems.append(Problem(str(path), "", "no samples that are known, nothing read"))
+        none = np.zeros((0, 0))
+        read = [_Read("", np.zeros(0, np.int64), none, ())]
+    return [_placed(path, each, clock, rank, problems) for each in read]
+
+
+def _placed(path: Path, read: _Read, clock: Clock, rank: int, problems: list[Problem]) -> Samples:
+    """Return samples with their times from the zero of the trace."""
+    told = list(problems)
+    time_ns = read.time_ns
+    zero_ns = clock.zero_ns
+    if len(time_ns) and not zero_ns:
+        zero_ns = int(time_ns[0])
+        told.append(Problem(str(path), "", "no clock of the trace is known; first sample at zero"))
+    if len(time_ns) and read.local:
+        shift = zone_shift(time_ns, zero_ns, clock.span_ns)
+        if shift:
+            text = f"taken as of a zone {shift / 3600 / S_NS:+g} hours from UTC, as the trace is"
+            told.append(Problem(str(path), "", text))
+        time_ns = time_ns - shift
+    inside = np.abs(time_ns - zero_ns) < (1 << 63) // NS_PS - 1
+    if not inside.all():
+        told.append(Problem(str(path), "", "samples more than 106 days from the trace, left out"))
+    time_ns, values = time_ns[inside], read.values[inside]
+    order = np.argsort(time_ns, kind="stable")
+    return Samples(
+        path=str(path), what=read.what, time_ps=(time_ns[order] - zero_ns) * NS_PS,
+        values=values[order], columns=read.columns, physical_core=read.physical, rank=rank,
+        problems=tuple(told),
+    )  # fmt: skip
+
+
+def zone_shift(time_ns: Ints, zero_ns: int, span_ns: int) -> int:
+    """Return what local times are ahead of UTC, so that they meet a trace.
+
+    Zones differ by quarters of an hour, of which the one nearest to UTC is taken that lets the
+    middle of the samples lie nearest to the middle of the trace. 0 if the samples meet the trace as
+    they are.
+    """
+    first, last = int(time_ns.min()), int(time_ns.max())
+    if first <= zero_ns + span_ns and last >= zero_ns:
+        return 0
+    apart = (first + last) // 2 - (zero_ns + span_ns // 2)
+    shift = round(apart / ZONE_NS) * ZONE_NS
+    return shift if abs(shift) <= DAY_NS else 0
+
+
+def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_Read]:
+    """Read our own: a line of what is sampled, then a line a sample."""
+    columns = head.get("columns")
+    if not isinstance(columns, dict):
+        problems.append(Problem(str(path), "line 1", "it names no columns"))
+        return []
+    times: dict[str, list[int]] = {name: [] for name in columns}
+    rows: dict[str, list[list[float]]] = {name: [] for name in columns}
+    with open_text(path) as stream:
+        for line, text in enumerate(stream, 1):
+            if line == 1 or not text.strip():
+                continue
+            try:
+                entry = json.loads(text)
+                time_ns = int(entry["time_ns"])
+                taken = {
+                    name: _floats(entry[name], columns[name]) for name in columns if name in entry
+                }
+            except (ValueError, KeyError, TypeError):
+                problems.append(Problem(str(path), f"line {line:,}", "no sample, left out"))
+                continue
+            for name, values in taken.items():
+                times[name].append(time_ns)
+                rows[name].append(values)
+    physical = head.get("physical_core")
+    return [
+        _Read(
+            name,
+            np.array(times[name], np.int64),
+            np.array(rows[name], np.float64).reshape(len(rows[name]), len(labels)),
+            tuple(map(str, labels)),
+            _physical(physical, len(labels)) if name == "cpu_percent" else None,
+        )
+        for name, labels in columns.items()
+        if times[name]
+    ]
+
+
+def _floats(values: Any, labels: Sequence[Any]) -> list[float]:
+    row = [np.nan if value is None else float(value) for value in values]
+    if len(row) != len(labels):
+        msg = f"{len(row)} values of {len(labels)}"
+        raise ValueError(msg)
+    return row
+
+
+def _physical(given: Any, count: int) -> Ints | None:
+    if isinstance(given, list) and len(given) == count and all(isinstance(n, int) for n in given):
+        return np.array(given, np.int64)
+    return None
+
+
+def _sysstat(path: Path, problems: list[Problem]) -> list[_Read]:
+    """Read the JSON of mpstat and of sadf, which differ in their times and names."""
+    try:
+        with open_text(path) as stream:
+            document = json.load(stream)
+        hosts = document["sysstat"]["hosts"]
+    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+        problems.append(Problem(str(path), "", f"no JSON of mpstat or sadf: {error!r}"))
+        return []
+    found = []
+    for host in hosts:
+        date = str(host.get("date", host.get("file-date", "")))
+        times, rows, physical = [], [], {}
+        utc = False
+        for entry in host.get("statistics", ()):
+            loads = entry.get("cpu-load") or entry.get("cpu-load-all") or ()
+            stamp, utc = _sysstat_time(entry.get("timestamp"), date)
+            if stamp is None or not loads:
+                problems.append(Problem(str(path), "", "an entry without time or cores, left out"))
+                continue
+            rows.append({str(load.get("cpu")): _busy(load) for load in loads})
+            times.append(stamp)
+            for load in loads:
+                if load.get("core") not in (None, ""):
+                    physical[str(load["cpu"])] = (str(load.get("socket")), str(load["core"]))
+        if rows:
+            found.append(_cores(_past_midnight(times), rows, physical, local=not utc))
+    return found
+
+
+def _busy(load: Mapping[str, Any]) -> float:
+    """Return what a core was in use for, in percent: neither idle nor waiting for a disk."""
+    try:
+        idle = next(float(load[name]) for name in ("idle", "%idle") if name in load)
+        waiting = next((float(load[n]) for n in ("iowait", "%iowait") if n in load), 0.0)
+    except (StopIteration, TypeError, ValueError):
+        return np.nan
+    return max(0.0, 100.0 - idle - waiting)
+
+
+def _sysstat_time(stamp: Any, date: str) -> tuple[int | None, bool]:
+    """Return ns since 1970 and whether they are UTC; mpstat writes the time of the day."""
+    if isinstance(stamp, dict):
+        text = f"{stamp.get('date', date)} {stamp.get('time', '')}"
+        return time_of(text), bool(stamp.get("utc"))
+    return time_of(f"{date} {stamp}"), False
+
+
+_PATTERNS = (
+    "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S",
+    "%m/%d/%y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%y %I:%M:%S %p",
+    "%m/%d/%Y %I:%M:%S %p", "%Y-%m-%d %I:%M:%S %p",
+)  # fmt: skip
+
+
+def time_of(text: str) -> int | None:
+    """Return a date with a time, as tools write them, in ns since 1970; None if it is neither."""
+    text = text.strip().removesuffix(" UTC").replace("T", " ", 1)
+    for pattern in _PATTERNS:
+        try:
+            when = datetime.strptime(text, pattern).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    return None
+
+
+def _past_midnight(times: Sequence[int]) -> Ints:
+    """Add a day wherever the time of the day falls back."""
+    stamps = np.array(times, np.int64)
+    falls = np.diff(stamps, prepend=stamps[:1]) < -DAY_NS // 2
+    return stamps + np.cumsum(falls) * DAY_NS
+
+
+def _cores(
+    time_ns: Ints,
+    rows: Sequence[Mapping[str, float]],
+    physical: Mapping[str, tuple[str, str]],
+    *,
+    local: bool,
+) -> _Read:
+    """Return the table of cores; the average of all is left out where single ones are there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    single = sorted((name for name in names if name.isdigit()), key=int)
+    columns = single or names
+    values = np.array([[row.get(name, np.nan) for name in columns] for row in rows], np.float64)
+    numbered: dict[tuple[str, str], int] = {}
+    known = [numbered.setdefault(physical[n], len(numbered)) for n in columns if n in physical]
+    whole = np.array(known, np.int64) if len(known) == len(columns) else None
+    return _Read("cpu_percent", time_ns, values, tuple(f"cpu{n}" for n in columns), whole, local)
+
+
+def _csv(path: Path, problems: list[Problem]) -> list[_Read]:
+    """Read a CSV with a column of times; one that names the core or device makes it a long one."""
+    with open_text(path) as stream:
+        lines = [line.rstrip("\r\n") for line in stream if line.strip()]
+    if len(lines) < 2:
+        return []
+    sign = ";" if lines[0].count(";") > lines[0].count(",") else ","
+    headings = [field.strip(' "#') for field in lines[0].split(sign)]
+    rows = []
+    for line, text in enumerate(lines[1:], 2):
+        fields = [field.strip(' "') for field in text.split(sign)]
+        if len(fields) != len(headings):
+            told = f"a row of {len(fields)} fields, not {len(headings)}, left out"
+            problems.append(Problem(str(path), f"line {line:,}", told))
+            continue
+        rows.append(fields)
+    table = dict(zip(headings, (list(c) for c in zip(*rows, strict=True)), strict=True))
+    times = _csv_times(table)
+    if not table or times is None:
+        return []
+    time_ns, local = times
+    good = time_ns > 0
+    if not good.all():
+        problems.append(Problem(str(path), "", f"{int((~good).sum()):,} rows without a time"))
+    found = _long(table, time_ns, local) or _wide(table, time_ns, local)
+    return [
+        replace(each, time_ns=each.time_ns[each.time_ns > 0], values=each.values[each.time_ns > 0])
+        for each in found
+    ]
+
+
+def _csv_times(table: Mapping[str, Sequence[str]]) -> tuple[Ints, bool] | None:
+    """Return times in ns since 1970 and whether they are those of a clock on a wall."""
+    scales = {"timens": 1, "timeus": 1e3, "timems": 1e6, "times": S_NS, "timestamp": S_NS,
+              "time": S_NS, "epoch": S_NS}  # fmt: skip
+    for heading, column in table.items():
+        scale = scales.get(plain(heading))
+        if scale is None:
+            continue
+        stamps = numbers(column)
+        if np.isfinite(stamps).any():
+            if scale == 1:
+                whole = [int(text) if text.lstrip("-").isdigit() else 0 for text in column]
+                return np.array(whole, np.int64), False
+            whole_s = np.floor(np.where(np.isfinite(stamps), stamps, 0))
+            rest = np.where(np.isfinite(stamps), stamps, 0) - whole_s
+            return (whole_s * scale).astype(np.int64) + np.rint(rest * scale).astype(
+                np.int64
+            ), False
+        written = [time_of(text) or 0 for text in column]
+        if any(written):
+            return np.array(written, np.int64), not column[0].endswith("UTC")
+    return None
+
+
+def _quantity(heading: str) -> tuple[str, float]:
+    """Return what a column holds and the factor to our unit; nothing for other columns."""
+    words = load_formats().sampled
+    key = plain(heading)
+    for word, entry in words.items():
+        if word in key:
+            return entry.value, entry.factor
+    return "", 1.0
+
+
+def _long(table: Mapping[str, Sequence[str]], time_ns: Ints, local: bool) -> list[_Read]:
+    """Read a table with a row for each core or device at each time."""
+    which = next((table[h] for h in table if plain(h) in ("cpu", "index", "gpu", "device")), None)
+    if which is None:
+        return []
+    if any(plain(heading) == "idle" for heading in table):
+        loads = [
+            dict(zip(map(plain, table), row, strict=True))
+            for row in zip(*table.values(), strict=True)
+        ]
+        busy = np.array([_busy(load) for load in loads])
+        labels = ["all" if name in ("-1", "all") else name for name in which]
+        return [_spread("cpu_percent", time_ns, busy, labels, local)]
+    found = []
+    for heading, column in table.items():
+        what, factor = _quantity(heading)
+        if what:
+            amounts = numbers([text.split(" ")[0] for text in column]) * factor
+            found.append(_spread(what, time_ns, amounts, which, local))
+    return found
+
+
+def _spread(what: str, time_ns: Ints, amounts: Floats, labels: Sequence[str], local: bool) -> _Read:
+    """Return a table of times and columns from one with a row for each of both."""
+    distinct = sorted(set(labels), key=lambda name: (not name.isdigit(), name.zfill(8)))
+    if what == "cpu_percent" and len(distinct) > 1:
+        distinct = [name for name in distinct if name.isdigit()]
+    columns = {name: i for i, name in enumerate(distinct)}
+    if what != "cpu_percent":
+        # Devices are asked one after the other: a new row begins when one comes again.
+        round_of = _rounds([columns[name] for name in labels])
+        stamps = time_ns[np.unique(round_of, return_index=True)[1]]
+    else:
+        stamps, round_of = np.unique(time_ns, return_inverse=True)
+    values = np.full((len(stamps), len(distinct)), np.nan)
+    for row, name, amount in zip(round_of.tolist(), labels, amounts.tolist(), strict=True):
+        if name in columns:
+            values[row, columns[name]] = amount
+    prefix = "cpu" if what == "cpu_percent" else "device "
+    named = tuple(f"{prefix}{name}" if name.isdigit() else name for name in distinct)
+    return _Read(what, stamps.astype(np.int64), values, named, None, local)
+
+
+def _rounds(columns: Iterable[int]) -> Ints:
+    seen: set[int] = set()
+    number, found = 0, []
+    for column in columns:
+        if column in seen:
+            number, seen = number + 1, set()
+        seen.add(column)
+        found.append(number)
+    return np.array(found, np.int64)
+
+
+def _wide(table: Mapping[str, Sequence[str]], time_ns: Ints, local: bool) -> list[_Read]:
+    """Read a table with a column for each core or device."""
+    groups: dict[str, list[str]] = {}
+    for heading in table:
+        if re.fullmatch(r"(cpu|core)?\d+(percent)?", plain(heading)):
+            groups.setdefault("cpu_percent", []).append(heading)
+        elif _quantity(heading)[0]:
+            groups.setdefault(_quantity(heading)[0], []).append(heading)
+    found = []
+    for what, headings in groups.items():
+        factors = [1.0 if what == "cpu_percent" else _quantity(each)[1] for each in headings]
+        columns = [numbers([text.split(" ")[0] for text in table[each]]) for each in headings]
+        values = np.stack([c * f for c, f in zip(columns, factors, strict=True)], axis=1)
+        names = headings
+        if what == "cpu_percent":
+            names = [f"cpu{_number_in(each)}" for each in headings]
+        found.append(_Read(what, time_ns, values, tuple(names), None, local))
+    return found

@@ -1,0 +1,195 @@
+import json
+
+import numpy as np
+import pytest
+
+from projector.errors import ConfigError
+from projector.trace.samples import read_cores, read_samples, time_of
+
+S_NS = 1_000_000_000
+ZERO_NS = 1_767_189_312 * S_NS
+"""2025-12-31 13:55:12 UTC."""
+
+LSCPU = """\
+# The following is the parsable format, which can be fed to other
+# programs. Each different item in every column has an unique ID
+# starting usually from zero.
+# CPU,Core,Socket,Node,,L1d,L1i,L2,L3
+0,0,0,0,,0,0,0,0
+1,1,0,0,,1,1,1,0
+2,0,0,0,,0,0,0,0
+3,0,1,1,,2,2,2,1
+"""
+
+
+def written(folder, text, name="samples.jsonl"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def own(head=None, lines=()):
+    first = {"format": "projector samples", "version": 1, "rank": 3, "host": "node-1",
+             "columns": {"cpu_percent": ["cpu0", "cpu1"], "power_w": ["cuda:3"]},
+             "physical_core": [0, 0]} | (head or {})  # fmt: skip
+    return "\n".join(json.dumps(line) for line in (first, *lines)) + "\n"
+
+
+def test_samples_of_our_own(tmp_path):
+    path = written(
+        tmp_path,
+        own(
+            lines=[
+                {"time_ns": ZERO_NS + 500, "cpu_percent": [100.0, 0.5], "power_w": [700]},
+                {"time_ns": ZERO_NS + 1_500, "cpu_percent": [None, 3]},
+            ]
+        ),
+    )
+    cores, power = read_samples([path], zero_ns=ZERO_NS)
+    assert [cores.what, power.what] == ["cpu_percent", "power_w"]
+    assert cores.time_ps.tolist() == [500_000, 1_500_000]
+    np.testing.assert_array_equal(cores.values, [[100.0, 0.5], [np.nan, 3.0]])
+    assert cores.columns == ("cpu0", "cpu1")
+    assert cores.physical_core.tolist() == [0, 0]
+    assert power.values.tolist() == [[700.0]]
+    assert power.rank == 3
+    assert power.physical_core is None
+    assert not cores.problems
+
+
+def test_a_killed_run_leaves_what_it_sampled(tmp_path):
+    text = own(
+        lines=[{"time_ns": ZERO_NS, "power_w": [1]}, {"time_ns": ZERO_NS, "power_w": [1, 2]}]
+    )
+    path = written(tmp_path, text + '{"time_ns": 17671893')
+    (power,) = read_samples([path], zero_ns=ZERO_NS)
+    assert power.values.tolist() == [[1.0]]
+    assert [problem.where for problem in power.problems] == ["line 3", "line 4"]
+
+
+def mpstat(stamps, date="2025-12-31", load=None):
+    load = load or [
+        {"cpu": "all", "usr": 30.0, "iowait": 0.0, "idle": 70.0},
+        {"cpu": "0", "usr": 50.0, "iowait": 10.0, "idle": 40.0},
+        {"cpu": "1", "usr": 0.0, "iowait": 0.0, "idle": 100.0},
+    ]
+    host = {"nodename": "n", "number-of-cpus": 2, "date": date,
+            "statistics": [{"timestamp": stamp, "cpu-load": load} for stamp in stamps]}  # fmt: skip
+    return json.dumps({"sysstat": {"hosts": [host]}}, indent=1)
+
+
+def test_json_of_mpstat(tmp_path):
+    path = written(tmp_path, mpstat(["13:55:13", "13:55:14"]), "mpstat.json")
+    (cores,) = read_samples([path], zero_ns=ZERO_NS, span_ns=10 * S_NS)
+    assert cores.columns == ("cpu0", "cpu1")
+    assert cores.values.tolist() == [[50.0, 0.0], [50.0, 0.0]]
+    assert cores.time_ps.tolist() == [1_000 * S_NS, 2_000 * S_NS]
+    assert not cores.problems
+
+
+@pytest.mark.parametrize(
+    ("stamps", "date", "hours"),
+    [
+        (["15:55:13", "15:55:14"], "12/31/25", "+2"),
+        (["07:25:13 PM", "07:25:14 PM"], "12/31/25", "+5.5"),
+        (["08:55:13 AM", "08:55:14 AM"], "12/31/2025", "-5"),
+    ],
+)
+def test_local_times_find_the_zone_of_the_trace(tmp_path, stamps, date, hours):
+    path = written(tmp_path, mpstat(stamps, date), "mpstat.json")
+    (cores,) = read_samples([path], zero_ns=ZERO_NS, span_ns=10 * S_NS)
+    assert cores.time_ps.tolist() == [1_000 * S_NS, 2_000 * S_NS]
+    (problem,) = cores.problems
+    assert f"{hours} hours" in problem.text
+
+
+def test_the_time_of_the_day_goes_on_past_midnight(tmp_path):
+    path = written(tmp_path, mpstat(["23:59:59", "00:00:00", "00:00:01"]), "mpstat.json")
+    (cores,) = read_samples([path])
+    assert cores.time_ps.tolist() == [0, 1_000 * S_NS, 2_000 * S_NS]
+    assert "first sample at zero" in cores.problems[0].text
+
+
+def test_topology_of_mpstat_is_the_map_of_cores(tmp_path):
+    load = [
+        {"cpu": "0", "core": "0", "socket": "0", "node": "0", "idle": 0.0},
+        {"cpu": "1", "core": "1", "socket": "0", "node": "0", "idle": 50.0},
+        {"cpu": "2", "core": "0", "socket": "0", "node": "0", "idle": 100.0},
+    ]
+    path = written(tmp_path, mpstat(["13:55:13"], load=load), "mpstat.json")
+    (cores,) = read_samples([path], zero_ns=ZERO_NS, span_ns=S_NS)
+    assert cores.physical_core.tolist() == [0, 1, 0]
+    assert cores.values.tolist() == [[100.0, 50.0, 0.0]]
+
+
+def test_json_of_sadf(tmp_path):
+    stamp = {"date": "2025-12-31", "time": "13:55:13", "utc": 1, "interval": 1}
+    load = [{"cpu": "all", "idle": 0.0}, {"cpu": "0", "user": 2.0, "iowait": 1.0, "idle": 97.0}]
+    path = written(tmp_path, mpstat([stamp], load=load), "sadf.json")
+    (cores,) = read_samples([path], zero_ns=ZERO_NS)
+    assert cores.values.tolist() == [[2.0]]
+    assert cores.time_ps.tolist() == [1_000 * S_NS]
+
+
+def test_csv_of_sadf(tmp_path):
+    text = "# hostname;interval;timestamp;CPU;%user;%nice;%system;%iowait;%steal;%idle\n"
+    for cpu, idle in ((-1, 50), (0, 25.5), (1, 75)):
+        text += f"n;1;2025-12-31 13:55:13 UTC;{cpu};1;0;0;0.5;0;{idle}\n"
+    path = written(tmp_path, text, "sadf.csv")
+    (cores,) = read_samples([path], zero_ns=ZERO_NS)
+    assert cores.columns == ("cpu0", "cpu1")
+    assert cores.values.tolist() == [[74.0, 24.5]]
+
+
+def test_csv_of_nvidia_smi(tmp_path):
+    text = (
+        "timestamp, index, clocks.current.sm [MHz], clocks.current.memory [MHz], power.draw [W]\n"
+    )
+    for second, gpu, clock in ((13, 0, 1980), (13, 1, 1755), (14, 0, 1200), (14, 1, 1305)):
+        text += f"2025/12/31 13:55:{second}.250, {gpu}, {clock} MHz, 2619 MHz, 350.25 W\n"
+    path = written(tmp_path, text, "smi.csv")
+    clock, memory, power = read_samples([path], zero_ns=ZERO_NS, span_ns=10 * S_NS)
+    assert [each.what for each in (clock, memory, power)] == [
+        "clock_mhz", "memory_clock_mhz", "power_w",
+    ]  # fmt: skip
+    assert clock.values.tolist() == [[1980.0, 1755.0], [1200.0, 1305.0]]
+    assert clock.time_ps.tolist() == [1_250 * S_NS, 2_250 * S_NS]
+    assert power.values[0].tolist() == [350.25, 350.25]
+    assert clock.columns == ("device 0", "device 1")
+
+
+def test_csv_with_a_column_for_each_core(tmp_path):
+    text = f"time_ns,cpu0,cpu1,cpu2,cpu3\n{ZERO_NS + 7},1,2,3,4\nbroken\n{ZERO_NS + 9},5,6,7,8\n"
+    cores_file = written(tmp_path, LSCPU, "lscpu.txt")
+    (cores,) = read_samples([written(tmp_path, text, "cpu.csv"), cores_file], zero_ns=ZERO_NS)
+    assert cores.values.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert cores.time_ps.tolist() == [7_000, 9_000]
+    assert cores.physical_core.tolist() == [0, 1, 0, 2]
+    assert [problem.where for problem in cores.problems] == ["line 3"]
+
+
+def test_seconds_with_fractions_keep_their_microseconds(tmp_path):
+    path = written(tmp_path, "timestamp,power_w\n1767189312.000125,300\n", "power.csv")
+    (power,) = read_samples([path], zero_ns=ZERO_NS)
+    assert abs(int(power.time_ps[0]) - 125_000_000) < 500_000
+
+
+def test_lscpu(tmp_path):
+    assert read_cores(written(tmp_path, LSCPU, "lscpu.txt")).tolist() == [0, 1, 0, 2]
+    assert read_cores(written(tmp_path, "a,b\n", "other.txt")) is None
+
+
+def test_what_is_no_file_of_samples_says_so(tmp_path):
+    for text in ("", "[]", '{"a": 1}', "x,y\n1,2\n", '{"format": "projector samples"}\n'):
+        (nothing,) = read_samples([written(tmp_path, text)])
+        assert len(nothing.time_ps) == 0
+        assert "nothing read" in nothing.problems[-1].text
+    with pytest.raises(ConfigError, match="does not exist") as caught:
+        read_samples([tmp_path / "none.csv"])
+    assert caught.value.key == "samples"
+
+
+def test_dates():
+    assert time_of("1970-01-02 00:00:01") == (24 * 3600 + 1) * S_NS
+    assert time_of("1970/01/01 00:00:00.000001") == 1_000
+    assert time_of("noon") is None
