@@ -1,0 +1,247 @@
+"""The pictures of a trace, drawn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from projector.errors import ConfigError
+from projector.report.figures.figure import (
+    FAINT,
+    INK,
+    PALETTE,
+    SOFT,
+    check_figure,
+    head,
+    new_figure,
+    one_line,
+    save_figure,
+)
+from projector.report.figures.trace.contents import (
+    COMPUTING,
+    OverlapPanel,
+    launch_bars,
+    overlap_panels,
+    phase_bars,
+    rank_spread,
+)
+from projector.trace.analysis import TraceAnalysis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BREAKDOWN, CDF, OVERLAP, LAUNCH, RANKS = "breakdown", "cdf", "overlap", "launch", "ranks"
+
+COLOURS = dict(zip((*COMPUTING, "launch"), (*PALETTE[:3], "#BBBBBB"), strict=True))
+TRAFFIC = {"hidden": PALETTE[4], "exposed": PALETTE[3]}
+SPREAD_COLOURS = (PALETTE[0], PALETTE[3], PALETTE[1], "#DDDDDD")
+
+_MOST_RANKS = 64
+_MOST_NAME = 44
+_COLUMNS = 3
+_MOST_POINTS = 20_000
+
+
+def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) -> None:
+    """Draw one picture of a trace; the file appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is unknown, the trace has nothing that it could show, or the file cannot be
+        written.
+    """
+    check_figure(path)
+    if kind not in DRAWN:
+        msg = f"there is no picture {kind!r} of a trace"
+        raise ConfigError(msg, key="plot", value=kind, allowed=list(DRAWN))
+    save_figure(path, lambda: DRAWN[kind](analysis))
+
+
+def _nothing(kind: str, why: str) -> ConfigError:
+    return ConfigError(f"the picture {kind} has nothing to show: {why}", key="plot", value=kind)
+
+
+def _title(analysis: TraceAnalysis) -> str:
+    ranks = len(analysis.trace.ranks)
+    devices = next((rank.devices[0] for rank in analysis.trace.ranks if rank.devices), "")
+    whose = f"{ranks:,} ranks" if ranks > 1 else f"rank {analysis.trace.ranks[0].rank}"
+    return f"{whose} on {devices}" if devices else whose
+
+
+def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
+    """Draw the time of an iteration by phase and type of operation."""
+    bars = phase_bars(analysis)
+    if not bars.phases:
+        raise _nothing(BREAKDOWN, "nothing was selected")
+    figure = new_figure(8.6, 1.9 + 0.62 * len(bars.phases))
+    head(
+        figure,
+        f"Where an iteration goes: {_title(analysis)}",
+        "medians over iterations and devices; launch is the time between kernels that compute",
+    )
+    axes = figure.subplots()
+    places = np.arange(len(bars.phases))
+    _stack(axes, places - 0.14, 0.42, bars.parts, COLOURS)
+    _stack(axes, places + 0.24, 0.2, bars.communication, TRAFFIC, suffix=" communication")
+    axes.set_yticks(places, bars.phases)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms")
+    axes.grid(axis="x", color=FAINT)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def _stack(
+    axes: "Axes", places: Any, height: float, parts: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str], *, suffix: str = "",
+) -> None:  # fmt: skip
+    left = np.zeros(len(places))
+    for name, values in parts.items():
+        if any(values):
+            axes.barh(
+                places, values, height, left=left, color=colours[name], label=f"{name}{suffix}"
+            )
+        left += np.asarray(values)
+
+
+def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
+    panels = overlap_panels(analysis)
+    if not panels:
+        raise _nothing(kind, "no communication overlaps an operation that computes")
+    return panels
+
+
+def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> "tuple[Figure, list[Axes]]":
+    columns = min(_COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
+    head(figure, title, note)
+    axes = list(np.atleast_1d(figure.subplots(lines, columns)).ravel())
+    for empty in axes[len(panels) :]:
+        empty.set_visible(False)
+    return figure, axes
+
+
+def cdf_figure(analysis: TraceAnalysis) -> "Figure":
+    """Draw how overlap cumulates over the durations of operations, a curve for each rank."""
+    panels = _panels(analysis, CDF)
+    figure, axes = _grid(
+        panels,
+        f"Overlap over duration: {_title(analysis)}",
+        "share of the overlap with communication in runs up to a duration; D50 against D0",
+    )
+    for each, panel in zip(axes, panels, strict=False):
+        curves = panel.curves()
+        for place, (rank, curve) in enumerate(curves):
+            colour = PALETTE[place % len(PALETTE)] if len(curves) <= len(PALETTE) else SOFT
+            each.step(
+                curve.duration, curve.cumulative, where="post", color=colour, linewidth=1.4,
+                label=f"rank {rank}",
+            )  # fmt: skip
+        _mark(each, panel.d0, "D0")
+        _mark(each, panel.d50, "D50")
+        each.set_title(one_line(panel.name, _MOST_NAME), fontsize=9.5)
+        each.set_ylim(-0.03, 1.06)
+        each.grid(color=FAINT)
+        if 1 < len(curves) <= len(PALETTE):
+            each.legend(frameon=False, fontsize=7.5, loc="lower right")
+    figure.supxlabel("duration over the shortest of its kind", fontsize=10)
+    return figure
+
+
+def _mark(axes: "Axes", value: float | None, name: str) -> None:
+    if value is not None:
+        axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))
+        high = 1.01 if name == "D50" else 0.93
+        axes.text(value, high, f" {name}", fontsize=8, va="top", transform=axes.get_xaxis_transform())
+
+
+def overlap_figure(analysis: TraceAnalysis) -> "Figure":
+    """Draw duration against overlap ratio of the runs of operations."""
+    panels = _panels(analysis, OVERLAP)
+    figure, axes = _grid(
+        panels,
+        f"Duration against overlap: {_title(analysis)}",
+        "each point is one run of an operation; r is the correlation",
+    )
+    for each, panel in zip(axes, panels, strict=False):
+        ranks = np.unique(panel.rank)
+        colour = np.searchsorted(ranks, panel.rank) % len(PALETTE)
+        step = max(1, len(colour) // _MOST_POINTS)
+        each.scatter(
+            panel.overlap[::step], panel.duration[::step], s=14, alpha=0.6, linewidths=0,
+            c=[PALETTE[number] for number in colour[::step]],
+        )  # fmt: skip
+        r = "" if panel.correlation is None else f", r = {panel.correlation:.2f}"
+        each.set_title(f"{one_line(panel.name, _MOST_NAME)}{r}", fontsize=9.5)
+        each.set_xlim(-0.04, 1.04)
+        each.grid(color=FAINT)
+    figure.supxlabel("overlap ratio", fontsize=10)
+    figure.supylabel("duration over the shortest of its kind", fontsize=10)
+    return figure
+
+
+def launch_figure(analysis: TraceAnalysis) -> "Figure":
+    """Draw preparation and call before the operations that wait longest."""
+    bars = launch_bars(analysis)
+    if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
+        raise _nothing(LAUNCH, "nothing that computes waits")
+    figure = new_figure(8.6, 1.7 + 0.34 * len(bars.names))
+    head(
+        figure,
+        f"Launch overhead: {_title(analysis)}",
+        "mean before a run of each operation, those first that wait longest in all",
+    )
+    axes = figure.subplots()
+    places = np.arange(len(bars.names))
+    parts = {
+        "preparation: the host was late": bars.preparation_us,
+        "call: launched, and not begun": bars.call_us,
+        "its launch is not in the trace": bars.other_us,
+    }
+    colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
+    _stack(axes, places, 0.66, parts, colours)
+    axes.set_yticks(places, [one_line(name, _MOST_NAME) for name in bars.names])
+    axes.invert_yaxis()
+    axes.set_xlabel("µs")
+    axes.grid(axis="x", color=FAINT)
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def ranks_figure(analysis: TraceAnalysis) -> "Figure":
+    """Draw what each rank did in its span."""
+    names, parts = rank_spread(analysis)
+    if not names:
+        raise _nothing(RANKS, "nothing was selected")
+    note = "compute, what it does not hide, and idle time add up to the span of a rank"
+    if len(names) > _MOST_RANKS:
+        busy = np.argsort(parts["idle"], kind="stable")
+        half = _MOST_RANKS // 2
+        kept = sorted([*busy[:half].tolist(), *busy[-half:].tolist()])
+        note += f"; {half} with the least and {half} with the most idle time of {len(names)}"
+        names = [names[place] for place in kept]
+        parts = {name: [values[place] for place in kept] for name, values in parts.items()}
+    figure = new_figure(8.6, 1.9 + 0.26 * len(names))
+    head(figure, f"Ranks beside each other: {_title(analysis)}", note)
+    axes = figure.subplots()
+    places = np.arange(len(names))
+    _stack(axes, places, 0.72, parts, dict(zip(parts, SPREAD_COLOURS, strict=True)))
+    axes.set_yticks(places, [f"rank {name}" for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel("ms")
+    axes.grid(axis="x", color=FAINT)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+DRAWN: Mapping[str, "Callable[[TraceAnalysis], Figure]"] = {
+    BREAKDOWN: breakdown_figure,
+    CDF: cdf_figure,
+    OVERLAP: overlap_figure,
+    LAUNCH: launch_figure,
+    RANKS: ranks_figure,
+}
