@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from projector.cli.trace_options import TraceRequest, row_options, trace_options
+from projector.cli.trace_plot import command as plot
 from projector.cli.trace_record import command as record
 
 _BY = click.option(
@@ -90,4 +91,5 @@ def launch(by: str, **options: Any) -> None:
     request.write(result)
 
 
+command.add_command(plot)
 command.add_command(record)

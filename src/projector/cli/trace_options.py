@@ -141,6 +141,11 @@ def row_options(command: Command) -> Command:
     return _add(command, (_PATHS, *_READING, *_TIME, *_KIND, _parquet("the rows")))
 
 
+def picture_options(command: Command) -> Command:
+    """Add the same without the table, to a command that draws the rows they choose."""
+    return _add(command, (_PATHS, *_READING, *_TIME, *_KIND))
+
+
 def _add(command: Command, options: tuple[Callable[[Any], Any], ...]) -> Command:
     command = output_options(command)
     for option in reversed(options):

@@ -9,12 +9,15 @@ from projector.arrays import Floats, Ints
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.breakdown import Part, breakdown
-from projector.trace.measures.operations import Instances, instances
+from projector.trace.measures.instances import Instances, instances
 from projector.trace.measures.overlap import OverlapCdf, cdf, correlation, d50_d0, operation_members
 from projector.trace.measures.summary import RankSummary, rank_summaries
 
 MOST_OPERATIONS = 6
 """Operations with a panel of their own."""
+
+FEWEST_RUNS = 3
+"""Runs of an operation from which a curve says anything."""
 
 MOST_BARS = 14
 """Operations in a chart of bars."""
@@ -69,6 +72,7 @@ class OverlapPanel:
     """Overlap and duration of the runs of one operation."""
 
     name: str
+    phase: str
     rank: Ints
     """int64[runs]."""
     overlap: Floats
@@ -94,7 +98,8 @@ def overlap_panels(analysis: TraceAnalysis, most: int = MOST_OPERATIONS) -> list
     panels: list[tuple[int, OverlapPanel]] = []
     for members in operation_members(activities, runs):
         known = members[~np.isnan(runs.overlap[members]) & ~np.isnan(runs.normalised[members])]
-        if len(known) and np.any(runs.overlap[known] > 0.0):
+        named = activities.operation[runs.row[members[0]]] >= 0
+        if named and len(known) >= FEWEST_RUNS and np.any(runs.overlap[known] > 0.0):
             panels.append((int(runs.kernel_ps[members].sum()), _panel(analysis, runs, known)))
     return [panel for _, panel in sorted(panels, key=lambda each: -each[0])[:most]]
 
@@ -104,12 +109,11 @@ def _panel(analysis: TraceAnalysis, runs: Instances, members: Ints) -> OverlapPa
     rows = runs.row[members]
     row = int(rows[0])
     operation = int(activities.operation[row])
-    name = activities.operations[operation] if operation >= 0 else "outside operations"
-    repeated = ", recomputed" if activities.recompute[row] else ""
     overlap, duration = runs.overlap[members], runs.normalised[members]
     effect = d50_d0(duration, overlap)
     return OverlapPanel(
-        name=f"{name} ({PHASES[activities.phase[row]]}{repeated})",
+        name=activities.operations[operation],
+        phase=_phase(analysis, row),
         rank=activities.rank[rows],
         overlap=overlap,
         duration=duration,
@@ -117,6 +121,11 @@ def _panel(analysis: TraceAnalysis, runs: Instances, members: Ints) -> OverlapPa
         d50=effect.d50,
         d0=effect.d0,
     )
+
+
+def _phase(analysis: TraceAnalysis, row: int) -> str:
+    repeated = ", recomputed" if analysis.everything.recompute[row] else ""
+    return f"{PHASES[analysis.everything.phase[row]]}{repeated}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +154,16 @@ def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
         )
         other = max(bubble - preparation - call, 0.0)
         total = float(runs.launch_ps[members].sum())
-        label = f"{name} ({PHASES[activities.phase[row]]})"
+        label = f"{name} ({_phase(analysis, row)})"
         found.append((total, label, preparation, call, other))
     found.sort(key=lambda each: -each[0])
     kept = found[:most]
-    return LaunchBars(*([row[column] for row in kept] for column in (1, 2, 3, 4)))
+    return LaunchBars(
+        names=[row[1] for row in kept],
+        preparation_us=[row[2] for row in kept],
+        call_us=[row[3] for row in kept],
+        other_us=[row[4] for row in kept],
+    )
 
 
 SPREAD = ("compute", "exposed communication", "exposed copies", "idle")

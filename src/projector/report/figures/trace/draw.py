@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.errors import ConfigError
 from projector.report.figures.figure import (
     FAINT,
@@ -40,8 +41,32 @@ SPREAD_COLOURS = (PALETTE[0], PALETTE[3], PALETTE[1], "#DDDDDD")
 
 _MOST_RANKS = 64
 _MOST_NAME = 44
+_MOST_IN_PANEL = 34
 _COLUMNS = 3
 _MOST_POINTS = 20_000
+
+
+def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Read ``KIND=FIGURE`` before any trace is read.
+
+    Raises
+    ------
+    ConfigError
+        If a kind is unknown, a figure cannot be written, or two have the same name.
+    """
+    pictures: list[tuple[str, str]] = []
+    for text in texts:
+        kind, equals, path = text.partition("=")
+        if not equals or not path or kind not in DRAWN:
+            known = ", ".join(f"{name}=FIGURE" for name in DRAWN)
+            msg = f"plot must be one of {known}, got {text!r}"
+            raise ConfigError(msg, key="plot", value=text, allowed=list(DRAWN))
+        check_figure(path)
+        if any(Path(path) == Path(other) for _, other in pictures):
+            msg = f"plot: two figures cannot both be {path}"
+            raise ConfigError(msg, key="plot", value=path)
+        pictures.append((kind, path))
+    return pictures
 
 
 def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) -> None:
@@ -50,13 +75,8 @@ def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) ->
     Raises
     ------
     ConfigError
-        If the kind is unknown, the trace has nothing that it could show, or the file cannot be
-        written.
+        If the trace has nothing that it could show, or the file cannot be written.
     """
-    check_figure(path)
-    if kind not in DRAWN:
-        msg = f"there is no picture {kind!r} of a trace"
-        raise ConfigError(msg, key="plot", value=kind, allowed=list(DRAWN))
     save_figure(path, lambda: DRAWN[kind](analysis))
 
 
@@ -64,7 +84,8 @@ def _nothing(kind: str, why: str) -> ConfigError:
     return ConfigError(f"the picture {kind} has nothing to show: {why}", key="plot", value=kind)
 
 
-def _title(analysis: TraceAnalysis) -> str:
+def title_of(analysis: TraceAnalysis) -> str:
+    """Return whose trace it is."""
     ranks = len(analysis.trace.ranks)
     devices = next((rank.devices[0] for rank in analysis.trace.ranks if rank.devices), "")
     whose = f"{ranks:,} ranks" if ranks > 1 else f"rank {analysis.trace.ranks[0].rank}"
@@ -79,7 +100,7 @@ def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
     figure = new_figure(8.6, 1.9 + 0.62 * len(bars.phases))
     head(
         figure,
-        f"Where an iteration goes: {_title(analysis)}",
+        f"Where an iteration goes: {title_of(analysis)}",
         "medians over iterations and devices; launch is the time between kernels that compute",
     )
     axes = figure.subplots()
@@ -130,7 +151,7 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
     panels = _panels(analysis, CDF)
     figure, axes = _grid(
         panels,
-        f"Overlap over duration: {_title(analysis)}",
+        f"Overlap over duration: {title_of(analysis)}",
         "share of the overlap with communication in runs up to a duration; D50 against D0",
     )
     for each, panel in zip(axes, panels, strict=False):
@@ -143,20 +164,28 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
             )  # fmt: skip
         _mark(each, panel.d0, "D0")
         _mark(each, panel.d50, "D50")
-        each.set_title(one_line(panel.name, _MOST_NAME), fontsize=9.5)
-        each.set_ylim(-0.03, 1.06)
+        _name(each, panel)
+        each.set_ylim(-0.03, 1.12)
         each.grid(color=FAINT)
         if 1 < len(curves) <= len(PALETTE):
             each.legend(frameon=False, fontsize=7.5, loc="lower right")
     figure.supxlabel("duration over the shortest of its kind", fontsize=10)
+    figure.supylabel("share of the overlap", fontsize=10)
     return figure
+
+
+def _name(axes: "Axes", panel: OverlapPanel) -> None:
+    name = f"{one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}"
+    axes.set_title(name, fontsize=9, linespacing=1.3)
 
 
 def _mark(axes: "Axes", value: float | None, name: str) -> None:
     if value is not None:
         axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))
         high = 1.01 if name == "D50" else 0.93
-        axes.text(value, high, f" {name}", fontsize=8, va="top", transform=axes.get_xaxis_transform())
+        axes.text(
+            value, high, f" {name}", fontsize=8, va="top", transform=axes.get_xaxis_transform()
+        )
 
 
 def overlap_figure(analysis: TraceAnalysis) -> "Figure":
@@ -164,7 +193,7 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
     panels = _panels(analysis, OVERLAP)
     figure, axes = _grid(
         panels,
-        f"Duration against overlap: {_title(analysis)}",
+        f"Duration against overlap: {title_of(analysis)}",
         "each point is one run of an operation; r is the correlation",
     )
     for each, panel in zip(axes, panels, strict=False):
@@ -175,8 +204,10 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
             panel.overlap[::step], panel.duration[::step], s=14, alpha=0.6, linewidths=0,
             c=[PALETTE[number] for number in colour[::step]],
         )  # fmt: skip
-        r = "" if panel.correlation is None else f", r = {panel.correlation:.2f}"
-        each.set_title(f"{one_line(panel.name, _MOST_NAME)}{r}", fontsize=9.5)
+        _name(each, panel)
+        if panel.correlation is not None:
+            text = f"r = {panel.correlation:.2f}"
+            each.text(0.5, 0.95, text, fontsize=8.5, va="top", transform=each.transAxes)
         each.set_xlim(-0.04, 1.04)
         each.grid(color=FAINT)
     figure.supxlabel("overlap ratio", fontsize=10)
@@ -192,24 +223,42 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
     figure = new_figure(8.6, 1.7 + 0.34 * len(bars.names))
     head(
         figure,
-        f"Launch overhead: {_title(analysis)}",
+        f"Launch overhead: {title_of(analysis)}",
         "mean before a run of each operation, those first that wait longest in all",
     )
-    axes = figure.subplots()
-    places = np.arange(len(bars.names))
     parts = {
         "preparation: the host was late": bars.preparation_us,
         "call: launched, and not begun": bars.call_us,
         "its launch is not in the trace": bars.other_us,
     }
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
-    _stack(axes, places, 0.66, parts, colours)
-    axes.set_yticks(places, [one_line(name, _MOST_NAME) for name in bars.names])
-    axes.invert_yaxis()
-    axes.set_xlabel("µs")
-    axes.grid(axis="x", color=FAINT)
-    axes.legend(frameon=False, loc="lower right")
+    lengths = np.sum([*parts.values()], axis=0)
+    limits = _zooms(lengths)
+    figure.set_size_inches(8.6 + 2.2 * (len(limits) - 1), figure.get_size_inches()[1])
+    places = np.arange(len(bars.names))
+    panels = np.atleast_1d(figure.subplots(1, len(limits), sharey=True))
+    for axes, limit in zip(panels, limits, strict=True):
+        _stack(axes, places, 0.66, parts, colours)
+        axes.set_xlim(0.0, 1.06 * limit)
+        for place in places[lengths > limit]:
+            axes.text(1.0, place, ">", va="center", transform=axes.get_yaxis_transform())
+        axes.set_xlabel("µs")
+        axes.grid(axis="x", color=FAINT)
+    panels[0].set_yticks(places, [one_line(name, _MOST_NAME) for name in bars.names])
+    panels[0].invert_yaxis()
+    panels[0].legend(frameon=False, loc="lower right")
     return figure
+
+
+_FAR = 8.0
+"""A bar so many times as long as the one in the middle gets a scale of its own."""
+
+
+def _zooms(lengths: Floats) -> list[float]:
+    """Return the ends of the scale: that of all bars, and that of the shorter ones."""
+    longest = float(lengths.max())
+    near = float(lengths[lengths <= _FAR * np.median(lengths)].max())
+    return [longest, near] if 0.0 < near < longest else [longest]
 
 
 def ranks_figure(analysis: TraceAnalysis) -> "Figure":
@@ -226,7 +275,7 @@ def ranks_figure(analysis: TraceAnalysis) -> "Figure":
         names = [names[place] for place in kept]
         parts = {name: [values[place] for place in kept] for name, values in parts.items()}
     figure = new_figure(8.6, 1.9 + 0.26 * len(names))
-    head(figure, f"Ranks beside each other: {_title(analysis)}", note)
+    head(figure, f"Ranks beside each other: {title_of(analysis)}", note)
     axes = figure.subplots()
     places = np.arange(len(names))
     _stack(axes, places, 0.72, parts, dict(zip(parts, SPREAD_COLOURS, strict=True)))

@@ -1,0 +1,201 @@
+"""The page of a trace: its pictures to point at, and the tables behind them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from projector.report.figures.figure import PALETTE
+from projector.report.figures.trace.contents import (
+    OverlapPanel,
+    launch_bars,
+    overlap_panels,
+    phase_bars,
+    rank_spread,
+)
+from projector.report.figures.trace.draw import COLOURS, SPREAD_COLOURS, TRAFFIC, title_of
+from projector.report.pages.figures import plain_layout
+from projector.report.pages.page import Section, Table, check_page, write_page
+from projector.trace.analysis import TraceAnalysis
+from projector.trace.measures.summary import rank_summaries
+
+_MS = 1e6
+
+
+def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
+    """Write a trace as one page that works offline; it appears whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        If `check_page` refuses the path, or the file cannot be written.
+    """
+    check_page(path)
+    sections = [
+        *_warnings(analysis),
+        *_phases(analysis),
+        *_overlap(analysis),
+        *_launch(analysis),
+        *_ranks(analysis),
+    ]
+    files = len(analysis.trace.ranks)
+    lead = (
+        f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
+    )
+    write_page(path, f"Trace of {title_of(analysis)}", lead, sections)
+
+
+def _warnings(analysis: TraceAnalysis) -> list[Section]:
+    warnings = analysis.warnings
+    return [Section("Mind this", items=warnings)] if warnings else []
+
+
+def _phases(analysis: TraceAnalysis) -> list[Section]:
+    bars = phase_bars(analysis)
+    data = [
+        *_bars(bars.phases, bars.parts, COLOURS, "time"),
+        *_bars(bars.phases, bars.communication, TRAFFIC, "communication"),
+    ]
+    figure = {"data": data, "layout": _layout("ms of an iteration", len(bars.phases) * 2)}
+    text = (
+        "Medians over iterations and devices. Launch is the time between kernels that compute; "
+        "communication stands beside it, since it lies behind kernels or between them."
+    )
+    return [Section("Where an iteration goes", text, figures=[("phases", figure)])]
+
+
+def _overlap(analysis: TraceAnalysis) -> list[Section]:
+    panels = overlap_panels(analysis, most=24)
+    if not panels:
+        return []
+    text = (
+        "Each point is a run of an operation. The overlap ratio is the share of its duration that "
+        "communication covers; the duration is over that of the shortest run of its kind."
+    )
+    curves = "The share of the overlap in runs up to a duration, one curve a rank."
+    return [
+        Section(
+            "Duration against overlap",
+            text,
+            _effects(panels),
+            figures=[(_name(panel), _points(panel)) for panel in panels],
+        ),
+        Section(
+            "Overlap over duration",
+            curves,
+            figures=[(_name(panel), _curves(panel)) for panel in panels],
+        ),
+    ]
+
+
+def _name(panel: OverlapPanel) -> str:
+    return f"{panel.name}, {panel.phase}"
+
+
+def _effects(panels: Sequence[OverlapPanel]) -> Table:
+    heads = ["operation", "phase", "runs", "correlation", "D50", "D0", "D50/D0"]
+    rows = [
+        [
+            panel.name, panel.phase, len(panel.rank), panel.correlation, panel.d50, panel.d0,
+            panel.d50 / panel.d0 if panel.d50 and panel.d0 else None,
+        ]
+        for panel in panels
+    ]  # fmt: skip
+    return Table(heads, rows, dict.fromkeys(heads[3:], 3))
+
+
+def _points(panel: OverlapPanel) -> dict[str, Any]:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"rank {rank}",
+            "x": panel.overlap[panel.rank == rank],
+            "y": panel.duration[panel.rank == rank],
+            "marker": {"color": PALETTE[place % len(PALETTE)], "size": 6, "opacity": 0.6},
+        }
+        for place, rank in enumerate(dict.fromkeys(panel.rank.tolist()))
+    ]
+    return {"data": data, "layout": plain_layout("overlap ratio", "duration over the shortest")}
+
+
+def _curves(panel: OverlapPanel) -> dict[str, Any]:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"rank {rank}",
+            "x": curve.duration,
+            "y": curve.cumulative,
+            "line": {"color": PALETTE[place % len(PALETTE)], "shape": "hv"},
+        }
+        for place, (rank, curve) in enumerate(panel.curves())
+    ]
+    layout = plain_layout("duration over the shortest", "share of the overlap")
+    return {"data": data, "layout": layout}
+
+
+def _launch(analysis: TraceAnalysis) -> list[Section]:
+    bars = launch_bars(analysis, most=30)
+    parts = {
+        "preparation": bars.preparation_us,
+        "call": bars.call_us,
+        "launch not in the trace": bars.other_us,
+    }
+    colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
+    figure = {
+        "data": _bars(bars.names, parts, colours, "time"),
+        "layout": _layout("us before a run, mean", len(bars.names)),
+    }
+    text = (
+        "Preparation is time in which the host had not yet launched the kernel; call is time in "
+        "which it had. Operations that wait longest in all come first."
+    )
+    return [Section("Launch overhead", text, figures=[("launch", figure)])]
+
+
+def _ranks(analysis: TraceAnalysis) -> list[Section]:
+    names, parts = rank_spread(analysis)
+    labels = [f"rank {name}" for name in names]
+    colours = dict(zip(parts, SPREAD_COLOURS, strict=True))
+    figure = {"data": _bars(labels, parts, colours, "time"), "layout": _layout("ms", len(labels))}
+    heads = ["rank", "span ms", *(f"{name} ms" for name in parts), "kernels"]
+    rows = [
+        [
+            name,
+            summary.span_ns / _MS,
+            *(values[place] for values in parts.values()),
+            summary.kernels,
+        ]
+        for place, (name, summary) in enumerate(
+            zip(names, rank_summaries(analysis.in_time), strict=True)
+        )
+    ]
+    text = "Compute, what it does not hide, and idle time add up to the span of a rank."
+    table = Table(heads, rows, {head: 3 for head in heads if head.endswith(" ms")})
+    return [Section("Ranks beside each other", text, table, figures=[("ranks", figure)])]
+
+
+def _bars(
+    labels: Sequence[str], parts: Mapping[str, Sequence[float]], colours: Mapping[str, str],
+    group: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name if group == "time" else f"{name} {group}",
+            "y": list(labels),
+            "x": list(values),
+            "offsetgroup": group,
+            "marker": {"color": colours[name]},
+        }
+        for name, values in parts.items()
+        if any(values)
+    ]
+
+
+def _layout(title: str, bars: int) -> dict[str, Any]:
+    layout = plain_layout(title, "")
+    layout |= {"barmode": "stack", "height": 160 + 26 * bars}
+    layout["yaxis"] |= {"autorange": "reversed"}
+    return layout

@@ -1,0 +1,153 @@
+"""What pictures and page of a trace show, against answers that can be seen."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from projector.errors import ConfigError
+from projector.report.figures.trace.contents import (
+    launch_bars,
+    overlap_panels,
+    phase_bars,
+    rank_spread,
+)
+from projector.trace.activity import BACKWARD, FORWARD, GEMM
+from projector.trace.analysis import TraceAnalysis, load_trace
+from projector.trace.events import Trace
+from synthetic import activities, collective, compute
+
+pytest.importorskip("matplotlib")
+from projector.cli.trace_plot import command
+from projector.report.figures.trace.draw import DRAWN, _zooms, write_trace_picture
+
+DATA = Path(__file__).parents[2] / "trace" / "data"
+MS = 1_000_000
+
+
+def analysis(*kernels):
+    found = TraceAnalysis(Trace(ranks=()))
+    found.__dict__["everything"] = activities(*kernels)
+    return found
+
+
+def run(number, *, begin, length, hidden, rank=0):
+    """Return one run of an operation, under communication for a part of its length."""
+    kernel = compute(
+        begin, begin + length, operation="mlp", type=GEMM, iteration=number, rank=rank,
+        launch=begin - 2,
+    )  # fmt: skip
+    if not hidden:
+        return [kernel]
+    return [kernel, collective(begin, begin + hidden, iteration=number, rank=rank)]
+
+
+@pytest.fixture
+def overlapped():
+    kernels = []
+    for number, (length, hidden) in enumerate([(100, 0), (120, 60), (150, 150), (110, 0)]):
+        kernels += run(number, begin=1000 * number, length=length, hidden=hidden)
+    return analysis(*kernels)
+
+
+def test_bars_of_a_phase_are_medians_over_iterations():
+    kernels = []
+    for number, length in enumerate([1, 2, 9]):
+        begin = 100 * MS * number
+        middle = begin + length * MS
+        kernels += [
+            compute(begin, middle, iteration=number, type=GEMM, phase=FORWARD),
+            compute(middle + 5 * MS, middle + 6 * MS, iteration=number, phase=BACKWARD),
+            collective(middle, middle + 2 * MS, iteration=number, phase=BACKWARD),
+        ]
+    bars = phase_bars(analysis(*kernels))
+    assert bars.phases == ("forward", "backward")
+    assert bars.parts["gemm"] == [2.0, 0.0]
+    assert bars.parts["vector"] == [0.0, 1.0]
+    # The bubbles before the forward of the first iteration are not known: 0; then 92 and 91 ms.
+    assert bars.parts["launch"] == [92.0, 5.0]
+    assert bars.communication == {"hidden": [0.0, 0.0], "exposed": [0.0, 2.0]}
+
+
+def test_a_panel_holds_every_run_of_an_operation(overlapped):
+    (panel,) = overlap_panels(overlapped)
+    assert (panel.name, panel.phase) == ("mlp", "forward")
+    assert panel.overlap.tolist() == [0.0, 0.5, 1.0, 0.0]
+    assert panel.duration.tolist() == [1.0, 1.2, 1.5, 1.1]
+    assert (panel.d0, panel.d50) == (1.05, 1.5)
+    ((rank, curve),) = panel.curves()
+    assert rank == 0
+    assert curve.duration.tolist() == [1.0, 1.1, 1.2, 1.5]
+    assert curve.cumulative.tolist() == pytest.approx([0.0, 0.0, 1 / 3, 1.0])
+
+
+def test_two_runs_make_no_panel():
+    kernels = run(0, begin=0, length=10, hidden=5) + run(1, begin=100, length=10, hidden=0)
+    assert overlap_panels(analysis(*kernels)) == []
+
+
+def test_launch_overhead_is_a_mean_over_runs(overlapped):
+    bars = launch_bars(overlapped)
+    assert bars.names == ["mlp (forward)"]
+    # The first bubble is not known; the others were launched 2 ns before they began.
+    assert bars.call_us == pytest.approx([3 * 2e-3 / 4])
+    bubbles_ns = (1000 - 100) + (2000 - 1120) + (3000 - 2150)
+    assert bars.preparation_us == pytest.approx([(bubbles_ns - 6) * 1e-3 / 4])
+    assert bars.other_us == pytest.approx([0.0])
+
+
+def test_parts_of_a_rank_add_up_to_its_span(overlapped):
+    names, parts = rank_spread(overlapped)
+    assert names == ["0"]
+    assert sum(values[0] for values in parts.values()) == pytest.approx(3110e-6)
+
+
+def test_bars_that_are_far_longer_get_a_scale_of_their_own():
+    import numpy as np
+
+    assert _zooms(np.array([100.0, 1.0, 2.0, 3.0])) == [100.0, 3.0]
+    assert _zooms(np.array([3.0, 1.0, 2.0])) == [3.0]
+    assert _zooms(np.array([3.0, 0.0, 0.0])) == [3.0]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return load_trace(DATA / "mi300x_resnet_ddp8.json.gz")
+
+
+@pytest.mark.parametrize("kind", list(DRAWN))
+def test_every_picture_of_a_real_trace_is_written(tmp_path, recorded, kind):
+    path = tmp_path / f"{kind}.svg"
+    write_trace_picture(kind, recorded, path)
+    assert path.stat().st_size > 10_000
+
+
+def test_a_picture_that_would_be_empty_is_refused(tmp_path):
+    alone = analysis(compute(0, 10, operation="mlp"))
+    with pytest.raises(ConfigError, match="nothing to show"):
+        write_trace_picture("overlap", alone, tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_the_page_holds_all_figures(tmp_path):
+    pytest.importorskip("plotly")
+    page = tmp_path / "trace.html"
+    trace = str(DATA / "mi300x_resnet_ddp8.json.gz")
+    found = CliRunner().invoke(
+        command, [trace, "--html", str(page), "--out", str(tmp_path), "--json"],
+        standalone_mode=False,
+    )  # fmt: skip
+    assert found.exception is None
+    shown = json.loads(found.stdout)
+    assert len(shown["output"]) == len(DRAWN) + 1
+    text = page.read_text(encoding="utf-8")
+    for title in ("Where an iteration goes", "Duration against overlap", "Launch overhead"):
+        assert f"<h2>{title}</h2>" in text
+
+
+@pytest.mark.parametrize("plot", ["foo=a.png", "cdf=a.txt", "cdf", "cdf="])
+def test_a_picture_that_cannot_be_is_refused_before_reading(plot):
+    found = CliRunner().invoke(command, ["no such file", "--plot", plot], standalone_mode=False)
+    assert isinstance(found.exception, ConfigError)
+    assert found.exception.key == "plot"
