@@ -1,97 +1,96 @@
 """Traces of Kineto, the profiler of PyTorch, in the JSON of Chrome's traces."""
 
-import gzip
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
+from projector.trace.kineto_events import NS_PS, US_PS, Batch, Plan
+from projector.trace.kineto_trace import Found, Reading, make_trace
+from projector.trace.notes import Notes
+from projector.trace.pieces import Opening, Piece, Scanner, cut, parse_around
+from projector.trace.sources import Source
+from projector.trace.workers import Workers
 
-from projector.arrays import Floats, Ints
-from projector.trace.events import Events, Link, RankTrace
-from projector.trace.kineto_events import COLUMNS, Arrow, Collector, Found, plain_detail
+AROUND = (
+    "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "otherData",
+    "cupti_version", "cuda_runtime_version", "roctracer_version", "hip_runtime_version",
+)  # fmt: skip
+"""What is used of what stands around the events."""
 
-US_PS = 1_000_000
-NS_PS = 1_000
+Told = Callable[[int, int], None]
+"""Called with the bytes read of a file and the events found in it."""
 
 
-def read_kineto(path: Path) -> RankTrace:
+def read_kineto(
+    source: Source, opening: Opening, notes: Notes, workers: Workers, told: Told
+) -> Reading:
     """Return the trace of one rank.
 
     Parameters
     ----------
-    path : Path
-        JSON, plain or gzip.
+    source : Source
+        The file, read as far as the opening tells.
+    opening : Opening
+        Where its events begin.
+    notes : Notes
+        What is wrong with the file so far; takes more.
+    workers : Workers
+        Parse pieces.
+    told : callable
+        Called now and then with the bytes read and the events found.
     """
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        document = json.load(file)
-    collector = Collector()
-    collector.take(document.pop("traceEvents"))
-    return assemble(path, document, collector.found)
+    head = parse_around(opening.head, b"", AROUND, Notes())
+    found = Found(_plan(head), notes)
+    scanner = Scanner(notes, bare=opening.bare, grid_ps=found.plan.grid_ps)
+    behind = _read_events(source, opening, found, scanner, workers, told)
+    around = parse_around(opening.head, behind, AROUND, notes)
+    found.join_edges()
+    return make_trace(source.path, around, found)
 
 
-def assemble(path: Path, head: Mapping[str, Any], found: Found) -> RankTrace:
-    """Return the trace that rows and what stood around them make."""
-    rows = np.frombuffer(found.rows, np.int64).reshape(-1, len(COLUMNS))
-    times_us = np.frombuffer(found.times_us, np.float64).reshape(-1, 2)
-    other = head.get("otherData") or {}
-    grid_ps = int(other.get("time_grid_ps", NS_PS))
-    zero_us = int(times_us[:, 0].min() // 1) if len(times_us) else 0
-    columns = {name: rows[:, i].copy() for i, name in enumerate(COLUMNS)}
-    events = Events(
-        start_ps=exact_ps(times_us[:, 0], grid_ps, zero_us),
-        duration_ps=exact_ps(times_us[:, 1], grid_ps),
-        **columns,
-    )
-    base_ns = int(head.get("baseTimeNanoseconds", 0))
-    distributed = head.get("distributedInfo") or {}
-    devices = tuple(str(d.get("name", "")) for d in head.get("deviceProperties", ()))
-    return RankTrace(
-        path=str(path),
-        format="kineto",
-        rank=int(distributed.get("rank", -1)),
-        world_size=int(distributed.get("world_size", 0)),
-        zero_ns=base_ns + zero_us * NS_PS,
-        names=tuple(found.names),
-        events=events,
-        details=tuple(map(plain_detail, found.facts)),
-        links=_links(found.arrows, grid_ps, zero_us),
-        groups={
-            str(group["pg_name"]): tuple(group.get("ranks", ()))
-            for group in distributed.get("pg_config", ())
-        },
-        devices=devices,
-        vendor=_vendor(head),
-        skipped=dict(found.skipped),
-    )
+def _plan(head: Mapping[str, Any]) -> Plan:
+    """Return the plan for a file: only our own say that they keep picoseconds."""
+    other = head.get("otherData")
+    grid_ps = other.get("time_grid_ps") if isinstance(other, dict) else None
+    is_grid = isinstance(grid_ps, int) and 0 < grid_ps <= US_PS and US_PS % grid_ps == 0
+    return Plan(grid_ps if is_grid and isinstance(grid_ps, int) else NS_PS)
 
 
-def exact_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:
-    """Return stamps in ps after a zero, each on the grid of its clock.
+def _read_events(
+    source: Source,
+    opening: Opening,
+    found: "Found",
+    scanner: Scanner,
+    workers: Workers,
+    told: Told,
+) -> bytes:
+    """Take all events, and return what stands behind them."""
+    waiting: deque[tuple[Piece, Future[Batch | None]]] = deque()
+    pieces = cut(source, opening)
+    behind = b""
+    while True:
+        while len(waiting) <= workers.ahead and (piece := next(pieces, None)) is not None:
+            waiting.append((piece, _submit(piece, found.plan, workers)))
+        if not waiting:
+            return behind
+        piece, future = waiting.popleft()
+        if scanner.ended:
+            behind += b", " * bool(behind) + piece.data
+            continue
+        batch = None if scanner.waits else future.result()
+        if batch is None:
+            found.scan(piece, scanner)
+            behind = scanner.behind.encode("utf-8", "replace")
+        else:
+            found.add(batch)
+        told(source.read_bytes, found.events)
 
-    The fraction is split off before anything is scaled: the nearest float64 of a stamp of 4e12 us
-    is within 0.0005 us of it, so the nearest ns is the right one.
-    """
-    whole = np.floor(times_us)
-    steps = np.rint((times_us - whole) * (US_PS / grid_ps)).astype(np.int64)
-    return (whole.astype(np.int64) - zero_us) * US_PS + steps * grid_ps
 
-
-def _links(arrows: list[Arrow], grid_ps: int, zero_us: int) -> tuple[Link, ...]:
-    stamps = exact_ps(np.array([a.ts_us for a in arrows], np.float64), grid_ps, zero_us)
-    begun = {a.id: i for i, a in enumerate(arrows) if a.begins}
-    return tuple(
-        Link(arrows[begun[a.id]].thread, int(stamps[begun[a.id]]), a.thread, int(stamps[i]))
-        for i, a in enumerate(arrows)
-        if not a.begins and a.id in begun
-    )
-
-
-def _vendor(head: Mapping[str, Any]) -> str:
-    if "cupti_version" in head or "cuda_runtime_version" in head:
-        return "NVIDIA"
-    if "roctracer_version" in head or "hip_runtime_version" in head:
-        return "AMD"
-    names = " ".join(str(d.get("name", "")) for d in head.get("deviceProperties", ()))
-    return next((vendor for vendor in ("NVIDIA", "AMD") if vendor in names), "")
+def _submit(piece: Piece, plan: Plan, workers: Workers) -> "Future[Batch | None]":
+    """Have a piece parsed, but for the last: it holds more than events, and is scanned."""
+    if not piece.last:
+        return workers.submit(piece.data, plan)
+    future: Future[Batch | None] = Future()
+    future.set_result(None)
+    return future

@@ -1,21 +1,25 @@
 """Events of a Kineto or Chrome trace, one by one, into columns.
 
 The one place with a loop of Python per event, so it does little for each: a few look-ups and two
-extensions of flat arrays.
+extensions of flat arrays. What is not as it should be goes another way, through `mend`.
 """
 
 import marshal
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from projector.arrays import Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.yaml_file import read_yaml
 from projector.trace import events as ev
+from projector.trace.mend import MALFORMED, Unusable, mend_event, number
 
 COLUMNS = (
     "kind", "name", "process", "thread", "correlation", "external", "sequence",
@@ -23,7 +27,11 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of integers, in the order in which a row holds them."""
 
-WORD = 1 << 63
+US_PS = 1_000_000
+NS_PS = 1_000
+
+FAR_US = 4 * 10**12
+"""Stamps further than this from the others, 46 days, are none: int64 picoseconds hold 106 days."""
 
 
 class Entry(Config):
@@ -39,10 +47,16 @@ class EventNames(Config):
 
     categories: dict[str, Entry]
     """Category -> kind of event."""
+    processes: dict[str, Entry]
+    """Process -> kind of event, for traces without categories."""
     calls: list[str]
     """Categories of calls of Python."""
     module_prefix: Entry
     backward_arrows: dict[str, Entry]
+    memory_instants: dict[str, Entry]
+    vendor_keys: dict[str, Entry]
+    vendor_devices: dict[str, Entry]
+    vendor_calls: dict[str, Entry]
     sources: dict[str, str]
 
 
@@ -53,113 +67,329 @@ def load_event_names() -> EventNames:
     return EventNames.model_validate(read_yaml(path))
 
 
-@dataclass(slots=True)
-class Arrow:
+class Inexact(Exception):  # noqa: N818  # caught where it is raised for
+    """Stamps too large for float64: the events are to be taken again, parsed with decimals."""
+
+
+class Arrow(NamedTuple):
     """Half an arrow of the profiler."""
 
     begins: bool
     id: Any
     thread: int
-    ts_us: float
+    us: Any
+
+
+class MemoryUse(NamedTuple):
+    """Memory of a device at a moment."""
+
+    us: Any
+    device: str
+    allocated_bytes: float
+    reserved_bytes: float
+
+
+class TrackValue(NamedTuple):
+    """Values of a counter track at a moment, by series."""
+
+    us: Any
+    track: str
+    values: dict[str, float]
 
 
 @dataclass(slots=True)
-class Found:
-    """What was found in some events: rows, and the tables that they point into."""
+class Batch:
+    """What was found in some events: columns, and the tables that they point into."""
 
-    rows: "array[int]" = field(default_factory=lambda: array("q"))
-    """int64[events * len(COLUMNS)]"""
-    times_us: "array[float]" = field(default_factory=lambda: array("d"))
-    """float64[events * 2]: stamp and duration."""
-    names: dict[str, int] = field(default_factory=dict)
-    details: dict[bytes, int] = field(default_factory=dict)
-    """Row of `facts`, by a key that equal facts share."""
-    facts: list[list[Any]] = field(default_factory=list)
+    events: int
+    """Events that were looked at, also those left out."""
+    zero_us: int
+    """Of the times below."""
+    start_ps: Ints
+    duration_ps: Ints
+    rows: Ints
+    """int64[events, len(COLUMNS)]"""
+    names: list[str]
+    keys: list[bytes]
+    """Equal for equal `facts`."""
+    facts: list[list[Any]]
     """What is known of events: names and values in turn."""
-    arrows: list[Arrow] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, int]
+    arrows: list[Arrow]
+    memory: list[MemoryUse]
+    tracks: list[TrackValue]
+    edges: list[Mapping[str, Any]]
+    """Events that say where something begins or ends, not yet joined."""
+    problems: dict[str, tuple[int, list[int]]]
+    """Text -> times and first events."""
+    exact: bool = False
+    """Whether numbers had to come as decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How events are to be taken."""
+
+    grid_ps: int = NS_PS
+    """Grid of the clock."""
+    exact: bool = False
+    """Whether numbers come as decimals."""
 
 
 class Collector:
-    """Takes events and keeps what measures need of them in `found`."""
+    """Takes events and keeps what measures need of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
         names = load_event_names()
-        self.found = Found()
+        self.plan = plan
+        self._rows = array("q")
+        self._times: Any = [] if plan.exact else array("d")
+        self._names: dict[str, int] = {}
+        self._keys: dict[bytes, int] = {}
+        self._facts: list[list[Any]] = []
+        self._skipped: Counter[str] = Counter()
+        self._arrows: list[Arrow] = []
+        self._memory: list[MemoryUse] = []
+        self._tracks: list[TrackValue] = []
+        self._edges: list[Mapping[str, Any]] = []
+        self._problems: dict[str, tuple[int, list[int]]] = {}
+        self._numbers = array("q")
+        self.events = 0
         self._kinds = {cat: ev.KINDS.index(e.value) for cat, e in names.categories.items()}
         self._kinds |= dict.fromkeys(names.calls, ev.MODULE)
+        self._of_process = {p: ev.KINDS.index(e.value) for p, e in names.processes.items()}
         self._prefix = names.module_prefix.value
-        self._arrows = frozenset(names.backward_arrows)
+        self._arrow_names = frozenset(names.backward_arrows)
+        self._memory_names = frozenset(names.memory_instants)
 
-    def take(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def take(self, events: Iterable[Any]) -> None:
         """Keep what is known of some events."""
         for event in events:
-            self._take(event)
+            self.events += 1
+            try:
+                self._take(event)
+            except MALFORMED:
+                self._take_mended(event)
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        if event.get("ph") != "X":
+        if event["ph"] != "X":
             self._take_other(event)
             return
-        category = event.get("cat")
-        kind = self._kinds.get(category)  # type: ignore[arg-type]
+        category = event["cat"]
+        kind = self._kinds.get(category)
         name = event["name"]
         if kind is None or (kind == ev.MODULE and not name.startswith(self._prefix)):
-            self.found.skipped[str(category)] += 1
+            self._skipped[category] += 1
             return
         self._keep(kind, name, event)
 
     def _keep(self, kind: int, name: str, event: Mapping[str, Any]) -> None:
-        found = self.found
-        args = event.get("args") or {}
-        row = found.names.setdefault(name, len(found.names))
-        get = args.get
-        found.times_us.extend((event["ts"], event.get("dur", 0)))
+        get = event.get("args", _NOTHING).get
         if kind <= ev.FILL:
-            process, thread = get("device", event["pid"]), get("stream", event["tid"])
+            process, thread = get("device"), get("stream")
+            if process is None:
+                process = event["pid"]
+            if thread is None:
+                thread = event["tid"]
         else:
             process, thread = event["pid"], event["tid"]
-        found.rows.extend(
+        external = get("External id")
+        if external is None:
+            external = get("external id", -1)
+        row = self._names.setdefault(name, len(self._names))
+        self._rows.extend(
             (
-                kind, row, process, thread,
-                get("correlation", -1), get("External id", -1), get("Sequence number", -1),
-                get("Fwd thread id", -1), self._detail(kind, args),
+                kind, row, process, thread, get("correlation", -1), external,
+                get("Sequence number", -1), get("Fwd thread id", -1), self._detail(kind, get),
             )
         )  # fmt: skip
+        stamp, length = event["ts"], event["dur"]
+        if self.plan.exact and (number(stamp) is not stamp or number(length) is not length):
+            raise TypeError(stamp, length)
+        self._times.extend((stamp, length))
+        self._numbers.append(self.events)
 
-    def _detail(self, kind: int, args: Mapping[str, Any]) -> int:
+    def _detail(self, kind: int, get: Any) -> int:
         """Return the row of what further is known of an event, or -1."""
         facts: list[Any] = []
         wanted = _DETAILS[kind]
-        if "Collective name" in args:
+        if get("Collective name") is not None:
             wanted += _COLLECTIVE
         for name, label in wanted:
-            value = args.get(name)
+            value = get(name)
             if value is not None:
                 facts += (label, value)
         if not facts:
             return -1
         # Version 2 of the format holds no references, so equal values have equal bytes.
         key = marshal.dumps(facts, 2)
-        row = self.found.details.setdefault(key, len(self.found.facts))
-        if row == len(self.found.facts):
-            self.found.facts.append(facts)
+        row = self._keys.setdefault(key, len(self._facts))
+        if row == len(self._facts):
+            self._facts.append(facts)
         return row
 
     def _take_other(self, event: Mapping[str, Any]) -> None:
-        if event.get("cat") in self._arrows and event.get("ph") in ("s", "f"):
-            self.found.arrows.append(
-                Arrow(event["ph"] == "s", event["id"], event["tid"], event["ts"])
-            )
+        phase, category = event["ph"], event.get("cat")
+        if phase in ("s", "f"):
+            if category in self._arrow_names:
+                thread = int(event["tid"])
+                arrow = Arrow(phase == "s", str(event["id"]), thread, _number(event["ts"]))
+                self._arrows.append(arrow)
+        elif phase in ("B", "E"):
+            self._edges.append(event)
+        elif phase in ("i", "I") and event.get("name") in self._memory_names:
+            self._take_memory(event)
+        elif phase == "C":
+            stamp, track = _number(event["ts"]), str(event["name"])
+            values = {str(series): float(value) for series, value in event["args"].items()}
+            self._tracks.append(TrackValue(stamp, track, values))
+
+    def _take_memory(self, event: Mapping[str, Any]) -> None:
+        args = event["args"]
+        # Kinds of devices are those of PyTorch's c10::DeviceType, 0 the host.
+        device = "host" if args["Device Type"] == 0 else f"device {int(args['Device Id'])}"
+        use = MemoryUse(
+            _number(event["ts"]), device,
+            float(args["Total Allocated"]), float(args.get("Total Reserved", 0)),
+        )  # fmt: skip
+        self._memory.append(use)
+
+    def _take_mended(self, event: Any) -> None:
+        """Take an event in which something is not as it should be, as far as that is possible."""
+        self._forget_half_rows()
+        problems: list[str] = []
+        try:
+            event = mend_event(event, problems)
+            if event["ph"] != "X":
+                self._take_other(event)
+            else:
+                self._take_without_category(event)
+        except Unusable as error:
+            self._note(str(error))
+        except MALFORMED:
+            self._forget_half_rows()
+            self._note("an event has values that it cannot have and is left out")
+        for text in problems:
+            self._note(text)
+
+    def _forget_half_rows(self) -> None:
+        del self._rows[len(self._numbers) * len(COLUMNS) :]
+        del self._times[len(self._numbers) * 2 :]
+
+    def _take_without_category(self, event: Mapping[str, Any]) -> None:
+        if event["cat"] is not None:
+            self._take(event)
+        elif (kind := self._of_process.get(str(event["process"]))) is not None:
+            self._keep(kind, event["name"], event)
+        else:
+            self._skipped["without category"] += 1
+
+    def _note(self, text: str) -> None:
+        times, events = self._problems.get(text, (0, []))
+        self._problems[text] = times + 1, (events if len(events) > 2 else [*events, self.events])
+
+    def batch(self) -> Batch:
+        """Return what was found.
+
+        Raises
+        ------
+        Inexact
+            Stamps are so large that float64 does not hold their fractions.
+        """
+        zero_us, start_ps, duration_ps, good = self._clock()
+        rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
+        skipped = {str(category): count for category, count in self._skipped.items()}
+        return Batch(
+            self.events, zero_us, start_ps, duration_ps, rows if good is None else rows[good],
+            list(self._names), list(self._keys), self._facts, skipped, self._arrows,
+            self._memory, self._tracks, self._edges, self._problems, self.plan.exact,
+        )  # fmt: skip
+
+    def _clock(self) -> tuple[int, Ints, Ints, Any]:
+        """Return the zero, starts, durations, and which events have stamps that can be."""
+        if not self._numbers:
+            return 0, np.zeros(0, np.int64), np.zeros(0, np.int64), None
+        rough = np.array(self._times, np.float64).reshape(-1, 2)
+        finite = np.isfinite(rough[:, 0])
+        middle = float(np.median(rough[finite, 0])) if finite.any() else 0.0
+        near = finite & (np.abs(rough[:, 0] - middle) < FAR_US)
+        sound = (rough[:, 1] >= 0) & (rough[:, 1] < FAR_US)
+        self._note_stamps(near, sound)
+        good = None if near.all() else near
+        rough = rough if good is None else rough[good]
+        sound = sound if good is None else sound[good]
+        zero_us = int(np.floor(rough[:, 0].min())) if len(rough) else 0
+        if not self.plan.exact:
+            check_exact(rough[:, 0], self.plan.grid_ps)
+            starts = stamps_ps(rough[:, 0], self.plan.grid_ps, zero_us)
+            durations = stamps_ps(np.where(sound, rough[:, 1], 0.0), self.plan.grid_ps)
+            return zero_us, starts, durations, good
+        times = [t for t, is_good in zip(_pairs(self._times), near, strict=True) if is_good]
+        grid_ps = self.plan.grid_ps
+        starts = np.array([_ps(t[0] - zero_us, grid_ps) for t in times], np.int64)
+        lengths = [_ps(t[1], grid_ps) if s else 0 for t, s in zip(times, sound, strict=True)]
+        return zero_us, starts, np.array(lengths, np.int64), good
+
+    def _note_stamps(self, near: Any, sound: Any) -> None:
+        for good, text in (
+            (near, "an event has a stamp far from the others and is left out"),
+            (sound | ~near, "an event has a duration that cannot be; it counts as of no length"),
+        ):
+            bad = np.flatnonzero(~good)
+            if len(bad):
+                self._problems[text] = len(bad), [self._numbers[int(i)] for i in bad[:3]]
 
 
-_GRID = (("grid", "grid"), ("block", "block"), ("bytes", "bytes"))
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _pairs(times: list[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(times[::2], times[1::2], strict=True)
+
+
+def _number(value: Any) -> Any:
+    """Return a number as it is, and a text as the number that it spells."""
+    found = number(value)
+    if found is None:
+        raise ValueError(value)
+    return found
+
+
+def _ps(us: Any, grid_ps: int) -> int:
+    """Return a number of microseconds, decimal or whole, in ps on a grid."""
+    steps: int = round(us * US_PS / grid_ps)
+    return steps * grid_ps
+
+
+def check_exact(times_us: Floats, grid_ps: int) -> None:
+    """Raise `Inexact` if float64 does not tell stamps of the grid apart."""
+    # Neighbouring float64 must lie closer than the steps: below 2^e they lie 2^(e - 53) apart.
+    limit_us = 2.0 ** (53 + np.floor(np.log2(grid_ps / US_PS)))
+    large = times_us[np.abs(times_us) >= limit_us]
+    if len(large) and (np.any(large != np.floor(large)) or np.any(np.abs(large) >= 2.0**51)):
+        raise Inexact
+
+
+def stamps_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:
+    """Return stamps in ps after a zero, each on the grid of its clock.
+
+    The fraction is split off before anything is scaled: the nearest float64 of a stamp of 4e12 us
+    is within 0.0005 us of it, so the nearest ns is the right one.
+    """
+    whole = np.floor(times_us)
+    steps = np.rint((times_us - whole) * (US_PS / grid_ps)).astype(np.int64)
+    return (whole.astype(np.int64) - zero_us) * US_PS + steps * grid_ps
+
+
+_SHAPES = (("Input Dims", "dims"), ("Input type", "types"))
+_DEVICE = (("grid", "grid"), ("block", "block"), ("bytes", "bytes"))
 _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
-    ev.KERNEL: _GRID,
-    ev.COPY: _GRID,
-    ev.FILL: _GRID,
-    ev.LAUNCH: (*_GRID, ("size", "bytes")),
-    ev.OPERATOR: (("Input Dims", "dims"), ("Input type", "types")),
-    ev.ANNOTATION: (("Input Dims", "dims"), ("Input type", "types")),
+    ev.KERNEL: _DEVICE,
+    ev.COPY: _DEVICE,
+    ev.FILL: _DEVICE,
+    ev.LAUNCH: (*_DEVICE, ("size", "bytes")),
+    ev.OPERATOR: _SHAPES,
+    ev.ANNOTATION: _SHAPES,
     ev.GPU_ANNOTATION: (),
     ev.MODULE: (("Python module id", "module"),),
 }
@@ -173,21 +403,39 @@ _COLLECTIVE = (
     ("Out msg nelems", "out_elements"),
     ("dtype", "dtype"),
 )
+_NUMBERS = ("bytes", "in_elements", "out_elements", "group_size", "module")
 
 
 def plain_detail(facts: list[Any]) -> dict[str, Any]:
-    """Return facts as a mapping, numbers as numbers and lists as tuples."""
-    detail = dict(zip(facts[::2], map(_frozen, facts[1::2]), strict=True))
-    for name in ("bytes", "in_elements", "out_elements", "group_size"):
-        if name in detail:
-            detail[name] = int(detail[name])
-    if "group_ranks" in detail:
-        detail["group_ranks"] = _ranks(detail["group_ranks"])
+    """Return facts as a mapping: numbers as integers, lists as tuples; what is neither is left."""
+    detail = {}
+    for name, value in zip(facts[::2], facts[1::2], strict=True):
+        try:
+            detail[name] = _plain(name, value)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            continue
     return detail
 
 
+def _plain(name: str, value: Any) -> Any:
+    if name in _NUMBERS:
+        return int(value)
+    if name == "group_ranks":
+        return _ranks(value)
+    if name in ("grid", "block"):
+        return tuple(int(size) for size in value)
+    return _frozen(value)
+
+
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return printable(value) if isinstance(value, str) else value
+
+
+def printable(text: str) -> str:
+    """Return a text that can be written: halves of characters become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _ranks(text: Any) -> tuple[int, ...]:

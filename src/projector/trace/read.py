@@ -1,21 +1,42 @@
 """Reading traces: files, folders and patterns, of one rank or many."""
 
+import glob
+import itertools
+import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from projector.errors import ConfigError
-from projector.trace.events import RankTrace, Trace
+from projector.trace.events import Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import read_kineto
+from projector.trace.kineto_trace import Reading
+from projector.trace.notes import Notes
+from projector.trace.pieces import open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
+from projector.trace.sources import BLOCK_BYTES, Source
+from projector.trace.workers import LEAST_BYTES, MOST_WORKERS, Workers
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
 
-_ENDINGS = (".json", ".json.gz")
-_TABLES = (".csv", ".csv.gz")
-_RANK = re.compile(r"rank[_\-]?(\d+)|[._\-](\d+)[._]", re.IGNORECASE)
+ENDINGS = (".json", ".json.gz")
+TABLES = (".csv", ".csv.gz")
+"""Ends of the names of files that are read of a folder."""
+
+PACKED = 12
+"""A packed trace is about a twelfth of its size."""
+
+_RANK = re.compile(r"rank[_\-]?(\d+)|(?<=[.])(\d{1,5})(?=[.])", re.IGNORECASE)
+"""Longer numbers between dots are processes or times."""
+_NS_PS = 1_000
+_FAR_NS = 1 << 52
+
+
+class NoTraceError(ConfigError):
+    """A file that holds no trace."""
 
 
 def load_trace(
@@ -38,56 +59,209 @@ def load_trace(
     progress : callable, optional
         Called with the bytes read, the bytes to read and the events found.
     only : iterable of int, optional
-        Ranks to read; all if left out.
+        Ranks to keep; all if left out.
 
     Returns
     -------
     Trace
-        The ranks, by rank.
+        The ranks, by rank, their times from one zero. What was wrong with the files, and what was
+        left out of them, is in its ``problems``.
 
     Raises
     ------
     ConfigError
-        A path that is not there, or a file that is no trace.
+        A path that is not there, a file that is no trace, or two files of one rank.
     """
-    _ = counters, samples, progress  # not read yet
+    _ = counters, samples  # not read yet
     files = trace_files(paths)
+    told = _Told(progress, sum(map(_size, files)))
+    readings: list[Reading] = []
+    left: list[Problem] = []
+    with Workers(_workers(files)) as workers:
+        for group in group_files(files):
+            try:
+                readings += _read_group(group, workers, told)
+            except NoTraceError as error:
+                if any(files[path] for path in group):
+                    raise
+                left.append(Problem(str(group[0]), "", f"left out: {error.message}"))
+            told.next(group)
+    if not readings:
+        msg = f"trace: no trace in {_listed(paths)}" + (f"; {left[0].text}" if left else "")
+        raise ConfigError(msg, key="trace", value=_listed(paths), allowed="Kineto traces")
+    return _join(_numbered(readings), left, only)
+
+
+def _listed(paths: Sequence[str | Path]) -> str:
+    return ", ".join(map(str, paths)) or "nothing"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _workers(files: Iterable[Path]) -> int:
+    """Return how many processes are worth their start, none for small files."""
+    unpacked = sum(_size(path) * (PACKED if path.suffix == ".gz" else 1) for path in files)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MOST_WORKERS) if unpacked >= LEAST_BYTES else 0
+
+
+class _Told:
+    """Adds up the progress of files."""
+
+    def __init__(self, progress: Progress | None, total_bytes: int) -> None:
+        self._progress, self._total_bytes = progress, total_bytes
+        self._before_bytes, self._before, self._events = 0, 0, 0
+
+    def __call__(self, read_bytes: int, events: int) -> None:
+        """Tell how far the file at hand is."""
+        self._events = events
+        if self._progress is not None:
+            self._progress(
+                self._before_bytes + read_bytes, self._total_bytes, self._before + events
+            )
+
+    def next(self, files: Iterable[Path]) -> None:
+        """Go on behind some files."""
+        self._before_bytes += sum(map(_size, files))
+        self._before += self._events
+        self._events = 0
+
+
+def _read_group(group: Sequence[Path], workers: Workers, told: _Told) -> list[Reading]:
+    """Return what the files hold that belong together; those of Kineto stand alone."""
+    if format_of(group[0]):
+        return [Reading(rank, (), len(rank.events)) for rank in read_rocprof(group)]
+    return [_read(group[0], workers, told)]
+
+
+def _read(path: Path, workers: Workers, told: _Told) -> Reading:
+    """Return what a file holds."""
+    notes = Notes()
+    with Source(path, notes) as source:
+        first = source.read(BLOCK_BYTES)
+        if not first.strip():
+            raise _no_trace(path, "is empty")
+        opening = open_events(source, first, notes)
+        if opening is None:
+            raise _no_trace(path, "holds no list of events (traceEvents)")
+        reading = read_kineto(source, opening, notes, workers, told)
+    if not len(reading.rank.events):
+        problems = reading.rank.problems
+        why = f" ({problems[0].text})" if problems else ""
+        raise _no_trace(path, f"holds no events of a profiler{why}")
+    return reading
+
+
+def _no_trace(path: Path, why: str) -> NoTraceError:
+    return NoTraceError(
+        f"trace: {path} {why}", key="trace", value=str(path), allowed="a Kineto trace"
+    )
+
+
+def _numbered(readings: list[Reading]) -> list[Reading]:
+    """Give a rank to each file: its own, that of its name, or the next one that is free.
+
+    Raises
+    ------
+    ConfigError
+        Two files say that they are of the same rank.
+    """
+    found: dict[int, Reading] = {}
+    for reading in readings:
+        number = reading.rank.rank
+        if number >= 0 and number in found:
+            both = f"{found[number].rank.path} and {reading.rank.path}"
+            msg = f"trace: {both} are both of rank {number}; name one file for each rank"
+            raise ConfigError(msg, key="trace", value=both, allowed="one file a rank")
+        if number >= 0:
+            found[number] = reading
+    unnumbered = [reading for reading in readings if reading.rank.rank < 0]
+    files = Counter(reading.rank.path for reading in unnumbered)
+    free = (number for number in itertools.count() if number not in found)
+    for reading in unnumbered:
+        named = rank_of_name(Path(reading.rank.path).name)
+        taken = named is None or named in found or files[reading.rank.path] > 1
+        found[next(free) if taken or named is None else named] = reading
+    return [
+        reading._replace(rank=replace(reading.rank, rank=number))
+        for number, reading in sorted(found.items())
+    ]
+
+
+def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | None) -> Trace:
+    """Return the trace of some ranks, their times from one zero."""
     wanted = None if only is None else set(only)
-    ranks: list[RankTrace] = []
-    for group in group_files(files):
-        found = read_rocprof(group) if format_of(group[0]) else [read_kineto(group[0])]
-        for trace in found:
-            number = trace.rank
-            if number < 0:
-                named = rank_of_name(group[0].name) if len(found) == 1 else None
-                number = len(ranks) if named is None else named
-            ranks.append(replace(trace, rank=number))
-    ranks = [rank for rank in ranks if wanted is None or rank.rank in wanted]
-    return Trace(ranks=tuple(sorted(ranks, key=lambda r: r.rank)))
+    kept = [r for r in readings if wanted is None or r.rank.rank in wanted]
+    if not kept:
+        ranks = [r.rank.rank for r in readings]
+        msg = f"ranks: {sorted(wanted or ())} are not among those of the trace"
+        raise ConfigError(msg, key="ranks", value=sorted(wanted or ()), allowed=ranks)
+    zero_ns = min(reading.rank.zero_ns for reading in kept)
+    if any(reading.rank.zero_ns - zero_ns > _FAR_NS for reading in kept):
+        first = kept[0].rank
+        text = "the clocks of the ranks are far apart; each rank has a zero of its own"
+        left = [*left, Problem(first.path, "", text)]
+    else:
+        kept = [_shifted(reading, zero_ns) for reading in kept]
+    first, *others = (reading.rank for reading in kept)
+    first = replace(first, problems=(*first.problems, *left))
+    return Trace(
+        ranks=(first, *others), samples=tuple(s for reading in kept for s in reading.samples)
+    )
 
 
-def trace_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files that paths, folders and patterns stand for."""
-    found: list[Path] = []
+def _shifted(reading: Reading, zero_ns: int) -> Reading:
+    """Return a reading whose times are from another zero."""
+    shift_ps = (reading.rank.zero_ns - zero_ns) * _NS_PS
+    if not shift_ps:
+        return reading
+    rank = reading.rank
+    events = replace(rank.events, start_ps=rank.events.start_ps + shift_ps)
+    links = tuple(
+        replace(
+            link,
+            forward_ps=link.forward_ps + shift_ps,
+            backward_ps=link.backward_ps + shift_ps,
+        )
+        for link in rank.links
+    )
+    samples = tuple(_later(samples, shift_ps) for samples in reading.samples)
+    moved: RankTrace = replace(rank, events=events, links=links, zero_ns=zero_ns)
+    return reading._replace(rank=moved, samples=samples)
+
+
+def _later(samples: Samples, shift_ps: int) -> Samples:
+    return replace(samples, time_ps=samples.time_ps + shift_ps)
+
+
+def trace_files(paths: Sequence[str | Path]) -> dict[Path, bool]:
+    """Return the files that paths, folders and patterns stand for, and whether each was named."""
+    found: dict[Path, bool] = {}
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found += sorted(p for p in path.iterdir() if _is_trace(p))
+            inside = sorted(p for p in path.iterdir() if _is_trace(p))
+            found |= {p: False for p in inside if p not in found}
         elif path.exists():
-            found.append(path)
-        elif any(char in str(given) for char in "*?["):
-            found += sorted(Path().glob(str(given)))
+            found[path] = True
+        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207  # absolute, too
+            found |= {p: False for p in map(Path, matches) if p not in found}
         else:
             msg = f"trace: {given} does not exist"
             raise ConfigError(msg, key="trace", value=str(given), allowed="a file or a folder")
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _is_trace(path: Path) -> bool:
     """Whether a file of a folder is a trace; other tables than traces lie beside them."""
-    if path.name.endswith(_TABLES):
+    if path.name.endswith(TABLES):
         return bool(format_of(path))
-    return path.name.endswith(_ENDINGS)
+    return path.name.endswith(ENDINGS) and path.is_file()
 
 
 def rank_of_name(name: str) -> int | None:

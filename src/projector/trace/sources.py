@@ -1,0 +1,171 @@
+"""Bytes of a file, unpacked where it is packed, as far as it can be read."""
+
+import zlib
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from projector.errors import ConfigError
+from projector.trace.notes import Notes
+
+BLOCK_BYTES = 1 << 18
+"""Bytes of a packed file that are unpacked at once."""
+
+MOST_BYTES = 1 << 23
+"""Bytes that a block may unpack to at once; well-packed zeros are a thousand times their size."""
+
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+
+REFUSED = {
+    b"PK\x03\x04": "a zip archive",
+    b"PK\x05\x06": "an empty zip archive",
+    b"\x28\xb5\x2f\xfd": "packed with zstd",
+    b"BZh": "packed with bzip2",
+    b"\xfd7zXZ\x00": "packed with xz",
+    b"SQLite format 3\x00": "a database of SQLite, such as those of Nsight Systems and rocpd",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+"""First bytes of files that are not read, and what they are."""
+
+
+class Source:
+    """A file that is read from its begin to its end.
+
+    Parameters
+    ----------
+    path : Path
+        Plain or gzip; its first bytes tell which, whatever it is called.
+    notes : Notes
+        Takes what is wrong with a packed file.
+
+    Raises
+    ------
+    ConfigError
+        A file that cannot be opened, or is packed otherwise.
+    """
+
+    def __init__(self, path: Path, notes: Notes) -> None:
+        self.path, self._notes = path, notes
+        self.read_bytes = 0
+        """Bytes of the file that were read so far, as they lie on the disk."""
+        try:
+            self._file = path.open("rb")
+            self.size_bytes = path.stat().st_size
+            first = self._file.read(16)
+            self._file.seek(0)
+        except OSError as error:
+            msg = f"trace: {path} cannot be read ({error.strerror or error})"
+            raise ConfigError(msg, key="trace", value=str(path), allowed="a file") from None
+        for magic, what in REFUSED.items():
+            if first.startswith(magic):
+                self._file.close()
+                msg = f"trace: {path} is {what}; unpack it to JSON first, or pack it with gzip"
+                raise ConfigError(msg, key="trace", value=str(path), allowed="JSON, plain or gzip")
+        self._unpacker = zlib.decompressobj(31) if first.startswith(GZIP) else None
+        self._packed = b""
+        self._ended = False
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is gzip."""
+        return self._unpacker is not None
+
+    def read(self, least_bytes: int) -> bytes:
+        """Return at least so many bytes, or what is left; nothing at the end."""
+        parts, size = [], 0
+        while size < least_bytes:
+            part = self._plain(least_bytes) if self._unpacker is None else self._unpacked()
+            if not part and (self._unpacker is None or self._ended):
+                break
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+
+    def _plain(self, size: int) -> bytes:
+        try:
+            data = self._file.read(size)
+        except OSError as error:
+            self._notes.add(f"reading failed ({error.strerror or error})", "")
+            return b""
+        self.read_bytes += len(data)
+        return data
+
+    def _unpacked(self) -> bytes:
+        """Return what the next block unpacks to, perhaps nothing."""
+        if self._ended:
+            return b""
+        if not self._packed:
+            self._packed = self._plain(BLOCK_BYTES)
+            if not self._packed:
+                self._ended = True
+                self._notes.add(
+                    "the packed file is cut off; what was before that is read", self._where()
+                )
+                return b""
+        return self._unpack_block()
+
+    def _unpack_block(self) -> bytes:
+        assert self._unpacker is not None
+        before, block = self._unpacker.copy(), self._packed
+        try:
+            data = self._unpacker.decompress(block, MOST_BYTES)
+        except zlib.error as error:
+            self._ended = True
+            text = "the packed file is damaged; what was before that is read"
+            self._notes.add(f"{text} ({error})", self._where())
+            return _unpack_as_far_as_possible(before, block)
+        self._packed = self._unpacker.unconsumed_tail
+        if self._unpacker.eof:
+            self._next_member(self._unpacker.unused_data)
+        return data
+
+    def _next_member(self, rest: bytes) -> None:
+        """Go on with the file that is packed behind this one, if there is one."""
+        rest = rest or self._plain(BLOCK_BYTES)
+        # Tapes and some servers fill up with zeros.
+        if not rest.strip(b"\0"):
+            self._ended = True
+        elif rest.startswith(GZIP):
+            self._unpacker, self._packed = zlib.decompressobj(31), rest
+        else:
+            self._ended = True
+            self._notes.add("bytes behind the packed file are left out", self._where())
+
+    def _where(self) -> str:
+        return f"byte {self.read_bytes:,} of the packed file"
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+
+def _unpack_as_far_as_possible(unpacker: "zlib._Decompress", block: bytes) -> bytes:
+    """Return what comes before the damage: ever smaller parts of the block are tried."""
+    parts = []
+    step = max(len(block) // 64, 1)
+    while block:
+        before = unpacker.copy()
+        try:
+            parts.append(unpacker.decompress(block[:step]))
+        except zlib.error:
+            if step == 1:
+                break
+            unpacker, step = before, max(step // 64, 1)
+            continue
+        block = block[step:]
+    return b"".join(parts)
