@@ -51,6 +51,7 @@ class Kernel:
     """Start of the call that launched it; None where the trace has none."""
     launch_end: int | None = None
     operation: str | None = None
+    instance: int = -1
     layer: int = -1
     phase: int = OTHER
     iteration: int = -1
@@ -126,6 +127,7 @@ def activities(*kernels: Kernel, on_host: bool = False) -> Activities:
             -1 if k.launch is None else (k.launch_end or k.launch) * NS for k in rows
         ),
         operation=column(_place(operations, k.operation) for k in rows),
+        instance=column(k.instance for k in rows),
         layer=column(k.layer for k in rows),
         phase=column(k.phase for k in rows),
         iteration=column(k.iteration for k in rows),

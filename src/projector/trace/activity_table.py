@@ -32,6 +32,8 @@ class Activities:
     launch_end_ps: Ints
     operation: Ints
     """Row of `operations`; -1 where nothing stands around its launch."""
+    instance: Ints
+    """Activities of one run of an operation agree in it; -1 where `operation` is."""
     layer: Ints
     """Number of the layer of the network, -1 outside layers or where it is not known."""
     phase: Ints

@@ -14,7 +14,8 @@ from projector.errors import ConfigError
 from projector.html import html_table
 from projector.trace.activity import Activities, align
 from projector.trace.events import ON_DEVICE, RankTrace, Trace
-from projector.trace.measures.breakdown import breakdown, in_iterations
+from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.devices import in_iterations
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.read import load_trace as read_trace

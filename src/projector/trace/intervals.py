@@ -43,6 +43,41 @@ def union(start: Ints, end: Ints) -> Intervals:
     return Intervals(start[first], latest[last])
 
 
+def unions(start: Ints, end: Ints, segment: Ints) -> tuple[Intervals, Ints]:
+    """Return the disjoint set of each of several segments, such as iterations of devices.
+
+    Parameters
+    ----------
+    start, end, segment : int64[n]
+        In any order. Segments are numbered from 0.
+
+    Returns
+    -------
+    Intervals
+        By segment and start; disjoint within a segment.
+    int64[intervals]
+        The segment of each.
+    """
+    kept = end > start
+    order = np.lexsort((start[kept], segment[kept]))
+    start, end, segment = start[kept][order], end[kept][order], segment[kept][order]
+    if not len(start):
+        return Intervals(start, end), segment
+    latest = _latest(end, segment)
+    first = np.ones(len(start), bool)
+    first[1:] = (segment[1:] != segment[:-1]) | (start[1:] > latest[:-1])
+    last = np.concatenate([first[1:], [True]])
+    return Intervals(start[first], latest[last]), segment[first]
+
+
+def _latest(end: Ints, segment: Ints) -> Ints:
+    """Return the latest end so far within the segment; segments ascend."""
+    ordered = np.sort(end)
+    # Ranks of ends, beyond those of every segment before, ascend as the maximum within one does.
+    rank = np.searchsorted(ordered, end) + segment * len(end)
+    return ordered[np.maximum.accumulate(rank) - segment * len(end)]
+
+
 def cover(start: Ints, end: Ints, by: Intervals) -> Ints:
     """Return how much of each interval a disjoint set covers.
 

@@ -43,6 +43,7 @@ def merge(trace: Trace) -> Activities:
     order = np.lexsort((whole["end_ps"], whole["start_ps"], whole["device"], whole["rank"]))
     whole = {name: np.ascontiguousarray(values[order]) for name, values in whole.items()}
     instance, forward = np.concatenate(instances)[order], np.concatenate(forwards)[order]
+    whole["instance"] = instance
     whole["forward"] = _first_rows(instance, forward, first_event)
     return Activities(
         **whole, names=names, operations=operations, groups=groups, details=tuple(details),

@@ -14,6 +14,7 @@ import numpy as np
 from projector.arrays import Array, Flags, Ints
 from projector.errors import ConfigError
 from projector.trace.activity import CLASSES, COMMUNICATION, PHASES, TYPES, Activities
+from projector.trace.measures.devices import in_iterations
 from projector.trace.measures.numbers import PS_PER_NS, Band, Groups, bands, group, ratio
 from projector.trace.measures.times import KernelTimes, kernel_times
 
@@ -123,12 +124,6 @@ def breakdown(
         )
         for p in np.argsort(-total, kind="stable").tolist()
     ]
-
-
-def in_iterations(activities: Activities) -> Flags:
-    """Return which activities lie in iterations; all, where there are none."""
-    inside = activities.iteration >= 0
-    return inside if inside.any() else ~inside
 
 
 def _column(activities: Activities, name: str) -> Ints:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Flags, Ints
 from projector.trace.activity import Activities
 
 
@@ -22,3 +22,9 @@ def device_borders(activities: Activities) -> Ints:
         return np.zeros(1, np.int64)
     changes = (rank[1:] != rank[:-1]) | (device[1:] != device[:-1])
     return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(rank)]])
+
+
+def in_iterations(activities: Activities) -> Flags:
+    """Return which activities lie in iterations; all, where there are none."""
+    inside = activities.iteration >= 0
+    return inside if inside.any() else ~inside

@@ -6,6 +6,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.trace.activity import COMPUTE, Activities
+from projector.trace.measures.devices import in_iterations
 from projector.trace.measures.numbers import Groups, group
 from projector.trace.measures.times import KernelTimes, kernel_times
 
@@ -52,7 +53,7 @@ def instances(
     times : KernelTimes, optional
         Those of the whole table, where they are at hand.
     where : bool[activities], optional
-        Runs whose first kernel is not chosen are left out.
+        Runs whose first kernel is not chosen are left out; by default those outside iterations.
     """
     times = kernel_times(activities) if times is None else times
     computing = np.flatnonzero(activities.klass == COMPUTE)
@@ -60,7 +61,7 @@ def instances(
     row = computing[times.first[computing]]
     runs = Groups(number, (), row)
 
-    kept = np.ones(len(row), bool) if where is None else where[row]
+    kept = (in_iterations(activities) if where is None else where)[row]
     kernel_ps = runs.sums(times.duration_ps[computing])[kept]
     covered_ps = runs.sums(times.under_communication_ps[computing])[kept]
     bubble_ps = runs.sums(times.bubble_ps[computing])[kept]

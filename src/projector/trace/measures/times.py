@@ -69,14 +69,15 @@ def covered(activities: Activities, by: int) -> Ints:
     return result
 
 
-_SAME = ("rank", "device", "iteration", "phase", "layer", "operation", "recompute")
+_SAME = ("rank", "device", "iteration", "phase", "layer", "operation", "instance", "recompute")
 
 
 def operation_starts(activities: Activities) -> Flags:
     """Return where operations begin, among the kernels that compute.
 
     An operation is a run of such kernels, in the order of their starts, that agree in rank, device,
-    iteration, phase, layer, operation and recomputation. Communication and copies do not end it.
+    iteration, phase, layer, operation, its instance and recomputation. Communication and copies do
+    not end it.
 
     Returns
     -------

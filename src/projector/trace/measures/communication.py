@@ -1,0 +1,174 @@
+"""Collectives: what each takes an iteration, what is exposed, and who waits for whom.
+
+The same collective of several ranks is recognised by its group, its name and its place among those
+of the iteration. Its kernels wait for the rank that comes last and then transfer together. So the
+shortest of them is the transfer, and what another takes longer it waited (if clocks agree, they end
+together). Figure 6 of Chopper (Kurzynski, Aga, Wu) shows both without telling them apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Flags, Ints
+from projector.trace.activity import COMMUNICATION, Activities
+from projector.trace.measures.devices import in_iterations
+from projector.trace.measures.numbers import PS_PER_NS, Band, Groups, band, group, ratio
+from projector.trace.measures.times import KernelTimes, kernel_times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """Communication kernels, and which of them are one collective of several ranks."""
+
+    row: Ints
+    """int64[kernels]: rows of the table."""
+    label: Ints
+    """int64[kernels]: row of `labels`."""
+    labels: tuple[str, ...]
+    collective: Groups
+    """Kernels that are one collective; of some, only one rank is in the trace."""
+    ranks: Ints
+    """int64[kernels]: how many ranks the kernel's collective has in the trace."""
+    transfer_ps: Ints
+    """int64[kernels]: the shortest kernel of the collective."""
+    late_ps: Ints
+    """int64[kernels]: how long after the first rank it began, on the common clock."""
+
+
+def matches(activities: Activities, where: Flags | None = None) -> Matches:
+    """Return communication kernels with the collectives that they are of.
+
+    If the ranks of a group have different numbers of a collective in an iteration, which is which
+    is not known, and each kernel stands for itself. So it is with kernels of an unknown group.
+    """
+    chosen = in_iterations(activities) if where is None else where
+    row = np.flatnonzero(chosen & (activities.klass == COMMUNICATION))
+    labels, label = _labels(activities, row)
+    rank, start = activities.rank[row], activities.start_ps[row]
+    kinds = group(activities.group[row], label, activities.iteration[row])
+    place = _place(group(kinds.of, rank, activities.device[row]).of, start)
+    known = _alike(kinds, rank) & (activities.group[row] >= 0)
+    alone = np.where(known, -1, np.arange(len(row)))
+    collective = group(kinds.of, place, alone)
+    duration = activities.end_ps[row] - start
+    return Matches(
+        row=row,
+        label=label,
+        labels=labels,
+        collective=collective,
+        ranks=collective.sizes()[collective.of],
+        transfer_ps=collective.least(duration)[collective.of],
+        late_ps=start - collective.least(start)[collective.of],
+    )
+
+
+def _labels(activities: Activities, row: Ints) -> tuple[tuple[str, ...], Ints]:
+    """Return names of collectives, and the name of each row: its kernel's where it has none."""
+    pairs = group(activities.detail[row], activities.name[row])
+    words = [
+        _collective(activities.details[detail] if detail >= 0 else {}, activities.names[name])
+        for detail, name in zip(*(key.tolist() for key in pairs.keys), strict=True)
+    ]
+    labels = tuple(sorted(set(words)))
+    place = np.array([labels.index(word) for word in words], np.int64)
+    return labels, place[pairs.of] if len(row) else np.zeros(0, np.int64)
+
+
+def _collective(detail: Mapping[str, Any], kernel: str) -> str:
+    return str(detail.get("collective") or kernel)
+
+
+def _place(of: Ints, start: Ints) -> Ints:
+    """Return the place of each row among those of its group, in the order of starts."""
+    order = np.lexsort((start, of))
+    begins = np.concatenate([[True], np.diff(of[order]) != 0])[: len(of)]
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(of)), 0))
+    place = np.empty(len(of), np.int64)
+    place[order] = np.arange(len(of)) - first
+    return place
+
+
+def _alike(kinds: Groups, rank: Ints) -> Flags:
+    """Return whether all ranks that have a kind of collective have as many of it."""
+    each = group(kinds.of, rank)
+    sizes = each.sizes()
+    of_kind = Groups(each.keys[0], (), kinds.first)
+    return np.asarray(of_kind.least(sizes) == of_kind.most(sizes))[kinds.of]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationRow:
+    """One kind of collective of one group."""
+
+    collective: str
+    group: str
+    """Empty where it is not known."""
+    kernels: int
+    bytes: int | None
+    """Of one kernel, the median; None where none is known."""
+    kernel_ns: Band
+    """Of one kernel."""
+    iteration_ns: Band
+    """Of one iteration of a device, kernels added up."""
+    exposed_ns: Band
+    """The same, while nothing computes."""
+    transfer_ns: Band | None
+    """The shortest kernel of each collective; None where no other rank is in the trace."""
+    waiting: float | None
+    """Share of the kernels' time that they waited for the last rank; None likewise."""
+    bytes_per_s: float | None
+    """Buffer over transfer where that is known, else over the kernel; None without bytes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        return asdict(self)
+
+
+def communication_rows(
+    activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
+) -> list[CommunicationRow]:
+    """Return every kind of collective of every group, the longest in total first."""
+    times = kernel_times(activities) if times is None else times
+    found = matches(activities, where)
+    kinds = group(activities.group[found.row], found.label)
+    duration = times.duration_ps[found.row]
+    order = np.argsort(-kinds.sums(duration), kind="stable").tolist()
+    members = np.split(np.argsort(kinds.of, kind="stable"), np.cumsum(kinds.sizes())[:-1])
+    return [_row(activities, times, found, members[kind]) for kind in order]
+
+
+def _row(
+    activities: Activities, times: KernelTimes, found: Matches, members: Ints
+) -> CommunicationRow:
+    row = found.row[members]
+    duration = times.duration_ps[row]
+    samples = group(activities.rank[row], activities.device[row], activities.iteration[row])
+    several = found.ranks[members] > 1
+    moved = activities.bytes[row]
+    known = moved >= 0
+    taken = np.where(several, found.transfer_ps[members], duration)[known]
+    transfer = group(found.collective.of[members][several]).first
+    whose = int(activities.group[row[0]])
+    return CommunicationRow(
+        collective=found.labels[found.label[members[0]]],
+        group=activities.groups[whose] if whose >= 0 else "",
+        kernels=len(members),
+        bytes=int(np.median(moved[known])) if known.any() else None,
+        kernel_ns=_band(duration),
+        iteration_ns=_band(samples.sums(duration)),
+        exposed_ns=_band(samples.sums(duration - times.under_compute_ps[row])),
+        transfer_ns=band(found.transfer_ps[members][several][transfer] / PS_PER_NS),
+        waiting=ratio(
+            (duration - found.transfer_ps[members])[several].sum(), duration[several].sum()
+        ),
+        bytes_per_s=ratio(float(moved[known].sum()) * 1e12, taken.sum()),
+    )
+
+
+def _band(values_ps: Ints) -> Band:
+    found = band(values_ps / PS_PER_NS)
+    assert found is not None  # every kind has a kernel
+    return found
