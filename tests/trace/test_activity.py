@@ -107,3 +107,23 @@ def test_the_backward_points_at_its_forward():
 
 def test_a_trace_without_ranks_has_no_activities():
     assert len(align(Trace(ranks=()))) == 0
+
+
+def test_layers_are_the_modules_that_repeat():
+    a = align(read("mi300x_resnet_ddp8"))
+    assert np.unique(a.layer).tolist() == [-1, *range(8)]
+    labels = {a.operations[row] for row in a.operation[(a.layer >= 0) & (a.phase == FORWARD)]}
+    assert {"Conv2d[0]", "Conv2d[1]", "BatchNorm2d[0]", "ReLU"} <= labels
+    # The backward of a layer has the layer of its forward.
+    linked = np.flatnonzero((a.forward >= 0) & (a.layer >= 0))
+    assert (a.layer[a.forward[linked]] == a.layer[linked]).all()
+    a = align(read("b200_eager_rank0"))
+    assert np.unique(a.layer, return_counts=True)[1].tolist() == [29, *[25] * 36]
+
+
+def test_communication_is_its_collective_wherever_it_stands():
+    a = align(read("b200_eager_rank0"))
+    talks = a.klass == COMMUNICATION
+    assert {a.operations[row] for row in a.operation[talks]} == {
+        "multimem_all_reduce_", "_allgather_base"
+    }  # fmt: skip

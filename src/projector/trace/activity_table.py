@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.arrays import Flags, Ints
+from projector.trace.clocks import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ class Activities:
     dimensions, such as ``aten::mm``."""
     on_host: bool = False
     """Whether operators of the host stand for kernels."""
+    clocks: tuple[Clock, ...] = ()
+    """What was added to the times of each rank, so that collectives end together."""
+    frameworks: tuple[str, ...] = ()
+    """What splits the model, as ranges tell: ``fsdp1``, ``fsdp2``, ``ddp``."""
+    notes: tuple[str, ...] = ()
+    """What the traces do not tell and was inferred, or was left open."""
 
     def __len__(self) -> int:
         """Return the number of activities."""

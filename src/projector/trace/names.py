@@ -11,6 +11,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.yaml_file import read_yaml
 from projector.trace.codes import PHASES, TYPES
+from projector.trace.events import RankTrace
 
 
 class Pattern(Config):
@@ -38,13 +39,16 @@ class TraceNames(Config):
 
     communication_kernels: tuple[Pattern, ...]
     communication_operators: tuple[Pattern, ...]
+    ending_together: tuple[Pattern, ...]
     kernel_types: tuple[TypePattern, ...]
     operator_types: tuple[TypePattern, ...]
     attention_operators: tuple[Pattern, ...]
     iterations: tuple[Pattern, ...]
     phases: dict[str, tuple[Pattern, ...]]
     phase_kernels: dict[str, tuple[Pattern, ...]]
+    phase_prefixes: dict[str, str]
     frames: tuple[Pattern, ...]
+    wrappers: tuple[Pattern, ...]
     layers: tuple[Pattern, ...]
     containers: tuple[Pattern, ...]
     frameworks: tuple[NamedPattern, ...]
@@ -111,3 +115,10 @@ def phases(names: Sequence[str], table: dict[str, tuple[Pattern, ...]]) -> Ints:
     for phase, patterns in table.items():
         found[fits(names, patterns) & (found < 0)] = PHASES.index(phase)
     return found
+
+
+def frameworks_of(trace: RankTrace) -> tuple[str, ...]:
+    """Return what splits the model, as the names in a rank's trace tell."""
+    return tuple(
+        entry.name for entry in load_trace_names().frameworks if fits(trace.names, [entry]).any()
+    )

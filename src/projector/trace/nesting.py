@@ -28,12 +28,22 @@ class Stack:
     levels: tuple[Ints, ...]
     """Events of the host by depth, the outermost ones first, each level in order of start."""
 
-    def nearest(self, marked: Flags) -> Ints:
-        """Return the innermost marked event around each event, itself included."""
+    def nearest(self, marked: Flags, within: Flags | None = None) -> Ints:
+        """Return the innermost marked event around each event, itself included.
+
+        Parameters
+        ----------
+        marked : bool[events]
+            Events to look for.
+        within : bool[events], optional
+            Events at which the search begins anew: what stands around them does not count.
+        """
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
             above = self.parent[rows]
             inherited = np.where(above >= 0, found[above], NONE)
+            if within is not None:
+                inherited[within[rows]] = NONE
             found[rows] = np.where(marked[rows], rows, inherited)
         return found
 

@@ -6,7 +6,10 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.trace import names as tables
-from projector.trace.events import ANNOTATION, MODULE, NONE, OPERATOR, RankTrace
+from projector.trace.backward import forward_operators, is_node
+from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
+from projector.trace.layers import host_layers, ordinals
+from projector.trace.modules import Modules
 from projector.trace.nesting import Stack
 from projector.trace.phases import HostPhases
 
@@ -18,87 +21,132 @@ class Operations:
     label: Ints
     """Row of `labels`, -1 where no operator and no range of the program stands around."""
     instance: Ints
-    """The operator or range that is the operation; -1 as above."""
+    """The operator, module or range that is the operation; -1 as above."""
     forward: Ints
     """Of the backward: the event that is the operation of the forward; -1 elsewhere."""
     layer: Ints
     labels: tuple[str, ...]
 
 
-def name_operations(trace: RankTrace, stack: Stack, phases: HostPhases) -> Operations:
+def name_operations(
+    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, notes: list[str]
+) -> Operations:
     """Name the operation of each event of the host.
 
-    The innermost range that the program named is the operation, apart from those that say where
-    the program stands; else the outermost operator within the module around. A backward is named
-    as its forward, or as its node of autograd.
+    The innermost range that the program named, or module that calls no other, is the operation;
+    else the outermost operator within the module around. A backward is one for each node of
+    autograd, and named as its forward.
     """
     events = trace.events
-    table = tables.load_trace_names()
-    frame = tables.fits(trace.names, table.frames)
-    named = (events.kind == ANNOTATION) & ~frame[events.name]
-    operator = events.kind == OPERATOR
-    around = stack.nearest(named)
-    bounds = (events.kind == MODULE) | (events.kind == ANNOTATION)
-    outer = stack.outermost(operator, within=bounds)
-    instance = np.where(around >= 0, around, outer)
-    own = np.where(instance >= 0, events.name[np.maximum(instance, 0)], NONE)
-    forward = _forward(trace, stack)
-    linked = np.where(forward >= 0, instance[np.maximum(forward, 0)], NONE)
-    backward = stack.nearest(phases.engine)
-    plain = (around < 0) & ~phases.recompute
-    own = np.where(plain & (linked >= 0), events.name[np.maximum(linked, 0)], own)
-    node = plain & (linked < 0) & (backward >= 0)
-    own = np.where(node, events.name[np.maximum(backward, 0)], own)
-    used, label = np.unique(own, return_inverse=True)
-    labels = [_plain(trace.names[row]) if row >= 0 else "" for row in used.tolist()]
-    distinct = tuple(dict.fromkeys(text for text in labels if text))
-    place = {text: row for row, text in enumerate(distinct)}
-    row_of = np.array([place.get(text, NONE) for text in labels] or [NONE], np.int64)
-    return Operations(
-        row_of[label.reshape(-1)],
-        instance,
-        np.where(phases.recompute, NONE, linked),
-        np.full(len(events), NONE, np.int64),
-        distinct,
-    )
+    forward = forward_operators(trace, stack)
+    instance = _instances(trace, stack, phases, modules)
+    layer = host_layers(trace, stack, phases, modules, forward, instance, notes)
+    module = stack.nearest(modules.is_call)
+    of = np.maximum(instance, 0)
+    name = np.where(instance >= 0, events.name[of], NONE)
+    inside = np.where(
+        (instance >= 0) & (module[of] >= 0) & (events.kind[of] == OPERATOR)
+        & ~(phases.engine[of] | is_node(events)[of]),
+        events.name[np.maximum(module[of], 0)], NONE,
+    )  # fmt: skip
+    ordinal = _ordinals(trace, phases, instance, name, inside, layer)
+    label, labels = _labels(trace, modules, name, inside, ordinal)
+    linked = np.where((forward >= 0) & ~phases.recompute, instance[np.maximum(forward, 0)], NONE)
+    takes = linked >= 0
+    label = np.where(takes, _backward_labels(labels)[label[np.maximum(linked, 0)]], label)
+    return Operations(label, instance, linked, layer, tuple(labels))
 
 
-def _plain(name: str) -> str:
-    """Return a name without the prefix that the engine of the backward gives it."""
-    return name.rpartition("evaluate_function: ")[2]
-
-
-def _forward(trace: RankTrace, stack: Stack) -> Ints:
-    """Return the operator of the forward that each event of the backward belongs to."""
+def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules) -> Ints:
+    """Return the event that is the operation of each event."""
     events = trace.events
-    operator = events.kind == OPERATOR
-    later = operator & (events.sequence >= 0) & (events.forward_thread > 0)
-    candidates = np.flatnonzero(operator & (events.sequence >= 0) & (events.forward_thread <= 0))
-    found = np.full(len(events), NONE, np.int64)
-    rows = np.flatnonzero(later)
-    if len(rows) and len(candidates):
-        found[rows] = _latest_before(
-            events.sequence[rows], events.start_ps[rows], candidates,
-            events.sequence[candidates], events.start_ps[candidates],
-        )  # fmt: skip
-    nearest = stack.nearest(later)
-    return np.where(nearest >= 0, found[np.maximum(nearest, 0)], NONE)
+    table = tables.load_trace_names()
+    node = is_node(events)
+    bounds = phases.engine | node
+    ranges = (events.kind == ANNOTATION) & ~modules.is_call
+    frame = tables.fits(trace.names, table.frames)
+    # A range around modules that hold others, or around a backward, says where the program stands.
+    holders = stack.nearest(ranges)
+    wide = phases.engine | (modules.is_call & ~modules.is_leaf[events.name])
+    around = holders[wide]
+    while len(around := around[around >= 0]):
+        frame[events.name[around]] = True
+        above = stack.parent[np.unique(around)]
+        around = holders[above[above >= 0]]
+    named = ranges & ~frame[events.name]
+    leaf = modules.is_call & modules.is_leaf[events.name]
+    operator = (events.kind == OPERATOR) & ~tables.fits(trace.names, table.wrappers)[events.name]
+    closest = stack.nearest(named | leaf, within=bounds)
+    outer = stack.outermost(
+        operator & ~bounds, within=bounds | (events.kind == ANNOTATION) | modules.is_call
+    )
+    forward = np.where(closest >= 0, closest, outer)
+    engine = stack.nearest(phases.engine)
+    backward = np.where(engine >= 0, engine, stack.nearest(node))
+    named_there = (closest >= 0) & (events.kind[np.maximum(closest, 0)] == ANNOTATION)
+    keep = (backward < 0) | phases.recompute | named_there
+    return np.where(keep, forward, backward)
 
 
-def _latest_before(
-    key: Ints, time: Ints, candidates: Ints, candidate_key: Ints, candidate_time: Ints
+def _ordinals(
+    trace: RankTrace, phases: HostPhases, instance: Ints, name: Ints, inside: Ints, layer: Ints
 ) -> Ints:
-    """Return, of the candidates with the same key, the last that starts before each time."""
-    order = np.lexsort((candidate_time, candidate_key))
-    candidate_key, candidate_time = candidate_key[order], candidate_time[order]
-    both_key = np.concatenate([candidate_key, key])
-    both_time = np.concatenate([candidate_time, time])
-    asks = np.concatenate([np.zeros(len(order), np.int64), np.ones(len(key), np.int64)])
-    rank = np.lexsort((asks, both_time, both_key))
-    place = np.where(asks[rank] == 0, rank, -1)
-    last = np.maximum.accumulate(np.where(place >= 0, np.arange(len(rank)), -1))
-    answer = np.full(len(both_key), -1, np.int64)
-    answer[rank] = np.where(last >= 0, rank[np.maximum(last, 0)], -1)
-    found = answer[len(order) :]
-    fits = (found >= 0) & (candidate_key[np.maximum(found, 0)] == key)
-    return np.where(fits, candidates[order[np.maximum(found, 0)]], NONE)
+    """Tell operators apart that one layer has several times: -1 for all others."""
+    events = trace.events
+    own = np.flatnonzero(
+        (instance == np.arange(len(events))) & (events.kind == OPERATOR) & (layer >= 0)
+        & ~phases.engine
+    )  # fmt: skip
+    own = own[np.argsort(events.start_ps[own], kind="stable")]
+    key = name * (len(trace.names) + 1) + inside + 1
+    place = layer * 2 + phases.recompute
+    count = ordinals(key, place, own)
+    repeated = np.unique(key[own][count[own] > 0])
+    count = np.where(np.isin(key, repeated), count, NONE)
+    return np.where(instance >= 0, count[np.maximum(instance, 0)], NONE)
+
+
+def _labels(
+    trace: RankTrace, modules: Modules, name: Ints, inside: Ints, ordinal: Ints
+) -> tuple[Ints, list[str]]:
+    """Return the row of the text that names each event's operation, and the texts."""
+    triples = np.stack([name, inside, ordinal], axis=1)
+    width = int(ordinal.max(initial=0)) + 2
+    key = ((name + 1) * (len(trace.names) + 1) + inside + 1) * width + ordinal + 1
+    _, first, row = np.unique(key, return_index=True, return_inverse=True)
+    texts = [_text(trace, modules, *triple) for triple in triples[first].tolist()]
+    labels = list(dict.fromkeys(text for text in texts if text))
+    place = {text: i for i, text in enumerate(labels)}
+    row_of = np.array([place.get(text, NONE) for text in texts] or [NONE], np.int64)
+    return row_of[row.reshape(-1)], labels
+
+
+def _text(trace: RankTrace, modules: Modules, name: int, inside: int, ordinal: int) -> str:
+    if name < 0:
+        return ""
+    if name in modules.label:
+        return modules.label[name]
+    # The engine of the backward puts a prefix before the name of a node.
+    own = trace.names[name].rpartition("evaluate_function: ")[2]
+    for expression in tables.expressions(tables.load_trace_names().layers):
+        own, found = expression.subn("", own, count=1)
+        own = own.strip(" ._:/()") or trace.names[name] if found else own
+    part = f"{own}[{ordinal}]" if ordinal >= 0 else own
+    within = inside >= 0 and modules.is_part[inside]
+    return f"{modules.label[inside]} {part}" if within else part
+
+
+def _backward_labels(labels: list[str]) -> Ints:
+    """Return the label of the backward of each operation; new ones are added to the list."""
+    prefix = tables.load_trace_names().phase_prefixes
+    before, after = prefix["forward"], prefix["backward"]
+    place = {text: row for row, text in enumerate(labels)}
+    found = np.arange(len(labels) + 1, dtype=np.int64)
+    found[-1] = NONE
+    for row, text in enumerate(list(labels)):
+        if text.startswith(before):
+            other = after + text.removeprefix(before)
+            found[row] = place.setdefault(other, len(labels))
+            if found[row] == len(labels):
+                labels.append(other)
+    return found

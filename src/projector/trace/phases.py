@@ -7,8 +7,9 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.codes import BACKWARD, FORWARD, OPTIMIZER
-from projector.trace.events import ANNOTATION, MODULE, NONE, OPERATOR, RankTrace
-from projector.trace.nesting import Stack
+from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
+from projector.trace.modules import Modules
+from projector.trace.nesting import Stack, thread_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class HostPhases:
     """int64[events]: phase that the event itself tells, -1 for most."""
 
 
-def host_phases(trace: RankTrace, stack: Stack) -> HostPhases:
+def host_phases(trace: RankTrace, stack: Stack, modules: Modules) -> HostPhases:
     """Find the phase of each event of the host from the ranges and operators around it.
 
     The innermost range of a backward or optimizer holds; a forward within those is recomputation.
@@ -36,7 +37,7 @@ def host_phases(trace: RankTrace, stack: Stack) -> HostPhases:
     """
     events = trace.events
     by_name = tables.phases(trace.names, tables.load_trace_names().phases)
-    speaks = np.isin(events.kind, (ANNOTATION, OPERATOR))
+    speaks = np.isin(events.kind, (ANNOTATION, OPERATOR)) & ~modules.is_call
     mark = np.where(speaks, by_name[events.name], NONE)
     engine = (events.kind == OPERATOR) & (mark == BACKWARD)
     inside = stack.nearest(engine) >= 0
@@ -44,10 +45,21 @@ def host_phases(trace: RankTrace, stack: Stack) -> HostPhases:
     early = stack.nearest(mark == FORWARD) >= 0
     phase = np.where(later >= 0, mark[later], np.where(early, FORWARD, NONE))
     records = (events.kind == OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
-    forward = records | (events.kind == MODULE)
+    forward = records | modules.is_call
     within_forward = stack.outermost(forward, within=engine) >= 0
     ranges = stack.nearest((events.kind == ANNOTATION) & (mark != NONE))
     named = (ranges >= 0) & (mark[ranges] == FORWARD)
     recompute = inside & (within_forward | named) & (phase == BACKWARD)
     learned = ~inside & within_forward & (phase != OPTIMIZER)
-    return HostPhases(np.where(learned, FORWARD, phase), recompute, engine, mark)
+    phase = np.where(learned, FORWARD, phase)
+    phase = np.where((phase == NONE) & _autograd_threads(trace, engine, learned), BACKWARD, phase)
+    return HostPhases(phase, recompute, engine, mark)
+
+
+def _autograd_threads(trace: RankTrace, engine: Flags, forward: Flags) -> Flags:
+    """Return which events stand on threads that run the backward and no forward of their own."""
+    thread = thread_of(trace.events)
+    runs = np.zeros(int(thread.max(initial=0)) + 1, np.bool_)
+    runs[thread[engine]] = True
+    runs[thread[forward]] = False
+    return runs[thread]

@@ -32,6 +32,7 @@ from projector.trace.events import (
     OPERATOR,
     RankTrace,
 )
+from projector.trace.modules import find_modules
 from projector.trace.nesting import Stack, stack_events
 from projector.trace.operations import Operations, name_operations
 from projector.trace.phases import HostPhases, host_phases
@@ -79,14 +80,16 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     """
     stack = stack_events(trace.events)
     placed = _place(trace, stack, on_host)
-    phases = host_phases(trace, stack)
-    operations = name_operations(trace, stack, phases)
-    klass, kind_of_work = _classify(trace, stack, placed)
+    modules = find_modules(trace, stack)
+    phases = host_phases(trace, stack, modules)
     notes: list[str] = []
+    operations = name_operations(trace, stack, phases, modules, notes)
+    klass, kind_of_work = _classify(trace, stack, placed)
     iteration = _iterations(trace, placed, notes)
     phase = _phases(trace, placed, phases, iteration)
-    group, groups, moved = _communication(trace, stack, placed, klass)
+    talk = _communication(trace, stack, placed, klass)
     detail, details = _details(trace, stack, placed)
+    operation, labels = _with_collectives(trace, placed, klass, talk, operations)
     at = np.maximum(placed.anchor, 0)
     has = placed.anchor >= 0
     launch = np.maximum(placed.launch, 0)
@@ -105,20 +108,20 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
         "launch_end_ps": np.where(
             known, events.start_ps[launch] + events.duration_ps[launch], NONE
         ),
-        "operation": np.where(has, operations.label[at], NONE),
+        "operation": operation,
         "layer": np.where(has, operations.layer[at], NONE),
         "phase": phase,
         "iteration": iteration,
         "recompute": phases.recompute[at] & has,
         "forward": np.where(has, operations.forward[at], NONE),
-        "group": group,
-        "bytes": moved,
+        "group": talk.group,
+        "bytes": talk.bytes,
         "detail": detail,
     }
     instance = np.where(has, operations.instance[at], NONE)
-    return RankActivities(
-        trace, columns, instance, operations.labels, groups, details, tuple(notes)
-    )
+    instance = np.where(talk.operator >= 0, talk.operator, instance)
+    instance = np.where(operation >= 0, instance, NONE)
+    return RankActivities(trace, columns, instance, labels, talk.groups, details, tuple(notes))
 
 
 def _place(trace: RankTrace, stack: Stack, on_host: bool) -> Placed:
@@ -236,53 +239,95 @@ def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints)
         end = np.maximum.accumulate(start + events.duration_ps[own])
         inside = counting.within(time, start, end, np.full(len(own), code)) == code
         phase = np.where((phase == NONE) & (called >= 0) & inside, code, phase)
-    if not np.isin(host.phase, (BACKWARD, OPTIMIZER)).any() and not (host.phase == FORWARD).any():
-        phase = np.where((phase == NONE) & has, FORWARD, phase)  # inference: nothing else is done
-    phase = np.where(phase == NONE, _between(time, phase, iteration), phase)
-    filled = _as_neighbours(trace, placed, phase, called >= 0)
+    if not np.isin(phase, (BACKWARD, OPTIMIZER)).any():
+        phase = np.where((phase == NONE) & (called >= 0), FORWARD, phase)  # inference
+    phase = _as_next(time, np.where(called >= 0, phase, OTHER), iteration)
+    filled = _as_neighbours(trace, placed, np.where(called >= 0, phase, NONE), called >= 0)
     return np.where(filled == NONE, OTHER, filled)
 
 
-def _between(time: Ints, phase: Ints, iteration: Ints) -> Ints:
-    """Return the phase whose first and last launch of the iteration stand around each launch."""
-    found = np.full(len(time), NONE, np.int64)
-    number = np.unique(iteration, return_inverse=True)[1]
-    size = int(number.max()) + 1 if len(number) else 0
-    for code in (FORWARD, BACKWARD, OPTIMIZER):
-        rows = phase == code
-        first = np.full(size, np.iinfo(np.int64).max)
-        last = np.full(size, np.iinfo(np.int64).min)
-        np.minimum.at(first, number[rows], time[rows])
-        np.maximum.at(last, number[rows], time[rows])
-        inside = (time >= 0) & (time >= first[number]) & (time <= last[number])
-        found = np.where((found == NONE) & inside, code, found)
-    return found
+def _as_next(time: Ints, phase: Ints, iteration: Ints) -> Ints:
+    """Give what no range tells the phase of what is launched next in its iteration.
+
+    It prepares that: inputs before the forward, the first gradient before the backward, clipping
+    before the optimizer. What comes last keeps -1.
+    """
+    order = np.lexsort((time, iteration))
+    known = phase[order] >= 0
+    count = len(order)
+    after = np.minimum.accumulate(np.where(known, np.arange(count), count)[::-1])[::-1]
+    place = np.minimum(after, count - 1)
+    usable = (after < count) & (iteration[order][place] == iteration[order])
+    result = phase.copy()
+    result[order] = np.where(usable, phase[order][place], phase[order])
+    return result
 
 
-def _communication(
-    trace: RankTrace, stack: Stack, placed: Placed, klass: Ints
-) -> tuple[Ints, tuple[str, ...], Ints]:
-    """Return group of activities, names of groups, and bytes."""
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What is known of communication; columns have one row an activity."""
+
+    group: Ints
+    groups: tuple[str, ...]
+    bytes: Ints
+    detail: Ints
+    """Row of the trace's details that tells of the collective, `NONE` without one."""
+    operator: Ints
+    """Outermost operator of communication around it, `NONE` without one."""
+
+
+def _communication(trace: RankTrace, stack: Stack, placed: Placed, klass: Ints) -> Talk:
+    """Find what tells of each collective, and what each copy moves."""
     events = trace.events
-    tells, named, moved = of_details(trace.details, trace.groups)
+    collective, named, moved = of_details(trace.details, trace.groups)
     groups = tuple(dict.fromkeys(name for name in named if name is not None))
     place = {name: row for row, name in enumerate(groups)}
     group_of = np.array([place.get(name or "", NONE) for name in named] + [NONE], np.int64)
-    moved = np.append(moved, NONE)
+    moved, tells = np.append(moved, NONE), np.append(collective, 0) > 0
     own = events.detail[placed.rows]
-    speaks = np.append(tells, 0)[events.detail] > 0
-    around = stack.nearest(speaks & (events.kind != LAUNCH))
-    holder = np.where(placed.anchor >= 0, around[np.maximum(placed.anchor, 0)], NONE)
+    has = placed.anchor >= 0
+    at = np.maximum(placed.anchor, 0)
+    around = stack.nearest(tells[events.detail] & (events.kind != LAUNCH))
+    holder = np.where(has, around[at], NONE)
     context = np.where(holder >= 0, events.detail[np.maximum(holder, 0)], NONE)
     called = np.where(placed.launch >= 0, events.detail[np.maximum(placed.launch, 0)], NONE)
     talks = klass == COMMUNICATION
-    detail = np.where(np.append(tells, 0)[own] > 0, own, context)
-    detail = np.where(talks, detail, np.where(moved[own] >= 0, own, called))
-    return (
-        np.where(talks, group_of[detail], NONE),
-        groups,
-        np.where(talks | (klass == MEMCPY), moved[detail], NONE),
+    told = np.where(talks, np.where(tells[own], own, context), NONE)
+    counted = np.where(talks, told, np.where(moved[own] >= 0, own, called))
+    counts = talks | (klass == MEMCPY)
+    names = np.unique(events.name[np.isin(events.kind, (OPERATOR, ANNOTATION))])
+    sends = np.zeros(len(trace.names), np.bool_)
+    sends[names] = tables.fits(
+        [trace.names[row] for row in names], tables.load_trace_names().communication_operators
     )
+    speaks = np.isin(events.kind, (OPERATOR, ANNOTATION)) & sends[events.name]
+    operator = np.where(talks & has, stack.outermost(speaks)[at], NONE)
+    return Talk(group_of[told], groups, np.where(counts, moved[counted], NONE), told, operator)
+
+
+def _with_collectives(
+    trace: RankTrace, placed: Placed, klass: Ints, talk: Talk, operations: Operations
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return the operation of activities: communication is its collective, wherever it stands."""
+    events = trace.events
+    label = np.where(placed.anchor >= 0, operations.label[np.maximum(placed.anchor, 0)], NONE)
+    texts = dict.fromkeys(operations.labels)
+    talks = np.flatnonzero(klass == COMMUNICATION)
+    pairs = np.stack([talk.detail[talks], talk.operator[talks]], axis=1)
+    pairs[:, 1] = np.where(pairs[:, 1] >= 0, events.name[np.maximum(pairs[:, 1], 0)], NONE)
+    pairs[pairs[:, 0] >= 0, 1] = NONE
+    distinct, row = np.unique(pairs, axis=0, return_inverse=True)
+    named = [
+        str(trace.details[detail]["collective"]) if detail >= 0
+        else trace.names[name].rpartition(":")[2] if name >= 0 else ""
+        for detail, name in distinct.tolist()
+    ]  # fmt: skip
+    texts |= dict.fromkeys(filter(None, named))
+    place = {text: i for i, text in enumerate(texts)}
+    rows = np.array([place.get(text, NONE) for text in named] or [NONE], np.int64)
+    found = rows[row.reshape(-1)]
+    label[talks] = np.where(found >= 0, found, label[talks])
+    return label, tuple(texts)
 
 
 def _details(

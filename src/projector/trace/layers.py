@@ -1,0 +1,165 @@
+"""Which layer each event of the host belongs to: as named, by modules, or by repetition."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from projector.arrays import Flags, Ints
+from projector.trace import names as tables
+from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
+from projector.trace.modules import Modules
+from projector.trace.nesting import Stack, thread_of
+from projector.trace.phases import HostPhases
+
+MOST_COMPARED = 4096
+"""Operations that two layers are compared over; no layer has as many."""
+
+
+def host_layers(
+    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, forward: Ints,
+    instance: Ints, notes: list[str],
+) -> Ints:  # fmt: skip
+    """Return the layer of each event of the host, -1 outside layers.
+
+    Parameters
+    ----------
+    trace : RankTrace
+        One rank's trace.
+    stack : Stack
+        Its events of the host.
+    phases : HostPhases
+        Their phases.
+    modules : Modules
+        The modules among them.
+    forward : int64[events]
+        Operator of the forward that each event of the backward belongs to.
+    instance : int64[events]
+        Operation of each event.
+    notes : list of str
+        What was inferred is added to it.
+    """
+    events = trace.events
+    by_name = modules.layer.copy()
+    ranges = np.unique(events.name[(events.kind == ANNOTATION) & ~modules.is_call])
+    if len(ranges):
+        by_name[ranges] = tables.numbers(
+            [trace.names[row] for row in ranges], tables.load_trace_names().layers
+        )
+    speaks = modules.is_call | (events.kind == ANNOTATION)
+    says = np.where(speaks, by_name[events.name], NONE)
+    nearest = stack.nearest(says >= 0)
+    layer = np.where(nearest >= 0, says[np.maximum(nearest, 0)], NONE)
+    if not (layer[(events.kind == OPERATOR) & ~phases.recompute] >= 0).any():
+        layer = _by_attention(trace, stack, phases, instance)
+        if (layer >= 0).any():
+            notes.append(
+                "layers were inferred: each holds one attention and the operations that repeat "
+                "around it"
+            )
+    return _of_backward(trace, stack, phases, forward, layer)
+
+
+def _of_backward(
+    trace: RankTrace, stack: Stack, phases: HostPhases, forward: Ints, layer: Ints
+) -> Ints:
+    """Give the backward the layer of its forward.
+
+    What has no forward of its own, such as the sum of a gradient, has that of the operator that the
+    engine ran before it.
+    """
+    events = trace.events
+    engine = np.flatnonzero(phases.engine)
+    linked = forward[engine]
+    value = np.where(linked >= 0, layer[np.maximum(linked, 0)], NONE)
+    order = np.lexsort((events.start_ps[engine], thread_of(events)[engine]))
+    known = linked[order] >= 0
+    thread = thread_of(events)[engine][order]
+    last = np.maximum.accumulate(np.where(known, np.arange(len(order)), -1))
+    usable = (last >= 0) & (thread[np.maximum(last, 0)] == thread)
+    filled = np.where(usable, value[order][np.maximum(last, 0)], NONE)
+    of_engine = np.full(len(events), NONE, np.int64)
+    of_engine[engine[order]] = filled
+    nearest = stack.nearest(phases.engine)
+    inherited = np.where(nearest >= 0, of_engine[np.maximum(nearest, 0)], NONE)
+    return np.where(layer >= 0, layer, inherited)
+
+
+def _by_attention(trace: RankTrace, stack: Stack, phases: HostPhases, instance: Ints) -> Ints:
+    """Infer layers from attention: each forward has one in each layer.
+
+    What stands between two attentions is the end of one layer and the begin of the next. The begin
+    is as long as what the first layer has before its attention: the longest common end of the
+    two sequences.
+    """
+    events = trace.events
+    operators = np.flatnonzero(
+        (events.kind == OPERATOR) & (instance == np.arange(len(events))) & ~phases.recompute
+        & (stack.nearest(phases.engine) < 0)
+    )  # fmt: skip
+    operators = operators[np.argsort(events.start_ps[operators], kind="stable")]
+    layer = np.full(len(events), NONE, np.int64)
+    attends = np.zeros(len(trace.names), np.bool_)
+    used = np.unique(events.name[operators])
+    attends[used] = tables.fits(
+        [trace.names[row] for row in used], tables.load_trace_names().attention_operators
+    )
+    # Sequences of one forward: the backward and the optimizer stand between two of them.
+    marks = np.flatnonzero(phases.engine | (phases.mark > 0))
+    cuts = np.searchsorted(np.sort(events.start_ps[marks]), events.start_ps[operators], "right")
+    for part in np.split(operators, np.flatnonzero(np.diff(cuts)) + 1):
+        names = events.name[part]
+        layer[part] = layers_of_sequence(names, attends[names])
+    found = stack.nearest(layer >= 0)
+    return np.where(found >= 0, layer[np.maximum(found, 0)], NONE)
+
+
+def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
+    """Return the layer of each operation of one forward.
+
+    Parameters
+    ----------
+    names : int64[operations]
+        What each operation is.
+    attends : bool[operations]
+        Which are attentions: one a layer.
+
+    Returns
+    -------
+    int64[operations]
+        Numbers from 0; -1 before the first layer, after the last, and with fewer than two.
+    """
+    layer = np.full(len(names), NONE, np.int64)
+    places = np.flatnonzero(attends)
+    if len(places) < 2:
+        return layer
+    between = [names[a + 1 : b] for a, b in pairwise(places.tolist())]
+    head = min(_common(names[: places[0]][::-1], part[::-1]) for part in between)
+    starts = [int(place) - head for place in places]
+    tail = names[places[-1] + 1 :]
+    rest = max(_common(tail, part[: len(part) - head]) for part in between)
+    stops = [*starts[1:], int(places[-1]) + 1 + rest]
+    for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        layer[start:stop] = number
+    return layer
+
+
+def _common(first: Ints, second: Ints) -> int:
+    """Return how many operations two sequences have in common from their begin."""
+    length = min(len(first), len(second), MOST_COMPARED)
+    differ = np.flatnonzero(first[:length] != second[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def ordinals(label: Ints, layer: Ints, order: Sequence[int] | Ints) -> Ints:
+    """Return the how many-eth of its label within its run of one layer each operation is."""
+    index = np.asarray(order, np.int64)
+    run = np.cumsum(np.concatenate([[True], np.diff(layer[index]) != 0])) if len(index) else index
+    keys = np.lexsort((np.arange(len(index)), label[index], run))
+    same = np.zeros(len(index), np.bool_)
+    if len(index):
+        same[1:] = (np.diff(run[keys]) == 0) & (np.diff(label[index][keys]) == 0)
+    count = np.arange(len(index)) - np.maximum.accumulate(np.where(same, 0, np.arange(len(index))))
+    result = np.full(len(label), NONE, np.int64)
+    result[index[keys]] = count
+    return result
