@@ -1,0 +1,110 @@
+"""What is measured on recorded traces, against a script that shares no line with it."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import independent
+from projector.trace.activity import COMPUTE, align
+from projector.trace.measures.breakdown import GRANULARITIES, breakdown
+from projector.trace.measures.idle import idle_times
+from projector.trace.measures.iterations import iteration_times
+from projector.trace.measures.overlap import operation_overlaps
+from projector.trace.measures.summary import rank_summaries
+from projector.trace.measures.times import kernel_times
+from projector.trace.read import load_trace
+from synthetic import collective, compute, copy, kineto, write
+
+DATA = Path(__file__).parents[1] / "data"
+RECOMPUTED = {"a100_ddp2": 0, "b200_eager_rank0": 0, "mi250_toy": 0, "mi300x_resnet_ddp8": 615}
+"""Activities that repeat a forward: only one of the runs has checkpoints."""
+
+
+@pytest.fixture(scope="module", params=RECOMPUTED)
+def trace(request):
+    path = DATA / f"{request.param}.json.gz"
+    expected = independent.totals(path)
+    assert expected["recomputed"] == RECOMPUTED[request.param]
+    return align(load_trace(path)), expected
+
+
+def test_totals_to_the_nanosecond(trace):
+    table, expected = trace
+    (summary,) = rank_summaries(table)
+    found = summary.to_dict()
+    parts = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+    assert {name: found[name] for name in expected if name in found} == {
+        name: value for name, value in expected.items() if name in found
+    }
+    assert found["busy_ns"] + found["idle_ns"] == found["span_ns"]
+    assert sum(found[name] for name in parts) == found["span_ns"]
+
+
+def test_every_activity_is_in_the_table_once(trace):
+    table, expected = trace
+    assert len(table) == expected["kernels"] + expected["copies"] + expected["fills"]
+    for name in GRANULARITIES:
+        rows = breakdown(table, [name], where=np.ones(len(table), bool))
+        assert sum(row.activities for row in rows) == len(table)
+
+
+def test_launch_overhead_and_overlap_to_the_nanosecond(trace):
+    table, expected = trace
+    times = kernel_times(table)
+    computing = table.klass == COMPUTE
+    assert times.bubble_ps.sum() == expected["bubbles_ns"] * 1000
+    assert times.preparation_ps.sum() == expected["preparation_ns"] * 1000
+    assert times.call_ps.sum() == expected["call_ns"] * 1000
+    assert times.under_communication_ps[computing].sum() == expected["overlapped_ns"] * 1000
+
+
+lengths = st.tuples(st.integers(0, 2000), st.integers(0, 500))
+lines = st.tuples(
+    st.sampled_from([compute, collective, copy]), lengths, st.none() | st.integers(0, 2500),
+    st.integers(7, 9),
+)  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(lines, min_size=1, max_size=10),
+    st.sampled_from([0, 4458676983543]),
+    st.sampled_from([1, 1000]),
+)
+def test_written_traces_to_the_nanosecond(rows, zero_us, unit_ns):
+    """Streams at once, nested and empty kernels, stamps of ns and of whole µs, late launches."""
+    kernels = [
+        make(
+            start * unit_ns, (start + length) * unit_ns, stream=stream,
+            launch=None if launch is None else launch * unit_ns,
+        )
+        for make, (start, length), launch, stream in rows
+    ]  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "rank0.json", kineto(*kernels, zero_us=zero_us))
+        expected, table = independent.totals(path), align(load_trace(path))
+    (summary,) = rank_summaries(table)
+    assert {name: getattr(summary, name, value) for name, value in expected.items()} == expected
+    times = kernel_times(table)
+    assert times.bubble_ps.sum() == expected["bubbles_ns"] * 1000
+    assert times.preparation_ps.sum() == expected["preparation_ns"] * 1000
+    assert times.call_ps.sum() == expected["call_ns"] * 1000
+
+
+def test_recomputation(trace):
+    table, expected = trace
+    assert table.recompute.sum() == expected["recomputed"]
+
+
+def test_gaps_are_idle_and_everything_has_json(trace):
+    table, expected = trace
+    (gaps,) = idle_times(table)
+    assert gaps.idle_ns == expected["idle_ns"]
+    iterations = iteration_times(table)
+    assert all(0 <= row.idle_ns <= row.span_ns for row in iterations)
+    json.dumps([row.to_dict() for row in (*iterations, *operation_overlaps(table), gaps)])
