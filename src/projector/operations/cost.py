@@ -192,13 +192,20 @@ def cost_rows(
     if measured is not None:
         replaced = measured.rows(table, workloads, time_s)
         time_s = replaced.time_s
-    slowdown = workloads.slowdown[workloads.columns.device][table.workload]
+    slowdown = slowdowns_of_rows(table, workloads)
+    exposed_s = exposed_times(table, time_s, slowdown, len(workloads.rows))
+    return RowCosts(time_s, exposed_s, detail, replaced)
+
+
+def slowdowns_of_rows(table: OperationTable, workloads: Workloads) -> Floats:
+    """Return the share by which each of `SLOWDOWNS` takes longer, float64[rows, 3]."""
+    device = workloads.columns.device[table.workload]
+    slowdown = workloads.slowdown[device]
     # A fused exchange takes its compute units from what runs beside it.
     rows = np.flatnonzero(table.kind == EXCHANGE)
     taken = table.units[rows] / workloads.devices["compute_units"][device[rows]]
     slowdown[rows, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
-    exposed_s = exposed_times(table, time_s, slowdown, len(workloads.rows))
-    return RowCosts(time_s, exposed_s, detail, replaced)
+    return slowdown
 
 
 def _cost_gemms(
@@ -255,9 +262,39 @@ def _cost_attention(
     )  # fmt: skip
 
 
+class Hidden(NamedTuple):
+    """What of the collectives that may hide is hidden, and what that costs."""
+
+    rows: Ints
+    """int64[h]: rows of the table."""
+    waited_s: Floats
+    """float64[h]: what of each nothing hides."""
+    hidden_s: Floats
+    """float64[h]: what of it hides, as long as it takes with nothing beside it."""
+    longer: Floats
+    """float64[h]: how many times as long that takes beside compute."""
+    slowed: Floats
+    """float64[h]: share by which the compute beside it takes longer."""
+
+    @property
+    def slowdown_s(self) -> Floats:
+        """float64[h]: how much longer the compute beside it takes."""
+        return self.slowed * self.longer * self.hidden_s
+
+
 def exposed_times(
     table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int
 ) -> Floats:
+    """Return what of the seconds of each row lengthens a step; see `hidden_times`."""
+    hidden = hidden_times(table, time_s, slowdown, num_workloads)
+    exposed_s = time_s.copy()
+    exposed_s[hidden.rows] = hidden.waited_s + hidden.slowdown_s
+    return exposed_s
+
+
+def hidden_times(
+    table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int
+) -> Hidden:
     """Hide collectives behind the compute of their segment, where their row allows it.
 
     A collective takes t seconds with exposed share e, beside compute of c seconds of which it may
@@ -295,15 +332,13 @@ def exposed_times(
         whole_s[slot[rows] // NUM_SEGMENTS],
         segment_s[slot[rows] + np.maximum(beside, 0)],
     )
-    exposed_s = time_s.copy()
     never = table.exposed_share[rows] * time_s[rows]
     longer = 1.0 + slowdown[rows, 2]
     rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s / longer)
     hidden = time_s[rows] - never - rest
     leaving = share_leaving(table.ranks[rows], table.local[rows])
     slowed = (1.0 - leaving) * slowdown[rows, 0] + leaving * slowdown[rows, 1]
-    exposed_s[rows] = never + rest + slowed * longer * np.maximum(hidden, 0.0)
-    return exposed_s
+    return Hidden(rows, never + rest, np.maximum(hidden, 0.0), longer, slowed)
 
 
 def share_leaving(ranks: Ints, local: Ints) -> Floats:

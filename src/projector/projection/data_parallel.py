@@ -1,6 +1,7 @@
 """What data parallelism shards, sends and overlaps, for every run of layers of a replica."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -165,14 +166,10 @@ def stage_times(
     the device's ``comm_compute_slowdown``, and takes longer itself by ``compute_comm_slowdown``.
     Copies around the collectives of FSDP take their turn with the compute.
     """
-    split, zero = replicas.jobs.parallelism, replicas.columns.zero_stage
+    split, flags = replicas.jobs.parallelism, pass_flags(replicas)
     forward_s, backward_s = costs.forward_s[replicas.run], costs.backward_s[replicas.run]
-    every_gather = zero >= 3
-    every_reduce = zero >= 2
-    overlaps_gather = (split.overlap_param_gather == 1) | every_gather
-    overlaps_reduce = split.overlap_grad_reduce == 1
-    regathers = split.regathers == 1
-    pass_of = _Passes(replicas)
+    every_gather, every_reduce, overlaps_gather, overlaps_reduce, regathers = flags
+    pass_of = Passes(replicas)
     nothing = np.zeros(len(forward_s))
     plain_f, plain_b = pass_of.total(forward_s), pass_of.total(backward_s)
     gather, reduce = parallel.gather_s, parallel.reduce_s
@@ -183,7 +180,7 @@ def stage_times(
     def select(flags: Flags, values: Floats) -> Floats:
         return np.where(flags[replicas.of_run], values, 0.0)
 
-    ahead = overlaps_gather & ~every_gather
+    ahead = flags.ahead
     every_f, _ = pass_of.run(
         forward_s + copies_f, select(every_gather, gather), nothing, ahead_f, backward=False
     )
@@ -210,7 +207,7 @@ def stage_times(
     waits = every_reduce[replicas.of_kind]
     every_b = every_b + np.where(waits, every_tail, 0.0)
     last_b = last_b + np.where(waits, last_tail, 0.0)
-    after = ~overlaps_reduce & ~every_reduce
+    after = flags.reduces_after
     return StageTimes(
         first_forward_s=first_f,
         forward_s=every_f,
@@ -225,7 +222,48 @@ def stage_times(
     )
 
 
-class _Passes:
+class PassFlags(NamedTuple):
+    """When replicas gather and reduce, bool[replicas]."""
+
+    every_gather: Flags
+    """In every forward and backward."""
+    every_reduce: Flags
+    """In every backward."""
+    overlaps_gather: Flags
+    overlaps_reduce: Flags
+    regathers: Flags
+    """Whether weights are freed behind the forward."""
+
+    @property
+    def ahead(self) -> Flags:
+        """Whether the first forward alone waits for gathers, which run from its start on."""
+        return np.asarray(self.overlaps_gather & ~self.every_gather)
+
+    @property
+    def reduces_after(self) -> Flags:
+        """Whether gradients are reduced when the last backward has ended."""
+        return np.asarray(~self.overlaps_reduce & ~self.every_reduce)
+
+    @property
+    def all(self) -> tuple[Flags, ...]:
+        """Every one, those that follow from the others last."""
+        return (*self, self.ahead, self.reduces_after)
+
+
+def pass_flags(replicas: Replicas) -> PassFlags:
+    """Return when each replica gathers and reduces."""
+    split, zero = replicas.jobs.parallelism, replicas.columns.zero_stage
+    every_gather = np.asarray(zero >= 3)
+    return PassFlags(
+        every_gather,
+        np.asarray(zero >= 2),
+        (split.overlap_param_gather == 1) | every_gather,
+        np.asarray(split.overlap_grad_reduce == 1),
+        np.asarray(split.regathers == 1),
+    )
+
+
+class Passes:
     """Runs the overlap kernels over all stages and adds the slowdown of what was hidden."""
 
     def __init__(self, replicas: Replicas) -> None:
@@ -240,9 +278,9 @@ class _Passes:
             within * share_leaving(shard.ranks, shard.local)
             + between * share_leaving(across.ranks, across.local)
         ) / np.maximum(within + between, 1e-9)
-        self._slowdown = (1.0 - leaving) * slowdown[:, 0] + leaving * slowdown[:, 1]
+        self.slowdown = (1.0 - leaving) * slowdown[:, 0] + leaving * slowdown[:, 1]
         # How much longer a collective takes while compute runs beside it.
-        self._longer = 1.0 + slowdown[:, 2]
+        self.longer = 1.0 + slowdown[:, 2]
         # The first copy stands for all: each gathers on ranks of its own.
         self._rank_of_stage: Ints = replicas.placements.of_replicas(
             lambda placement: placement.rank_of[: placement.num_stages]
@@ -270,7 +308,7 @@ class _Passes:
             return plain, np.zeros_like(plain)
         duration, tail = np.empty(len(plain)), np.empty(len(plain))
         of_kind, of_run = self._replicas.of_kind, self._replicas.of_run
-        longer, longer_run = self._longer[of_kind], self._longer[of_run]
+        longer, longer_run = self.longer[of_kind], self.longer[of_run]
         overlapped_stages(
             self._replicas.run_offset, self._count, compute_s, gather_s * longer_run,
             reduce_s * longer_run, backward, ahead[of_kind], duration, tail,
@@ -282,7 +320,7 @@ class _Passes:
         # nothing is exposed, also beside other jobs that do send.
         exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0) / longer
         hidden = np.maximum(sent - exposed - tail, 0.0) * longer
-        return plain + exposed + self._slowdown[of_kind] * hidden, tail
+        return plain + exposed + self.slowdown[of_kind] * hidden, tail
 
     def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
         """Return what the first microbatch takes in each stage, behind gathers that run ahead."""
@@ -290,12 +328,12 @@ class _Passes:
         plain = self.total(compute_s)[replicas.stage_kind]
         if not gather_s.any():
             return plain
-        gather_s = gather_s * self._longer[replicas.of_run]
+        gather_s = gather_s * self.longer[replicas.of_run]
         duration = np.empty(len(plain))
         ranks = int(self._rank_of_stage.max()) + 1
         gathered_forwards(
             replicas.stage_offset, self._rank_of_stage, replicas.stage_kind, replicas.run_offset,
-            self._count, compute_s, gather_s, self._slowdown, np.empty(ranks), np.empty(ranks),
+            self._count, compute_s, gather_s, self.slowdown, np.empty(ranks), np.empty(ranks),
             duration,
         )  # fmt: skip
         # Where nothing is gathered nothing is added, whatever the rounding.

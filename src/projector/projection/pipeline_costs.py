@@ -122,6 +122,30 @@ class RunCosts:
     """float64[runs, phases]: gaps between kernels and waits for the host."""
     layer_s: Floats
     """float64[runs, phases]: everything but data parallelism."""
+    host: "HostCosts"
+    """What the launches are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """What the host takes for one layer of each run."""
+
+    call_s: Floats
+    """float64[runs]: launching one kernel, the framework left out."""
+    operator_s: Floats
+    """float64[runs]: the framework's part of a launch."""
+    busy_s: Floats
+    """float64[runs, phases]: everything that the host does for the layer."""
+    gap_s: Floats
+    """float64[runs]: between two kernels."""
+    waiting_s: Floats
+    """float64[runs, phases]: the device waits for the host."""
+    sync_s: Floats
+    """float64[runs]: one wait of the host for the device."""
+    moved_s: Floats
+    """float64[runs]: copies of its activations to the host, or back."""
+    late_s: Floats
+    """float64[runs, phases]: how much longer than the layer these take."""
 
 
 def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
@@ -170,7 +194,17 @@ def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> Run
         launch_s += costs.measured.extra_s[workload]
     layer_s = device_s + launch_s
     late_s = np.maximum(0.0, moved_s - layer_s) * np.array([1.0, 1.0, 0.0])
-    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s)
+    host = HostCosts(
+        call_s=column(np.where(graphs, 0.0, cluster.launch_s))[:, 0],
+        operator_s=column(np.where(graphs, 0.0, operator_s))[:, 0],
+        busy_s=busy_s,
+        gap_s=gap_s[:, 0],
+        waiting_s=waiting_s,
+        sync_s=sync_s[:, 0],
+        moved_s=moved_s[:, 0],
+        late_s=late_s,
+    )
+    return RunCosts(exposed_s, launch_s + late_s, layer_s + late_s, host)
 
 
 def _stated_host_s(jobs: JobBatch) -> Floats:

@@ -1,0 +1,212 @@
+"""How a step ends, and what its ranks wait for: the events behind `kernels.step.end_steps`."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.kernels.step import COMPUTE_TERMS, PS
+from projector.projection.evaluate import Evaluation
+from projector.projection.performance import replica_of
+from projector.projection.step import MIDDLE
+from projector.projection.timeline.ranks import PS_PER_S
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
+from projector.schedule.placement import Placement
+from projector.schedule.replay.run import PipelineRun
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ending:
+    """Moments and spans of one job, float64[pp] of its pipeline ranks."""
+
+    rank: int
+    """Ends the step."""
+    updating: int
+    """Takes the longest to update and to gather."""
+    terms_ps: Ints
+    """int64[terms]: the breakdown in whole picoseconds."""
+    apart: int
+    """1 where ranks do not wait for each other between steps."""
+    start_ps: Ints
+    end_ps: Ints
+    """int64[pp]: of the first and the last operation."""
+    alone_ps: Ints
+    """int64[pp]: span without transfers."""
+    busy_ps: Ints
+    """int64[pp]: work, transfers left out."""
+    sent_ps: Ints
+    """int64[pp, chunks, kinds]: of an operation, until what it sends has arrived, where ranks wait
+    for that."""
+    latency_ps: Ints
+    """int64[2, virtual stages]: of messages under which ranks work on."""
+    placement: Placement
+    last_ps: Ints
+    """int64[pp, chunks]: end of the last backward of each chunk."""
+    finish_s: Floats
+    """When all is sent, from the beginning of each rank."""
+    optimizer_s: Floats
+    gather_after_s: Floats
+    tied_s: float
+    overhead_s: float
+    late_s: float
+
+    @staticmethod
+    def of(evaluation: Evaluation, row: int) -> "Ending":
+        """Return how the step of one job of an evaluation ends."""
+        inputs, batch = evaluation.inputs, evaluation.batch
+        replica, placement = replica_of(evaluation, row)
+        ranks = inputs.replicas.ranks(replica)
+        pipeline = evaluation.pipeline(row)
+        apart = int(batch.training.post_validation[row])
+        timings, replayed, alone = pipeline.timings, pipeline.replayed, pipeline.alone
+        start_ps, end_ps = replayed.rank_start_ps[0], replayed.rank_end_ps[0]
+        last_ps = replayed.last_backward_end_ps[0]
+        first = int(inputs.replicas.chunk_first[replica])
+        tail_s = inputs.chunk_tail_s[first : first + last_ps.size].reshape(last_ps.shape)
+        tied_s = float(inputs.tied_s[replica])
+        sent_s = np.array([_sent_s(*pair) for pair in zip(last_ps, tail_s, strict=True)])
+        finish_s = np.maximum(end_ps * PS, sent_s) + inputs.reduce_after_s[ranks]
+        ends = sorted({0, len(finish_s) - 1})
+        finish_s[ends] += tied_s
+        optimizer_s, gather_s = inputs.optimizer_s[ranks], inputs.gather_after_s[ranks]
+        breakdown_s = evaluation.steps.breakdown_s[row]
+        share = float(batch.cluster.straggler_share[row])
+        return Ending(
+            rank=int(evaluation.steps.ending_rank[row]),
+            updating=int(np.argmax(optimizer_s + gather_s)),
+            terms_ps=np.rint(breakdown_s * PS_PER_S).astype(np.int64),
+            apart=apart,
+            start_ps=start_ps,
+            end_ps=end_ps,
+            alone_ps=alone.rank_end_ps[0] - apart * alone.rank_start_ps[0],
+            busy_ps=alone.rank_busy_ps[0],
+            sent_ps=(timings.duration_ps - timings.alone_ps)[0, :, :, :, MIDDLE],
+            latency_ps=timings.latency_ps[0],
+            placement=placement,
+            last_ps=last_ps,
+            finish_s=finish_s - apart * start_ps * PS,
+            optimizer_s=optimizer_s,
+            gather_after_s=gather_s,
+            tied_s=tied_s,
+            overhead_s=float(batch.cluster.step_overhead_s[row]),
+            late_s=share * float(breakdown_s[:COMPUTE_TERMS].sum()),
+        )
+
+    @property
+    def after_s(self) -> float:
+        """Update and gathers of the rank that takes the longest for them."""
+        return float(self.optimizer_s[self.updating] + self.gather_after_s[self.updating])
+
+    def begin_ps(self, rank: int) -> int:
+        """Return when the step of a rank begins."""
+        return self.apart * int(self.start_ps[rank])
+
+    def end_s(self, rank: int) -> float:
+        """Return when the last operation of a rank ends."""
+        return float(self.end_ps[rank]) * PS
+
+    def last_s(self, rank: int, chunk: int) -> float:
+        """Return when the last backward of a chunk ends."""
+        return float(self.last_ps[rank, chunk]) * PS
+
+    def chunks_by_end(self, rank: int) -> list[int]:
+        """Return the chunks of a rank in the order in which their last backwards end."""
+        return [int(chunk) for chunk in np.argsort(self.last_ps[rank], kind="stable")]
+
+    def tied(self, rank: int) -> float:
+        """Return what a rank takes to sum the gradients of tied embeddings."""
+        return self.tied_s if rank in (0, len(self.finish_s) - 1) else 0.0
+
+
+def _sent_s(last_ps: Ints, tail_s: Floats) -> float:
+    """Return when a rank has sent its gradients; 0 where nothing is left to send."""
+    channel_s = 0.0
+    for chunk in np.argsort(last_ps, kind="stable"):
+        channel_s = max(channel_s, float(last_ps[chunk]) * PS) + float(tail_s[chunk])
+    return channel_s if tail_s.max() > 0.0 else 0.0
+
+
+class Wait(NamedTuple):
+    """What an operation waits for, and what it sends, in picoseconds."""
+
+    bubble_ps: int
+    """Before it: for other ranks."""
+    message_ps: int
+    """Before it: for a message under way."""
+    sent_ps: int
+    """Behind it: until what it sends has arrived, of what transfers add to the step."""
+    stalled_ps: int
+    """The same, of what the rank would have idled without transfers."""
+    latency_ps: int
+    """Of the message that it sends and works on meanwhile; 0 without one."""
+
+
+def waits_of(ending: Ending, run: PipelineRun, rank: int) -> list[Wait]:
+    """Return the waits of the operations of a rank.
+
+    Its span is longer by transfers than without; as much of its waits counts as communication,
+    those at the end of which a message is under way first. The rest is the bubble.
+    """
+    order, timeline = run.order, run.timeline
+    ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
+    start, end, kind = timeline.start_ps[ops], timeline.end_ps[ops], order.kind[ops]
+    latency, arriving = _messages(ending, order, rank)
+    gap = start - np.concatenate([[ending.begin_ps(rank)], end[:-1]])
+    sent = ending.sent_ps[rank, order.chunk[ops], kind]
+    under_way = np.minimum(gap, arriving)
+    span = int(ending.end_ps[rank]) - ending.begin_ps(rank)
+    message = span - min(span, int(ending.alone_ps[rank]))
+    first = _shared(np.concatenate([under_way, sent]), message)
+    rest = np.concatenate([gap, sent]) - first
+    more = _shared(rest, message - int(first.sum()))
+    counted = first + more
+    half = len(gap)
+    return [
+        Wait(*each)
+        for each in zip(
+            (gap - counted[:half]).tolist(),
+            counted[:half].tolist(),
+            counted[half:].tolist(),
+            (sent - counted[half:]).tolist(),
+            latency.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _shared(room: Ints, total: int) -> Ints:
+    """Divide ``total`` over rooms in proportion to them, at most what each holds."""
+    found = int(room.sum())
+    if total >= found or found == 0:
+        return room.copy()
+    until, before, parts = 0, 0, []
+    for each in room.tolist():
+        until += each
+        now = until * total // found
+        parts.append(now - before)
+        before = now
+    return np.array(parts, np.int64)
+
+
+def _messages(ending: Ending, order: Order, rank: int) -> tuple[Ints, Ints]:
+    """Return what a message of each operation of a rank takes to be sent, and to arrive.
+
+    0 where nothing crosses from one rank to another.
+    """
+    ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
+    kind, stage = order.kind[ops].astype(np.int64), order.stage_of[rank, order.chunk[ops]]
+    rank_of, stages = ending.placement.rank_of, order.stage_of.size
+    depth = stage % order.num_stages
+    step = np.where(kind == FORWARD, 1, -1)
+    sends = (kind != WEIGHT) & (depth != np.where(step > 0, order.num_stages - 1, 0))
+    waits = (kind != WEIGHT) & (depth != np.where(step > 0, 0, order.num_stages - 1))
+    direction = np.minimum(kind, BACKWARD)
+    following, before = (stage + step) % stages, (stage - step) % stages
+    sends &= rank_of[following] != rank
+    waits &= rank_of[before] != rank
+    latency_ps = ending.latency_ps
+    return (
+        np.where(sends, latency_ps[direction, stage], 0),
+        np.where(waits, latency_ps[direction, before], 0),
+    )
