@@ -110,7 +110,7 @@ def breakdown(
         name: _spreads(values[rows], both, parts.count) for name, values in _values(times).items()
     }
     duration = times.duration_ps[rows]
-    spreads["each_ns"] = bands(duration / PS_PER_NS, parts.of, parts.count)
+    spreads["each_ns"] = bands(duration, parts.of, parts.count, PS_PER_NS)
     total, shared = parts.sums(duration), parts.sums(_shared(activities, times)[rows])
     sizes, whole = parts.sizes(), int(total.sum())
     labels = [_LABELS[name][1](activities) for name in by]
@@ -148,4 +148,4 @@ def _shared(activities: Activities, times: KernelTimes) -> Ints:
 
 
 def _spreads(values: Array, both: Groups, count: int) -> list[Any]:
-    return bands(both.sums(values) / PS_PER_NS, both.keys[0], count)
+    return bands(both.sums(values), both.keys[0], count, PS_PER_NS)

@@ -160,7 +160,7 @@ def _row(
         kernel_ns=_band(duration),
         iteration_ns=_band(samples.sums(duration)),
         exposed_ns=_band(samples.sums(duration - times.under_compute_ps[row])),
-        transfer_ns=band(found.transfer_ps[members][several][transfer] / PS_PER_NS),
+        transfer_ns=band(found.transfer_ps[members][several][transfer], PS_PER_NS),
         waiting=ratio(
             (duration - found.transfer_ps[members])[several].sum(), duration[several].sum()
         ),
@@ -169,6 +169,6 @@ def _row(
 
 
 def _band(values_ps: Ints) -> Band:
-    found = band(values_ps / PS_PER_NS)
+    found = band(values_ps, PS_PER_NS)
     assert found is not None  # every kind has a kernel
     return found

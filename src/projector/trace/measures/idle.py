@@ -93,7 +93,7 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
         late_ns=to_ns(int(late[known].sum())),
         called_ns=to_ns(int((length - late)[known].sum())),
         unknown_ns=to_ns(int(length[~known].sum())),
-        gap_ns=band(length / PS_PER_NS),
+        gap_ns=band(length, PS_PER_NS),
         longest=tuple(
             _gap(activities, int(begins[g]), int(length[g]), int(late[g]), (before[g], after[g]))
             for g in order.tolist()

@@ -133,8 +133,7 @@ def spreads(values: Array, of: Ints, count: int) -> Floats:
     float64[count, 5]
         In the order of `QUANTILES`; NaN for a group without values.
     """
-    order = np.lexsort((values, of))
-    ordered = np.asarray(values, np.float64)[order]
+    ordered = _ordered(np.asarray(values), of, count)
     sizes = np.bincount(of, minlength=count)
     some = sizes > 0
     begin, last = (np.cumsum(sizes) - sizes)[some], (sizes - 1)[some]
@@ -146,16 +145,28 @@ def spreads(values: Array, of: Ints, count: int) -> Floats:
     return found
 
 
-def bands(values: Array, of: Ints, count: int) -> list[Band | None]:
-    """Return how the values of each group spread; None for a group without any."""
+def _ordered(values: Array, of: Ints, count: int) -> Floats:
+    """Return the values by group and size."""
+    if len(values) and np.issubdtype(values.dtype, np.integer):
+        low = int(values.min())
+        width = int(values.max()) - low + 1
+        if width * count < _MOST_CODES:
+            # One column of whole numbers is sorted ten times as fast as two.
+            codes = np.sort(of * width + (values - low))
+            return np.asarray(codes % width + low, np.float64)
+    return np.asarray(values, np.float64)[np.lexsort((values, of))]
+
+
+def bands(values: Array, of: Ints, count: int, unit: float = 1) -> list[Band | None]:
+    """Return how the values of each group spread, in a unit; None for a group without any."""
     sizes = np.bincount(of, minlength=count).tolist()
-    columns = spreads(values, of, count).T.tolist()
+    columns = (spreads(values, of, count).T / unit).tolist()
     return [
         Band(median, p25, p75, least, most, size) if size else None
         for median, p25, p75, least, most, size in zip(*columns, sizes, strict=True)
     ]
 
 
-def band(values: Sequence[float] | Array) -> Band | None:
-    """Return how some values spread; None for no values."""
-    return bands(np.asarray(values), np.zeros(len(values), np.int64), 1)[0]
+def band(values: Sequence[float] | Array, unit: float = 1) -> Band | None:
+    """Return how some values spread, in a unit; None for no values."""
+    return bands(np.asarray(values), np.zeros(len(values), np.int64), 1, unit)[0]

@@ -176,7 +176,7 @@ def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -
     row = runs.row[members[0]]
     operation = int(activities.operation[row])
     overlap, duration = runs.overlap[members], runs.normalised[members]
-    spread = band(runs.duration_ps[members] / PS_PER_NS)
+    spread = band(runs.duration_ps[members], PS_PER_NS)
     assert spread is not None  # every operation has a run
     return OperationOverlap(
         operation=activities.operations[operation] if operation >= 0 else "",

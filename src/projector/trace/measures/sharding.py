@@ -5,6 +5,7 @@ all-gathers and at its end empties one of reduce-scatters; per-parameter shardin
 around collectives in line with computing.
 """
 
+import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from projector.trace.activity import (
 )  # fmt: skip
 from projector.trace.intervals import cover, difference, union
 from projector.trace.measures.devices import device_slices, in_iterations
-from projector.trace.measures.numbers import PS_PER_NS, Band, band
+from projector.trace.measures.numbers import PS_PER_NS, Band, band, group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,51 +57,41 @@ def sharding_times(activities: Activities, where: Flags | None = None) -> list[S
     chosen = in_iterations(activities) if where is None else where
     found = []
     for rows in device_slices(activities):
-        parts = _iterations(activities, rows, chosen)
-        if not parts:
-            continue
-        columns = np.array(parts) / PS_PER_NS
-        spreads = [band(column) for column in columns.T]
-        filling, between, emptying, copies, communication = (s for s in spreads if s is not None)
-        found.append(
-            ShardingTimes(
-                rank=int(activities.rank[rows.start]),
-                device=int(activities.device[rows.start]),
-                filling_ns=filling,
-                between_ns=between,
-                emptying_ns=emptying,
-                copies_ns=copies,
-                communication_ns=communication,
-            )
-        )
+        columns = _iterations(activities, rows, np.flatnonzero(chosen[rows]))
+        spreads: dict[str, Any] = {n: band(column, PS_PER_NS) for n, column in columns.items()}
+        if all(spreads.values()):
+            rank, device = int(activities.rank[rows.start]), int(activities.device[rows.start])
+            found.append(ShardingTimes(rank=rank, device=device, **spreads))
     return found
 
 
-def _iterations(activities: Activities, rows: slice, chosen: Flags) -> list[tuple[int, ...]]:
+def _iterations(activities: Activities, rows: slice, chosen: Ints) -> dict[str, Ints]:
+    """Return the columns of `ShardingTimes`, a row an iteration of the device."""
     start, end = activities.start_ps[rows], activities.end_ps[rows]
-    klass, kind = activities.klass[rows], activities.type[rows]
-    phase, iteration = activities.phase[rows], activities.iteration[rows]
-    computing, communicating = klass == COMPUTE, klass == COMMUNICATION
+    computing, communicating = (activities.klass[rows] == k for k in (COMPUTE, COMMUNICATION))
     exposed = difference(
         union(start[communicating], end[communicating]), union(start[computing], end[computing])
     )
-    found = []
-    for number in np.unique(iteration[chosen[rows]]):
-        mine = (iteration == number) & chosen[rows]
-        product = mine & (kind == GEMM)
-        forward, backward = product & (phase == FORWARD), product & (phase == BACKWARD)
-        if not forward.any() or not backward.any():
-            continue
-        own = mine & communicating
-        borders = np.array([
-            start[mine].min(), end[forward].min(), start[backward].max(), end[mine].max(),
-        ])  # fmt: skip
-        # Communication that runs on into the next iteration is exposed in this one.
-        parts = cover(borders[:-1], np.maximum(borders[1:], borders[:-1]), exposed)
-        copied = _length(end - start, mine & computing & (kind == MOVE))
-        found.append((*parts.tolist(), copied, _length(end - start, own)))
-    return found
-
-
-def _length(duration: Ints, which: Flags) -> int:
-    return int(duration[which].sum())
+    same = group(activities.iteration[rows][chosen])
+    product = activities.type[rows] == GEMM
+    forward, backward = (
+        (product & (activities.phase[rows] == p))[chosen] for p in (FORWARD, BACKWARD)
+    )
+    start, end = start[chosen], end[chosen]
+    both = (same.sums(forward) > 0) & (same.sums(backward) > 0)
+    borders = [
+        same.least(start),
+        same.least(np.where(forward, end, end.max(initial=0))),
+        same.most(np.where(backward, start, start.min(initial=0))),
+        same.most(end),
+    ]
+    # Communication that runs on into the next iteration is exposed in this one.
+    parts = [
+        cover(begin, np.maximum(begin, finish), exposed)[both]
+        for begin, finish in itertools.pairwise(borders)
+    ]
+    copying = computing & (activities.type[rows] == MOVE)
+    return dict(zip(("filling_ns", "between_ns", "emptying_ns"), parts, strict=True)) | {
+        "copies_ns": same.sums(np.where(copying[chosen], end - start, 0))[both],
+        "communication_ns": same.sums(np.where(communicating[chosen], end - start, 0))[both],
+    }

@@ -95,8 +95,8 @@ def _in_collectives(
     waited = times.duration_ps[row] - found.transfer_ps[mine]
     per_iteration = group(activities.iteration[row]).sums(waited)
     return {
-        "waiting_ns": band(per_iteration / PS_PER_NS),
-        "late_ns": band(found.late_ps[mine] / PS_PER_NS),
+        "waiting_ns": band(per_iteration, PS_PER_NS),
+        "late_ns": band(found.late_ps[mine], PS_PER_NS),
         "last": float(last[mine].mean()) if len(row) else None,
     }
 
