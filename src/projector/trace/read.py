@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from projector.errors import ConfigError
+from projector.trace.counters import counter_files, read_counters
 from projector.trace.events import Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import read_kineto
 from projector.trace.kineto_trace import Reading
 from projector.trace.notes import Notes
 from projector.trace.pieces import open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
+from projector.trace.samples import OWN_ENDING, read_samples, sample_files
 from projector.trace.sources import BLOCK_BYTES, Source
 from projector.trace.workers import LEAST_BYTES, MOST_WORKERS, Workers
 
@@ -55,7 +57,8 @@ def load_trace(
     counters : sequence of str or Path
         Files of hardware counters of the same run, repeated with serialised kernels.
     samples : sequence of str or Path
-        Files of what was sampled beside the run: utilisation, clocks, power.
+        Files of what was sampled beside the run: utilisation, clocks, power. Those that our
+        recorder wrote into a folder of `paths` if none are named.
     progress : callable, optional
         Called with the bytes read, the bytes to read and the events found.
     only : iterable of int, optional
@@ -72,8 +75,9 @@ def load_trace(
     ConfigError
         A path that is not there, a file that is no trace, or two files of one rank.
     """
-    _ = counters, samples  # not read yet
     files = trace_files(paths)
+    counted = counter_files(counters)
+    sampled = sample_files(samples or _folders_with_samples(paths))
     told = _Told(progress, sum(map(_size, files)))
     readings: list[Reading] = []
     left: list[Problem] = []
@@ -89,7 +93,24 @@ def load_trace(
     if not readings:
         msg = f"trace: no trace in {_listed(paths)}" + (f"; {left[0].text}" if left else "")
         raise ConfigError(msg, key="trace", value=_listed(paths), allowed="Kineto traces")
-    return _join(_numbered(readings), left, only)
+    trace = _join(_numbered(readings), left, only)
+    return replace(
+        trace,
+        counters=tuple(run for path in counted for run in read_counters(path)),
+        samples=(*trace.samples, *_sampled(trace, sampled)),
+    )
+
+
+def _folders_with_samples(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the folders into which our recorder wrote samples beside the traces."""
+    return [folder for folder in map(Path, paths) if any(folder.glob(f"*{OWN_ENDING}"))]
+
+
+def _sampled(trace: Trace, paths: Sequence[Path]) -> tuple[Samples, ...]:
+    """Return what was sampled beside a run, from the zero of its first rank."""
+    ends = (rank.events.start_ps + rank.events.duration_ps for rank in trace.ranks)
+    last_ps = max((int(end.max()) for end in ends if len(end)), default=0)
+    return read_samples(paths, zero_ns=trace.ranks[0].zero_ns, span_ns=last_ps // _NS_PS)
 
 
 def _listed(paths: Sequence[str | Path]) -> str:

@@ -22,8 +22,12 @@ from projector.trace.events import NONE, Problem, Samples
 from projector.trace.rocprof import read_head
 
 OWN_FORMAT = "projector samples"
+OWN_ENDING = ".samples.jsonl"
 NS_PS = 1_000
 S_NS = 1_000_000_000
+LEAST_NS = 1_000_000_000 * S_NS
+"""Smaller stamps are no times since 1970; rocprof counts from the start of the machine."""
+
 ZONE_NS = 15 * 60 * S_NS
 """Clocks on walls differ by multiples of this."""
 
@@ -91,7 +95,11 @@ def sample_files(paths: Sequence[str | Path]) -> list[Path]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found += sorted(file for file in path.iterdir() if "sample" in file.name)
+            inside = sorted(path.glob(f"*{OWN_ENDING}"))
+            if not inside:
+                msg = f"samples: no file of {path} ends in {OWN_ENDING}; name the files"
+                raise ConfigError(msg, key="samples", value=str(given), allowed="files of samples")
+            found += inside
         elif path.exists():
             found.append(path)
         elif any(char in str(given) for char in "*?["):
@@ -178,7 +186,7 @@ def _placed(path: Path, read: _Read, clock: Clock, rank: int, problems: list[Pro
     told = list(problems)
     time_ns = read.time_ns
     zero_ns = clock.zero_ns
-    if len(time_ns) and not zero_ns:
+    if len(time_ns) and zero_ns < LEAST_NS:
         zero_ns = int(time_ns[0])
         told.append(Problem(str(path), "", "no clock of the trace is known; first sample at zero"))
     if len(time_ns) and read.local:

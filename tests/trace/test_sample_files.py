@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from projector.errors import ConfigError
+from projector.trace.activity import align
+from projector.trace.counter_join import join_counters
+from projector.trace.read import load_trace
 from projector.trace.samples import read_cores, read_samples, time_of
 
 S_NS = 1_000_000_000
@@ -193,3 +196,26 @@ def test_dates():
     assert time_of("1970-01-02 00:00:01") == (24 * 3600 + 1) * S_NS
     assert time_of("1970/01/01 00:00:00.000001") == 1_000
     assert time_of("noon") is None
+
+
+def test_samples_in_the_folder_of_the_traces_come_with_them(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0.0, "dur": 2e6}
+    trace = {"baseTimeNanoseconds": ZERO_NS, "traceEvents": [event]}
+    written(tmp_path, json.dumps(trace), "rank0.json")
+    written(
+        tmp_path, own(lines=[{"time_ns": ZERO_NS + 9, "power_w": [500]}]), "rank0.samples.jsonl"
+    )
+    (power,) = load_trace(tmp_path).samples
+    assert power.time_ps.tolist() == [9_000]
+    stat = written(tmp_path, mpstat(["13:55:13"]), "mpstat.txt")
+    (cores,) = load_trace(tmp_path, samples=[stat]).samples
+    assert cores.time_ps.tolist() == [1_000 * S_NS]
+
+
+def test_counters_come_with_the_trace(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0.0, "dur": 2e6}
+    path = written(tmp_path, json.dumps({"traceEvents": [event]}), "rank0.json")
+    table = written(tmp_path, "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES\n0,0,k,5\n", "pmc_perf.csv")
+    trace = load_trace(path, counters=[table])
+    assert trace.counters[0].values["SQ_WAVES"].tolist() == [5.0]
+    assert join_counters(align(trace), trace.counters).share == 1.0

@@ -1,0 +1,283 @@
+"""The two-pass method: counters of serialised runs given to the kernels of the timed run.
+
+Collecting counters puts one kernel after the other, so that its times say nothing of overlap; the
+timed run has no counters. A kernel of the timed run is given the counters of the kernel that stands
+at its place in an iteration of the counted run: on the same device, of the same name and, where
+both runs tell it, the same grid (Chopper: Kurzynski, Aga, Wu, section III).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Flags, Floats, Ints
+from projector.trace import events as ev
+from projector.trace.activity import Activities
+from projector.trace.counted_iterations import Match, iterations_of, match
+from projector.trace.events import NONE, Counters
+from projector.trace.kernel_spelling import LEVELS, common_level, spelled
+
+MOST_NAMES = 20
+"""Names of kernels that a report lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRun:
+    """What became of one run with counters on one device."""
+
+    path: str
+    rank: int
+    device: int
+    """Of the timed run."""
+    names: str
+    """What of the names was compared: one of ``kernel_spelling.LEVELS``."""
+    kernels: int
+    """Of the timed run."""
+    counted: int
+    """Of the run with counters."""
+    joined: int
+    """Of the timed run, those that were given counters."""
+    uncertain: int
+    """Of the joined, those whose iterations hold another number of kernels like it."""
+    iterations: int
+    counted_iterations: int
+    missing: Mapping[str, int]
+    """Kernels of the timed run without counters, by name, the most frequent first."""
+    unused: Mapping[str, int]
+    """Kernels of the run with counters that went to none."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"missing": dict(self.missing), "unused": dict(self.unused)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedCounters:
+    """Counters of activities."""
+
+    values: Mapping[str, Floats]
+    """float64[activities] of each counter, NaN where there is none."""
+    duration_ps: Ints
+    """int64[activities]: of the serialised kernel, `NONE` where it is not known."""
+    joined: Flags
+    """bool[activities]: whether any run gave it counters."""
+    kernels: int
+    """Kernels of the timed run."""
+    time_share: float
+    """Of the time of the kernels, that of joined ones; 0 without kernels."""
+    runs: tuple[JoinedRun, ...]
+
+    @property
+    def share(self) -> float:
+        """Of the kernels, those that were given counters; 0 without kernels."""
+        return float(self.joined.sum()) / self.kernels if self.kernels else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints."""
+        return {
+            "kernels": self.kernels,
+            "joined": int(self.joined.sum()),
+            "share": self.share,
+            "time_share": self.time_share,
+            "counters": sorted(self.values),
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+
+def join_counters(activities: Activities, counters: Sequence[Counters]) -> JoinedCounters:
+    """Give the kernels of a run the counters of other runs of the same program.
+
+    Parameters
+    ----------
+    activities : Activities
+        Of the timed run.
+    counters : sequence of Counters
+        Of runs with serialised kernels, each with some counters. A counter that several runs hold
+        is taken from the first that has it for a kernel.
+
+    Returns
+    -------
+    JoinedCounters
+        With what could not be joined in its ``runs``.
+
+    Notes
+    -----
+    Iterations of the counted run are found by the kernels that each iteration of the timed run
+    holds equally often, so that kernels before the first (libraries that try out kernels) and
+    another number of iterations do no harm; within an iteration the order decides, as the longest
+    common subsequence. A rank is known from the name of its file or folder. Otherwise devices are
+    taken in the order of their numbers; a run on one device belongs to the first rank.
+    """
+    count = len(activities)
+    values: dict[str, Floats] = {}
+    duration_ps = np.full(count, NONE, np.int64)
+    joined = np.zeros(count, bool)
+    runs = []
+    lanes = _lanes(activities)
+    for run, lane, rows in _placed(lanes, counters):
+        kernels = lanes[lane]
+        found, report = _join(activities, kernels, run, rows, lane)
+        runs.append(report)
+        given = np.flatnonzero(found != NONE)
+        if not len(given):
+            continue
+        target, source = kernels[given], found[given]
+        joined[target] = True
+        duration_ps[target] = np.where(
+            duration_ps[target] == NONE, run.duration_ps[source], duration_ps[target]
+        )
+        for name, column in run.values.items():
+            mine = values.setdefault(name, np.full(count, np.nan))
+            mine[target] = np.where(np.isnan(mine[target]), column[source], mine[target])
+    is_kernel = activities.kind == ev.KERNEL
+    time = np.where(is_kernel, activities.end_ps - activities.start_ps, 0).astype(np.float64)
+    total = float(time.sum())
+    return JoinedCounters(
+        values=values, duration_ps=duration_ps, joined=joined, kernels=int(is_kernel.sum()),
+        time_share=float(time[joined].sum()) / total if total else 0.0, runs=tuple(runs),
+    )  # fmt: skip
+
+
+Lane = tuple[int, int]
+"""Rank and device."""
+
+
+def _lanes(activities: Activities) -> dict[Lane, Ints]:
+    """Return the kernels of each device of each rank in the order of their dispatch."""
+    kernels = np.flatnonzero(activities.kind == ev.KERNEL)
+    # Streams start in another order than they were given; the run with counters keeps that order.
+    launch = activities.launch_ps[kernels]
+    given = np.where(launch == NONE, activities.start_ps[kernels], launch)
+    rank, device = activities.rank[kernels], activities.device[kernels]
+    order = np.lexsort((activities.start_ps[kernels], given, device, rank))
+    kernels, rank, device = kernels[order], rank[order], device[order]
+    cuts = np.flatnonzero((np.diff(rank) != 0) | (np.diff(device) != 0)) + 1
+    parts = np.split(kernels, cuts) if len(kernels) else []
+    return {
+        (int(activities.rank[part[0]]), int(activities.device[part[0]])): part for part in parts
+    }
+
+
+def _placed(
+    lanes: Mapping[Lane, Ints], counters: Sequence[Counters]
+) -> list[tuple[Counters, Lane, Ints]]:
+    """Return the rows of each run for each device of the timed one."""
+    known = sorted(lanes)
+    loose = sorted({int(d) for run in counters if run.rank == NONE for d in np.unique(run.device)})
+    pairs: dict[int, Lane] = {}
+    if len(loose) > len(known):
+        # A process drives the device of its number.
+        pairs = {loose[lane[0] % len(loose)]: lane for lane in reversed(known)}
+    else:
+        pairs = dict(zip(loose, known, strict=False))
+    placed = []
+    for run in counters:
+        mine = pairs
+        if run.rank != NONE:
+            of_rank = [lane for lane in known if lane[0] == run.rank]
+            mine = dict(zip(np.unique(run.device).tolist(), of_rank, strict=False))
+        placed += [
+            (run, lane, np.flatnonzero(run.device == device)) for device, lane in mine.items()
+        ]
+    return [each for each in placed if len(each[2])]
+
+
+def _join(
+    activities: Activities, kernels: Ints, run: Counters, rows: Ints, lane: Lane
+) -> tuple[Ints, JoinedRun]:
+    """Return the row of the run for each kernel, `NONE` for none, and the report."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(run.kernel))}
+    timed, first = np.unique(activities.name[kernels], return_inverse=True)
+    counted, second = np.unique([numbers[run.kernel[row]] for row in rows], return_inverse=True)
+    named = list(numbers)
+    names = [activities.names[row] for row in timed], [named[row] for row in counted]
+    level = common_level(*names)
+    classes: dict[str, int] = {}
+    here, there = (
+        np.array([classes.setdefault(spelled(n, level), len(classes)) for n in each], np.int64)
+        for each in names
+    )
+    tokens = _tokens(here[first], _grids(activities, kernels), there[second], run.grid[rows])
+    result = match(*tokens, iterations_of(activities.iteration[kernels]))
+    found = np.where(result.row == NONE, NONE, rows[result.row])
+    report = _report(
+        run, lane, level, result, (names[0], first), (names[1], second)
+    )  # fmt: skip
+    return found, report
+
+
+Named = tuple[Sequence[str], Ints]
+"""Distinct names, and the row of each kernel among them."""
+
+
+def _report(
+    run: Counters, lane: Lane, level: int, result: Match, timed: Named, counted: Named
+) -> JoinedRun:
+    given = result.row != NONE
+    used = np.zeros(len(counted[1]), bool)
+    used[result.row[given]] = True
+    used[result.repeats] = True
+    return JoinedRun(
+        path=run.path, rank=lane[0], device=lane[1], names=LEVELS[level], kernels=len(given),
+        counted=len(used), joined=int(given.sum()), uncertain=int(result.uncertain.sum()),
+        iterations=result.iterations, counted_iterations=result.counted_iterations,
+        missing=_most(timed, ~given), unused=_most(counted, ~used),
+    )  # fmt: skip
+
+
+def _most(named: Named, rows: Flags) -> dict[str, int]:
+    """Return the names of some kernels, the most frequent first."""
+    names, of = named
+    counts = np.bincount(of[rows], minlength=len(names))
+    order = np.argsort(-counts, kind="stable")[:MOST_NAMES]
+    return {names[row]: int(counts[row]) for row in order.tolist() if counts[row]}
+
+
+def _grids(activities: Activities, kernels: Ints) -> Ints:
+    """Return int64[kernels, 2]: work items as of groups of work items, and as of work items.
+
+    Kineto gives the extents of a grid in groups, but for kernels that HIP launched through its
+    extended call in work items. `NONE` where nothing is known.
+    """
+    rows = np.array([_extents(detail) for detail in activities.details] or [(NONE, NONE)], np.int64)
+    detail = activities.detail[kernels]
+    return np.where((detail == NONE)[:, None], NONE, rows[np.maximum(detail, 0)])
+
+
+def _extents(detail: Mapping[str, Any]) -> tuple[int, int]:
+    grid, block = detail.get("grid"), detail.get("block")
+    if not grid or not block:
+        return NONE, NONE
+    items = int(np.prod(np.array(grid, object)))
+    return items * int(np.prod(np.array(block, object))), items
+
+
+def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[int], list[int]]:
+    """Return a number for each kernel, the same for those that may be one.
+
+    The grid counts for a name if all kernels of that name have one and the two runs share any.
+    """
+    mine, theirs = np.zeros(len(timed), np.int64), np.zeros(len(counted), np.int64)
+    here, there = _rows_of(timed), _rows_of(counted)
+    for name in here.keys() & there.keys():
+        rows, others = here[name], there[name]
+        if (grid[others] == NONE).any():
+            continue
+        for given in grids[rows].T:
+            if not (given == NONE).any() and np.isin(given, grid[others]).any():
+                mine[rows], theirs[others] = given, grid[others]
+                break
+    both = np.stack([np.concatenate([timed, counted]), np.concatenate([mine, theirs])], axis=1)
+    _, token = np.unique(both, axis=0, return_inverse=True)
+    token = token.reshape(-1)
+    return token[: len(timed)].tolist(), token[len(timed) :].tolist()
+
+
+def _rows_of(names: Ints) -> dict[int, Ints]:
+    order = np.argsort(names, kind="stable")
+    distinct, starts = np.unique(names[order], return_index=True)
+    parts = np.split(order, starts[1:])
+    return dict(zip(distinct.tolist(), parts, strict=True)) if len(names) else {}
