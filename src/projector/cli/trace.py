@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from projector.cli.trace_compare import command as compare
 from projector.cli.trace_options import TraceRequest, row_options, trace_options
 from projector.cli.trace_plot import command as plot
 from projector.cli.trace_record import command as record
@@ -92,4 +93,5 @@ def launch(by: str, **options: Any) -> None:
 
 
 command.add_command(plot)
+command.add_command(compare)
 command.add_command(record)

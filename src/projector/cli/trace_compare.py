@@ -1,0 +1,88 @@
+"""``projector trace compare``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
+from projector.cli.trace_options import TraceRequest, trace_options
+from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from projector.config.job import Job
+    from projector.validate.traces.result import TraceComparison
+
+_CONFIG = click.option(
+    "--config", metavar="JOB.yaml", help="Job that ran; without it two traces are compared."
+)
+
+
+@click.command("compare")
+@_CONFIG
+@trace_options
+def command(config: str | None, **options: Any) -> None:
+    """Show where a run differs from its projection, or from another run, and why.
+
+    With --config every PATH is a trace of one run of that job, and KEY=VALUE overrides a field of
+    the job. Without it there are two PATHs, a file or a folder each, such as one job under FSDP 1
+    and 2. The largest difference comes first, with the factors that explain it; their product is
+    the ratio. What could not be matched is listed for both sides.
+    """
+    request = TraceRequest(**options)
+    comparison = _with_job(config, request) if config is not None else _two(request)
+    if request.as_json:
+        print_json(comparison.to_dict())
+    else:
+        from projector.report.terminal.trace_compare import comparison_report
+
+        print_report(comparison_report(comparison))
+        print_warnings(list(comparison.warnings), quiet=request.quiet)
+    if request.parquet is not None:
+        from projector.trace.tables import row_table, write_parquet
+
+        write_parquet(row_table(comparison.rows), request.parquet)
+        if not request.quiet and not request.as_json:
+            say(f"wrote {request.parquet}")
+
+
+def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
+    """Return the job, with what KEY=VALUE among the paths changes, and the paths.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot be read, or no path is left.
+    """
+    from projector.config.load import load_job, parse_override
+
+    changes = [text for text in paths if "=" in text and not Path(text).exists()]
+    left = tuple(text for text in paths if text not in changes)
+    job = load_job(config, dict(parse_override(text) for text in changes))
+    if not left:
+        msg = "trace: name the trace of a run besides the job"
+        raise ConfigError(msg, key="trace", value=list(paths), allowed="PATH...")
+    return job, left
+
+
+def _with_job(config: str, request: TraceRequest) -> "TraceComparison":
+    from projector.validate.traces.compare import compare_run
+
+    job, paths = job_and_paths(config, request.paths)
+    analysis = replace(request, paths=paths).load()
+    announce_compilation(quiet=request.quiet)
+    return compare_run(analysis, job)
+
+
+def _two(request: TraceRequest) -> "TraceComparison":
+    from projector.validate.traces.compare import compare_runs
+
+    if len(request.paths) != 2:
+        msg = (
+            f"trace: two traces are compared, or one with the job of --config; "
+            f"{len(request.paths)} are named"
+        )
+        raise ConfigError(msg, key="trace", value=list(request.paths), allowed="two PATHs")
+    first, second = (replace(request, paths=(path,)).load() for path in request.paths)
+    return compare_runs(first, second)

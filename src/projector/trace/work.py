@@ -1,0 +1,272 @@
+"""The work of a kernel: what the extents of its operator say of it.
+
+A trace that was recorded with shapes (``record_shapes``) has the extents of the tensors that each
+operator was called with. Those of matrix products and of attention give their FLOP.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from projector.arrays import Flags, Floats, Ints
+from projector.config import resources
+from projector.config._base import Config
+from projector.config.gemm import MatrixType
+from projector.config.yaml_file import read_yaml
+from projector.trace.activity import Activities
+
+BACKWARD_ATTENTION = 2.0
+"""FLOP of the backward of an attention over those of its forward, as the operation table needs
+them: two gradients for each product, the recomputed scores left out."""
+
+
+class GemmOperator(Config):
+    """Where the operands of a matrix product stand among an operator's arguments."""
+
+    a: int
+    b: int
+    b_is: Literal["kn", "nk"] = "kn"
+    grouped: bool = False
+    source: str
+    note: str = ""
+
+
+class AttentionOperator(Config):
+    """Where query, key and value stand, and how their axes lie."""
+
+    q: int
+    k: int
+    v: int
+    lies: Literal["bhsd", "bshd", "thd"] = "bhsd"
+    backward: bool = False
+    source: str
+    note: str = ""
+
+
+class Named(Config):
+    """A text with its source."""
+
+    value: str
+    source: str
+    note: str = ""
+
+
+class NamedType(Config):
+    """A matrix type with its source."""
+
+    value: MatrixType
+    source: str
+    note: str = ""
+
+
+class Operators(Config):
+    """``hardware/trace_operators.yaml``."""
+
+    gemms: dict[str, GemmOperator]
+    attention: dict[str, AttentionOperator]
+    helpers: list[Named]
+    types: dict[str, NamedType]
+    sources: dict[str, str]
+
+
+@cache
+def load_operators() -> Operators:
+    """Return the shipped table of operators."""
+    path = resources.data_dir("hardware") / "trace_operators.yaml"
+    return Operators.parse(read_yaml(path), path=path.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one call of an operator computes."""
+
+    kind: Literal["gemm", "attention"]
+    m: int
+    """Rows of the product; queries of an attention."""
+    n: int
+    """Columns of the product; keys of an attention."""
+    k: int
+    """Extent that is summed over; width of a query."""
+    batch: int = 1
+    """Equal products, groups, or sequences."""
+    heads: int = 0
+    key_heads: int = 0
+    d_v: int = 0
+    backward: bool = False
+    """Whether it is the backward of an attention."""
+    grouped: bool = False
+    """Whether ``batch`` counts groups that share the rows ``m``, or the summed extent ``k``."""
+    dtype: str = ""
+    """Matrix type; empty where it is not known."""
+
+    def flop(self, *, causal: bool = True) -> float:
+        """Return the matrix FLOP that are needed.
+
+        Parameters
+        ----------
+        causal : bool
+            Of an attention, which no extent tells: half of its pairs are then masked.
+        """
+        products = 1 if self.grouped else self.batch
+        if self.kind == "gemm":
+            return 2.0 * products * self.m * self.n * self.k
+        pairs = float(self.m) * self.n
+        if causal and self.m == self.n:
+            pairs *= 0.5
+        times = BACKWARD_ATTENTION if self.backward else 1.0
+        return 2.0 * self.batch * self.heads * pairs * (self.k + self.d_v) * times
+
+    @property
+    def shown(self) -> str:
+        """The extents in a few characters, as `projector benchmark` shows them."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        if self.kind == "gemm":
+            return f"{batch}{self.m} x {self.n} x {self.k} {self.dtype}".strip()
+        width = f"{self.k}" if self.d_v in (0, self.k) else f"{self.k}/{self.d_v}"
+        return f"{batch}{self.heads}/{self.key_heads} x {self.m} x {width} {self.dtype}".strip()
+
+
+def work_of(operator: str, dims: Any, types: Any = ()) -> Work | None:
+    """Return the work of an operator that was called with tensors of some extents.
+
+    Parameters
+    ----------
+    operator : str
+        Name, such as ``aten::mm``; case does not count.
+    dims : sequence of sequences of int
+        Extents of each argument; empty for what is no tensor.
+    types : sequence of str
+        Type of each argument.
+
+    Returns
+    -------
+    Work or None
+        None where the table does not have the operator, or its extents are no product.
+    """
+    table, name = load_operators(), operator.lower()
+    try:
+        if name in table.gemms:
+            return _gemm(table.gemms[name], dims, types)
+        if name in table.attention:
+            return _attention(table.attention[name], dims, types)
+    except (TypeError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _extents(dims: Any, position: int) -> tuple[int, ...]:
+    """Return the extents of an argument, all of them positive."""
+    extents = tuple(int(extent) for extent in dims[position])
+    if not extents or min(extents) <= 0:
+        msg = "no tensor"
+        raise ValueError(msg)
+    return extents
+
+
+def _dtype(types: Any, position: int) -> str:
+    if not isinstance(types, Sequence) or position >= len(types):
+        return ""
+    named = load_operators().types.get(str(types[position]).lower())
+    return named.value if named is not None else ""
+
+
+def _gemm(operator: GemmOperator, dims: Any, types: Any) -> Work | None:
+    a, b = _extents(dims, operator.a), _extents(dims, operator.b)
+    dtype = _dtype(types, operator.a)
+    if operator.b_is == "nk":
+        b = (*b[:-2], b[-1], b[-2])
+    if operator.grouped and len(a) != len(b):
+        return _grouped(a, b, dtype)
+    if operator.grouped and len(a) == 2:
+        # Gradients of weights: the summed rows are divided among groups that no extent counts.
+        return Work(kind="gemm", m=a[0], n=b[1], k=a[1], grouped=True, dtype=dtype)
+    rows = a[:-1]
+    batch = 1
+    if len(b) > 2:
+        batch, rows = int(np.prod(b[:-2])), rows[-1:]
+    if a[-1] != b[-2]:
+        return None
+    return Work(
+        kind="gemm", m=int(np.prod(rows)), n=b[-1], k=a[-1], batch=batch, dtype=dtype
+    )  # fmt: skip
+
+
+def _grouped(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> Work | None:
+    """Return a product whose rows, or columns, are divided among groups."""
+    if len(a) == 2 and len(b) == 3 and a[1] == b[1]:
+        return Work(
+            kind="gemm", m=a[0], n=b[2], k=a[1], batch=b[0], grouped=True, dtype=dtype
+        )  # fmt: skip
+    if len(a) == 3 and len(b) == 2 and a[2] == b[0]:
+        return Work(
+            kind="gemm", m=a[1], n=b[1], k=a[2], batch=a[0], grouped=True, dtype=dtype
+        )  # fmt: skip
+    return None
+
+
+def _attention(operator: AttentionOperator, dims: Any, types: Any) -> Work:
+    q, k, v = (
+        _by_axis(_extents(dims, position), operator.lies)
+        for position in (operator.q, operator.k, operator.v)
+    )
+    return Work(
+        kind="attention",
+        m=q["s"],
+        n=k["s"],
+        k=q["d"],
+        batch=q["b"],
+        heads=q["h"],
+        key_heads=k["h"],
+        d_v=v["d"],
+        backward=operator.backward,
+        dtype=_dtype(types, operator.q),
+    )
+
+
+def _by_axis(extents: tuple[int, ...], lies: str) -> dict[str, int]:
+    if lies != "thd" and len(extents) == 3:
+        lies = "thd"
+    named = dict(zip(lies, extents, strict=True))
+    return {"b": named.get("b", 1), "h": named["h"], "s": named.get("s", named.get("t", 0)),
+            "d": named["d"]}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """What the activities of a trace compute, each distinct work once."""
+
+    works: tuple[Work, ...]
+    of: Ints
+    """int64[activities]: row of ``works``; -1 where extents say nothing."""
+    main: Flags
+    """bool[activities]: the kernel that does the work, of the kernels of one operator."""
+
+    def flop(self, *, causal: bool = True) -> Floats:
+        """Return the needed FLOP of each activity, float64[activities]; 0 where not known."""
+        each = np.array([*(work.flop(causal=causal) for work in self.works), 0.0])
+        return np.where(self.main, each[self.of], 0.0)
+
+
+def works_of(activities: Activities) -> Works:
+    """Return what the activities of a trace compute, as far as its operators have extents."""
+    works: dict[Work, int] = {}
+    of_detail = np.full(len(activities.details) + 1, -1, np.int64)
+    for number, detail in enumerate(activities.details):
+        work = _of_detail(detail)
+        if work is not None:
+            of_detail[number] = works.setdefault(work, len(works))
+    of = of_detail[activities.detail]
+    helpers = [helper.value for helper in load_operators().helpers]
+    helps = np.array(
+        [any(text in name.lower() for text in helpers) for name in activities.names] + [False]
+    )
+    return Works(tuple(works), of, (of >= 0) & ~helps[activities.name])
+
+
+def _of_detail(detail: Mapping[str, Any]) -> Work | None:
+    if "dims" not in detail or "operator" not in detail:
+        return None
+    return work_of(str(detail["operator"]), detail["dims"], detail.get("types", ()))

@@ -1,0 +1,414 @@
+"""A run beside the models: every operation projected and measured, and why they differ."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from projector.arrays import Flags, Ints
+from projector.config.job import Job
+from projector.errors import ConfigError
+from projector.projection.comparison import Pair, shape_of
+from projector.trace.activity import PHASES, TYPES, Activities
+from projector.trace.analysis import TraceAnalysis
+from projector.trace.select import take
+from projector.trace.work import Works, works_of
+from projector.units import PICOSECOND
+from projector.validate.traces.expected import Expected, ExpectedRow, Name, expect
+from projector.validate.traces.factors import Side, explain
+from projector.validate.traces.matching import WAYS, Matching, match
+from projector.validate.traces.result import Difference, Names, TraceComparison, Unmatched
+from projector.validate.traces.sides import Sums, sums_of
+from projector.validate.traces.steps import paired, step_terms
+
+
+def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
+    """Put a run beside what the models say of its job.
+
+    Parameters
+    ----------
+    analysis : TraceAnalysis
+        Ranks and iterations that are selected count.
+    job : Job
+        What ran.
+
+    Raises
+    ------
+    ProjectorError
+        If the trace has no activity, or the job cannot exist.
+    """
+    return Compared(analysis, job).result()
+
+
+class Compared:
+    """A run that was matched with the models, rank by rank."""
+
+    def __init__(self, analysis: TraceAnalysis, job: Job) -> None:
+        """Project the job and match its operations."""
+        activities = whole_steps(analysis.in_time)
+        self.analysis = analysis
+        self.stage, self.warnings = _stage(activities, job)
+        self.expected = expect(job, self.stage)
+        wanted = np.isin(activities.rank, _ranks_of_stage(activities, job, self.stage))
+        self.activities = take(activities, wanted)
+        self.works = works_of(self.activities)
+        self.ranks = tuple(np.unique(self.activities.rank).tolist())
+        self.steps = sum(len(np.unique(part.iteration)) for _, part in self._by_rank())
+        self.matching = self._match()
+
+    def _by_rank(self) -> Iterator[tuple[Flags, Activities]]:
+        for rank in self.ranks:
+            rows = self.activities.rank == rank
+            yield rows, take(self.activities, rows)
+
+    def _match(self) -> Matching:
+        of = np.full(len(self.activities), -1, np.int64)
+        way = np.zeros(len(self.activities), np.int64)
+        found: Matching | None = None
+        for rows, part in self._by_rank():
+            works = Works(self.works.works, self.works.of[rows], self.works.main[rows])
+            found = match(part, works, self.expected, len(np.unique(part.iteration)))
+            of[rows], way[rows] = found.of, found.way
+        assert found is not None
+        return Matching(found.names, of, way, found.tokens, found.scale, found.parts)
+
+    def result(self) -> TraceComparison:
+        """Return the comparison."""
+        model = self.expected.job.model.name
+        return TraceComparison(
+            title=f"{model}: a run beside its projection",
+            names=Names(),
+            operations=tuple(sorted(self._operations(), key=lambda each: -abs(each.difference_s))),
+            only_first=tuple(sorted(self._not_measured(), key=lambda each: -each.time_s)),
+            only_second=unmatched(self.activities, self.matching.of < 0, self.steps),
+            step=paired(self._step(), self.expected),
+            iterations=len(np.unique(self.activities.iteration)),
+            ranks=self.ranks,
+            tokens=self.matching.tokens,
+            warnings=(*self.analysis.warnings, *self.warnings, *self._doubts()),
+        )
+
+    def _step(self) -> dict[str, float]:
+        """Return the terms of the mean step, over the ranks."""
+        total: dict[str, float] = defaultdict(float)
+        for rows, part in self._by_rank():
+            own = Matching(
+                self.matching.names, self.matching.of[rows], self.matching.way[rows],
+                self.matching.tokens, self.matching.scale, self.matching.parts,
+            )  # fmt: skip
+            steps = len(np.unique(part.iteration))
+            for name, seconds in step_terms(part, own, self.expected, steps).items():
+                total[name] += seconds / len(self.ranks)
+        return dict(total)
+
+    def _operations(self) -> Iterator[Difference]:
+        matching, rows = self.matching, _rows_by_name(self.expected)
+        causal = any(
+            row.key.causal
+            for row in self.expected.rows
+            if row.kind == "attention" and row.key is not None
+        )
+        sums = sums_of(
+            self.activities, self.works, matching.of, len(matching.names), self.steps,
+            self.analysis.trace.samples, causal=causal,
+        )  # fmt: skip
+        present = np.bincount(matching.of[matching.of >= 0], minlength=len(matching.names)) > 0
+        for number in np.flatnonzero(present).tolist():
+            if sums.time_s[number] > 0.0:
+                name = matching.names[number]
+                yield self._difference(number, name, rows[name], sums)
+
+    def _difference(
+        self, number: int, name: Name, rows: Sequence[ExpectedRow], sums: Sums
+    ) -> Difference:
+        matching, kind = self.matching, rows[0].kind
+        projected_s = sum(row.runs * row.time_s for row in rows)
+        first, second = _sides(rows, projected_s, number, sums, matching)
+        ways = Counter(matching.way[matching.of == number].tolist())
+        key = rows[0].key
+        return Difference(
+            operation=name.label,
+            phase=name.phase,
+            kind=kind,
+            pair=Pair(float(sums.time_s[number]), projected_s),
+            low_s=float(sums.low_s[number]),
+            high_s=float(sums.high_s[number]),
+            runs=float(sums.runs[number]),
+            expected_runs=sum(row.runs * (row.launches if key else 1.0) for row in rows),
+            factors=explain(first, second),
+            matched_by={WAYS[way]: count for way, count in ways.most_common()},
+            shape=shape_of(key) if key is not None else "",
+        )
+
+    def _not_measured(self) -> Iterator[Unmatched]:
+        found = set(np.unique(self.matching.of).tolist())
+        rows = _rows_by_name(self.expected)
+        for number, name in enumerate(self.matching.names):
+            if number not in found:
+                own = rows[name]
+                yield Unmatched(
+                    operation=name.label,
+                    phase=name.phase,
+                    kind=own[0].kind,
+                    time_s=sum(row.runs * row.time_s for row in own),
+                    runs=sum(row.runs for row in own),
+                )
+
+    def _doubts(self) -> Iterator[str]:
+        if not self.works.works:
+            yield (
+                "the trace has no extents of operators: record it with record_shapes=True, so that "
+                "matrix products can be told apart"
+            )
+        if self.matching.tokens != 1.0:
+            yield (
+                f"a micro-batch of the run has {self.matching.tokens:g} times the tokens of the "
+                "job's: check its micro-batch and sequence length"
+            )
+        recomputes = any(name.phase == "recompute" for name in self.expected.names)
+        if not recomputes and self.activities.recompute.any():
+            yield "the run recomputes activations in the backward, and the job does not say so"
+
+
+def whole_steps(activities: Activities) -> Activities:
+    """Return the activities of annotated iterations, all of them where nothing is annotated.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing.
+    """
+    if not len(activities):
+        msg = "trace: it has no kernels, copies or operators to compare"
+        raise ConfigError(msg, key="trace", allowed="a trace of a run")
+    inside: Flags = np.asarray(activities.iteration >= 0)
+    return take(activities, inside) if inside.any() else activities
+
+
+def _stage(activities: Activities, job: Job) -> tuple[int | None, list[str]]:
+    """Return the pipeline rank that is compared, None for the one that ends the step."""
+    pp = job.parallelism.pp
+    if pp == 1:
+        return None, []
+    stages = sorted({_stage_of(rank, job) for rank in np.unique(activities.rank).tolist()})
+    warnings = []
+    if len(stages) > 1:
+        warnings.append(
+            f"ranks of pipeline stage {stages[-1]} are compared; choose those of another with "
+            "--ranks"
+        )
+    return stages[-1], warnings
+
+
+def _stage_of(rank: int, job: Job) -> int:
+    """Return the pipeline rank of a rank; pipelines are the outermost degree."""
+    gpus = job.cluster.nodes * job.cluster.gpus_per_node
+    return min(rank * job.parallelism.pp // max(gpus, 1), job.parallelism.pp - 1)
+
+
+def _ranks_of_stage(activities: Activities, job: Job, stage: int | None) -> Ints:
+    ranks = np.unique(activities.rank)
+    if stage is None:
+        return ranks
+    return np.array([rank for rank in ranks.tolist() if _stage_of(rank, job) == stage], np.int64)
+
+
+def _rows_by_name(expected: Expected) -> Mapping[Name, list[ExpectedRow]]:
+    rows: dict[Name, list[ExpectedRow]] = defaultdict(list)
+    for row in expected.rows:
+        rows[row.name].append(row)
+    return rows
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) and value > 0.0 else None
+
+
+def _sides(
+    rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching
+) -> tuple[Side, Side]:
+    """Return what the models and the run know of one operation."""
+    name, kind = rows[0].name, rows[0].kind
+    runs = sum(row.runs for row in rows)
+    time_s, overlap = float(sums.time_s[number]), _known(sums.overlap[number])
+    scale, tokens = matching.scale.get(name.phase), matching.tokens
+    if kind in ("gemm", "attention") and sums.work[number] > 0.0:
+        first = Side(
+            time_s=projected_s,
+            runs=runs * matching.parts.get(name, 1.0),
+            work=sum(row.runs * row.flop for row in rows),
+            overlap=1.0,
+            clock_hz=_known(rows[0].clock_hz),
+        )
+        second = Side(
+            time_s=time_s,
+            runs=float(sums.runs[number]),
+            work=float(sums.work[number]),
+            overlap=overlap,
+            clock_hz=_known(sums.clock_hz[number]),
+        )
+        return first, second
+    if kind == "collective":
+        # How many buckets data parallelism makes is the framework's choice; the bytes are not.
+        counted = None if rows[0].key is None else runs
+        moved = sum(row.runs * row.bytes for row in rows)
+        return (
+            Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0),
+            Side(
+                time_s=time_s,
+                runs=float(sums.runs[number]),
+                work=_known(sums.work[number]),
+                waiting=_known(sums.waiting[number]),
+            ),
+        )
+    if scale is None:
+        return Side(time_s=projected_s, overlap=1.0), Side(time_s=time_s, overlap=overlap)
+    return (
+        Side(time_s=projected_s, runs=1.0, work=1.0, overlap=1.0),
+        Side(time_s=time_s, runs=scale, work=scale * tokens, overlap=overlap),
+    )
+
+
+def unmatched(activities: Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
+    """Return what some activities add up to, by operation (or kernel), phase and type."""
+    kept = np.flatnonzero(rows)
+    columns = np.stack(
+        [activities.operation[kept], activities.phase[kept], activities.type[kept],
+         np.asarray(activities.recompute[kept], np.int64),
+         np.where(activities.operation[kept] >= 0, -1, activities.name[kept])], axis=1,
+    )  # fmt: skip
+    distinct, of = np.unique(columns, axis=0, return_inverse=True)
+    of = of.ravel()
+    duration_ps = activities.end_ps[kept] - activities.start_ps[kept]
+    time_ps = np.zeros(len(distinct), np.int64)
+    np.add.at(time_ps, of, duration_ps)
+    counts = np.bincount(of, minlength=len(distinct))
+    # The longest activity of each names its kernel.
+    longest = np.lexsort((duration_ps, of))
+    last = np.append(np.flatnonzero(np.diff(of[longest])), len(of) - 1) if len(of) else of
+    kernels = activities.name[kept[longest[last]]]
+    found = [
+        Unmatched(
+            operation=activities.operations[operation]
+            if operation >= 0
+            else activities.names[name],
+            phase="recompute" if again else PHASES[phase],
+            kind=TYPES[kind],
+            time_s=float(time_ps[number]) * PICOSECOND / steps,
+            runs=float(counts[number]) / steps,
+            kernel=activities.names[int(kernels[number])],
+        )
+        for number, (operation, phase, kind, again, name) in enumerate(distinct.tolist())
+    ]
+    return tuple(sorted(found, key=lambda each: -each.time_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What makes operations of two runs one."""
+
+    operation: str
+    phase: str
+    kind: str
+
+
+def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison:
+    """Put two runs side by side, operation by operation.
+
+    Parameters
+    ----------
+    first, second : TraceAnalysis
+        Such as the same job under FSDP 1 and 2.
+
+    Raises
+    ------
+    ConfigError
+        If one has no activity.
+    """
+    runs = (_Run(first), _Run(second))
+    both = [key for key in runs[0].keys if key in runs[1].place]
+    operations = [_between(key, *runs) for key in both]
+    return TraceComparison(
+        title="two runs",
+        names=Names("first", "second"),
+        operations=tuple(sorted(operations, key=lambda each: -abs(each.difference_s))),
+        only_first=runs[0].without(set(both)),
+        only_second=runs[1].without(set(both)),
+        step={"total": Pair(runs[1].step_s, runs[0].step_s)},
+        iterations=min(run.iterations for run in runs),
+        ranks=tuple(sorted({rank for run in runs for rank in run.ranks})),
+        warnings=tuple(
+            f"{name}: {text}"
+            for name, analysis in (("first", first), ("second", second))
+            for text in analysis.warnings
+        ),
+    )
+
+
+class _Run:
+    """One of two runs, by operation."""
+
+    def __init__(self, analysis: TraceAnalysis) -> None:
+        table = self.activities = whole_steps(analysis.in_time)
+        self.ranks = np.unique(table.rank).tolist()
+        self.iterations = len(np.unique(table.iteration))
+        self.steps = sum(len(np.unique(table.iteration[table.rank == r])) for r in self.ranks)
+        columns = np.stack(
+            [table.operation, table.phase, table.type, np.asarray(table.recompute, np.int64),
+             np.where(table.operation >= 0, -1, table.name)], axis=1,
+        )  # fmt: skip
+        distinct, of = np.unique(columns, axis=0, return_inverse=True)
+        keys = [self._key(*row) for row in distinct.tolist()]
+        self.keys = list(dict.fromkeys(keys))
+        self.place = {key: number for number, key in enumerate(self.keys)}
+        self.of = np.array([self.place[key] for key in keys], np.int64)[of.ravel()]
+        works = works_of(table)
+        self.sums = sums_of(
+            table, works, self.of, len(self.keys), self.steps, analysis.trace.samples
+        )
+        span_ps = sum(
+            int(table.end_ps[rows].max() - table.start_ps[rows].min())
+            for rows in (table.rank == rank for rank in self.ranks)
+        )
+        self.step_s = span_ps * PICOSECOND / self.steps
+
+    def _key(self, operation: int, phase: int, kind: int, again: int, name: int) -> _Key:
+        table = self.activities
+        text = table.operations[operation] if operation >= 0 else table.names[name]
+        return _Key(text, "recompute" if again else PHASES[phase], TYPES[kind])
+
+    def without(self, both: set[_Key]) -> tuple[Unmatched, ...]:
+        """Return what the other run does not have."""
+        lone = [number for number, key in enumerate(self.keys) if key not in both]
+        return unmatched(self.activities, np.isin(self.of, lone), self.steps)
+
+    def side(self, key: _Key) -> Side:
+        """Return what is known of an operation."""
+        number, sums = self.place[key], self.sums
+        return Side(
+            time_s=float(sums.time_s[number]),
+            runs=_known(sums.runs[number]),
+            work=_known(sums.work[number]),
+            waiting=_known(sums.waiting[number]),
+            overlap=_known(sums.overlap[number]),
+            clock_hz=_known(sums.clock_hz[number]),
+        )
+
+
+def _between(key: _Key, first: _Run, second: _Run) -> Difference:
+    before, after = first.side(key), second.side(key)
+    number = second.place[key]
+    timed = before.time_s > 0.0 and after.time_s > 0.0
+    return Difference(
+        operation=key.operation,
+        phase=key.phase,
+        kind=key.kind,
+        pair=Pair(after.time_s, before.time_s),
+        low_s=float(second.sums.low_s[number]),
+        high_s=float(second.sums.high_s[number]),
+        runs=after.runs or 0.0,
+        expected_runs=before.runs or 0.0,
+        factors=explain(before, after) if timed else (),
+        matched_by={"name": int(np.count_nonzero(second.of == number))},
+    )

@@ -1,0 +1,120 @@
+"""Which collective of the models each collective of a trace is."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Ints
+from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
+from projector.validate.traces.expected import (
+    DATA_PARALLEL,
+    PIPELINE,
+    Expected,
+    ExpectedRow,
+)
+from projector.validate.traces.names import category_of_group, collective_of
+
+ALIKE = math.log(1.25)
+"""Buffers are alike up to this logarithm of their ratio: frameworks pad and quantise them."""
+
+_OF_DATA_PARALLEL = {
+    "dp.param_all_gather": ("all_gather",),
+    "dp.grad_reduce": ("reduce_scatter", "all_reduce"),
+}
+_EXCHANGES = {"bulk_dispatch": "dispatch", "bulk_combine": "combine"}
+
+
+def match_collectives(
+    activities: Activities, expected: Expected, of: Ints, way: Ints, by: int
+) -> None:
+    """Write into ``of`` and ``way`` what the collectives of a rank are.
+
+    Each is known by its kind and its group. Where that leaves a choice, the phase and the bytes
+    decide; of equal ones those of data parallelism, which run at any time, come last.
+    """
+    names = {name: number for number, name in enumerate(expected.names)}
+    rows = np.flatnonzero(activities.klass == COMMUNICATION)
+    columns = (
+        activities.name, activities.operation, activities.group, activities.bytes,
+        activities.detail, activities.phase, np.asarray(activities.recompute, np.int64),
+    )  # fmt: skip
+    if not len(rows):
+        return
+    keys = np.stack([column[rows] for column in columns], axis=1)
+    distinct, which = np.unique(keys, axis=0, return_inverse=True)
+    for number, (name, operation, group, size, detail, phase, again) in enumerate(
+        distinct.tolist()
+    ):
+        about = activities.details[detail] if detail >= 0 else {}
+        texts = (str(about.get("collective", "")), activities.names[name],
+                 activities.operations[operation] if operation >= 0 else "")  # fmt: skip
+        kind = next((found for text in texts if (found := collective_of(text))), "")
+        group_text = activities.groups[group] if group >= 0 else ""
+        row = _best(
+            expected.rows, kind, f"{group_text} {about.get('group_description', '')}",
+            _ranks(about), size, _phases(phase, again=bool(again)), expected,
+        )  # fmt: skip
+        if row is not None:
+            chosen = rows[which.ravel() == number]
+            of[chosen] = names[row.name]
+            way[chosen] = by
+
+
+def _ranks(about: Any) -> int:
+    """Return how many ranks a group has, 0 where it is not known."""
+    members = about.get("group_ranks", ())
+    try:
+        return len(members) if not isinstance(members, int) else members
+    except TypeError:
+        return 0
+
+
+def _phases(phase: int, *, again: bool) -> tuple[str, ...]:
+    if phase == FORWARD:
+        return ("forward",)
+    if phase == BACKWARD:
+        return ("recompute", "forward") if again else ("backward", "weight")
+    return ("forward", "backward", "weight")
+
+
+def _best(
+    rows: Iterable[ExpectedRow], kind: str, group: str, ranks: int, size: int,
+    phases: Sequence[str], expected: Expected,
+) -> ExpectedRow | None:  # fmt: skip
+    """Return the collective of the models that is nearest, None if none can be it."""
+    category = category_of_group(group)
+    best: tuple[float, ExpectedRow] | None = None
+    for row in rows:
+        if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):
+            continue
+        if category and category != row.category:
+            continue
+        cost = _cost(row, size, phases)
+        if best is None or cost < best[0]:
+            best = (cost, row)
+    return best[1] if best is not None else None
+
+
+def _can_be(row: ExpectedRow, kind: str, ranks: int, expected: Expected) -> bool:
+    if row.category == DATA_PARALLEL and row.key is None:
+        degrees = expected.performance.degrees
+        sizes = {degrees["dp"], degrees["dp"] * degrees["cp"], expected.performance.gpus}
+        return kind in _OF_DATA_PARALLEL[row.name.label] and (not ranks or ranks in sizes)
+    if row.category == PIPELINE and row.key is None:
+        return kind == "send_recv"
+    assert row.key is not None
+    operation = _EXCHANGES.get(row.key.operation, row.key.operation)
+    return kind == operation and (not ranks or ranks == row.key.ranks)
+
+
+def _cost(row: ExpectedRow, size: int, phases: Sequence[str]) -> float:
+    """Return how unlikely a collective is a row: another phase, other bytes."""
+    if row.key is None:
+        return 1.0 if row.category == DATA_PARALLEL else 0.0
+    cost = 0.0 if row.name.phase in phases else 4.0
+    if size > 0 and row.bytes > 0.0:
+        apart = abs(math.log(size / row.bytes))
+        cost += 0.1 * apart if apart <= ALIKE else 2.0 + apart
+    return cost

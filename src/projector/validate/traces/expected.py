@@ -1,0 +1,205 @@
+"""What the models expect of one rank's step, operation by operation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.config.gemm import MATRIX_TYPES
+from projector.config.job import Job
+from projector.lower.kinds import KINDS, is_layer
+from projector.measure.keys import PHASES, OperationKey, keys_of
+from projector.operations.repeats import repeated_rows
+from projector.operations.table import CATEGORIES
+from projector.operations.table import FORWARD as FORWARD_ROW
+from projector.projection.evaluate import Evaluation, evaluate
+from projector.projection.performance import (
+    PerformanceProjection,
+    performance_projection,
+    replica_of,
+    run_weights,
+)
+from projector.projection.results import Results
+from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER
+from projector.units import TERA
+
+DATA_PARALLEL, PIPELINE = "dp_comm", "pp_comm"
+"""Categories of collectives that stand in no row of the operation table."""
+
+
+class Name(NamedTuple):
+    """What makes operations of a step one operation of a comparison."""
+
+    label: str
+    """Of the operation table, such as ``mlp.fc1``."""
+    phase: str
+    """``forward``, ``backward`` (gradients of inputs), ``weight``, ``recompute``, ``optimizer``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedRow:
+    """One kernel or collective that the models expect, with how often a step runs it."""
+
+    name: Name
+    kind: str
+    """``gemm``, ``attention``, ``memory``, ``collective``, ``exchange`` or ``optimizer``."""
+    key: OperationKey | None
+    category: str
+    """Term of the step, such as ``compute_gemm``."""
+    runs: float
+    """Times in a step on the rank."""
+    time_s: float
+    """Of one run on the device."""
+    flop: float = 0.0
+    """Of one run; those that are needed."""
+    bytes: float = 0.0
+    """Of one run: traffic, or the buffer of a collective."""
+    launches: float = 1.0
+    """Kernels of one run."""
+    clock_hz: float = 0.0
+    """Clock that the model assumes."""
+
+    @property
+    def group(self) -> int:
+        """Phase of a trace in which it runs; recomputation runs in the backward."""
+        phases = {"forward": FORWARD, "optimizer": OPTIMIZER}
+        return phases.get(self.name.phase, BACKWARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the models expect of the step of one pipeline rank."""
+
+    job: Job
+    performance: PerformanceProjection
+    rank: int
+    """Rank of the pipeline."""
+    rows: tuple[ExpectedRow, ...]
+    layers: tuple[tuple[str, ...], ...]
+    """Labels of the forward of each kind of layer that the rank holds, in the order in which they
+    run; ends of the model stand in `ends`."""
+    before: tuple[str, ...] = ()
+    """Labels that run before the first layer."""
+    after: tuple[str, ...] = ()
+    """Labels that run behind the last layer."""
+    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
+    """Dense datasheet peak of each matrix type of the rows."""
+
+    def of(self, phase: str, *kinds: str) -> list[ExpectedRow]:
+        """Return the rows of a phase and of some kinds."""
+        return [row for row in self.rows if row.name.phase == phase and row.kind in kinds]
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Every operation once, in the order of the table."""
+        return tuple(dict.fromkeys(row.name for row in self.rows))
+
+
+def expect(job: Job, rank: int | None = None) -> Expected:
+    """Project a job and list what one rank of its pipeline runs in a step.
+
+    Parameters
+    ----------
+    job : Job
+    rank : int, optional
+        Of the pipeline; the one that ends the step unless given.
+
+    Raises
+    ------
+    ProjectorError
+        If the job cannot exist.
+    """
+    evaluation = evaluate([job])
+    performance = performance_projection(Results(evaluation), 0)
+    rank = int(evaluation.steps.ending_rank[0]) if rank is None else rank
+    held = replica_of(evaluation, 0)[1].model_stage[rank].tolist()
+    weights = run_weights(evaluation, 0, held, evaluation.order(0).microbatches)
+    rows = [*_table_rows(evaluation, weights), *_other_rows(performance)]
+    used = {row.key.dtype for row in rows if row.key is not None}
+    layers, before, after = _order(evaluation, weights)
+    return Expected(
+        job=job,
+        performance=performance,
+        rank=rank,
+        rows=tuple(rows),
+        layers=layers,
+        before=before,
+        after=after,
+        peak_flop_per_s={
+            name: job.cluster.device.peak_tflops(name) * TERA
+            for name in MATRIX_TYPES
+            if name in used
+        },
+    )
+
+
+def _table_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[ExpectedRow]:
+    table, workloads = evaluation.table, evaluation.workloads
+    again = repeated_rows(table, workloads)
+    chosen = np.flatnonzero(np.isin(table.workload, list(weights)))
+    clocks = workloads.devices["clock_hz"][workloads.columns.device[table.workload]]
+    for row, key in zip(chosen.tolist(), keys_of(table, chosen), strict=True):
+        runs = weights[int(table.workload[row])]
+        phase = PHASES[table.phase[row]]
+        repeats = max(float(table.repeats[row]), 1.0)
+        time_s = float(evaluation.rows.time_s[row]) / repeats
+        if time_s == 0.0:
+            continue
+        for name, present in ((phase, True), ("recompute", bool(again[row]))):
+            if present:
+                yield ExpectedRow(
+                    name=Name(key.label, name),
+                    kind=key.kind,
+                    key=key,
+                    category=CATEGORIES[table.category[row]],
+                    runs=runs * repeats,
+                    time_s=time_s,
+                    flop=float(table.flop[row]) / repeats,
+                    bytes=float(table.bytes[row]),
+                    launches=float(table.launches[row]),
+                    clock_hz=float(clocks[row, table.dtype[row]]),
+                )
+
+
+def _other_rows(performance: PerformanceProjection) -> Iterator[ExpectedRow]:
+    """Yield what stands in no row of the table: data and pipeline parallelism, and the update."""
+    for name, entry in performance.communication.items():
+        prefix, _, label = name.partition(":")
+        if prefix in ("dp", "pp") and entry.time_s > 0.0:
+            yield ExpectedRow(
+                name=Name(f"{prefix}.{label}", "step"),
+                kind="collective",
+                key=None,
+                category=f"{prefix}_comm",
+                runs=1.0,
+                time_s=entry.time_s,
+                bytes=entry.bytes,
+            )
+    update_s = performance.breakdown_s["optimizer"]
+    if update_s > 0.0:
+        yield ExpectedRow(
+            name=Name("optimizer", "optimizer"), kind="optimizer", key=None, category="optimizer",
+            runs=1.0, time_s=update_s,
+        )  # fmt: skip
+
+
+_Order = tuple[tuple[tuple[str, ...], ...], tuple[str, ...], tuple[str, ...]]
+
+
+def _order(evaluation: Evaluation, weights: dict[int, float]) -> _Order:
+    """Return the labels of each kind of layer in order, and those at the ends of the model."""
+    table, kinds = evaluation.table, evaluation.workloads.columns.kind
+    layers: list[tuple[str, ...]] = []
+    ends: dict[str, tuple[str, ...]] = {}
+    for workload in weights:
+        rows = np.flatnonzero((table.workload == workload) & (table.phase == FORWARD_ROW))
+        labels = tuple(dict.fromkeys(table.labels[code] for code in table.label[rows].tolist()))
+        if is_layer(kinds[workload : workload + 1])[0]:
+            layers.append(labels)
+        else:
+            shown = KINDS[int(kinds[workload])].shown
+            ends[shown] = ends.get(shown, ()) + labels
+    before = ends.pop("embedding", ())
+    after = tuple(label for labels in ends.values() for label in labels)
+    return tuple(dict.fromkeys(layers)), before, after

@@ -1,0 +1,185 @@
+"""What a comparison of real runs found, as reports and ``--json`` show it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from projector.envelope import SCHEMA_VERSION, package_version
+from projector.projection.comparison import Pair, errors
+from projector.units import to_ms
+from projector.validate.traces.factors import Factor, largest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One operation on both sides: the models and a run, or two runs."""
+
+    operation: str
+    phase: str
+    kind: str
+    """``gemm``, ``attention``, ``memory``, ``collective`` …"""
+    pair: Pair
+    """Of a step: measured (of two runs, the second) and simulated (the first)."""
+    low_s: float
+    """Quarter of the steps measured took less."""
+    high_s: float
+    """Quarter of the steps measured took more."""
+    runs: float
+    """In a measured step; kernels where runs cannot be told."""
+    expected_runs: float
+    factors: tuple[Factor, ...]
+    """Their product is measured over simulated."""
+    matched_by: Mapping[str, int]
+    """How its activities were matched, and how many."""
+    shape: str = ""
+
+    @property
+    def difference_s(self) -> float:
+        """What the measured step takes longer."""
+        return self.pair.measured_s - self.pair.simulated_s
+
+    @property
+    def slowdown(self) -> float:
+        """Measured over simulated."""
+        return self.pair.measured_s / self.pair.simulated_s
+
+    @property
+    def because(self) -> Factor:
+        """The factor that explains most."""
+        return largest(self.factors)
+
+    def to_dict(self, names: "Names") -> dict[str, Any]:
+        """Return the operation as ``--json`` prints it."""
+        return {
+            "operation": self.operation,
+            "phase": self.phase,
+            "kind": self.kind,
+            "shape": self.shape,
+            **_times(self.pair, names),
+            "difference_ms": to_ms(self.difference_s),
+            f"{names.second}_low_ms": to_ms(self.low_s),
+            f"{names.second}_high_ms": to_ms(self.high_s),
+            f"{names.second}_runs": self.runs,
+            f"{names.first}_runs": self.expected_runs,
+            "factors": {factor.name: factor.value for factor in self.factors},
+            "because": self.because.name,
+            "matched_by": dict(self.matched_by),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What both sides are called in JSON."""
+
+    first: str = "projected"
+    second: str = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmatched:
+    """What only one side has."""
+
+    operation: str
+    phase: str
+    kind: str
+    time_s: float
+    """Of a step."""
+    runs: float
+    """In a step."""
+    kernel: str = ""
+    """The kernel that takes most of it, where it was measured."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry as ``--json`` prints it."""
+        return {
+            "operation": self.operation,
+            "phase": self.phase,
+            "kind": self.kind,
+            "time_ms": to_ms(self.time_s),
+            "runs": self.runs,
+            "kernel": self.kernel,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceComparison:
+    """A run beside the models, or beside another run."""
+
+    title: str
+    names: Names
+    operations: tuple[Difference, ...]
+    """The largest difference first, either way."""
+    only_first: tuple[Unmatched, ...]
+    """What only the models, or the first run, have; the longest first."""
+    only_second: tuple[Unmatched, ...]
+    step: Mapping[str, Pair]
+    """Terms of the step, and ``total``."""
+    iterations: int
+    ranks: tuple[int, ...]
+    tokens: float = 1.0
+    """Tokens of a micro-batch of the run over those of the job."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def matched_first(self) -> float:
+        """Share of the first side's time that is compared, durations added."""
+        return _share(sum(each.pair.simulated_s for each in self.operations), self.only_first)
+
+    @property
+    def matched_second(self) -> float:
+        """Share of the second side's time that is compared, durations added."""
+        return _share(sum(each.pair.measured_s for each in self.operations), self.only_second)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The operations, one mapping each."""
+        return [each.to_dict(self.names) for each in self.operations]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``--json`` prints."""
+        first, second = self.names.first, self.names.second
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": package_version(),
+            "warnings": list(self.warnings),
+            "title": self.title,
+            "iterations": self.iterations,
+            "ranks": list(self.ranks),
+            "tokens_ratio": self.tokens,
+            "matched_share": {first: self.matched_first, second: self.matched_second},
+            "step": {name: _times(pair, self.names) for name, pair in self.step.items()},
+            "operations": self.rows,
+            f"{first}_only": [each.to_dict() for each in self.only_first],
+            f"{second}_only": [each.to_dict() for each in self.only_second],
+            "summary": errors(each.pair for each in self.operations),
+        }
+
+    def __repr__(self) -> str:
+        """Return how much of both sides is compared."""
+        first, second = self.names.first, self.names.second
+        return (
+            f"<{self.title}: {len(self.operations)} operations, {self.matched_first:.1%} of "
+            f"{first} and {self.matched_second:.1%} of {second} time>"
+        )
+
+    def _repr_html_(self) -> str:
+        from projector.html import html_table
+
+        plain = [
+            {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+            for row in self.rows
+        ]
+        return html_table(self.title, plain)
+
+
+def _times(pair: Pair, names: Names) -> dict[str, Any]:
+    return {
+        f"{names.second}_ms": to_ms(pair.measured_s),
+        f"{names.first}_ms": to_ms(pair.simulated_s),
+        "ratio": pair.ratio,
+    }
+
+
+def _share(matched_s: float, rest: Iterable[Unmatched]) -> float:
+    total_s = matched_s + sum(each.time_s for each in rest)
+    return matched_s / total_s if total_s > 0.0 else 1.0

@@ -1,0 +1,169 @@
+"""What a run knows of each of its operations: times, runs, work, and what slowed it down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.trace.activity import COMMUNICATION, Activities
+from projector.trace.events import Samples
+from projector.trace.measures.numbers import group
+from projector.trace.measures.overlap import overlap_ratios
+from projector.trace.work import Works
+from projector.units import MEGA, PICOSECOND
+
+ALONE = 0.01
+"""A kernel runs alone where communication covers no larger share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over a mean step for each group of activities; columns of equal length."""
+
+    time_s: Floats
+    runs: Floats
+    """Kernels that do the work of their operators."""
+    work: Floats
+    """FLOP, or bytes of collectives; 0 where not known."""
+    waiting: Floats
+    """Duration over that of the rank that waits least; NaN where not known."""
+    overlap: Floats
+    """Duration over that alone; NaN where nothing of the kind ran alone."""
+    clock_hz: Floats
+    """Mean sampled clock, by time; NaN where not sampled."""
+    low_s: Floats
+    high_s: Floats
+    """Quartiles over steps and ranks."""
+
+
+def sums_of(
+    activities: Activities,
+    works: Works,
+    of: Ints,
+    groups: int,
+    steps: int,
+    samples: Sequence[Samples] = (),
+    *,
+    causal: bool = True,
+) -> Sums:
+    """Return what the activities of each group add up to.
+
+    Parameters
+    ----------
+    activities : Activities
+        Of all ranks that are compared.
+    works : Works
+        Of these.
+    of : int64[activities]
+        The group of each; -1 for none.
+    groups : int
+    steps : int
+        Iterations of all ranks together.
+    samples : sequence of Samples
+        Clocks.
+    causal : bool
+        Of attention.
+    """
+    rows = np.flatnonzero(of >= 0)
+    duration_ps = activities.end_ps[rows] - activities.start_ps[rows]
+    duration_s = np.asarray(duration_ps * PICOSECOND, np.float64)
+    own = of[rows]
+
+    def add(values: Floats) -> Floats:
+        return np.bincount(own, values, groups).astype(np.float64)
+
+    time_s = add(duration_s)
+    flop = works.flop(causal=causal)[rows]
+    communicates = activities.klass[rows] == COMMUNICATION
+    moved = np.where(communicates & (activities.bytes[rows] > 0), activities.bytes[rows], 0.0)
+    main = works.main[rows] | (works.of[rows] < 0)
+    low_s, high_s = _quartiles(activities, rows, own, duration_s, groups, steps)
+    alone_s = _alone(activities, rows, duration_s)
+    least_s = _least_waiting(activities, rows, duration_s)
+    alone_s[communicates] = np.nan
+    clock = _clock_hz(activities, rows, samples)
+    clocked = ~np.isnan(clock)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Sums(
+            time_s=time_s / steps,
+            runs=add(main.astype(np.float64)) / steps,
+            work=add(flop + moved) / steps,
+            waiting=time_s / add(least_s),
+            overlap=time_s / add(alone_s),
+            clock_hz=add(np.where(clocked, clock, 0.0) * duration_s)
+            / add(np.where(clocked, duration_s, 0.0)),
+            low_s=low_s,
+            high_s=high_s,
+        )
+
+
+def _quartiles(
+    activities: Activities, rows: Ints, own: Ints, duration_s: Floats, groups: int, steps: int
+) -> tuple[Floats, Floats]:
+    """Return the quarter of the steps in which a group takes least, and most."""
+    step = group(activities.rank[rows], activities.iteration[rows])
+    table = np.zeros((groups, max(steps, step.count)))
+    np.add.at(table, (own, step.of), duration_s)
+    if not table.size:
+        return np.zeros(groups), np.zeros(groups)
+    low, high = np.quantile(table, (0.25, 0.75), axis=1)
+    return low, high
+
+
+def _alone(activities: Activities, rows: Ints, duration_s: Floats) -> Floats:
+    """Return what each kernel takes alone: the median of those alike that did.
+
+    NaN spreads over a group of which some kernel never ran alone, so that nothing is claimed.
+    """
+    overlap = overlap_ratios(activities)[rows]
+    alike = group(activities.rank[rows], activities.name[rows], activities.detail[rows])
+    alone = ~(overlap > ALONE)
+    order = np.lexsort((duration_s, alike.of))
+    order = order[alone[order]]
+    counts = np.bincount(alike.of[order], minlength=alike.count)
+    first = np.cumsum(counts) - counts
+    ordered = np.append(duration_s[order], np.nan)
+    middle = np.where(counts > 0, first + (counts - 1) // 2, len(order))
+    # What ran alone is as long as it is; the median stands for what did not.
+    return np.where(alone, duration_s, ordered[middle][alike.of])
+
+
+def _least_waiting(activities: Activities, rows: Ints, duration_s: Floats) -> Floats:
+    """Return what each collective takes on the rank of its group that waits least.
+
+    Collectives of a group follow each other in one order on all ranks. NaN with one rank alone.
+    """
+    ranks = np.unique(activities.rank)
+    least = np.full(len(rows), np.nan)
+    chosen = np.flatnonzero(activities.klass[rows] == COMMUNICATION)
+    if len(ranks) < 2 or not len(chosen):
+        return least
+    at = rows[chosen]
+    columns = (activities.group[at], activities.name[at], activities.iteration[at])
+    stream = group(activities.rank[at], *columns)
+    order = np.lexsort((activities.start_ps[at], stream.of))
+    counts = stream.sizes()
+    turn = np.empty(len(at), np.int64)
+    turn[order] = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    same = group(*columns, turn)
+    shortest = np.full(same.count, np.inf)
+    np.minimum.at(shortest, same.of, duration_s[chosen])
+    met = same.sizes()[same.of] > 1
+    least[chosen] = np.where(met, shortest[same.of], np.nan)
+    return least
+
+
+def _clock_hz(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> Floats:
+    """Return the clock while each activity ran, of the sample before its middle; NaN unknown."""
+    clock = np.full(len(rows), np.nan)
+    middle = (activities.start_ps[rows] + activities.end_ps[rows]) // 2
+    for each in samples:
+        if each.what != "clock_mhz" or not len(each.time_ps):
+            continue
+        last = np.searchsorted(each.time_ps, middle, side="right") - 1
+        for column, name in enumerate(each.columns):
+            device = int(name) if str(name).isdecimal() else column
+            here = np.flatnonzero((activities.device[rows] == device) & (last >= 0))
+            clock[here] = each.values[last[here], column] * MEGA
+    return clock

@@ -1,0 +1,94 @@
+"""``projector trace compare``."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from projector.cli.main import run
+from synthetic import collective, compute, kineto, step, write
+
+DATA = Path(__file__).parents[1] / "trace" / "data"
+A100 = DATA / "a100_ddp2.json.gz"
+JOB = str(Path(__file__).parents[2] / "examples" / "llama3.1_8b_fp8_mi325x.yaml")
+
+
+@pytest.fixture
+def compare(capsys):
+    def call(*arguments):
+        code = run(["trace", "compare", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def two(tmp_path):
+    """One step twice; the second time one kernel takes twice as long and another is new."""
+    paths = []
+    for name, length in (("first", 2000), ("second", 4000)):
+        lines = [
+            step(3, 0, 10_000),
+            compute(1000, 1000 + length, launch=500, name="gemm_a"),
+            collective(6000, 7000, launch=600),
+        ]
+        if name == "second":
+            lines.append(compute(8000, 9000, launch=700, name="gemm_b"))
+        paths.append(write(tmp_path / f"{name}.json", kineto(*lines)))
+    return paths
+
+
+def test_two_runs(compare, two, tmp_path):
+    code, out, _ = compare(*two, "--json", "--parquet", tmp_path / "rows.parquet")
+    assert code == 0
+    found = json.loads(out)
+    first = found["operations"][0]
+    assert first["operation"] == "gemm_a"
+    assert (first["first_ms"], first["second_ms"]) == (0.002, 0.004)
+    assert first["factors"]["rest"] == pytest.approx(2.0)
+    assert [each["operation"] for each in found["second_only"]] == ["gemm_b"]
+    assert found["first_only"] == []
+    assert found["matched_share"] == pytest.approx({"first": 1.0, "second": 5.0 / 6.0})
+    assert pq.read_table(tmp_path / "rows.parquet").num_rows == len(found["operations"])
+
+
+def test_a_run_beside_itself(compare):
+    code, out, _ = compare(A100, A100, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["matched_share"] == {"first": 1.0, "second": 1.0}
+    assert {each["difference_ms"] for each in found["operations"]} == {0.0}
+
+
+def test_a_run_of_another_job_is_compared_all_the_same(compare):
+    code, out, _ = compare("--config", JOB, A100, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["matched_share"]["measured"] < 0.05
+    assert any("extents" in text for text in found["warnings"])
+    measured = sum(each["measured_ms"] for each in found["operations"])
+    measured += sum(each["time_ms"] for each in found["measured_only"])
+    assert measured == pytest.approx(55.06, abs=0.01)
+    step_ms = found["step"].pop("total")["measured_ms"]
+    assert sum(each["measured_ms"] for each in found["step"].values()) == pytest.approx(step_ms)
+
+
+def test_the_report(compare, two):
+    code, out, err = compare(*two)
+    assert (code, err) == (0, "")
+    assert "gemm_a" in out
+    assert "Only second" in out
+
+
+def test_one_trace_needs_a_job(compare, two):
+    code, out, _ = compare(two[0], "--json")
+    assert code == 2
+    assert json.loads(out)["key"] == "trace"
+
+
+def test_a_job_needs_a_trace(compare):
+    code, out, _ = compare("--config", JOB, "training.micro_batch_size=1", "--json")
+    assert code == 2
+    assert json.loads(out)["key"] == "trace"
