@@ -17,7 +17,7 @@ from projector.errors import ConfigError
     "plots",
     multiple=True,
     metavar="KIND=FIGURE",
-    help="Draw breakdown, cdf, overlap, launch or ranks as .png, .svg or .pdf; may be repeated.",
+    help="Draw one picture as .png, .svg or .pdf; may be repeated.",
 )
 @click.option("--out", metavar="FOLDER", help="Draw every picture that the trace can fill, as PNG.")
 @click.option("--html", metavar="PAGE", help="Write all of them as one page that works offline.")
@@ -26,7 +26,8 @@ def command(plots: tuple[str, ...], out: str | None, html: str | None, **options
 
     breakdown: an iteration by phase and type of operation. cdf: how overlap with communication
     cumulates over the durations of operations. overlap: duration against overlap. launch:
-    preparation and call by operation. ranks: ranks beside each other.
+    preparation and call by operation. ranks: ranks beside each other. cores: cores of the host that
+    are used. clocks: clocks and power of the devices.
     """
     from projector.report.figures.figure import check_figure
     from projector.report.figures.trace.draw import (

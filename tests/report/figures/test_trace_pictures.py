@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -15,11 +16,12 @@ from projector.report.figures.trace.contents import (
 )
 from projector.trace.activity import BACKWARD, FORWARD, GEMM
 from projector.trace.analysis import TraceAnalysis, load_trace
-from projector.trace.events import Trace
+from projector.trace.events import Samples, Trace
 from synthetic import activities, collective, compute
 
 pytest.importorskip("matplotlib")
 from projector.cli.trace_plot import command
+from projector.report.figures.figure import style
 from projector.report.figures.trace.draw import DRAWN, _zooms, write_trace_picture
 
 DATA = Path(__file__).parents[2] / "trace" / "data"
@@ -104,8 +106,6 @@ def test_parts_of_a_rank_add_up_to_its_span(overlapped):
 
 
 def test_bars_that_are_far_longer_get_a_scale_of_their_own():
-    import numpy as np
-
     assert _zooms(np.array([100.0, 1.0, 2.0, 3.0])) == [100.0, 3.0]
     assert _zooms(np.array([3.0, 1.0, 2.0])) == [3.0]
     assert _zooms(np.array([3.0, 0.0, 0.0])) == [3.0]
@@ -116,11 +116,52 @@ def recorded():
     return load_trace(DATA / "mi300x_resnet_ddp8.json.gz")
 
 
-@pytest.mark.parametrize("kind", list(DRAWN))
+@pytest.mark.parametrize("kind", [kind for kind in DRAWN if kind not in {"cores", "clocks"}])
 def test_every_picture_of_a_real_trace_is_written(tmp_path, recorded, kind):
     path = tmp_path / f"{kind}.svg"
     write_trace_picture(kind, recorded, path)
     assert path.stat().st_size > 10_000
+
+
+def sampled(what, values, **more):
+    time_ps = np.arange(len(values)) * 10**11
+    columns = tuple(f"{what} {column}" for column in range(len(values[0])))
+    return Samples(
+        path="s",
+        what=what,
+        time_ps=time_ps,
+        values=np.array(values, float),
+        columns=columns,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_cores_and_clocks_are_drawn_where_they_were_sampled(tmp_path, mapped):
+    cores = np.array([0, 1, 0, 1]) if mapped else None
+    percent = [[0, 10, 100, 0], [5, 0, 0, 0], [0, 0, 0, 0]]
+    samples = (
+        sampled("cpu_percent", percent, physical_core=cores),
+        sampled("clock_mhz", [[1700.0], [1650.0]]),
+        sampled("power_w", [[700.0], [float("nan")]]),
+    )
+    found = TraceAnalysis(Trace(ranks=(), samples=samples))
+    for kind, panels in (("cores", 1 + mapped), ("clocks", 2)):
+        write_trace_picture(kind, found, tmp_path / f"{kind}.png")
+        with style():
+            figure = DRAWN[kind](found)
+        titled = [axes for axes in figure.axes if axes.get_ylabel() != "active threads"]
+        assert len(titled) == panels
+    with style():
+        active, minimum = DRAWN["cores"](found).axes[0].lines
+    assert active.get_ydata().tolist() == [2, 1, 0]
+    assert minimum.get_ydata().tolist() == pytest.approx([1.1, 0.05, 0.0])
+
+
+@pytest.mark.parametrize("kind", ["cores", "clocks"])
+def test_what_was_not_sampled_is_not_drawn(tmp_path, recorded, kind):
+    with pytest.raises(ConfigError, match=r"not sampled|were sampled"):
+        write_trace_picture(kind, recorded, tmp_path / "x.png")
 
 
 def test_a_picture_that_would_be_empty_is_refused(tmp_path):
@@ -140,7 +181,9 @@ def test_the_page_holds_all_figures(tmp_path):
     )  # fmt: skip
     assert found.exception is None
     shown = json.loads(found.stdout)
-    assert len(shown["output"]) == len(DRAWN) + 1
+    # Neither cores nor clocks were sampled beside it.
+    assert set(shown["left_out"]) == {"cores", "clocks"}
+    assert len(shown["output"]) == len(DRAWN) - 2 + 1
     text = page.read_text(encoding="utf-8")
     for title in ("Where an iteration goes", "Duration against overlap", "Launch overhead"):
         assert f"<h2>{title}</h2>" in text

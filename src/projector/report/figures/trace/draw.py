@@ -27,6 +27,7 @@ from projector.report.figures.trace.contents import (
     phase_bars,
     rank_spread,
 )
+from projector.report.figures.trace.host import CLOCKS, CORES, clocks_figure, cores_figure
 from projector.trace.analysis import TraceAnalysis
 
 if TYPE_CHECKING:
@@ -293,4 +294,6 @@ DRAWN: Mapping[str, "Callable[[TraceAnalysis], Figure]"] = {
     OVERLAP: overlap_figure,
     LAUNCH: launch_figure,
     RANKS: ranks_figure,
+    CORES: cores_figure,
+    CLOCKS: clocks_figure,
 }
