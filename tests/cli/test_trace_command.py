@@ -11,7 +11,7 @@ from projector.cli.main import run
 from synthetic import collective, compute, copy, kineto, step, write
 
 DATA = Path(__file__).parents[1] / "trace" / "data"
-MI300X = DATA / "mi300x_resnet_ddp8.json.gz"
+MI250, MI300X = DATA / "mi250_toy.json.gz", DATA / "mi300x_resnet_ddp8.json.gz"
 
 ROW_KEYS = {
     "rank", "span_ns", "busy_ns", "idle_ns", "compute_ns", "communication_ns",
@@ -67,8 +67,11 @@ def test_the_summary_adds_up(trace, run_of_two):
 def test_the_summary_is_readable(trace, run_of_two):
     code, out, err = trace("summary", run_of_two)
     assert (code, err) == (0, "")
-    for text in ("2 ranks", "iterations 7-8", "0.015", "26.7 %", "33.3 %"):
+    for text in ("2 ranks", "iterations 7-8", "0.015", "26.7 %", "33.3 %", "Idle time"):
         assert text in out
+    assert "Ranks against each other" in out
+    _, out, _ = trace("summary", run_of_two, "--tokens", 10_000)
+    assert "tokens/s by the slowest rank of each iteration (rank 0 in 1, rank 1 in 1)" in out
 
 
 @pytest.mark.parametrize(
@@ -113,21 +116,30 @@ def test_real_traces_are_readable(trace, command):
     assert err == (
         "warning: the trace has 1 of 8 ranks (rank 0): how the others did is not known\n"
     )
-    assert trace(command, MI300X, "--quiet") == (0, out, "")
+
+
+def test_quiet_has_no_warnings(trace):
+    code, out, err = trace("summary", MI250)
+    assert (code, err) == (0, "")
+    assert trace("summary", MI250, "--quiet") == (0, out, "")
+    b200 = DATA / "b200_eager_rank0.json.gz"
+    assert "no annotated iterations" in trace("launch", b200)[2]
+    assert trace("launch", b200, "--quiet")[2] == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "key", "text"),
     [
         (["summary", "nowhere.json"], "trace", "nowhere.json does not exist"),
-        (["summary", MI300X, "--ranks", "3"], "ranks", "no file is the trace of rank 3"),
-        (["summary", MI300X, "--ranks", "a"], "ranks", "no list of numbers"),
-        (["summary", MI300X, "--iterations", "3"], "iterations", "it has 15, 16, 17"),
-        (["summary", MI300X, "--skip-warmup", "3"], "skip_warmup", "leaves nothing"),
-        (["summary", MI300X, "--parquet", "no/such/place"], "parquet", "no folder no/such"),
-        (["operations", MI300X, "--by", "colour"], "by", "colour"),
-        (["operations", MI300X, "--phase", "forth"], "phase", "known: forward"),
-        (["operations", MI300X, "--type", "matmul"], "type", "known: gemm"),
+        (["summary", MI250, "--ranks", "3"], "ranks", "[3] are not among those"),
+        (["summary", MI250, "--ranks", "a"], "ranks", "no list of numbers"),
+        (["summary", MI250, "--iterations", "3"], "iterations", "it has 1"),
+        (["summary", MI250, "--skip-warmup", "1"], "skip_warmup", "leaves nothing"),
+        (["summary", MI250, "--parquet", "no/such/place"], "parquet", "no folder no/such"),
+        (["summary", MI250, "--tokens", "0"], "tokens", "positive number"),
+        (["operations", MI250, "--by", "colour"], "by", "colour"),
+        (["operations", MI250, "--phase", "forth"], "phase", "known: forward"),
+        (["operations", MI250, "--type", "matmul"], "type", "known: gemm"),
     ],
 )
 def test_what_is_wrong_is_said(trace, arguments, key, text):

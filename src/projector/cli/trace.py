@@ -28,18 +28,19 @@ def command() -> None:
 
 
 @command.command("summary")
+@click.option("--tokens", type=float, metavar="N", help="Tokens of an iteration of the whole job.")
 @trace_options
-def summary(**options: Any) -> None:
+def summary(tokens: float | None, **options: Any) -> None:
     """Show where the time of every rank went: compute, communication, copies, idle.
 
     Compute, communication that no compute hides, copies that neither hides and idle time add up
     to the span of a rank, to the nanosecond.
     """
-    from projector.report.terminal.trace import summary_report
+    from projector.report.terminal.trace_summary import summary_report
 
     request = TraceRequest(**options)
     analysis = request.load()
-    request.show(analysis.summary(), summary_report)
+    request.show(analysis.summary(tokens), summary_report)
     request.write(analysis)
 
 

@@ -18,6 +18,7 @@ from projector.trace.measures.breakdown import breakdown
 from projector.trace.measures.devices import in_iterations
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.times import KernelTimes, kernel_times
+from projector.trace.overview import overview
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
 from projector.trace.tables import activity_table, row_table, to_pandas, write_parquet
@@ -144,12 +145,23 @@ class TraceAnalysis:
             other.__dict__["everything"] = self.everything
         return other
 
-    def summary(self) -> TraceResult:
-        """Return where the time of every rank went, to the nanosecond."""
-        from projector.trace.measures.summary import rank_summaries
+    def summary(self, tokens: float | None = None) -> TraceResult:
+        """Return where the time went: ranks to the nanosecond, iterations, phases, collectives.
 
-        ranks = [each.to_dict() for each in rank_summaries(self.in_time)]
-        return self._result("summary of a trace", "ranks", ranks=ranks, files=self.files)
+        Parameters
+        ----------
+        tokens : float, optional
+            Tokens of one iteration of the whole job, for the throughput by the slowest rank.
+
+        Raises
+        ------
+        ConfigError
+            If the tokens are not positive.
+        """
+        found = overview(
+            self.trace, self.everything, self.in_time, self._times, self._in_iterations, tokens
+        )
+        return self._result("summary of a trace", "ranks", files=self.files, **found)
 
     def operations(self, by: str | Sequence[str] = "operation") -> TraceResult:
         """Return count, durations, launch overhead and overlap of every operation.
@@ -197,6 +209,12 @@ class TraceAnalysis:
         rows = operation_overlaps(self.everything, self._times, self._sampled)
         found = [row.to_dict() for row in rows]
         return self._result("overlap with communication", "operations", operations=found)
+
+    @cached_property
+    def _in_iterations(self) -> Flags:
+        """The selected ranks and iterations, of every phase and type."""
+        chosen_in_time = chosen(self.everything, self.selection.in_time)
+        return chosen_in_time & in_iterations(self.everything)
 
     @cached_property
     def _times(self) -> KernelTimes:

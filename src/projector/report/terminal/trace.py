@@ -1,4 +1,4 @@
-"""Traces of real runs as tables."""
+"""Names and numbers of traces, as reports write them."""
 
 import re
 from collections.abc import Mapping
@@ -8,10 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.report.terminal.tables import add_row, grid, percent, section
-
-MANY = 32
-"""Ranks that a terminal shows."""
+from projector.report.terminal.tables import percent
 
 LONGEST_NAME = 50
 """Characters of a name that a table shows."""
@@ -23,14 +20,6 @@ _PURPOSE = re.compile(
     r"\b(\w+?)(?:_kernel_cuda|_cuda_kernel|_kernel_impl)\b|\b(\w*Functor\w*|\w+_functor|\w+Ops)\b"
 )
 """How templates of PyTorch name the function that they wrap."""
-
-_PARTS = (
-    ("compute_ns", "compute"),
-    ("exposed_communication_ns", "exposed communication"),
-    ("exposed_memcpy_ns", "exposed copies"),
-    ("idle_ns", "idle"),
-)
-"""What adds up to the span of a rank."""
 
 
 def ms(time_ns: float) -> str:
@@ -81,12 +70,8 @@ def share(part: float, whole: float) -> str:
     return percent(part / whole) if whole else ""
 
 
-def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the report of `projector trace summary`."""
-    return [*_title(shown), *_ranks(shown["ranks"])]
-
-
-def _title(shown: Mapping[str, Any]) -> list[RenderableType]:
+def title(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return what was read: ranks, devices, events, iterations."""
     files = shown["files"]
     events = sum(each["events"] for each in files)
     line = Text("Trace", style="bold")
@@ -97,23 +82,6 @@ def _title(shown: Mapping[str, Any]) -> list[RenderableType]:
     numbers = shown["iterations"]
     below = "no iterations" if not numbers else f"iterations {runs_of(numbers)}"
     return [line, Padding(Text(below), (0, 0, 1, 2))]
-
-
-def _ranks(ranks: list[Mapping[str, Any]]) -> list[RenderableType]:
-    table = grid("rank", "span ms", *(name for _, name in _PARTS), "kernels")
-    for each in ranks[:MANY]:
-        span = each["span_ns"]
-        add_row(
-            table,
-            str(each["rank"]),
-            ms(span),
-            *(share(each[key], span) for key, _ in _PARTS),
-            f"{each['kernels']:,}",
-        )
-    note = "shares of the span, which they add up to"
-    if len(ranks) > MANY:
-        note += f"; {len(ranks) - MANY} more ranks in --json"
-    return section("Ranks", note, table)
 
 
 def runs_of(numbers: list[int]) -> str:

@@ -1,0 +1,74 @@
+"""Where the time of a run went: what `TraceAnalysis.summary` is made of."""
+
+from typing import Any
+
+from projector.arrays import Flags
+from projector.trace.activity import Activities
+from projector.trace.events import Trace
+from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.clocks import sampled
+from projector.trace.measures.communication import communication_rows
+from projector.trace.measures.cpu import CPU_PERCENT, cpu_use
+from projector.trace.measures.idle import idle_times
+from projector.trace.measures.iterations import IterationTimes, iteration_times, throughput
+from projector.trace.measures.sharding import sharding_times
+from projector.trace.measures.stragglers import stragglers
+from projector.trace.measures.summary import rank_summaries
+from projector.trace.measures.times import KernelTimes
+
+
+def overview(
+    trace: Trace,
+    everything: Activities,
+    in_time: Activities,
+    times: KernelTimes,
+    where: Flags,
+    tokens: float | None,
+) -> dict[str, Any]:
+    """Return the parts of a summary, as JSON has them.
+
+    Parameters
+    ----------
+    trace : Trace
+        For what was sampled beside the run.
+    everything : Activities
+        All activities, for what neighbours decide.
+    in_time : Activities
+        Those of the ranks and iterations that were chosen.
+    times : KernelTimes
+        Of ``everything``.
+    where : bool[everything]
+        What was chosen of it, within iterations.
+    tokens : float, optional
+        Of one iteration of the whole job.
+    """
+    iterations = iteration_times(everything, times, where)
+    rate = None if tokens is None else throughput(iterations, tokens)
+    return {
+        "ranks": [each.to_dict() for each in rank_summaries(in_time)],
+        "phases": [
+            each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
+        ],
+        "iteration_times": [each.to_dict() for each in iterations],
+        "throughput": None if rate is None else rate.to_dict(),
+        "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
+        "stragglers": [each.to_dict() for each in stragglers(everything, times, where)],
+        "gaps": [each.to_dict() for each in idle_times(in_time)],
+        "sharding": [each.to_dict() for each in sharding_times(everything, where)],
+        **_beside(trace, in_time, iterations),
+    }
+
+
+def _beside(
+    trace: Trace, in_time: Activities, iterations: list[IterationTimes]
+) -> dict[str, list[Any]]:
+    """Return what was sampled beside the run, while the chosen activities ran."""
+    if not trace.samples or not len(in_time):
+        return {"cores": [], "sampled": []}
+    begin, end = int(in_time.start_ps.min()), int(in_time.end_ps.max())
+    cores = [cpu_use(each, begin, end) for each in trace.samples if each.what == CPU_PERCENT]
+    others = sampled(trace.samples, iterations, begin, end)
+    return {
+        "cores": [each.to_dict() for each in cores if each is not None],
+        "sampled": [each.to_dict() for each in others],
+    }
