@@ -106,8 +106,10 @@ def activities(*kernels: Kernel, on_host: bool = False) -> Activities:
     names = _distinct(k.name for k in rows)
     operations = _distinct(k.operation for k in rows)
     groups = _distinct(k.group for k in rows)
-    details = [k.detail for k in rows if k.detail is not None]
-    place = iter(range(len(details)))
+    details: list[Mapping[str, Any]] = []
+    for kernel in rows:
+        if kernel.detail is not None and kernel.detail not in details:
+            details.append(kernel.detail)
 
     def column(values: Iterable[int]) -> Any:
         return np.fromiter(values, np.int64, len(rows))
@@ -135,7 +137,7 @@ def activities(*kernels: Kernel, on_host: bool = False) -> Activities:
         forward=column(-1 for _ in rows),
         group=column(_place(groups, k.group) for k in rows),
         bytes=column(k.bytes for k in rows),
-        detail=column(-1 if k.detail is None else next(place) for k in rows),
+        detail=column(-1 if k.detail is None else details.index(k.detail) for k in rows),
         names=tuple(names),
         operations=tuple(operations),
         groups=tuple(groups),
@@ -199,11 +201,22 @@ def _host_event(line: Host, zero_us: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_ARGUMENTS = {
+    "collective": "Collective name",
+    "group": "Process Group Name",
+    "group_ranks": "Process Group Ranks",
+    "in_elements": "In msg nelems",
+    "out_elements": "Out msg nelems",
+}
+"""What the profiler calls details of collectives."""
+
+
 def _kernel_events(line: Kernel, number: int, zero_us: int) -> list[dict[str, Any]]:
     category = {KERNEL: "kernel", COPY: "gpu_memcpy", FILL: "gpu_memset"}[line.kind_()]
     args = {"device": line.device_(), "stream": line.stream, "correlation": number}
     if line.bytes >= 0:
         args["bytes"] = line.bytes
+    args |= {_ARGUMENTS.get(name, name): value for name, value in (line.detail or {}).items()}
     events = [{
         "ph": "X", "cat": category, "name": line.name, "pid": line.device_(), "tid": line.stream,
         "ts": _us(line.start, zero_us), "dur": _us(line.end - line.start), "args": args,

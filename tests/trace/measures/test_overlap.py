@@ -123,6 +123,12 @@ def test_operations_are_normalised_to_the_least_of_their_device():
     assert row.to_dict()["d0_from"] == "alone"
 
 
+def test_what_is_alone_of_its_kind_is_compared_with_nothing():
+    table = activities(compute(0, 10, operation="loss"), collective(0, 5))
+    (row,) = operation_overlaps(table)
+    assert (row.effect.instances, row.effect.ratio, row.overlap.median) == (0, None, 0.5)
+
+
 def test_other_shapes_are_not_compared():
     small, large = {"dims": ((1, 2),)}, {"dims": ((8, 9),)}
     table = activities(

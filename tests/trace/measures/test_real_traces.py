@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 import independent
 from projector.trace.activity import COMPUTE, align
 from projector.trace.measures.breakdown import GRANULARITIES, breakdown
+from projector.trace.measures.communication import communication_rows
 from projector.trace.measures.idle import idle_times
 from projector.trace.measures.iterations import iteration_times
 from projector.trace.measures.overlap import operation_overlaps
+from projector.trace.measures.stragglers import stragglers
 from projector.trace.measures.summary import rank_summaries
 from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
-from synthetic import collective, compute, copy, kineto, write
+from synthetic import collective, compute, copy, kineto, step, write
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMPUTED = {"a100_ddp2": 0, "b200_eager_rank0": 0, "mi250_toy": 0, "mi300x_resnet_ddp8": 615}
@@ -94,6 +96,36 @@ def test_written_traces_to_the_nanosecond(rows, zero_us, unit_ns):
     assert times.bubble_ps.sum() == expected["bubbles_ns"] * 1000
     assert times.preparation_ps.sum() == expected["preparation_ns"] * 1000
     assert times.call_ps.sum() == expected["call_ns"] * 1000
+
+
+def test_ranks_whose_clocks_are_skewed(tmp_path):
+    """Rank 1 computes 30 µs longer, so rank 0 waits; its clock is 5 ms and 10 ppm off."""
+    detail = {
+        "collective": "allreduce", "group": "0", "group_ranks": "[0, 1]", "dtype": "Float",
+        "in_elements": 256, "out_elements": 256,
+    }  # fmt: skip
+    skewed = {0: lambda t: t, 1: lambda t: 5_000_000 + t + t // 100_000}
+    for rank, clock in skewed.items():
+        lines = []
+        for number in range(20):
+            begin = number * 1_000_000
+            late = begin + (430_000 if rank else 400_000)
+            lines += [
+                step(number, clock(begin), clock(begin + 900_000)),
+                compute(clock(begin + 10_000), clock(late), launch=clock(begin + 5_000)),
+                collective(
+                    clock(late), clock(begin + 500_000), launch=clock(begin + 6_000), detail=detail
+                ),
+            ]
+        write(tmp_path / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=2))
+    table = align(load_trace(tmp_path))
+    (row,) = communication_rows(table)
+    assert (row.kernels, row.bytes) == (40, 1024)
+    assert row.transfer_ns.median == pytest.approx(70_000, abs=2)
+    first, second = stragglers(table)
+    assert first.waiting_ns.median == pytest.approx(30_000, abs=5)
+    assert second.late_ns.median == pytest.approx(30_000, abs=5)
+    assert (first.last, second.last) == (0.0, 1.0)
 
 
 def test_recomputation(trace):

@@ -8,7 +8,8 @@ durations, each normalised to the least of its kind on its device. It cumulates 
 shares of their sum, and so climbs from 0 to 1. ``D50`` is the first duration at which it has
 reached one half: the median duration, weighted by overlap. ``D0`` is the median of the instances
 that no communication touches. Where there is no such instance, ``D0`` is the least duration, from
-which the curve starts. The study does not say how it read its figures; this is our reading.
+which the curve starts. An instance that is alone of its kind on its device is compared with
+nothing, and is left out. The study does not say how it read its figures; this is our reading.
 """
 
 from collections.abc import Iterator
@@ -175,7 +176,8 @@ def operation_members(activities: Activities, runs: Instances) -> Iterator[Ints]
 def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -> OperationOverlap:
     row = runs.row[members[0]]
     operation = int(activities.operation[row])
-    overlap, duration = runs.overlap[members], runs.normalised[members]
+    overlap = runs.overlap[members]
+    duration = np.where(runs.alike[members] > 1, runs.normalised[members], np.nan)
     spread = band(runs.duration_ps[members], PS_PER_NS)
     assert spread is not None  # every operation has a run
     return OperationOverlap(
