@@ -9,7 +9,7 @@ from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
 from projector.trace.modules import Modules
-from projector.trace.nesting import Stack, thread_of
+from projector.trace.nesting import Stack
 from projector.trace.phases import HostPhases
 
 MOST_COMPARED = 4096
@@ -57,7 +57,29 @@ def host_layers(
                 "layers were inferred: each holds one attention and the operations that repeat "
                 "around it"
             )
+    layer = _of_wrappers(trace, stack, layer)
+    # Twice: with a checkpoint that enters the engine again, the inner backward has its layer from
+    # what is run again, and that from the outer backward.
+    layer = _of_backward(trace, stack, phases, forward, layer)
     return _of_backward(trace, stack, phases, forward, layer)
+
+
+def _of_wrappers(trace: RankTrace, stack: Stack, layer: Ints) -> Ints:
+    """Give operators that only hold others, such as a checkpoint, the layer of what they hold."""
+    events = trace.events
+    wraps = tables.fits(trace.names, tables.load_trace_names().wrappers)
+    wrapper = (events.kind == OPERATOR) & wraps[events.name]
+    if not wrapper.any():
+        return layer
+    outer = stack.outermost(wrapper)
+    inner = np.flatnonzero((layer >= 0) & (outer >= 0))
+    inner = inner[np.argsort(events.start_ps[inner], kind="stable")[::-1]]
+    result = layer.copy()
+    held = np.full(len(events), NONE, np.int64)
+    held[outer[inner]] = layer[inner]
+    own = np.flatnonzero(wrapper & (layer < 0))
+    result[own] = held[outer[own]]
+    return result
 
 
 def _of_backward(
@@ -72,9 +94,9 @@ def _of_backward(
     engine = np.flatnonzero(phases.engine)
     linked = forward[engine]
     value = np.where(linked >= 0, layer[np.maximum(linked, 0)], NONE)
-    order = np.lexsort((events.start_ps[engine], thread_of(events)[engine]))
+    order = np.lexsort((events.start_ps[engine], stack.thread[engine]))
     known = linked[order] >= 0
-    thread = thread_of(events)[engine][order]
+    thread = stack.thread[engine][order]
     last = np.maximum.accumulate(np.where(known, np.arange(len(order)), -1))
     usable = (last >= 0) & (thread[np.maximum(last, 0)] == thread)
     filled = np.where(usable, value[order][np.maximum(last, 0)], NONE)
@@ -93,23 +115,22 @@ def _by_attention(trace: RankTrace, stack: Stack, phases: HostPhases, instance: 
     two sequences.
     """
     events = trace.events
+    attention = (events.kind == OPERATOR) & tables.fits(
+        trace.names, tables.load_trace_names().attention_operators
+    )[events.name]
+    holds = np.zeros(len(events) + 1, np.bool_)
+    holds[instance[attention]] = True
     operators = np.flatnonzero(
-        (events.kind == OPERATOR) & (instance == np.arange(len(events))) & ~phases.recompute
+        (instance == np.arange(len(events))) & ~phases.recompute
         & (stack.nearest(phases.engine) < 0)
     )  # fmt: skip
     operators = operators[np.argsort(events.start_ps[operators], kind="stable")]
     layer = np.full(len(events), NONE, np.int64)
-    attends = np.zeros(len(trace.names), np.bool_)
-    used = np.unique(events.name[operators])
-    attends[used] = tables.fits(
-        [trace.names[row] for row in used], tables.load_trace_names().attention_operators
-    )
     # Sequences of one forward: the backward and the optimizer stand between two of them.
     marks = np.flatnonzero(phases.engine | (phases.mark > 0))
     cuts = np.searchsorted(np.sort(events.start_ps[marks]), events.start_ps[operators], "right")
     for part in np.split(operators, np.flatnonzero(np.diff(cuts)) + 1):
-        names = events.name[part]
-        layer[part] = layers_of_sequence(names, attends[names])
+        layer[part] = layers_of_sequence(events.name[part], holds[part])
     found = stack.nearest(layer >= 0)
     return np.where(found >= 0, layer[np.maximum(found, 0)], NONE)
 

@@ -27,6 +27,8 @@ class Stack:
     """Event that stands directly around an event; `NONE` for the outermost ones."""
     levels: tuple[Ints, ...]
     """Events of the host by depth, the outermost ones first, each level in order of start."""
+    thread: Ints
+    """A small number for each pair of process and thread."""
 
     def nearest(self, marked: Flags, within: Flags | None = None) -> Ints:
         """Return the innermost marked event around each event, itself included.
@@ -80,7 +82,8 @@ def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -
     rows = np.flatnonzero(np.isin(events.kind, kinds))
     start, end = events.start_ps[rows], events.start_ps[rows] + events.duration_ps[rows]
     order_of_kind = np.array([_OUTSIDE_FIRST.get(kind, 9) for kind in range(16)], np.int64)
-    thread = thread_of(events)[rows]
+    threads = thread_of(events)
+    thread = threads[rows]
     order = np.lexsort((order_of_kind[events.kind[rows]], -end, start, thread))
     rows, thread, end = rows[order], thread[order], end[order]
     # Each thread is lifted above the one before it, so that one running maximum serves all.
@@ -101,13 +104,29 @@ def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -
         rest = ~outer
         parent[rows[rest]] = holder[rest]
         rows, end = rows[rest], end[rest]
-    return Stack(parent, tuple(levels))
+    return Stack(parent, tuple(levels), threads)
 
 
 def thread_of(events: Events) -> Ints:
     """Return a small number for each pair of process and thread."""
-    process = np.unique(events.process, return_inverse=True)[1].astype(np.int64)
-    thread, index = np.unique(events.thread, return_inverse=True)
-    pair = process * max(len(thread), 1) + index
-    numbers: Ints = np.unique(pair, return_inverse=True)[1].astype(np.int64)
-    return numbers
+    count = len(events)
+    new = np.ones(count, np.bool_)
+    new[1:] = (np.diff(events.process) != 0) | (np.diff(events.thread) != 0)
+    # Events of one thread stand together in a file, so there are far fewer runs than events.
+    first = np.flatnonzero(new)
+    _, number = distinct_rows(events.process[first], events.thread[first])
+    return np.repeat(number, np.diff(np.append(first, count)))
+
+
+def distinct_rows(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return where each distinct row of some columns stands first, and which one each row is.
+
+    Sorting rows as a whole is slow, so each column becomes small numbers that are joined to those
+    of the columns before.
+    """
+    first, number = np.zeros(0, np.int64), np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, own = np.unique(column, return_inverse=True)
+        joined = number * (int(own.max(initial=0)) + 1) + own
+        _, first, number = np.unique(joined, return_index=True, return_inverse=True)
+    return first, number

@@ -50,7 +50,7 @@ def name_operations(
         events.name[np.maximum(module[of], 0)], NONE,
     )  # fmt: skip
     ordinal = _ordinals(trace, phases, instance, name, inside, layer)
-    label, labels = _labels(trace, modules, name, inside, ordinal)
+    label, labels = _labels(trace, modules, instance, name, inside, ordinal)
     linked = np.where((forward >= 0) & ~phases.recompute, instance[np.maximum(forward, 0)], NONE)
     takes = linked >= 0
     label = np.where(takes, _backward_labels(labels)[label[np.maximum(linked, 0)]], label)
@@ -107,18 +107,22 @@ def _ordinals(
 
 
 def _labels(
-    trace: RankTrace, modules: Modules, name: Ints, inside: Ints, ordinal: Ints
+    trace: RankTrace, modules: Modules, instance: Ints, name: Ints, inside: Ints, ordinal: Ints
 ) -> tuple[Ints, list[str]]:
     """Return the row of the text that names each event's operation, and the texts."""
-    triples = np.stack([name, inside, ordinal], axis=1)
-    width = int(ordinal.max(initial=0)) + 2
-    key = ((name + 1) * (len(trace.names) + 1) + inside + 1) * width + ordinal + 1
+    own = np.unique(instance[instance >= 0])
+    triples = np.stack([name[own], inside[own], ordinal[own]], axis=1)
+    width = int(triples[:, 2].max(initial=0)) + 2
+    key = ((triples[:, 0] + 1) * (len(trace.names) + 1) + triples[:, 1] + 1) * width
+    key += triples[:, 2] + 1
     _, first, row = np.unique(key, return_index=True, return_inverse=True)
     texts = [_text(trace, modules, *triple) for triple in triples[first].tolist()]
     labels = list(dict.fromkeys(text for text in texts if text))
     place = {text: i for i, text in enumerate(labels)}
     row_of = np.array([place.get(text, NONE) for text in texts] or [NONE], np.int64)
-    return row_of[row.reshape(-1)], labels
+    label = np.full(len(instance) + 1, NONE, np.int64)
+    label[own] = row_of[row.reshape(-1)]
+    return label[instance], labels
 
 
 def _text(trace: RankTrace, modules: Modules, name: int, inside: int, ordinal: int) -> str:

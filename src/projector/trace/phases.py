@@ -9,7 +9,7 @@ from projector.trace import names as tables
 from projector.trace.codes import BACKWARD, FORWARD, OPTIMIZER
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
 from projector.trace.modules import Modules
-from projector.trace.nesting import Stack, thread_of
+from projector.trace.nesting import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,14 @@ def host_phases(trace: RankTrace, stack: Stack, modules: Modules) -> HostPhases:
     recompute = inside & (within_forward | named) & (phase == BACKWARD)
     learned = ~inside & within_forward & (phase != OPTIMIZER)
     phase = np.where(learned, FORWARD, phase)
-    phase = np.where((phase == NONE) & _autograd_threads(trace, engine, learned), BACKWARD, phase)
+    phase = np.where(
+        (phase == NONE) & _autograd_threads(stack.thread, engine, learned), BACKWARD, phase
+    )
     return HostPhases(phase, recompute, engine, mark)
 
 
-def _autograd_threads(trace: RankTrace, engine: Flags, forward: Flags) -> Flags:
+def _autograd_threads(thread: Ints, engine: Flags, forward: Flags) -> Flags:
     """Return which events stand on threads that run the backward and no forward of their own."""
-    thread = thread_of(trace.events)
     runs = np.zeros(int(thread.max(initial=0)) + 1, np.bool_)
     runs[thread[engine]] = True
     runs[thread[forward]] = False

@@ -9,6 +9,7 @@ import numpy as np
 from projector.arrays import Array, Flags, Ints
 from projector.trace import iterations as counting
 from projector.trace import names as tables
+from projector.trace.backward import is_node
 from projector.trace.codes import (
     ATTENTION,
     BACKWARD,
@@ -33,7 +34,7 @@ from projector.trace.events import (
     RankTrace,
 )
 from projector.trace.modules import find_modules
-from projector.trace.nesting import Stack, stack_events
+from projector.trace.nesting import Stack, distinct_rows, stack_events
 from projector.trace.operations import Operations, name_operations
 from projector.trace.phases import HostPhases, host_phases
 
@@ -79,9 +80,9 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
         Whether operators of the host are the activities, since no rank has devices.
     """
     stack = stack_events(trace.events)
-    placed = _place(trace, stack, on_host)
     modules = find_modules(trace, stack)
     phases = host_phases(trace, stack, modules)
+    placed = _on_host(trace, stack, phases) if on_host else _on_devices(trace, stack)
     notes: list[str] = []
     operations = name_operations(trace, stack, phases, modules, notes)
     klass, kind_of_work = _classify(trace, stack, placed)
@@ -124,15 +125,35 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     return RankActivities(trace, columns, instance, labels, talk.groups, details, tuple(notes))
 
 
-def _place(trace: RankTrace, stack: Stack, on_host: bool) -> Placed:
+def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
+    """Return the operators that stand for kernels: those that do their work themselves.
+
+    These are operators that call no other, and those that spend less than half of their time in
+    others: a matrix product asks for a view or two. All calls of one operator are alike, so that
+    iterations stay comparable. Nodes of autograd only call others.
+    """
     events = trace.events
-    if on_host:
-        operator = events.kind == OPERATOR
-        calls = np.zeros(len(events), np.bool_)
-        inner = stack.parent[operator]
-        calls[inner[inner >= 0]] = True
-        rows = np.flatnonzero(operator & ~calls)
-        return Placed(rows, np.full(len(rows), NONE), rows, True)
+    operator = events.kind == OPERATOR
+    names = len(trace.names)
+    around = stack.nearest(operator)
+    rows = np.flatnonzero(operator)
+    above = stack.parent[rows]
+    caller = np.where(above >= 0, around[above], NONE)
+    called = caller >= 0
+    spent = events.duration_ps.astype(np.float64)
+    total = np.bincount(events.name[rows], spent[rows], names)
+    passed = np.bincount(events.name[caller[called]], spent[rows[called]], names)
+    calls = np.zeros(len(events), np.bool_)
+    calls[caller[called]] = True
+    works = (2 * passed < total)[events.name] & ~phases.engine & ~is_node(events)
+    whole = operator & (works | ~calls)
+    rows = np.flatnonzero(stack.outermost(whole) == np.arange(len(events)))
+    return Placed(rows, np.full(len(rows), NONE), rows, True)
+
+
+def _on_devices(trace: RankTrace, stack: Stack) -> Placed:
+    """Return the events of devices, each with its launch and the operator around that."""
+    events = trace.events
     rows = np.flatnonzero(np.isin(events.kind, ON_DEVICE))
     launch = _match(events.correlation[rows], events.correlation, events.kind == LAUNCH)
     is_operator = events.kind == OPERATOR
@@ -313,19 +334,18 @@ def _with_collectives(
     label = np.where(placed.anchor >= 0, operations.label[np.maximum(placed.anchor, 0)], NONE)
     texts = dict.fromkeys(operations.labels)
     talks = np.flatnonzero(klass == COMMUNICATION)
-    pairs = np.stack([talk.detail[talks], talk.operator[talks]], axis=1)
-    pairs[:, 1] = np.where(pairs[:, 1] >= 0, events.name[np.maximum(pairs[:, 1], 0)], NONE)
-    pairs[pairs[:, 0] >= 0, 1] = NONE
-    distinct, row = np.unique(pairs, axis=0, return_inverse=True)
+    told, operator = talk.detail[talks], talk.operator[talks]
+    said = np.where((operator >= 0) & (told < 0), events.name[np.maximum(operator, 0)], NONE)
+    first, row = distinct_rows(told, said)
     named = [
         str(trace.details[detail]["collective"]) if detail >= 0
         else trace.names[name].rpartition(":")[2] if name >= 0 else ""
-        for detail, name in distinct.tolist()
+        for detail, name in zip(told[first].tolist(), said[first].tolist(), strict=True)
     ]  # fmt: skip
     texts |= dict.fromkeys(filter(None, named))
     place = {text: i for i, text in enumerate(texts)}
     rows = np.array([place.get(text, NONE) for text in named] or [NONE], np.int64)
-    found = rows[row.reshape(-1)]
+    found = rows[row]
     label[talks] = np.where(found >= 0, found, label[talks])
     return label, tuple(texts)
 
@@ -343,26 +363,21 @@ def _details(
     operator = np.where(placed.anchor >= 0, operator, NONE)
     own = events.detail[placed.rows]
     safe = np.maximum(operator, 0)
-    triple = np.stack(
-        [
-            own,
-            np.where(operator >= 0, events.name[safe], NONE),
-            np.where(operator >= 0, events.detail[safe], NONE),
-        ],
-        axis=1,
-    )
-    distinct, row = np.unique(triple, axis=0, return_inverse=True)
+    name = np.where(operator >= 0, events.name[safe], NONE)
+    context = np.where(operator >= 0, events.detail[safe], NONE)
+    first, row = distinct_rows(own, name, context)
     details: list[Mapping[str, Any]] = []
-    for mine, name, context in distinct.tolist():
+    distinct = np.stack([name[first], context[first], own[first]], axis=1).tolist()
+    for at_operator, around_it, mine in distinct:
         joined: dict[str, Any] = {}
-        if name >= 0:
-            joined["operator"] = trace.names[name]
-        if context >= 0:
-            joined |= trace.details[context]
+        if at_operator >= 0:
+            joined["operator"] = trace.names[at_operator]
+        if around_it >= 0:
+            joined |= trace.details[around_it]
         if mine >= 0:
             joined |= trace.details[mine]
         details.append(joined)
-    return row.reshape(-1).astype(np.int64), tuple(details)
+    return row, tuple(details)
 
 
 __all__ = ["Operations", "RankActivities", "align_rank"]

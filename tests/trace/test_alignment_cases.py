@@ -1,0 +1,370 @@
+"""Alignment of programs with known answers: threads, graphs, checkpoints, ranges, sharding."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from program import AUTOGRAD, Program, spoken
+from projector.trace.activity import (
+    ATTENTION,
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    GEMM,
+    MEMCPY,
+    OPTIMIZER,
+    PHASES,
+    align,
+)
+from projector.trace.events import ANNOTATION, NONE, OPERATOR, Events, Trace
+from projector.trace.nesting import stack_events
+
+BYTES = {
+    "collective": "_allgather_base", "group": "0", "group_ranks": (0, 1), "in_elements": 50,
+    "out_elements": 100, "dtype": "BFloat16",
+}  # fmt: skip
+
+
+def phases(activities):
+    return [PHASES[code] for code in activities.phase.tolist()]
+
+
+def small_step(p, named=False, layers=2, checkpoint=False):
+    """A training step of layers with an attention and a matrix product each."""
+    made = []
+
+    def layer(number):
+        with p.forward("aten::layer_norm") as norm:
+            p.kernel("layer_norm_kernel")
+        with p.forward("aten::scaled_dot_product_attention") as attention:
+            p.kernel("flash_fwd_kernel")
+            p.kernel("elementwise_kernel")
+        if named:
+            with p.range("f_mlp_gp"), p.forward("aten::linear") as product:
+                p.kernel("nvjet_gate")
+        else:
+            with p.forward("aten::linear") as product:
+                p.kernel("nvjet_gate")
+        return norm, attention, product
+
+    with p.op("aten::to"):
+        p.kernel("Memcpy HtoD")
+    with p.forward("aten::embedding") as embedding:
+        p.kernel("embedding_kernel")
+    made = [layer(number) for number in range(layers)]
+    with p.forward("aten::mse_loss") as loss:
+        p.kernel("loss_kernel")
+    with p.op("aten::ones_like"):
+        p.kernel("fill_kernel")
+    with p.on(AUTOGRAD):
+        with p.backward(loss, "MseLossBackward0"):
+            p.kernel("loss_backward_kernel")
+        for norm, attention, product in reversed(made):
+            with p.backward(product, "MmBackward0"):
+                if checkpoint:
+                    layer(0)
+                with p.op("aten::mm"):
+                    p.kernel("nvjet_dgrad")
+            with p.op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"):
+                p.kernel("add_kernel")
+            with p.backward(attention, "SdpaBackward0"):
+                p.kernel("flash_bwd_kernel")
+            with p.backward(norm, "NormBackward0"):
+                p.kernel("norm_backward_kernel")
+        with p.backward(embedding, "EmbeddingBackward0"):
+            p.kernel("embedding_backward_kernel")
+    with p.op("aten::_foreach_norm"):
+        p.kernel("norm_of_gradients")
+    with p.range("Optimizer.step#AdamW.step"), p.op("aten::_fused_adamw_"):
+        p.kernel("multi_tensor_apply_kernel")
+    p.now += 500
+
+
+def test_a_training_step_without_ranges_or_modules():
+    p = Program()
+    for step in (7, 8):
+        with p.range(f"ProfilerStep#{step}"):
+            small_step(p)
+    a = align(p.trace())
+    one = a.iteration == 8
+    assert one.sum() * 2 == len(a)
+    assert [p for p in phases(a) if p == "other"] == []
+    found = list(zip(spoken(a), phases(a), a.layer.tolist(), strict=True))[len(a) // 2 :]
+    assert found == [
+        ("aten::to", "forward", -1),
+        ("aten::embedding", "forward", -1),
+        ("aten::layer_norm", "forward", 0),
+        ("aten::scaled_dot_product_attention", "forward", 0),
+        ("aten::scaled_dot_product_attention", "forward", 0),
+        ("aten::linear", "forward", 0),
+        ("aten::layer_norm", "forward", 1),
+        ("aten::scaled_dot_product_attention", "forward", 1),
+        ("aten::scaled_dot_product_attention", "forward", 1),
+        ("aten::linear", "forward", 1),
+        ("aten::mse_loss", "forward", -1),
+        ("aten::ones_like", "backward", -1),
+        ("aten::mse_loss", "backward", -1),
+        ("aten::linear", "backward", 1),
+        ("torch::autograd::AccumulateGrad", "backward", 1),
+        ("aten::scaled_dot_product_attention", "backward", 1),
+        ("aten::layer_norm", "backward", 1),
+        ("aten::linear", "backward", 0),
+        ("torch::autograd::AccumulateGrad", "backward", 0),
+        ("aten::scaled_dot_product_attention", "backward", 0),
+        ("aten::layer_norm", "backward", 0),
+        ("aten::embedding", "backward", -1),
+        ("aten::_foreach_norm", "optimizer", -1),
+        ("aten::_fused_adamw_", "optimizer", -1),
+    ]
+    assert any("layers were inferred" in note for note in a.notes)
+    kinds = dict(zip(spoken(a, "name"), a.type.tolist(), strict=True))
+    assert kinds["elementwise_kernel"] == ATTENTION  # an attention starts it
+    assert kinds["nvjet_gate"] == kinds["nvjet_dgrad"] == GEMM
+
+
+def test_a_backward_points_at_the_forward_of_its_own_layer_and_iteration():
+    p = Program()
+    for step in (0, 1):
+        with p.range(f"ProfilerStep#{step}"):
+            small_step(p)
+    a = align(p.trace())
+    linked = np.flatnonzero(a.forward >= 0)
+    assert len(linked) == 2 * 8
+    for column in (a.iteration, a.layer, a.operation):
+        assert (column[linked] == column[a.forward[linked]]).all()
+    assert (a.phase[a.forward[linked]] == FORWARD).all()
+
+
+@pytest.mark.parametrize("arrows", [True, False])
+def test_a_checkpoint_runs_the_forward_of_its_layer_again(arrows):
+    p = Program()
+    with p.range("ProfilerStep#0"):
+        small_step(p, checkpoint=True)
+    if not arrows:
+        p.links.clear()
+    a = align(p.trace())
+    again = np.flatnonzero(a.recompute)
+    assert (a.phase[again] == BACKWARD).all()
+    assert a.layer[again].tolist() == [1] * 4 + [0] * 4
+    assert spoken(a)[again[0] : again[0] + 4] == [
+        "aten::layer_norm",
+        "aten::scaled_dot_product_attention",
+        "aten::scaled_dot_product_attention",
+        "aten::linear",
+    ]
+
+
+def test_ranges_of_the_program_name_operations_also_of_the_backward():
+    p = Program()
+    with p.range("ProfilerStep#0"):
+        small_step(p, named=True)
+    a = align(p.trace())
+    assert spoken(a).count("f_mlp_gp") == 2
+    assert spoken(a).count("b_mlp_gp") == 2
+    forward = [row for row, name in enumerate(spoken(a)) if name == "f_mlp_gp"]
+    assert (a.phase[forward] == FORWARD).all()
+    assert a.layer[forward].tolist() == [0, 1]
+
+
+def test_iterations_follow_the_optimizer_where_nothing_counts_them():
+    p = Program()
+    for _ in range(3):
+        small_step(p)
+    a = align(p.trace())
+    assert np.unique(a.iteration, return_counts=True)[1].tolist() == [len(a) // 3] * 3
+    assert any("iterations were inferred" in note for note in a.notes)
+
+
+def test_a_graph_launches_many_kernels():
+    p = Program()
+    with p.range("ProfilerStep#0"), p.op("aten::add"):
+        p.graph("one", "two", "three")
+    a = align(p.trace())
+    assert len(set(a.launch_ps.tolist())) == 1
+    assert spoken(a) == ["aten::add"] * 3
+
+
+def test_kernels_without_a_launch_take_what_both_neighbours_have():
+    p = Program()
+    p.kernel("before", launched=False)
+    with p.range("ProfilerStep#4"), p.forward("aten::mm"):
+        p.kernel("first")
+        p.kernel("lost", launched=False)
+        p.kernel("last")
+    with p.range("ProfilerStep#5"), p.forward("aten::mm"):
+        p.kernel("between", launched=False)
+        p.kernel("next")
+    a = align(p.trace())
+    found = dict(zip(spoken(a, "name"), a.iteration.tolist(), strict=True))
+    assert found == {"before": -1, "first": 4, "lost": 4, "last": 4, "between": -1, "next": 5}
+    assert a.launch_ps[spoken(a, "name").index("lost")] == -1
+
+
+def test_several_devices_of_one_rank():
+    p = Program()
+    with p.op("aten::add"):
+        p.kernel("on_one", device=1)
+        p.kernel("on_zero", device=0)
+    a = align(p.trace())
+    assert a.device.tolist() == [0, 1]
+    assert spoken(a, "name") == ["on_zero", "on_one"]
+
+
+def test_what_fsdp_gathers_has_group_bytes_and_layer():
+    p = Program()
+    with p.range("ProfilerStep#0"):
+        for layer in range(2):
+            with p.range(f"FSDP::pre_forward (layers.{layer})"):
+                gather, spread = (
+                    f"FSDP::all_gather{x} (layers.{layer})" for x in ("", "_copy_out")
+                )
+                with p.range(gather), p.op("record_param_comms", detail=BYTES):
+                    p.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgs)", stream=20)
+                with p.range(spread), p.op("fsdp::split_with_sizes_copy"):
+                    p.kernel("split_with_sizes_copy_out_contiguous")
+            with p.forward("aten::linear"):
+                p.kernel("nvjet_gate")
+    a = align(p.trace())
+    assert a.frameworks == ("fsdp2",)
+    talks = a.klass == COMMUNICATION
+    assert a.bytes[talks].tolist() == [200, 200]
+    assert a.layer[talks].tolist() == [0, 1]
+    assert {a.groups[row] for row in a.group[talks]} == {"0: ranks 0-1"}
+    assert {spoken(a)[row] for row in np.flatnonzero(talks)} == {"_allgather_base"}
+    copies = [row for row, name in enumerate(spoken(a)) if name and name.startswith("fsdp::")]
+    assert a.layer[copies].tolist() == [0, 1]
+
+
+def test_the_first_fsdp_is_told_from_the_second():
+    p = Program()
+    with p.range("FullyShardedDataParallel.forward"):
+        with p.range("FullyShardedDataParallel._pre_forward"), p.op("c10d::_allgather_base_"):
+            p.kernel("ncclDevKernel_AllGather_RING_LL", stream=20)
+        with p.forward("aten::linear"):
+            p.kernel("nvjet_gate")
+    hook = "FullyShardedDataParallel._post_backward_hook"
+    with p.on(AUTOGRAD), p.range(hook), p.op("c10d::_reduce_scatter_base_"):
+        p.kernel("ncclDevKernel_ReduceScatter_Sum_bf16", stream=20)
+    a = align(p.trace())
+    assert a.frameworks == ("fsdp1",)
+    assert a.phase.tolist() == [FORWARD, FORWARD, BACKWARD]
+    assert spoken(a) == ["_allgather_base_", "aten::linear", "_reduce_scatter_base_"]
+
+
+def test_copies_are_no_compute_and_fills_are():
+    p = Program()
+    with p.op("aten::copy_"):
+        p.kernel("Memcpy DtoD", detail={"bytes": 64})
+        p.kernel("Memset (Device)")
+    a = align(p.trace())
+    assert (a.klass == MEMCPY).tolist() == [True, False]
+    assert a.bytes.tolist() == [64, -1]
+
+
+def test_optimizer_in_the_backward_is_optimizer():
+    p = Program()
+    with p.forward("aten::linear") as product:
+        p.kernel("gemm")
+    with p.on(AUTOGRAD), p.backward(product, "MmBackward0"):
+        p.kernel("dgrad")
+        with p.range("Optimizer.step#SGD.step"):
+            p.kernel("update")
+    a = align(p.trace())
+    assert a.phase.tolist() == [FORWARD, BACKWARD, OPTIMIZER]
+
+
+def _skewed(offset_ns, drift=0.0, collectives=40, zero_ns=10**15):
+    """Two ranks that meet in collectives; the second one's clock is off."""
+    ranks = []
+    for rank in (0, 1):
+        p = Program(rank=rank, zero_ns=zero_ns)
+        for step in range(collectives // 4):
+            with p.range(f"ProfilerStep#{step}"):
+                for _ in range(4):
+                    with p.op("record_param_comms", detail=BYTES):
+                        p.kernel("ncclDevKernel_AllGather_RING_LL", stream=20, duration=2000)
+        trace = p.rank_trace()
+        columns = {name: getattr(trace.events, name).copy() for name in Events.__slots__}
+        if rank:
+            start = columns["start_ps"]
+            columns["start_ps"] = start + offset_ns * 1000 + np.rint(drift * start).astype(np.int64)
+        ranks.append(Program.with_events(trace, Events(**columns)))
+    return Trace(ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize("offset_ns", [0, 12_345, -9_999_999])
+def test_clocks_of_ranks_are_aligned_on_collectives(offset_ns):
+    a = align(_skewed(offset_ns))
+    ends = [a.end_ps[a.rank == rank] for rank in (0, 1)]
+    assert (ends[0] == ends[1]).all()
+    assert a.clocks[1].offset_ps == -offset_ns * 1000
+    assert a.clocks[1].collectives == 40
+    assert a.clocks[1].drift == 0
+
+
+def test_a_clock_that_runs_faster_is_slowed_down():
+    a = align(_skewed(5_000, drift=20e-6))
+    ends = [a.end_ps[a.rank == rank] for rank in (0, 1)]
+    assert np.abs(ends[0] - ends[1]).max() < 100  # of 1.6 us that it ran off
+    assert a.clocks[1].drift == pytest.approx(-20e-6, rel=1e-3)
+
+
+def test_starts_of_traces_count_by_the_clocks_of_the_hosts():
+    first, second = Program(rank=0, zero_ns=10**15), Program(rank=1, zero_ns=10**15 + 70)
+    for p in (first, second):
+        p.kernel("k")
+    a = align(Trace(ranks=(first.rank_trace(), second.rank_trace())))
+    assert np.diff(a.start_ps).tolist() == [70_000]
+    assert a.clocks[1].reference == 1
+
+
+@st.composite
+def spans(draw):
+    count = draw(st.integers(1, 30))
+    rows = []
+    for _ in range(count):
+        start = draw(st.integers(0, 40))
+        rows.append((start, draw(st.integers(0, 20)), draw(st.integers(0, 2))))
+    return rows
+
+
+@settings(deadline=None, max_examples=200)
+@given(spans())
+def test_the_event_around_an_event_is_the_smallest_that_holds_it(rows):
+    """Against a look at all pairs: the parent holds the event, and none that holds it is within."""
+    p = Program()
+    for start, duration, thread in rows:
+        p.add(OPERATOR, "op", start, duration, thread=thread)
+    events = p.rank_trace().events
+    stack = stack_events(events)
+
+    def holds(outer, inner):
+        a, b = rows[outer], rows[inner]
+        return a[2] == b[2] and a[0] <= b[0] and b[0] + b[1] <= a[0] + a[1]
+
+    for row in range(len(rows)):
+        parent = stack.parent[row]
+        around = [i for i in range(len(rows)) if i != row and holds(i, row) and not holds(row, i)]
+        if parent == NONE:
+            assert not around
+        else:
+            assert holds(parent, row)
+    depth = {int(row): level for level, found in enumerate(stack.levels) for row in found}
+    assert sorted(depth) == list(range(len(rows)))
+    for row, parent in enumerate(stack.parent.tolist()):
+        assert parent == NONE or depth[parent] < depth[row]
+
+
+def test_nearest_and_outermost_look_up_the_stack():
+    p = Program()
+    with p.range("a"), p.op("b"), p.op("c"), p.range("d"):
+        pass
+    events = p.rank_trace().events
+    stack = stack_events(events)
+    operator = events.kind == OPERATOR
+    assert stack.nearest(operator).tolist() == [NONE, 1, 2, 2]
+    assert stack.outermost(operator).tolist() == [NONE, 1, 1, 1]
+    ranges = events.kind == ANNOTATION
+    assert stack.outermost(operator, within=ranges).tolist() == [NONE, 1, 1, NONE]
+    assert stack.nearest(operator, within=ranges).tolist() == [NONE, 1, 2, NONE]
