@@ -13,6 +13,7 @@ from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ConfigError
 from projector.html import html_table
 from projector.trace.activity import Activities, align
+from projector.trace.caveats import caveats
 from projector.trace.events import ON_DEVICE, RankTrace, Trace
 from projector.trace.measures.breakdown import breakdown
 from projector.trace.measures.devices import in_iterations
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": ("layer", "phase")}
 """What a granularity by itself is broken down by further."""
-
-MOST_NAMED = 10
-"""Ranks that a warning names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,7 +232,8 @@ class TraceAnalysis:
     @cached_property
     def warnings(self) -> list[str]:
         """What to keep in mind when reading any result."""
-        return [*_problems(self.trace), *self._gaps()]
+        chosen_ranks = self.selection.ranks is not None
+        return caveats(self.trace, self.everything, chosen_ranks=chosen_ranks)
 
     def to_arrow(self) -> "pa.Table":
         """Return the selected activities as a table of Arrow."""
@@ -275,29 +274,6 @@ class TraceAnalysis:
     def _iterations(self) -> Any:
         numbers = np.unique(self.in_time.iteration)
         return numbers[numbers >= 0]
-
-    def _gaps(self) -> list[str]:
-        """Return what the trace does not hold, one sentence each."""
-        found = []
-        if not len(self.everything):
-            found.append("the trace has no kernels, no copies and no operators")
-        elif self.everything.on_host:
-            found.append(
-                "the trace has no kernels of a device: operators of the host stand for them"
-            )
-        if len(self.everything) and not np.any(self.everything.iteration >= 0):
-            found.append("the trace has no annotated iterations: it is shown as one")
-        ranks = sorted({rank.rank for rank in self.trace.ranks})
-        world = max((rank.world_size for rank in self.trace.ranks), default=0)
-        if world > len(ranks) and self.selection.ranks is None:
-            named = ", ".join(map(str, ranks[:MOST_NAMED]))
-            named += " ..." if len(ranks) > MOST_NAMED else ""
-            word = "rank" if len(ranks) == 1 else "ranks"
-            found.append(
-                f"the trace has {len(ranks)} of {world} ranks ({word} {named}): how the others "
-                "did is not known"
-            )
-        return found
 
 
 def load_trace(
@@ -360,10 +336,3 @@ def _file(rank: RankTrace) -> dict[str, Any]:
         "device_events": int(np.isin(kinds, ON_DEVICE).sum()),
         "left_out": dict(rank.skipped),
     }
-
-
-def _problems(trace: Trace) -> list[str]:
-    return [
-        f"{each.path}{f' at {each.where}' if each.where else ''}: {each.text}"
-        for each in trace.problems
-    ]
