@@ -135,8 +135,21 @@ def test_other_shapes_are_not_compared():
         compute(0, 10, operation="mm", detail=small),
         compute(20, 30, operation="mm", detail=small, layer=1),
         compute(100, 200, operation="mm", detail=large, layer=2),
-        compute(300, 400, operation="mm", detail=large, layer=3),
+        compute(300, 410, operation="mm", detail=large, layer=3),
         collective(300, 400),
     )
     (row,) = operation_overlaps(table)
-    assert row.effect.ratio == 1.0
+    assert (row.effect.ratio, row.effect.instances) == (1.1, 2)
+
+
+def test_kinds_that_are_always_covered_are_not_compared_with_others():
+    small, large = {"dims": ((1, 2),)}, {"dims": ((8, 9),)}
+    table = activities(
+        compute(0, 10, operation="mm", detail=small),
+        compute(20, 36, operation="mm", detail=small, layer=1),
+        collective(100, 420),
+        compute(100, 200, operation="mm", detail=large, layer=2),
+        compute(300, 410, operation="mm", detail=large, layer=3),
+    )
+    (row,) = operation_overlaps(table)
+    assert (row.effect.d50, row.effect.d0, row.effect.d0_from) == (1.0, 1.0, "shortest")

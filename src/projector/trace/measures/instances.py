@@ -30,6 +30,8 @@ class Instances:
     """Share of its kernels that communication covers; NaN where they take no time."""
     normalised: Floats
     """`kernel_ps` over the least of those alike on its device; NaN where that is none."""
+    kind: Ints
+    """Number of its kind on its device: those that do the same work agree in it."""
     alike: Ints
     """How many there are of its kind on its device, with itself."""
 
@@ -78,6 +80,7 @@ def instances(
         call_ps=runs.sums(times.call_ps[computing])[kept],
         overlap=_share(covered_ps, kernel_ps),
         normalised=_share(kernel_ps, least),
+        kind=same.of,
         alike=same.sizes()[same.of],
     )
 

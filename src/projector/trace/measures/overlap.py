@@ -8,8 +8,11 @@ durations, each normalised to the least of its kind on its device. It cumulates 
 shares of their sum, and so climbs from 0 to 1. ``D50`` is the first duration at which it has
 reached one half: the median duration, weighted by overlap. ``D0`` is the median of the instances
 that no communication touches. Where there is no such instance, ``D0`` is the least duration, from
-which the curve starts. An instance that is alone of its kind on its device is compared with
-nothing, and is left out. The study does not say how it read its figures; this is our reading.
+which the curve starts. The study does not say how it read its figures; this is our reading.
+
+Of an operation, those kinds are compared that run both with and without overlap on one device. Else
+the instances of one layer under overlap would be compared with those of another one without. If no
+kind does both, the kinds that communication touches are taken, and D0 is the shortest of them.
 """
 
 from collections.abc import Iterator
@@ -124,6 +127,29 @@ def d50_d0(duration: Floats, overlap: Floats) -> OverlapEffect:
     )
 
 
+def effect_of(runs: Instances, members: Ints) -> OverlapEffect:
+    """Return the durations at half of the overlap and at none, of kinds that can be compared.
+
+    Instances that are alone of their kind are compared with nothing, and are left out.
+
+    Parameters
+    ----------
+    runs : Instances
+    members : int64[n]
+        Those of one operation.
+    """
+    known = ~np.isnan(runs.overlap[members]) & (runs.alike[members] > 1)
+    members = members[known]
+    kinds = group(runs.kind[members])
+    touched = kinds.sums(runs.overlap[members] > 0)
+    both = (touched > 0) & (touched < kinds.sizes())
+    for which in (both, touched > 0):
+        if which.any():
+            members = members[which[kinds.of]]
+            break
+    return d50_d0(runs.normalised[members], runs.overlap[members])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOverlap:
     """Overlap against duration of one operation, over ranks, iterations and layers."""
@@ -187,7 +213,7 @@ def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -
         duration_ns=spread,
         overlap=band(overlap[~np.isnan(overlap)]),
         correlation=correlation(overlap, duration),
-        effect=d50_d0(duration, overlap),
+        effect=effect_of(runs, members),
     )
 
 

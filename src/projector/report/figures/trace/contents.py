@@ -10,7 +10,13 @@ from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.instances import Instances, instances
-from projector.trace.measures.overlap import OverlapCdf, cdf, correlation, d50_d0, operation_members
+from projector.trace.measures.overlap import (
+    OverlapCdf,
+    cdf,
+    correlation,
+    effect_of,
+    operation_members,
+)
 from projector.trace.measures.summary import RankSummary, rank_summaries
 
 MOST_OPERATIONS = 6
@@ -110,7 +116,7 @@ def _panel(analysis: TraceAnalysis, runs: Instances, members: Ints) -> OverlapPa
     row = int(rows[0])
     operation = int(activities.operation[row])
     overlap, duration = runs.overlap[members], runs.normalised[members]
-    effect = d50_d0(duration, overlap)
+    effect = effect_of(runs, members)
     return OverlapPanel(
         name=activities.operations[operation],
         phase=_phase(analysis, row),
