@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from projector.sweeps.engine import sweep
     from projector.sweeps.result import SweepResult
     from projector.trace.analysis import TraceAnalysis, TraceResult, load_trace
+    from projector.validate.traces.api import compare_trace, compare_traces, trace_gap
+    from projector.validate.traces.gaps import GapResult
+    from projector.validate.traces.result import TraceComparison
 
 _HOMES = {
+    "GapResult": "projector.validate.traces.gaps",
     "Job": "projector.config.job",
     "MemoryProjection": "projector.projection.memory",
     "PerformanceProjection": "projector.projection.performance",
@@ -40,9 +44,12 @@ _HOMES = {
     "SweepResult": "projector.sweeps.result",
     "SearchResult": "projector.searches.configurations",
     "TraceAnalysis": "projector.trace.analysis",
+    "TraceComparison": "projector.validate.traces.result",
     "TraceResult": "projector.trace.analysis",
     "attention_time": "projector.single.times",
     "collective_time": "projector.single.times",
+    "compare_trace": "projector.validate.traces.api",
+    "compare_traces": "projector.validate.traces.api",
     "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
     "load_record": "projector.measure.record",
@@ -58,9 +65,11 @@ _HOMES = {
     "search": "projector.searches.configurations",
     "simulate_schedule": "projector.schedule.simulate",
     "sweep": "projector.sweeps.engine",
+    "trace_gap": "projector.validate.traces.api",
 }
 
 __all__ = [  # types first, then functions
+    "GapResult",
     "Job",
     "MemoryProjection",
     "PerformanceProjection",
@@ -72,9 +81,12 @@ __all__ = [  # types first, then functions
     "ServingProjection",
     "SweepResult",
     "TraceAnalysis",
+    "TraceComparison",
     "TraceResult",
     "attention_time",
     "collective_time",
+    "compare_trace",
+    "compare_traces",
     "gemm_time",
     "load_job",
     "load_record",
@@ -90,6 +102,7 @@ __all__ = [  # types first, then functions
     "search",
     "simulate_schedule",
     "sweep",
+    "trace_gap",
 ]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from projector.cli.trace_compare import command as compare
+from projector.cli.trace_gap import command as gap
 from projector.cli.trace_options import TraceRequest, row_options, trace_options
 from projector.cli.trace_plot import command as plot
 from projector.cli.trace_record import command as record
@@ -95,4 +96,5 @@ def launch(by: str, **options: Any) -> None:
 
 command.add_command(plot)
 command.add_command(compare)
+command.add_command(gap)
 command.add_command(record)

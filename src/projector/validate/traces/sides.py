@@ -82,7 +82,7 @@ def sums_of(
     alone_s = _alone(activities, rows, duration_s)
     least_s = _least_waiting(activities, rows, duration_s)
     alone_s[communicates] = np.nan
-    clock = _clock_hz(activities, rows, samples)
+    clock = clock_of(activities, rows, samples)
     clocked = ~np.isnan(clock)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Sums(
@@ -154,16 +154,23 @@ def _least_waiting(activities: Activities, rows: Ints, duration_s: Floats) -> Fl
     return least
 
 
-def _clock_hz(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> Floats:
-    """Return the clock while each activity ran, of the sample before its middle; NaN unknown."""
+def clock_of(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> Floats:
+    """Return the clock [Hz] while each of some activities ran; NaN where it was not sampled.
+
+    A sample holds from its time until the next one; that at the middle of an activity counts.
+    """
     clock = np.full(len(rows), np.nan)
     middle = (activities.start_ps[rows] + activities.end_ps[rows]) // 2
     for each in samples:
         if each.what != "clock_mhz" or not len(each.time_ps):
             continue
         last = np.searchsorted(each.time_ps, middle, side="right") - 1
+        of_rank = (last >= 0) & ((each.rank < 0) | (activities.rank[rows] == each.rank))
+        values = np.asarray(each.values, np.float64)
         for column, name in enumerate(each.columns):
-            device = int(name) if str(name).isdecimal() else column
-            here = np.flatnonzero((activities.device[rows] == device) & (last >= 0))
-            clock[here] = each.values[last[here], column] * MEGA
+            # One device sampled by its own rank needs no number.
+            device = int(name) if name.isdecimal() else column
+            alone = each.rank >= 0 and len(each.columns) == 1
+            here = np.flatnonzero(of_rank & (alone | (activities.device[rows] == device)))
+            clock[here] = values[last[here], column] * MEGA
     return clock

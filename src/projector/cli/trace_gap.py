@@ -1,0 +1,53 @@
+"""``projector trace gap``."""
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
+from projector.cli.trace_compare import job_and_paths
+from projector.cli.trace_options import TraceRequest, trace_options
+
+
+@click.command("gap")
+@click.option(
+    "--config", metavar="JOB.yaml", help="Job that ran: it gives operations, FLOP and device."
+)
+@click.option(
+    "--device", metavar="NAME", help="Profile of the device; that of the job or trace by default."
+)
+@click.option(
+    "--dtype", default="", metavar="TYPE", help="Matrix type, where the trace does not tell it."
+)
+@trace_options
+def command(config: str | None, device: str | None, dtype: str, **options: Any) -> None:
+    """Show why matrix products and attention take longer than their FLOP at the peak rate.
+
+    Five factors explain it: FLOP beyond those that are needed, matrix units that are idle,
+    communication beside, the clock, and a rest. Counters of a second, serialised run (--counters)
+    give the first two, counters or sampled clocks (--samples) the clock. FLOP are those of the job,
+    else of the extents in the trace. KEY=VALUE overrides a field of the job.
+    """
+    from projector.report.terminal.trace_gap import gap_report
+    from projector.validate.traces.gaps import gap_of
+
+    request, job = TraceRequest(**options), None
+    if config is not None:
+        job, paths = job_and_paths(config, request.paths)
+        request = replace(request, paths=paths)
+    analysis = request.load()
+    if job is not None:
+        announce_compilation(quiet=request.quiet)
+    found = gap_of(analysis, job, device, dtype)
+    if request.as_json:
+        print_json(found.to_dict())
+    else:
+        print_report(gap_report(found))
+        print_warnings(list(found.warnings), quiet=request.quiet)
+    if request.parquet is not None:
+        from projector.trace.tables import row_table, write_parquet
+
+        write_parquet(row_table(found.rows), request.parquet)
+        if not request.quiet and not request.as_json:
+            say(f"wrote {request.parquet}")
