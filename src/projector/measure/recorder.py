@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from projector.errors import ConfigError
+from projector.measure.counter_commands import write_counter_commands
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
 from projector.measure.smi import Library, address_of, open_library
 
@@ -69,11 +70,13 @@ def record_trace(
     samples: bool = True,
     period_s: float = _SAMPLES_PERIOD_S,
     every_step: bool = False,
+    command: Sequence[str] | None = None,
 ) -> Iterator[TraceRecorder]:
     """Record some iterations of a training loop into a folder, one trace a rank.
 
-    Beside ``rank0.json.gz`` the first rank of a machine writes the utilisation of its cores, and
-    each rank clocks and power of its GPU (``rank0.samples.jsonl``).
+    Beside ``rank0.json.gz`` the first rank of a machine writes the utilisation of its cores, each
+    rank clocks and power of its GPU (``rank0.samples.jsonl``), and rank 0 of a run on GPUs the
+    command of a second, serialised run that collects hardware counters (``counters.sh``).
 
     Parameters
     ----------
@@ -92,6 +95,8 @@ def record_trace(
         Seconds from one sample to the next.
     every_step : bool
         Whether each step of an optimizer ends an iteration, so that the loop need not say so.
+    command : sequence of str, optional
+        What ``counters.sh`` runs, by default the command of this process.
 
     Yields
     ------
@@ -121,7 +126,7 @@ def record_trace(
     recorder = TraceRecorder(profiler, path, rank)
     with ExitStack() as stack:
         # Whatever ends the loop, also a script's own exit, this comes last.
-        stack.callback(_finish, recorder, warmup)
+        stack.callback(_finish, recorder, warmup, command or sys.orig_argv)
         if samples:
             stack.enter_context(_sampler(place, rank, local_rank, period_s, stack))
         if modules:
@@ -133,7 +138,10 @@ def record_trace(
         yield recorder
 
 
-def _finish(recorder: TraceRecorder, warmup: int) -> None:
+def _finish(recorder: TraceRecorder, warmup: int, command: Sequence[str]) -> None:
+    if recorder.rank == 0 and torch.cuda.is_available():
+        vendor = "AMD" if torch.version.hip else "NVIDIA"
+        write_counter_commands(recorder.path.parent, command, vendor)
     if recorder.steps <= warmup:
         sys.stderr.write(
             f"projector: nothing was recorded: the loop ended after {recorder.steps} iterations, "
@@ -258,9 +266,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     asked = parser.parse_args(arguments)
     sys.argv = [asked.script, *asked.arguments]
+    command = [sys.executable, *["-m"] * asked.module, *sys.argv]
     with record_trace(
         asked.out, warmup=asked.warmup, active=asked.active, stacks=asked.stacks,
-        modules=asked.modules, every_step=True,
+        modules=asked.modules, every_step=True, command=command,
     ):  # fmt: skip
         if asked.module:
             runpy.run_module(asked.script, run_name="__main__", alter_sys=True)

@@ -47,6 +47,8 @@ class Metrics(Config):
     """``hardware/trace_counters.yaml``."""
 
     metrics: dict[str, Metric]
+    collect: dict[str, list[list[str]]]
+    """Vendor -> sets of counters, each collected in one run."""
     sources: dict[str, str]
 
 
