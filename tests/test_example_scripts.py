@@ -27,6 +27,17 @@ def run_example(folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
+def test_explain_a_run(tmp_path):
+    pytest.importorskip("torch")
+    out = run_example(tmp_path, EXAMPLES / "explain_a_run.py", "trace")
+    rank, *shares, wait = out.splitlines()
+    assert re.fullmatch(r"rank 0: [\d.]+ ms, of which \d+% computing and \d+% idle", rank)
+    assert len(shares) == 3
+    assert all(re.fullmatch(r"\w+ \w+: \d+% of the work", line) for line in shares)
+    assert wait.startswith("the longest wait is before ")
+    assert (tmp_path / "trace" / "rank0.json.gz").stat().st_size > 1000
+
+
 def test_plan_a_cluster(tmp_path):
     out = run_example(tmp_path, EXAMPLES / "plan_a_cluster.py")
     first, second = out.split("Llama-3.1-70B on 1 T tokens ")[1:]

@@ -34,7 +34,7 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace summary`."""
     return [
         *title(shown),
-        *_ranks(shown["ranks"]),
+        *_ranks(shown["ranks"], "operators" if shown["on_host"] else "kernels"),
         *_iterations(shown["iteration_times"], shown["throughput"]),
         *_phases(shown["phases"]),
         *_communication(shown["communication"]),
@@ -44,8 +44,8 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     ]
 
 
-def _ranks(ranks: Rows) -> list[RenderableType]:
-    table = grid("rank", "span ms", *(name for _, name in _PARTS), "kernels")
+def _ranks(ranks: Rows, counted: str) -> list[RenderableType]:
+    table = grid("rank", "span ms", *(name for _, name in _PARTS), counted)
     for each in ranks[:MANY]:
         span = each["span_ns"]
         add_row(
@@ -53,7 +53,7 @@ def _ranks(ranks: Rows) -> list[RenderableType]:
             _place(each, ranks),
             ms(span),
             *(share(each[key], span) for key, _ in _PARTS),
-            f"{each['kernels'] or each['operators']:,}",
+            f"{each[counted]:,}",
         )
     return section("Ranks", f"shares of the span, which they add up to{_more(ranks)}", table)
 

@@ -14,6 +14,9 @@ MANY = 30
 OUTSIDE = "(no operation)"
 """What stands for an empty name."""
 
+WIDE = 10.0
+"""Spreads beyond this share of the median have no digits."""
+
 NARROW_NAME = 28
 """Characters of a name beside two other keys."""
 
@@ -117,7 +120,8 @@ def _spread(spread: Mapping[str, Any]) -> str:
     """Return half the distance of the quartiles as a share of the median."""
     if spread["samples"] < 2 or not spread["median"]:
         return ""
-    return f"±{percent((spread['p75'] - spread['p25']) / 2.0 / spread['median'])}"
+    relative = (spread["p75"] - spread["p25"]) / 2.0 / spread["median"]
+    return f"±{percent(relative)}" if relative < WIDE else f">{percent(WIDE, 0)}"
 
 
 def _percent(value: float | None) -> str:

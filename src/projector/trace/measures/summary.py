@@ -35,10 +35,11 @@ class RankSummary:
     exposed_memcpy_ns: float
     """Copies while nothing computes nor communicates."""
     kernels: int
+    """Of a trace without devices the operators of the host that stand for them."""
     copies: int
     fills: int
     operators: int
-    """Operators of the host, in a trace without devices."""
+    """How many of `kernels` are operators of the host."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
@@ -73,7 +74,7 @@ def _summary(activities: Activities, rows: slice) -> RankSummary:
         exposed_communication_ns=to_ns(difference(communication, compute).length_ps),
         memcpy_ns=to_ns(memcpy.length_ps),
         exposed_memcpy_ns=to_ns(difference(memcpy, kernels_running).length_ps),
-        kernels=int(np.count_nonzero(kind == KERNEL)),
+        kernels=int(np.count_nonzero((kind == KERNEL) | (kind == OPERATOR))),
         copies=int(np.count_nonzero(kind == COPY)),
         fills=int(np.count_nonzero(kind == FILL)),
         operators=int(np.count_nonzero(kind == OPERATOR)),
