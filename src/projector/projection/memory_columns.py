@@ -32,6 +32,10 @@ class StateMemory(MemoryTerms[Floats, None]):
     """The embedding's gradient, which no freed block is large enough for."""
     sharding_excess_bytes: Floats
     """What sharded weights take more than whole ones under ZeRO 2; below 0 where they save."""
+    gathered_bytes: Floats
+    """What of the working set is gathered weights, and gradients before they are sharded."""
+    updating_bytes: Floats
+    """Working set of the update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +94,8 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     gathered = _gathered(replicas, zero, groups)
     at_two = everything * training.held_weight_bytes[rank] + quantised
     at_two += _gathered(replicas, np.full(len(rank), 2), groups)
-    transient = np.maximum(
-        np.maximum(in_layers, at_ends) + gathered, training.update_bytes[rank] * updated
-    )
+    updating = training.update_bytes[rank] * updated
+    transient = np.maximum(np.maximum(in_layers, at_ends) + gathered, updating)
     return StateMemory(
         parameters=everything,
         held_parameters=np.where(sharded, owned, everything),
@@ -106,6 +109,8 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
         unplaced_bytes=np.minimum(in_layers, at_ends),
         embedding_bytes=largest(costs.embedding_bytes),
         sharding_excess_bytes=np.where(sharded, weights + gathered - at_two, 0.0),
+        gathered_bytes=gathered,
+        updating_bytes=updating,
     )
 
 

@@ -1,6 +1,7 @@
 """What every timeline must keep."""
 
 import numpy as np
+import pytest
 
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
@@ -38,8 +39,19 @@ def check_timeline(timeline, breakdown_s):
     assert "rounding" not in {timeline.labels[label] for label in np.unique(timeline.label)}
 
 
+def check_memory(timeline, memory):
+    for held, stage in zip(timeline.memory, memory.stages, strict=True):
+        assert held.activations_bytes.max() == pytest.approx(stage.activations_bytes, rel=1e-9)
+        assert held.bytes.max() <= stage.peak_bytes * (1.0 + 1e-9)
+        # What a microbatch leaves is gone at the end of the step, but for rounding.
+        assert held.activations_bytes[-1] <= 1e-9 * stage.peak_bytes
+        assert np.all(np.diff(held.time_ps) > 0)
+
+
 def timeline_of_result(result, **detail):
     timeline = build_timeline(result, **detail)
     check_timeline(timeline, result.breakdown_s)
+    if not result.origins:  # What was measured moves the peak.
+        check_memory(timeline, result.memory)
     assert len(BREAKDOWN) == len(timeline.terms_ps)
     return timeline

@@ -4,12 +4,12 @@ A block is laid out once for all microbatches for which it takes as long. Its co
 that many of them are put in a line at once.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import NONE
@@ -18,6 +18,7 @@ from projector.projection.timeline.layers import (
     COPIES_BEFORE,
     DATA_PARALLEL,
     LAUNCH,
+    PLAIN,
     SLOWS,
     WAITS,
     Layer,
@@ -87,6 +88,12 @@ class Block:
     """int64[layers]: of the layers of the stage; `NONE` for what is no transformer layer."""
     lead_s: Floats
     busy_s: Floats
+    held_piece: Ints
+    """int64[held, 2]: boundaries of pieces between which each of the following is there."""
+    saved_bytes: Floats
+    """float64[held]: activations of a layer, or of the block."""
+    transient_bytes: Floats
+    """float64[held]: its working set."""
     knots_s: Floats
     """float64[knots]: moments since the start of the step, where gathers run ahead of it."""
     knots_piece: Ints
@@ -127,6 +134,46 @@ def lay_out_block(
     return _Line(layers, traffic, labels).block()
 
 
+_COLUMNS: dict[str, type[np.generic]] = {
+    "track": np.int64, "term": np.int64, "phase": np.int64, "table_row": np.int64,
+    "recompute": np.bool_, "launches": np.float64, "flop": np.float64, "bytes": np.float64,
+    "alone_s": np.float64, "first": np.int64, "last": np.int64, "prepare_s": np.float64,
+    "launch_s": np.float64, "launched_s": np.float64,
+}  # fmt: skip
+"""Columns of rows that are numbers -> their type."""
+
+
+class _Template(NamedTuple):
+    """A layer in arrays."""
+
+    pieces: dict[str, Array]
+    rows: dict[str, Array]
+
+    @staticmethod
+    def of(layer: Layer, labels: Labels) -> "_Template":
+        """Turn lists into arrays."""
+        pieces = layer.pieces
+        return _Template(
+            {
+                "seconds": np.array(pieces.seconds, np.float64),
+                **{
+                    name: np.array(getattr(pieces, name), np.int64)
+                    for name in ("term", "row", "inside", "kind")
+                },
+            },
+            columns_of(layer.rows, labels),
+        )
+
+
+def columns_of(rows: list[Row], labels: Labels) -> dict[str, Array]:
+    """Return rows as columns."""
+    columns = {
+        name: np.array([getattr(row, name) for row in rows], dtype)
+        for name, dtype in _COLUMNS.items()
+    }
+    return columns | {"label": np.array([labels(row.label) for row in rows], np.int64)}
+
+
 class _Line:
     """Collects the columns of a block."""
 
@@ -134,100 +181,102 @@ class _Line:
         self, layers: list[tuple[Layer, int]], traffic: BlockTraffic | None, labels: Labels
     ) -> None:
         self.layers, self.traffic, self.labels = layers, traffic, labels
-        self.seconds: list[Floats] = []
-        self.term: list[Ints] = []
-        self.row: list[Ints] = []
-        self.inside: list[Ints] = []
-        self.rows: list[Row] = []
-        self.number: list[int] = []
-        self.of_layer: list[int] = []
+        self.pieces: list[dict[str, Array]] = []
+        self.rows: list[dict[str, Array]] = []
+        self.count = 0
         self.first = [0]
 
     def block(self) -> Block:
         """Return the block."""
+        templates: dict[int, _Template] = {}
         for at, (layer, number) in enumerate(self.layers):
-            self._add(layer, number, at)
-        begin, end, at_s = self._spans()
-        rows = self.rows
+            if id(layer) not in templates:
+                templates[id(layer)] = _Template.of(layer, self.labels)
+            self._add(templates[id(layer)], number, at)
+        if self.traffic is not None:
+            self._send(self.traffic)
+        rows = self._joined(self.rows, columns_of([], self.labels))
+        begin, end, at_s = self._spans(rows["first"], rows["last"])
+        nothing = np.zeros(0, np.int64)
+        pieces = self._joined(
+            self.pieces,
+            {"seconds": np.zeros(0), "term": nothing, "row": nothing, "inside": nothing},
+        )
+        layers = [layer for layer, _ in self.layers]
+        numbers: dict[str, Any] = {
+            name: np.array([getattr(layer, name) for layer in layers], np.float64)
+            for name in ("lead_s", "busy_s", "saved_bytes", "transient_bytes")
+        }
         return Block(
-            seconds=np.concatenate(self.seconds),
-            term=np.concatenate(self.term),
-            row=np.concatenate(self.row),
-            inside=np.concatenate(self.inside),
+            **{name: pieces[name] for name in ("seconds", "term", "row", "inside")},
             begin=begin,
             end=end,
             at_s=at_s,
-            label=np.array([self.labels(row.label) for row in rows], np.int64),
-            track=np.array([row.track for row in rows], np.int64),
-            row_term=np.array([row.term for row in rows], np.int64),
-            phase=np.array([row.phase for row in rows], np.int64),
-            layer=np.array(self.number, np.int64),
-            table_row=np.array([row.table_row for row in rows], np.int64),
-            recompute=np.array([row.recompute for row in rows], np.bool_),
-            launches=np.array([row.launches for row in rows], np.float64),
-            flop=np.array([row.flop for row in rows], np.float64),
-            bytes=np.array([row.bytes for row in rows], np.float64),
-            alone_s=np.array([row.alone_s for row in rows], np.float64),
-            host_s=np.array(
-                [[row.prepare_s, row.launch_s, row.launched_s] for row in rows], np.float64
-            ).reshape(-1, 3),
-            host_layer=np.array(self.of_layer, np.int64),
+            row_term=rows["term"],
+            layer=rows.get("layer", nothing),
+            host_layer=rows.get("host_layer", nothing),
+            host_s=np.stack([rows[f"{name}_s"] for name in ("prepare", "launch", "launched")], 1),
+            **{
+                name: rows[name]
+                for name in (
+                    "label", "track", "phase", "table_row", "recompute", "launches", "flop",
+                    "bytes", "alone_s",
+                )
+            },
             layer_first=np.array(self.first, np.int64),
-            layer_label=np.array([self.labels(layer.label) for layer, _ in self.layers], np.int64),
+            layer_label=np.array([self.labels(layer.label) for layer in layers], np.int64),
             layer_number=np.array([number for _, number in self.layers], np.int64),
-            lead_s=np.array([layer.lead_s for layer, _ in self.layers], np.float64),
-            busy_s=np.array([layer.busy_s for layer, _ in self.layers], np.float64),
+            **numbers,
+            held_piece=np.stack([self.first[:-1], self.first[1:]], axis=1).astype(np.int64),
             knots_s=np.zeros(0) if self.traffic is None else self.traffic.knots_s,
             knots_piece=self._knots(),
-        )
+        )  # fmt: skip
 
-    def _add(self, layer: Layer, number: int, at: int) -> None:
+    @staticmethod
+    def _joined(parts: list[dict[str, Array]], empty: dict[str, Array]) -> dict[str, Array]:
+        """Put parts that have the same columns behind each other."""
+        if not parts:
+            return empty
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _add(self, layer: _Template, number: int, at: int) -> None:
         """Add a layer, with what data parallelism makes it wait, copy and slow down."""
-        base, first = len(self.rows), self.first[-1]
-        kind = np.array(layer.pieces.kind, np.int64)
-        seconds = np.array(layer.pieces.seconds, np.float64)
-        row = np.array(layer.pieces.row, np.int64)
-        row = np.where(row >= 0, row + base, NONE)
-        inside = np.array(layer.pieces.inside, np.int64)
+        base, first, count = self.count, self.first[-1], len(layer.rows["first"])
+        pieces, rows = dict(layer.pieces), dict(layer.rows)
+        for name in ("row", "inside"):
+            pieces[name] = np.where(pieces[name] >= 0, pieces[name] + base, NONE)
         if self.traffic is not None:
-            of = self.traffic
-            for name, values in (
+            of, seconds, kind = self.traffic, pieces["seconds"].copy(), pieces["kind"]
+            for code, values in (
                 (WAITS, of.waits_s), (COPIES_BEFORE, of.before_s), (SLOWS, of.slows_s),
                 (COPIES_AFTER, of.after_s),
             ):  # fmt: skip
-                seconds[kind == name] *= values[at]
-        self.seconds.append(seconds)
-        self.term.append(np.array(layer.pieces.term, np.int64))
-        self.row.append(row)
-        self.inside.append(np.where(inside >= 0, inside + base, NONE))
-        self.first.append(first + len(seconds))
-        for each in layer.rows:
-            copy = _moved(each, first)
-            if self.traffic is not None and copy.term == DATA_PARALLEL:
-                copy.alone_s = float(seconds[copy.first - first])
-            self.rows.append(copy)
-            self.number.append(number)
-            self.of_layer.append(at)
+                seconds[kind == code] *= values[at]
+            pieces["seconds"] = seconds
+            copies = np.flatnonzero(rows["term"] == DATA_PARALLEL)
+            rows["alone_s"] = rows["alone_s"].copy()
+            rows["alone_s"][copies] = seconds[rows["first"][copies]]
+        self.pieces.append(pieces)
+        self.first.append(first + len(pieces["seconds"]))
+        rows["first"], rows["last"] = rows["first"] + first, rows["last"] + first
+        rows["layer"], rows["host_layer"] = np.full(count, number), np.full(count, at)
+        self.rows.append(rows)
+        self.count += count
 
     # What data parallelism sends beside the layers.
 
-    def _spans(self) -> tuple[Edge, Edge, Floats]:
-        """Return where rows begin and end, those of data parallelism added."""
+    def _spans(self, first: Ints, last: Ints) -> tuple[Edge, Edge, Floats]:
+        """Return where rows begin and end, from their first and last pieces."""
         traffic = self.traffic
-        if traffic is not None:
-            self._send(traffic)
-        first = np.array([row.first for row in self.rows], np.int64)
-        last = np.array([row.last for row in self.rows], np.int64)
-        at_s = np.full((len(self.rows), 2), np.nan)
+        at_s = np.full((len(first), 2), np.nan)
         begin = Edge(first, first.copy(), np.zeros(len(first)))
         end = Edge(last, last.copy(), np.zeros(len(last)))
         if traffic is None or not traffic.events:
             return begin, end, at_s
-        own = slice(len(self.rows) - len(traffic.events), len(self.rows))
+        own = slice(len(first) - len(traffic.events), len(first))
         times = np.array([(event.begin_s, event.end_s) for event in traffic.events], np.float64)
         if traffic.ahead:
             at_s[own] = times
-            begin.low[own] = begin.high[own] = end.low[own] = end.high[own] = 0
             return begin, end, at_s
         knots_s, knots_piece = traffic.knots_s, self._knots()
         for edge, moment in ((begin, times[:, 0]), (end, times[:, 1])):
@@ -240,35 +289,36 @@ class _Line:
 
     def _send(self, traffic: BlockTraffic) -> None:
         """Add the rows of data parallelism, and say for which of them layers wait and slow down."""
-        base = len(self.rows)
-        for event in traffic.events:
-            self.rows.append(
-                Row(
-                    event.label,
-                    columns.DP,
-                    DATA_PARALLEL,
-                    event.phase,
-                    launches=1.0,
-                    bytes=event.bytes,
-                    alone_s=event.alone_s,
-                )
-            )
-            self.number.append(self.layers[event.layer][1])
-            self.of_layer.append(NONE)
-        kind_of = [np.array(layer.pieces.kind, np.int64) for layer, _ in self.layers]
-        for at, kind in enumerate(kind_of):
-            row = self.row[at]
-            row[kind == WAITS] = (
-                base + traffic.waits_for[at] if traffic.waits_for[at] >= 0 else NONE
-            )
-            row[kind == SLOWS] = (
-                base + traffic.slowed_by[at] if traffic.slowed_by[at] >= 0 else NONE
-            )
+        base, events = self.count, traffic.events
+        for at in range(len(self.layers)):
+            pieces = self.pieces[at]
+            for code, places in ((WAITS, traffic.waits_for), (SLOWS, traffic.slowed_by)):
+                place = int(places[at])
+                pieces["row"][pieces["kind"] == code] = base + place if place >= 0 else NONE
         for place, seconds in traffic.tail_s:
-            self.seconds.append(np.array([seconds]))
-            self.term.append(np.array([DATA_PARALLEL]))
-            self.row.append(np.array([base + place]))
-            self.inside.append(np.array([NONE]))
+            self.pieces.append(
+                {
+                    "seconds": np.array([seconds]),
+                    "term": np.array([DATA_PARALLEL]),
+                    "row": np.array([base + place]),
+                    "inside": np.array([NONE]),
+                    "kind": np.array([PLAIN]),
+                }
+            )
+        if not events:
+            return
+        rows = [
+            Row(
+                event.label, columns.DP, DATA_PARALLEL, event.phase, launches=1.0, first=0, last=0,
+                bytes=event.bytes, alone_s=event.alone_s,
+            )
+            for event in events
+        ]  # fmt: skip
+        own = columns_of(rows, self.labels)
+        own["layer"] = np.array([self.layers[event.layer][1] for event in events], np.int64)
+        own["host_layer"] = np.full(len(events), NONE)
+        self.rows.append(own)
+        self.count += len(events)
 
     def _knots(self) -> Ints:
         """Return the boundary of pieces at each moment that data parallelism knows of."""
@@ -277,13 +327,8 @@ class _Line:
         first = np.array(self.first, np.int64)
         # Before and after the wait, which is the first piece of each layer, and at the end.
         knots = np.stack([first[:-1], first[:-1] + 1], axis=1).ravel()
-        total = sum(len(each) for each in self.seconds)
+        total = sum(len(each["seconds"]) for each in self.pieces)
         return np.append(knots, [first[-1], total])
-
-
-def _moved(row: Row, by: int) -> Row:
-    """Return a copy of a row whose pieces stand further on."""
-    return replace(row, first=row.first + by, last=row.last + by)
 
 
 def whole_block(block: Block, phase: int, labels: Labels) -> Block:
@@ -311,6 +356,8 @@ def whole_block(block: Block, phase: int, labels: Labels) -> Block:
         host_s=np.full((count, 3), np.nan), host_layer=np.full(count, NONE),
         layer_first=np.zeros(1, np.int64), layer_label=np.zeros(0, np.int64),
         layer_number=np.zeros(0, np.int64), lead_s=np.zeros(0), busy_s=np.zeros(0),
+        held_piece=np.array([[0, count]]), saved_bytes=np.array([block.saved_bytes.sum()]),
+        transient_bytes=np.array([block.transient_bytes.max(initial=0.0)]),
         knots_s=block.knots_s[[0, -1]] if len(block.knots_s) else block.knots_s,
         knots_piece=np.array([0, count][: 2 * (layers > 0 and len(block.knots_s) > 0)], np.int64),
     )  # fmt: skip
@@ -328,5 +375,6 @@ def single(label: int, track: int, term: int, phase: int) -> Block:
         bytes=np.zeros(1), alone_s=np.full(1, np.nan), host_s=np.full((1, 3), np.nan),
         host_layer=none, layer_first=np.zeros(1, np.int64), layer_label=np.zeros(0, np.int64),
         layer_number=np.zeros(0, np.int64), lead_s=np.zeros(0), busy_s=np.zeros(0),
+        held_piece=np.zeros((0, 2), np.int64), saved_bytes=np.zeros(0), transient_bytes=np.zeros(0),
         knots_s=np.zeros(0), knots_piece=np.zeros(0, np.int64),
     )  # fmt: skip

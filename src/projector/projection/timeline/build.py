@@ -13,8 +13,9 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import PerformanceProjection, replica_of
 from projector.projection.timeline import columns
 from projector.projection.timeline.blocks import Block, Labels, lay_out_block, single, whole_block
-from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Ranges, Timeline
+from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline
 from projector.projection.timeline.ending import Ending, waits_of
+from projector.projection.timeline.held import held_over_time
 from projector.projection.timeline.layers import Layers
 from projector.projection.timeline.ranks import PS_PER_S, Line, Moved, Place, Placed, kept, lanes
 from projector.projection.timeline.traffic import BlockTraffic, Left, Traffic
@@ -221,9 +222,10 @@ class _Builder:
     def timeline(self) -> Timeline:
         """Return the timeline."""
         ending, pp = self.ending, self.order.pp
-        tables, ranges, ends = [], [], []
+        tables, ranges, ends, held = [], [], [], []
         for rank in range(pp):
-            table, around, begin = self._rank(rank)
+            table, around, begin, memory = self._rank(rank)
+            held.append(memory)
             tables.append(table | {"rank": np.full(len(table["track"]), rank)})
             ranges.append(around | {"rank": np.full(len(around["level"]), rank)})
             ends.append(begin)
@@ -243,15 +245,15 @@ class _Builder:
             labels=self.labels.names,
             table=self.evaluation.table,
             ranges=Ranges(**around),
-            memory=tuple(self.run.memory_curve(rank) for rank in range(pp)),
+            memory=tuple(each._replace(time_ps=each.time_ps + shift) for each in held),
             ending_rank=ending.rank,
             terms_ps=ending.terms_ps,
             begin_ps=begin_ps + shift,
             name=self.evaluation.job(self.row).model.name,
         )
 
-    def _rank(self, rank: int) -> tuple[dict[str, Any], dict[str, Any], int]:
-        """Return the rows of a rank, its ranges, and when its step begins."""
+    def _rank(self, rank: int) -> tuple[dict[str, Any], dict[str, Any], int, Held]:
+        """Return the rows of a rank, its ranges, when its step begins, and what it holds."""
         ending = self.ending
         line = Line(rank, ending.begin_ps(rank))
         line.add(self._single("step.host", columns.WAIT, "launch"), ending.overhead_s * PS_PER_S)
@@ -270,6 +272,19 @@ class _Builder:
             {name: column[rows] for name, column in table.items()},
             placed.ranges(),
             line.begin_ps,
+            self._held(placed, rank),
+        )
+
+    def _held(self, placed: Placed, rank: int) -> Held:
+        """Return what a rank holds over time."""
+        replicas, state = self.evaluation.inputs.replicas, self.evaluation.inputs.state
+        at = replicas.ranks(self.replica).start + rank
+        return held_over_time(
+            placed,
+            static_bytes=float(state.static_bytes[at] - state.transient_bytes[at]),
+            gathered_bytes=float(state.gathered_bytes[at]),
+            updating_bytes=float(state.updating_bytes[at]),
+            weight_share=self.run.w_share if self.order.splits_backward else 0.0,
         )
 
     def _single(self, name: str, track: int, term: str, phase: int = columns.OTHER) -> Block:

@@ -1,14 +1,13 @@
 """What a timeline is: columns of activities on tracks, ranges around them, and memory over time."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.operations.table import OperationTable
 from projector.projection.breakdown import BREAKDOWN
-from projector.schedule.replay.run import MemoryCurve
 
 COMPUTE, TP, CP, EP, DP, PP, OPTIMIZER, COPY, WAIT = range(9)
 """Tracks of a rank. On ``WAIT`` stands the time in which nothing runs on the device: gaps between
@@ -57,6 +56,24 @@ class Ranges:
     def __len__(self) -> int:
         """Return the number of ranges."""
         return len(self.rank)
+
+
+class Held(NamedTuple):
+    """What a pipeline rank holds: entry i from ``time_ps[i]`` until ``time_ps[i + 1]``."""
+
+    time_ps: Ints
+    """int64[n], rising; the first is when the step begins."""
+    static_bytes: float
+    """Weights, gradients, optimizer states and buffers, which are there throughout."""
+    activations_bytes: Floats
+    """float64[n]: kept for backwards."""
+    transient_bytes: Floats
+    """float64[n]: working set of the layer that runs, with what is gathered of weights."""
+
+    @property
+    def bytes(self) -> Floats:
+        """float64[n]: all of it."""
+        return np.asarray(self.static_bytes + self.activations_bytes + self.transient_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +136,9 @@ class Timeline:
     table: OperationTable
     """The operations of the job's layers."""
     ranges: Ranges
-    memory: tuple[MemoryCurve, ...]
-    """What each pipeline rank holds, in bytes over time."""
+    memory: tuple[Held, ...]
+    """What each pipeline rank holds over time. Its activations peak where those of the projection
+    do; its working sets do not all lie there, so that it may peak lower."""
     ending_rank: int
     """Pipeline rank that ends the step."""
     terms_ps: Ints

@@ -109,6 +109,10 @@ class Layer(NamedTuple):
     """How long before the layer the host has to begin, so that nothing is launched too late."""
     busy_s: float
     """How long the host takes for it."""
+    saved_bytes: float
+    """Activations that it keeps from forward to backward, on the device."""
+    transient_bytes: float
+    """Its working set, in this direction."""
 
 
 @dataclass(slots=True)
@@ -277,9 +281,26 @@ class _Builder:
         if self.parallel:
             self._copies(COPIES_AFTER, phase)
         lead_s, busy_s = self._host()
+        saved_bytes, transient_bytes = self._memory()
         kind = KINDS[int(self.layers.evaluation.workloads.columns.kind[self.workload])]
         own = bool(is_layer(np.array([int(kind)]))[0])
-        return Layer(kind.shown, own, self.pieces, self.rows, lead_s, busy_s)
+        return Layer(
+            kind.shown, own, self.pieces, self.rows, lead_s, busy_s, saved_bytes, transient_bytes
+        )
+
+    def _memory(self) -> tuple[float, float]:
+        """Return what the layer keeps, and its working set."""
+        workloads, costs = self.layers.evaluation.workloads, self.layers.evaluation.costs
+        training = workloads.first_jobs().training
+        pipeline = int(workloads.pipeline_of_run[self.run])
+        saved = float(costs.saved_bytes[self.workload]) * (1.0 - float(training.offload[pipeline]))
+        transient = max(0.0, float(costs.transient_bytes[self.workload]))
+        full = int(workloads.columns.recompute[self.workload]) == RECOMPUTE_FULL
+        if full and BACKWARD in self.phases:
+            # Layers that are recomputed together hold their activations together.
+            unit = float(training.recompute_unit[pipeline])
+            transient += float(costs.unchecked_bytes[self.workload]) * unit
+        return saved, transient
 
     # What hides behind what.
 

@@ -92,7 +92,9 @@ def apportioned(weight: Floats, term: Ints, total_ps: Ints | None) -> Ints:
         share = total / found if found > 0.0 else 0.0
         # A share of one keeps waits, which are whole already, as they are.
         bound = np.minimum(np.rint(until * share), total).astype(np.int64)
-        bound[-1] = total
+        # The last piece of all that take time has what the sum of floats is off.
+        timed = np.flatnonzero(weight[pieces] > 0.0)
+        bound[timed[-1] if len(timed) else -1 :] = total
         width[pieces] = np.diff(bound, prepend=0)
     return width
 
@@ -184,7 +186,7 @@ class Placed:
                 for part in range(3)
             )
             left, right = self.boundary[first + low], self.boundary[first + high]
-            return np.asarray(left + np.rint(share * (right - left)), np.int64)
+            return np.asarray(left + np.rint(share * (right - left)).astype(np.int64))
 
         start = at("begin")
         return start, np.maximum(start, at("end"))
@@ -292,9 +294,15 @@ def moment_ps(seconds: Floats, knots: tuple[Floats, Ints]) -> Ints:
     known_s, known_ps = knots
     if not len(known_s):
         return np.rint(seconds * PS_PER_S).astype(np.int64)
-    inside = np.interp(seconds, known_s, known_ps.astype(np.float64))
-    later = np.maximum(0.0, seconds - known_s[-1]) * PS_PER_S
-    return np.asarray(np.rint(inside + later), np.int64)
+    # Picoseconds are added as integers: a float64 holds those of 2.5 hours alone.
+    last = len(known_s) - 1
+    place = np.clip(np.searchsorted(known_s, seconds, "right") - 1, 0, max(0, last - 1))
+    following = np.minimum(place + 1, last)
+    apart_s = known_s[following] - known_s[place]
+    share = np.clip((seconds - known_s[place]) / np.where(apart_s > 0.0, apart_s, 1.0), 0.0, 1.0)
+    inside = np.rint(share * (known_ps[following] - known_ps[place])).astype(np.int64)
+    later = np.rint(np.maximum(0.0, seconds - known_s[-1]) * PS_PER_S).astype(np.int64)
+    return np.asarray(known_ps[place] + inside + later)
 
 
 def lanes(track: Ints, start_ps: Ints, end_ps: Ints) -> Ints:
@@ -322,5 +330,5 @@ def lanes(track: Ints, start_ps: Ints, end_ps: Ints) -> Ints:
 def kept(columns: dict[str, Any]) -> Flags:
     """Return which rows say anything: some are only there in case rounding left something."""
     duration, exposed = columns["duration_ps"], columns["exposed_ps"]
-    told = columns["row"] >= 0
+    told = (columns["row"] >= 0) & (columns["launches"] > 0.0)
     return np.asarray(told | (duration > 0) | (exposed != 0))
