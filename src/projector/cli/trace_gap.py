@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
+from projector.cli.pictures import say_written
 from projector.cli.trace_compare import job_and_paths
 from projector.cli.trace_options import TraceRequest, trace_options
 
@@ -20,8 +21,13 @@ from projector.cli.trace_options import TraceRequest, trace_options
 @click.option(
     "--dtype", default="", metavar="TYPE", help="Matrix type, where the trace does not tell it."
 )
+@click.option(
+    "--plot", metavar="FIGURE", help="Draw the factors of each operation, as .png, .svg or .pdf."
+)
 @trace_options
-def command(config: str | None, device: str | None, dtype: str, **options: Any) -> None:
+def command(
+    config: str | None, device: str | None, dtype: str, plot: str | None, **options: Any
+) -> None:
     """Show why matrix products and attention take longer than their FLOP at the peak rate.
 
     Five factors explain it: FLOP beyond those that are needed, matrix units that are idle,
@@ -32,6 +38,10 @@ def command(config: str | None, device: str | None, dtype: str, **options: Any) 
     from projector.report.terminal.trace_gap import gap_report
     from projector.validate.traces.gaps import gap_of
 
+    if plot is not None:
+        from projector.report.figures.figure import check_figure
+
+        check_figure(plot)
     request, job = TraceRequest(**options), None
     if config is not None:
         job, paths = job_and_paths(config, request.paths)
@@ -45,6 +55,12 @@ def command(config: str | None, device: str | None, dtype: str, **options: Any) 
     else:
         print_report(gap_report(found))
         print_warnings(list(found.warnings), quiet=request.quiet)
+    if plot is not None:
+        from projector.report.figures.trace.gap import write_gap
+
+        title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
+        write_gap(found.operations, title, plot)
+        say_written(plot, quiet=request.quiet or request.as_json)
     if request.parquet is not None:
         from projector.trace.tables import row_table, write_parquet
 

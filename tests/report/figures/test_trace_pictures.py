@@ -17,12 +17,15 @@ from projector.report.figures.trace.contents import (
 from projector.trace.activity import BACKWARD, FORWARD, GEMM
 from projector.trace.analysis import TraceAnalysis, load_trace
 from projector.trace.events import Samples, Trace
+from projector.trace.measures.gap import OperationGap
+from projector.trace.measures.overlap import OverlapEffect
 from synthetic import activities, collective, compute
 
 pytest.importorskip("matplotlib")
 from projector.cli.trace_plot import command
 from projector.report.figures.figure import style
 from projector.report.figures.trace.draw import DRAWN, _zooms, write_trace_picture
+from projector.report.figures.trace.gap import gap_figure, write_gap
 
 DATA = Path(__file__).parents[2] / "trace" / "data"
 MS = 1_000_000
@@ -169,6 +172,35 @@ def test_a_picture_that_would_be_empty_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="nothing to show"):
         write_trace_picture("overlap", alone, tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
+
+
+FACTORS = {"instruction": 1.25, "utilisation": 1.6, "frequency": 1.1, "rest": 1.0}
+
+
+def gap(theory_ns=1e6, **more):
+    effect = OverlapEffect(d50=None, d0=None, d0_from="none", instances=0, overlapped=0)
+    values = {
+        "operation": "mlp.up", "phase": "forward", "type": "gemm", "theory_ns": theory_ns,
+        "actual_ns": 2.2e6, "factors": FACTORS, "flop": 1e9, "flop_from": "job",
+        "frequency_from": "cycles", "overlap": effect,
+    }  # fmt: skip
+    return OperationGap(**values | more)
+
+
+def test_the_waterfall_climbs_from_theory_to_what_was_measured(tmp_path):
+    write_gap([gap(), gap(theory_ns=None)], "Gap", tmp_path / "gap.png")
+    with style():
+        (axes,) = gap_figure([gap()], "Gap").axes
+    bars = [(bar.get_y(), bar.get_height()) for bar in axes.patches]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["theory", "instruction", "utilisation", "frequency", "rest", "actual"]
+    steps = [(0, 1.0), (1.0, 0.25), (1.25, 0.75), (2.0, 0.2), (2.2, 0.0), (0, 2.2)]
+    assert np.ravel(bars) == pytest.approx(np.ravel(steps))
+
+
+def test_a_gap_without_theory_is_not_drawn(tmp_path):
+    with pytest.raises(ConfigError, match="nothing to show"):
+        write_gap([gap(theory_ns=None)], "Gap", tmp_path / "gap.png")
 
 
 def test_the_page_holds_all_figures(tmp_path):
