@@ -16,7 +16,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.gemm import MatrixType
 from projector.config.yaml_file import read_yaml
-from projector.trace.activity import Activities
+from projector.trace.activity import ATTENTION, GEMM, Activities
 
 BACKWARD_ATTENTION = 2.0
 """FLOP of the backward of an attention over those of its forward, as the operation table needs
@@ -259,11 +259,24 @@ def works_of(activities: Activities) -> Works:
         if work is not None:
             of_detail[number] = works.setdefault(work, len(works))
     of = of_detail[activities.detail]
+    return Works(tuple(works), of, _main(activities, of, len(works)))
+
+
+def _main(activities: Activities, of: Ints, works: int) -> Flags:
+    """Return the activities that do the work of their operators.
+
+    Of an operator's activities those that multiply or attend, or all where names tell none; never
+    those that only finish what another one began. On the host it is the operator itself.
+    """
     helpers = [helper.value for helper in load_operators().helpers]
     helps = np.array(
         [any(text in name.lower() for text in helpers) for name in activities.names] + [False]
     )
-    return Works(tuple(works), of, (of >= 0) & ~helps[activities.name])
+    candidates = (of >= 0) & ~helps[activities.name]
+    multiplies = candidates & np.isin(activities.type, (GEMM, ATTENTION))
+    told = np.zeros(works + 1, np.bool_)
+    told[of[multiplies]] = True
+    return np.asarray(np.where(told[of], multiplies, candidates))
 
 
 def _of_detail(detail: Mapping[str, Any]) -> Work | None:

@@ -65,7 +65,7 @@ def _step(found: TraceComparison) -> list[RenderableType]:
 
 def _pair(pair: Pair) -> tuple[str, str, str, str]:
     difference = pair.measured_s - pair.simulated_s
-    slower = f"{pair.measured_s / pair.simulated_s:.2f}" if pair.simulated_s else ""
+    slower = _compact(pair.measured_s / pair.simulated_s) if pair.simulated_s else ""
     sign = "+" if difference >= 0.0 else ""
     return _ms(pair.simulated_s), _ms(pair.measured_s), f"{sign}{_ms(difference)}", slower
 
@@ -102,7 +102,12 @@ def _told(factors: Sequence[Factor]) -> list[Factor]:
 
 def _factors(each: Difference) -> str:
     told = sorted(_told(each.factors), key=lambda factor: -factor.size)
-    return ", ".join(f"{factor.name} x{factor.value:.2f}" for factor in told)
+    return ", ".join(f"{factor.name} x{_compact(factor.value)}" for factor in told)
+
+
+def _compact(ratio: float) -> str:
+    """Format a ratio with two decimals, a large one with none."""
+    return f"{ratio:.2f}" if ratio < 100.0 else f"{ratio:,.0f}"
 
 
 def _unmatched(title: str, entries: Sequence[Unmatched]) -> list[RenderableType]:

@@ -134,7 +134,7 @@ class Compared:
             pair=Pair(float(sums.time_s[number]), projected_s),
             low_s=float(sums.low_s[number]),
             high_s=float(sums.high_s[number]),
-            runs=float(sums.runs[number]),
+            runs=sums.runs(number),
             expected_runs=sum(row.runs * (row.launches if key else 1.0) for row in rows),
             factors=explain(first, second),
             matched_by={WAYS[way]: count for way, count in ways.most_common()},
@@ -243,7 +243,7 @@ def _sides(
         )
         second = Side(
             time_s=time_s,
-            runs=float(sums.runs[number]),
+            runs=sums.runs(number),
             work=float(sums.work[number]),
             overlap=overlap,
             clock_hz=_known(sums.clock_hz[number]),
@@ -257,7 +257,7 @@ def _sides(
             Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0),
             Side(
                 time_s=time_s,
-                runs=float(sums.runs[number]),
+                runs=sums.runs(number),
                 work=_known(sums.work[number]),
                 waiting=_known(sums.waiting[number]),
             ),
@@ -388,7 +388,7 @@ class _Run:
         number, sums = self.place[key], self.sums
         return Side(
             time_s=float(sums.time_s[number]),
-            runs=_known(sums.runs[number]),
+            runs=_known(sums.runs(number)),
             work=_known(sums.work[number]),
             waiting=_known(sums.waiting[number]),
             overlap=_known(sums.overlap[number]),

@@ -135,9 +135,11 @@ def match(
     for group in _GROUPS:
         _by_extents(matcher, group)
         _attention(matcher, group)
-    _by_link(matcher)
     _optimizer(matcher)
-    for group in _GROUPS:
+    # What the backward is linked to must be known first.
+    _by_place(matcher, _GROUPS[0])
+    _by_link(matcher)
+    for group in _GROUPS[1:]:
         _by_place(matcher, group)
     return Matching(
         matcher.names, matcher.of, matcher.way, matcher.tokens, matcher.scale, matcher.parts
@@ -165,40 +167,40 @@ def _put_label(matcher: _Matcher, rows: Ints, label: str, group: _Group, way: in
     """Say which label some activities of a phase are; extents tell the two gradients apart."""
     phases = matcher.phases(group)
     names = [Name(label, phase) for phase in phases if Name(label, phase) in matcher.place]
-    if len(names) == 1:
-        matcher.put(rows, names[0], way)
-        return
-    if not names:
+    if len(names) <= 1:
+        matcher.put(rows, names[0] if names else None, way)
         return
     gemms = [row for row in matcher.expected.rows if row.name in names and row.kind == "gemm"]
-    rest = rows
     if gemms:
-        of_work = matcher.works.of[rows]
+        of_work = np.where(matcher.works.main[rows], matcher.works.of[rows], -1)
         for number in np.unique(of_work[of_work >= 0]).tolist():
-            row = _nearest(matcher.works.works[number], gemms)
-            if row is not None:
-                matcher.put(rows[of_work == number], row.name, way)
-        rest = rows[(of_work < 0) & (matcher.activities.type[rows] != GEMM)]
-    memory = [row.name for row in matcher.expected.rows if row.name in names and not gemms]
-    if memory:
-        matcher.put(rest, memory[0], way)
+            fitting = _gradients(matcher.works.works[number], gemms, matcher.tokens)
+            here = rows[of_work == number]
+            for turn, name in enumerate(fitting):
+                matcher.put(here[turn :: len(fitting)], name, way)
+        rows = rows[of_work < 0]
+    # Casts, transposes and sums around a product are part of its operation.
+    matcher.put(rows, names[0], way)
 
 
-def _nearest(work: Work, rows: Sequence[ExpectedRow]) -> ExpectedRow | None:
-    """Return which of the gradients of one layer a product is: what it sums over tells."""
-    backward = [row for row in rows if row.name.phase == "backward"]
-    weight = [row for row in rows if row.name.phase == "weight"]
-    if not weight or not backward:
-        return rows[0] if rows else None
-    key = weight[0].key
+def _gradients(work: Work, rows: Sequence[ExpectedRow], scale: float) -> list[Name]:
+    """Return which gradients of one layer a product may be; none where its extents fit neither.
+
+    What it sums over tells them apart: the tokens, or the width of the output, of which it may be a
+    piece. Where the tokens are as many as a width both may fit, and take turns.
+    """
+    weight = next((row for row in rows if row.name.phase == "weight"), None)
+    if weight is None or len(rows) == 1:
+        return [rows[0].name]
+    key = weight.key
     assert key is not None
-    # The gradient of the weights is as large as they are, and sums over the tokens.
-    weights = {key.m, key.n}
-    if work.m in weights and work.n in weights and work.k not in weights:
-        return weight[0]
-    if work.k in weights and not (work.m in weights and work.n in weights):
-        return backward[0]
-    return weight[0] if work.k == key.k else backward[0]
+    tokens = round(key.k * scale)
+    pairs = ((work.m, work.n), (work.n, work.m))
+    fits = {
+        "weight": work.k == tokens and any(a == key.n and b <= key.m for a, b in pairs),
+        "backward": work.k <= key.m and (key.n, tokens) in pairs,
+    }
+    return [row.name for row in rows if fits[row.name.phase]]
 
 
 def _by_extents(matcher: _Matcher, group: _Group) -> None:
@@ -394,6 +396,9 @@ def _between(matcher: _Matcher, group: _Group, known: set[str]) -> _Between:
         if group.phase == BACKWARD and not group.recompute:
             order.reverse()
         _note(order, anchors, found)
+    for (before, _), labels in list(found.items()):
+        # One layer may be several products, between which what follows it may begin.
+        found.setdefault((before, before), labels)
     return found
 
 
@@ -407,7 +412,7 @@ def _note(
             pair = (before, label)
             if len(gathered) >= len(found.get(pair, ())):
                 found[pair] = tuple(gathered)
-            before, gathered = label, []
+            before, gathered = label, list[str]()
         else:
             gathered.append(label)
     if len(gathered) >= len(found.get((before, ""), ())):

@@ -22,8 +22,9 @@ class Sums:
     """Sums over a mean step for each group of activities; columns of equal length."""
 
     time_s: Floats
-    runs: Floats
-    """Kernels that do the work of their operators."""
+    calls: Floats
+    """Of operators whose work is known, by the kernels that do it."""
+    kernels: Floats
     work: Floats
     """FLOP, or bytes of collectives; 0 where not known."""
     waiting: Floats
@@ -35,6 +36,10 @@ class Sums:
     low_s: Floats
     high_s: Floats
     """Quartiles over steps and ranks."""
+
+    def runs(self, group: int) -> float:
+        """Return how often a group ran in a step: calls where they are known, else kernels."""
+        return float(self.calls[group] or self.kernels[group])
 
 
 def sums_of(
@@ -77,7 +82,6 @@ def sums_of(
     flop = works.flop(causal=causal)[rows]
     communicates = activities.klass[rows] == COMMUNICATION
     moved = np.where(communicates & (activities.bytes[rows] > 0), activities.bytes[rows], 0.0)
-    main = works.main[rows] | (works.of[rows] < 0)
     low_s, high_s = _quartiles(activities, rows, own, duration_s, groups, steps)
     alone_s = _alone(activities, rows, duration_s)
     least_s = _least_waiting(activities, rows, duration_s)
@@ -87,7 +91,8 @@ def sums_of(
     with np.errstate(invalid="ignore", divide="ignore"):
         return Sums(
             time_s=time_s / steps,
-            runs=add(main.astype(np.float64)) / steps,
+            calls=add(works.main[rows].astype(np.float64)) / steps,
+            kernels=add(np.ones(len(rows))) / steps,
             work=add(flop + moved) / steps,
             waiting=time_s / add(least_s),
             overlap=time_s / add(alone_s),
