@@ -37,6 +37,18 @@ def test_counters_of_rocprofv3_are_put_together_by_dispatch(tmp_path):
     assert not counters.problems
 
 
+def test_whole_values_are_read_as_those_with_decimals(tmp_path):
+    (counters,) = of(tmp_path, ROCPROFV3.replace(".0,", ","))
+    assert counters.values["SQ_WAVES"].tolist() == [20.0, 8.0, 7.0]
+
+
+def test_many_broken_rows_are_told_of_together(tmp_path):
+    (counters,) = of(tmp_path, ROCPROFV3 + "1,2\n" * 50)
+    assert len(counters.problems) == 21
+    assert "30 more rows" in counters.problems[-1].text
+    assert len(counters.kernel) == 3
+
+
 def test_pmc_perf_of_rocprofiler_compute(tmp_path):
     text = """\
 Dispatch_ID,Kernel_Name,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,\

@@ -18,6 +18,7 @@ from projector.trace.activity import Activities
 from projector.trace.counted_iterations import Match, iterations_of, match
 from projector.trace.events import NONE, Counters
 from projector.trace.kernel_spelling import LEVELS, common_level, spelled
+from projector.trace.rows import distinct
 
 MOST_NAMES = 20
 """Names of kernels that a report lists."""
@@ -270,9 +271,7 @@ def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[i
             if not (given == NONE).any() and np.isin(given, grid[others]).any():
                 mine[rows], theirs[others] = given, grid[others]
                 break
-    both = np.stack([np.concatenate([timed, counted]), np.concatenate([mine, theirs])], axis=1)
-    _, token = np.unique(both, axis=0, return_inverse=True)
-    token = token.reshape(-1)
+    _, token = distinct(np.concatenate([timed, counted]), np.concatenate([mine, theirs]))
     return token[: len(timed)].tolist(), token[len(timed) :].tolist()
 
 

@@ -24,6 +24,7 @@ from projector.trace.csv_file import (
 from projector.trace.events import NONE, Counters, Problem
 from projector.trace.rocprof import format_of, read_head
 from projector.trace.rocprof_json import Process, agent_numbers, kernel_names, read_processes
+from projector.trace.rows import distinct
 
 NS_PS = 1_000
 
@@ -129,41 +130,36 @@ def _of_long(table: Table, rank: int) -> Counters:
     Rows of one counter add up, as instances of it on several dies do; Nsight Compute repeats a
     metric in every section that shows it, so there the last one stands.
     """
-    keys = np.stack(
-        [table.ints("device"), table.ints("process"), table.ints("dispatch")], axis=1
-    )  # fmt: skip
-    if not table.has("dispatch"):
-        keys[:, 2] = table.ints("correlation")
-    _, first, dispatch = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    dispatch = dispatch.reshape(-1)
-    amounts = numbers(table.text("counter_value") or ())
+    order = table.ints("dispatch" if table.has("dispatch") else "correlation")
+    first, dispatch = distinct(table.ints("device"), table.ints("process"), order)
+    column = table.column("counter_value")
+    amounts = numbers([] if column is None else column)
     units = table.text("counter_unit")
     if units is not None:
         amounts = amounts * _factors(units)
     names = list(table.text("counter") or ())
-    distinct = list(dict.fromkeys(names))
-    place = {name: i for i, name in enumerate(distinct)}
+    place = {name: i for i, name in enumerate(dict.fromkeys(names))}
     which = np.array([place[name] for name in names], np.int64)
     values: dict[str, Floats] = {}
     for name, i in place.items():
         rows = which == i
-        column = np.full(len(first), np.nan)
+        values[name] = np.full(len(first), np.nan)
         if table.has("section"):
-            column[dispatch[rows]] = amounts[rows]
+            values[name][dispatch[rows]] = amounts[rows]
         else:
-            column[dispatch[rows]] = 0.0
-            np.add.at(column, dispatch[rows], amounts[rows])
-        values[name] = column
+            values[name][dispatch[rows]] = 0.0
+            np.add.at(values[name], dispatch[rows], amounts[rows])
     return _counters(table.take(first), rank, values)
 
 
 def _of_wide(table: Table, rank: int) -> Counters:
     """Take each column that describes nothing as a counter."""
     units: Mapping[str, str] = {}
-    if len(table) and table.has("dispatch") and not (table.text("dispatch") or [""])[0].strip():
+    dispatch = table.column("dispatch")
+    if len(table) and isinstance(dispatch, list) and not dispatch[0].strip():
         # The raw page of Nsight Compute has a row of units below its heading.
         units = {
-            name: column[0] for name, column in zip(table.headings, table.columns, strict=True)
+            name: str(column[0]) for name, column in zip(table.headings, table.columns, strict=True)
         }
         table = table.take(np.arange(1, len(table)))
     order = np.lexsort((table.ints("dispatch"), table.ints("device")))
@@ -207,9 +203,11 @@ def _threads(table: Table) -> Ints:
     AMD's tools write their number; Nsight Compute the extents of the grid in groups, and those of
     a group, such as ``(108, 1, 1)`` and ``(256, 1, 1)``.
     """
-    grid, block = table.text("grid"), table.text("block")
+    grid, block = table.column("grid"), table.text("block")
     if grid is None:
         return np.full(len(table), NONE, np.int64)
+    if isinstance(grid, np.ndarray):
+        return grid
     if block is None or not any("(" in text for text in grid):
         return whole_numbers(grid)
     known: dict[str, int] = {}

@@ -6,9 +6,10 @@ they are killed, and spell one column in several ways. All of that ends here.
 
 import csv
 import gzip
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,9 @@ from projector.config.yaml_file import read_yaml
 from projector.trace.events import NONE, Problem
 
 CHUNK_ROWS = 65_536
+MOST_PROBLEMS = 20
+"""Of a file that are told one by one."""
+
 LONGEST_FIELD = 1 << 24
 """Names of kernels of templates reach 100,000 characters, of which the parser allows 131,072."""
 
@@ -106,13 +110,17 @@ def quantity_of(heading: str) -> str:
     return _quantities().get(key, "")
 
 
+Column = Ints | list[str]
+"""A column of a file: as numbers where all of it are whole ones, else as text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a file, as text."""
+    """The columns of a file."""
 
     path: str
     headings: tuple[str, ...]
-    columns: tuple[Sequence[str], ...]
+    columns: tuple[Column, ...]
     """Of equal length, as `headings`."""
     lines: Ints
     """Line of the file on which each row ends."""
@@ -126,22 +134,32 @@ class Table:
         """Whether all of some quantities are there."""
         return set(quantities) <= {quantity_of(heading) for heading in self.headings}
 
-    def text(self, quantity: str) -> Sequence[str] | None:
+    def column(self, quantity: str) -> Column | None:
         """Return the first column that stands for a quantity, None without one."""
         for heading, column in zip(self.headings, self.columns, strict=True):
             if quantity_of(heading) == quantity:
                 return column
         return None
 
+    def text(self, quantity: str) -> list[str] | None:
+        """Return a quantity as text, None where it is not there."""
+        column = self.column(quantity)
+        return None if column is None else texts(column)
+
     def ints(self, quantity: str) -> Ints:
         """Return a quantity as int64[rows], `NONE` where it is not there or no number."""
-        column = self.text(quantity)
+        column = self.column(quantity)
         return np.full(len(self), NONE, np.int64) if column is None else whole_numbers(column)
 
     def take(self, rows: Any) -> "Table":
         """Return some of the rows, chosen by flags or places."""
         places = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows)
-        columns = tuple([column[i] for i in places.tolist()] for column in self.columns)
+        columns = tuple(
+            column[places]
+            if isinstance(column, np.ndarray)
+            else [column[i] for i in places.tolist()]
+            for column in self.columns
+        )
         return Table(self.path, self.headings, columns, self.lines[places], self.problems)
 
 
@@ -170,13 +188,20 @@ def read_table(path: Path, *, heading: Sequence[str]) -> Table:
     reader = _Reader(path, heading)
     reader.read()
     columns = tuple(
-        [field for chunk in reader.chunks for field in chunk[place]]
+        _whole_column([chunk[place] for chunk in reader.chunks])
         for place in range(len(reader.headings))
     )
+    reader.tell_rest()
     if not reader.headings:
         reader.tell(0, "no heading that is known, nothing read")
     lines = np.array(reader.lines, np.int64)
     return Table(str(path), reader.headings, columns, lines, tuple(reader.problems))
+
+
+def _whole_column(parts: Sequence[Column]) -> Column:
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [text for part in parts for text in texts(part)]
 
 
 class _Reader:
@@ -186,70 +211,108 @@ class _Reader:
         self.path = path
         self.heading = heading
         self.headings: tuple[str, ...] = ()
-        self.chunks: list[list[tuple[str, ...]]] = []
+        self.chunks: list[list[Column]] = []
         self.lines: list[int] = []
         self.problems: list[Problem] = []
-        self._rows: list[list[str]] = []
-        self._held: list[str] = []
-        """Lines of the file since the last row."""
+        self._untold = 0
+        self._known: dict[str, str] = {}
+        """Texts by themselves: the same one is kept once."""
 
     def read(self) -> None:
         line = 0
         try:
             with open_text(self.path) as stream:
-                reader = csv.reader(self._each(stream))
-                for row in reader:
-                    line = reader.line_num
-                    self._take(line, row)
-                    self._held.clear()
-        except (EOFError, OSError, csv.Error) as error:
+                while lines := list(itertools.islice(stream, CHUNK_ROWS)):
+                    self._take(line, lines)
+                    line += len(lines)
+        except (EOFError, OSError) as error:
             self.tell(line + 1, f"{error}; what stands before it was read")
-        self._close()
 
     def tell(self, line: int, text: str) -> None:
         where = f"line {line:,}" if line else ""
+        if len(self.problems) == MOST_PROBLEMS:
+            self._untold += 1
+            return
         self.problems.append(Problem(str(self.path), where, text))
 
-    def _each(self, stream: Iterable[str]) -> Iterator[str]:
-        for line in stream:
-            self._held.append(line)
-            yield line.replace("\0", "") if "\0" in line else line
+    def tell_rest(self) -> None:
+        if self._untold:
+            text = f"{self._untold:,} more rows left out"
+            self.problems.append(Problem(str(self.path), "", text))
 
-    def _take(self, line: int, row: list[str]) -> None:
+    def _take(self, before: int, lines: list[str]) -> None:
+        """Take some lines, of which `before` stand before them.
+
+        No field of these tools holds a line break, so a quotation mark that was lost damages its
+        own line alone: where rows and lines do not agree, each line is read for itself.
+        """
+        while lines and not self.headings:
+            before += 1
+            self._single(before, lines.pop(0))
+        try:
+            rows = list(csv.reader(lines))
+        except csv.Error:
+            rows = []
+        if lines and len(rows) == len(lines) and self._fit(rows):
+            self._keep(rows, range(before + 1, before + len(lines) + 1))
+            return
+        kept, places = [], []
+        for line, text in enumerate(lines, before + 1):
+            row = self._single(line, text)
+            if row is not None:
+                kept.append(row)
+                places.append(line)
+        self._keep(kept, places)
+
+    def _fit(self, rows: list[list[str]]) -> bool:
+        return set(map(len, rows)) == {len(self.headings)}
+
+    def _keep(self, rows: list[list[str]], lines: Iterable[int]) -> None:
+        if rows:
+            self.chunks.append([self._column(column) for column in zip(*rows, strict=True)])
+            self.lines.extend(lines)
+
+    def _column(self, column: Sequence[str]) -> Column:
+        try:
+            return np.fromiter(map(int, column), np.int64, len(column))
+        except (ValueError, OverflowError):
+            return [self._known.setdefault(text, text) for text in column]
+
+    def _single(self, line: int, text: str) -> list[str] | None:
+        """Return the fields of a line, None if it is no row of the table."""
+        try:
+            row = next(csv.reader([text.replace("\0", "")]), [])
+        except csv.Error as error:
+            self.tell(line, f"{error}; left out")
+            return None
         if not self.headings:
             if any(quantity_of(field) in self.heading for field in row):
                 self.headings = tuple(field.strip() for field in row)
-            return
+            return None
         if len(row) == len(self.headings) + 1 and not row[-1]:
             row.pop()
         if len(row) == len(self.headings):
-            self._rows.append(row)
-            self.lines.append(line)
-            if len(self._rows) == CHUNK_ROWS:
-                self._close()
-        elif len(self._held) > 1:
-            # A quotation mark that was lost makes one row of many lines.
-            held, self._held = self._held, []
-            for place, text in enumerate(held):
-                for single in csv.reader([text.replace("\0", "")]):
-                    self._take(line - len(held) + 1 + place, single)
-        elif row and not row[0].startswith("=="):
+            return row
+        if row and not row[0].startswith("=="):
             # Tools write lines of their own, with such signs, between and after the rows.
             self.tell(line, f"a row of {len(row)} fields, not {len(self.headings)}, left out")
-
-    def _close(self) -> None:
-        if self._rows:
-            self.chunks.append(list(zip(*self._rows, strict=True)))
-            self._rows = []
+        return None
 
 
-def whole_numbers(column: Sequence[str]) -> Ints:
+def texts(column: Column) -> list[str]:
+    """Return a column as text."""
+    return list(map(str, column.tolist())) if isinstance(column, np.ndarray) else column
+
+
+def whole_numbers(column: Column) -> Ints:
     """Return texts as int64; `NONE` for what is no whole number, or none of 64 bits.
 
     Text around digits is passed over: ``Agent 1`` is 1.
     """
+    if isinstance(column, np.ndarray):
+        return column
     try:
-        return np.array(column, dtype=np.int64) if len(column) else np.zeros(0, np.int64)
+        return np.fromiter(map(int, column), np.int64, len(column))
     except (ValueError, OverflowError):
         known: dict[str, int] = {}
         return np.array([_whole(text, known) for text in column], np.int64)
@@ -264,14 +327,16 @@ def _whole(text: str, known: dict[str, int]) -> int:
     return number
 
 
-def numbers(column: Sequence[str]) -> Floats:
+def numbers(column: Column) -> Floats:
     """Return texts as float64, NaN where they are no number.
 
     Thousands may be grouped and a comma may stand before decimals, as locales have it: of two
     different signs the last is that of the decimals; commas before groups of three digits group.
     """
+    if isinstance(column, np.ndarray):
+        return column.astype(np.float64)
     try:
-        return np.array(column, dtype=np.float64) if len(column) else np.zeros(0)
+        return np.fromiter(map(float, column), np.float64, len(column))
     except ValueError:
         return np.array([_number(text) for text in column], np.float64)
 

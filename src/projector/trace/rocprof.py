@@ -55,8 +55,8 @@ def _csv_kind(head: str) -> str:
     """Return what the heading of a CSV says that its rows are."""
     lines = head.splitlines()
     headings = lines[0].replace('"', "").split(",") if lines else []
-    empty: tuple[Sequence[str], ...] = tuple([] for _ in headings)
-    return kind_of(Table("", tuple(headings), empty, np.zeros(0, np.int64), ()))
+    empty = np.zeros(0, np.int64)
+    return kind_of(Table("", tuple(headings), tuple(empty for _ in headings), empty, ()))
 
 
 def kind_of(table: Table) -> str:

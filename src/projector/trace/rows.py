@@ -21,6 +21,19 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+def distinct(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return the first place of each distinct row of some columns, and which of them each row is.
+
+    Distinct rows are sorted, as by ``numpy.unique`` over rows, which takes ten times as long.
+    """
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        found, part = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * max(len(found), 1) + part, return_inverse=True)
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return first, code
+
+
 def copy_names(directions: Sequence[str]) -> list[str]:
     """Return how Kineto names copies of some directions."""
     words = load_formats().directions
@@ -108,9 +121,9 @@ class Rows:
     def grids(self, work_items: Ints, group: Ints) -> Ints:
         """Return the details of launches, of the work items int64[n, 3] and those of a group."""
         both = np.concatenate([work_items, group], axis=1)
-        distinct, place = np.unique(both, axis=0, return_inverse=True)
-        rows = [self._grid(*map(int, each)) for each in distinct]
-        return np.array(rows, np.int64)[place.reshape(-1)] if len(both) else both[:, 0]
+        first, place = distinct(*both.T)
+        rows = [self._grid(*map(int, each)) for each in both[first]]
+        return np.array(rows, np.int64)[place] if len(both) else both[:, 0]
 
     def _grid(self, x: int, y: int, z: int, bx: int, by: int, bz: int) -> int:
         if min(x, y, z, bx, by, bz) <= 0:

@@ -17,7 +17,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
-from projector.trace.csv_file import load_formats, numbers, open_text, plain
+from projector.trace.csv_file import load_formats, numbers, open_text, plain, whole_numbers
 from projector.trace.events import NONE, Problem, Samples
 from projector.trace.rocprof import read_head
 
@@ -25,6 +25,9 @@ OWN_FORMAT = "projector samples"
 OWN_ENDING = ".samples.jsonl"
 NS_PS = 1_000
 S_NS = 1_000_000_000
+LAST_NS = 4_000_000_000 * S_NS
+"""In the year 2096; larger stamps are damaged."""
+
 LEAST_NS = 1_000_000_000 * S_NS
 """Smaller stamps are no times since 1970; rocprof counts from the start of the machine."""
 
@@ -236,11 +239,11 @@ def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_
                 continue
             try:
                 entry = json.loads(text)
-                time_ns = int(entry["time_ns"])
+                time_ns = _stamp(entry)
                 taken = {
                     name: _floats(entry[name], columns[name]) for name in columns if name in entry
                 }
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError):
                 problems.append(Problem(str(path), f"line {line:,}", "no sample, left out"))
                 continue
             for name, values in taken.items():
@@ -258,6 +261,14 @@ def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_
         for name, labels in columns.items()
         if times[name]
     ]
+
+
+def _stamp(entry: Mapping[str, Any]) -> int:
+    time_ns = int(entry["time_ns"])
+    if not 0 < time_ns < LAST_NS:
+        msg = f"{time_ns} ns is no time of this century"
+        raise ValueError(msg)
+    return time_ns
 
 
 def _floats(values: Any, labels: Sequence[Any]) -> list[float]:
@@ -382,6 +393,8 @@ def _csv(path: Path, problems: list[Problem]) -> list[_Read]:
             problems.append(Problem(str(path), f"line {line:,}", told))
             continue
         rows.append(fields)
+    if not rows:
+        return []
     table = dict(zip(headings, (list(c) for c in zip(*rows, strict=True)), strict=True))
     times = _csv_times(table)
     if not table or times is None:
@@ -405,16 +418,15 @@ def _csv_times(table: Mapping[str, Sequence[str]]) -> tuple[Ints, bool] | None:
         scale = scales.get(plain(heading))
         if scale is None:
             continue
-        stamps = numbers(column)
+        stamps = numbers(list(column))
         if np.isfinite(stamps).any():
             if scale == 1:
-                whole = [int(text) if text.lstrip("-").isdigit() else 0 for text in column]
-                return np.array(whole, np.int64), False
-            whole_s = np.floor(np.where(np.isfinite(stamps), stamps, 0))
-            rest = np.where(np.isfinite(stamps), stamps, 0) - whole_s
-            return (whole_s * scale).astype(np.int64) + np.rint(rest * scale).astype(
-                np.int64
-            ), False
+                whole = whole_numbers(list(column))
+                return np.where((whole > 0) & (whole < LAST_NS), whole, 0), False
+            good = (stamps > 0) & (stamps < LAST_NS / scale)
+            whole_s = np.floor(np.where(good, stamps, 0.0))
+            rest_ns = np.rint((np.where(good, stamps, 0.0) - whole_s) * scale)
+            return (whole_s * scale).astype(np.int64) + rest_ns.astype(np.int64), False
         written = [time_of(text) or 0 for text in column]
         if any(written):
             return np.array(written, np.int64), not column[0].endswith("UTC")
