@@ -38,6 +38,7 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         *_iterations(shown["iteration_times"], shown["throughput"]),
         *_phases(shown["phases"]),
         *_communication(shown["communication"]),
+        *_sharding(shown["sharding"]),
         *_stragglers(shown["stragglers"]),
         *_gaps(shown["gaps"]),
         *_beside(shown["cores"], shown["sampled"]),
@@ -119,6 +120,18 @@ def _communication(rows: Rows) -> list[RenderableType]:
             "" if rate is None else f"{rate / 1e9:,.3g}",
         )
     return section("Communication", f"ms of an iteration of a rank, median{_more(rows)}", table)
+
+
+def _sharding(rows: Rows) -> list[RenderableType]:
+    known = [each for each in rows if each["communication_ns"]["median"]]
+    if not known:
+        return []
+    names = {"filling_ns": "begin", "between_ns": "between", "emptying_ns": "end"}
+    table = grid("rank", *names.values())
+    for each in known[:MANY]:
+        add_row(table, _place(each, rows), *(ms(each[key]["median"]) for key in names))
+    note = "ms of an iteration: at its begin, between its matrix products, at its end"
+    return section("Exposed communication", f"{note}{_more(known)}", table)
 
 
 def _stragglers(rows: Rows) -> list[RenderableType]:
