@@ -274,6 +274,61 @@ def test_optimizer_in_the_backward_is_optimizer():
     assert a.phase.tolist() == [FORWARD, BACKWARD, OPTIMIZER]
 
 
+def test_kernels_alone_tell_phases_and_iterations():
+    p = Program()
+    for _ in range(2):
+        for name in (
+            "Cijk_first", "flash_fwd_kernel", "Cijk_loss", "softmax_backward", "Cijk_dgrad_unnamed",
+            "flash_bwd_kernel", "norm_kernel", "multi_tensor_apply_kernel<Adam>",
+        ):  # fmt: skip
+            p.kernel(name, launched=False)
+    a = align(p.trace())
+    assert phases(a) == 2 * [*["forward"] * 3, *["backward"] * 3, *["optimizer"] * 2]
+    assert a.iteration.tolist() == [0] * 8 + [1] * 8
+    assert len(a.notes) == 2
+    assert (a.operation == -1).all()
+
+
+def test_kernels_alone_of_inference_are_forward():
+    p = Program()
+    p.kernel("Cijk_first", launched=False)
+    p.kernel("paged_attention", launched=False)
+    a = align(p.trace())
+    assert phases(a) == ["forward"] * 2
+    assert a.notes == ()
+
+
+def test_work_from_before_the_trace_is_told_by_the_next_iteration():
+    p = Program()
+    names = [f"kernel_{i}" for i in range(5)]
+    for name in [*names[3:], *names]:
+        p.kernel(name, launched=False)
+    for step in (1, 2):
+        with p.range(f"ProfilerStep#{step}"), p.forward("aten::linear"):
+            p.kernel(names[0])
+        with p.range(f"ProfilerStep#{step}"), p.op("aten::add"):
+            for name in names[1:]:
+                p.kernel(name)
+        p.now += 100
+    a = align(p.trace())
+    assert a.iteration.tolist() == [-1] * 7 + [1] * 5 + [2] * 5
+    assert spoken(a)[:7] == ["aten::add"] * 2 + ["aten::linear"] + ["aten::add"] * 4
+    assert a.instance[2] not in a.instance[3:].tolist()
+    assert len(set(a.instance[3:7].tolist())) == 1
+
+
+def test_other_work_before_the_trace_stays_unknown():
+    p = Program()
+    for name in ("warm", "up"):
+        p.kernel(name, launched=False)
+    for step in (1, 2):
+        with p.range(f"ProfilerStep#{step}"), p.op("aten::add"):
+            p.kernel("one")
+            p.kernel("two")
+    a = align(p.trace())
+    assert spoken(a)[:2] == [None, None]
+
+
 def _skewed(offset_ns, drift=0.0, collectives=40, zero_ns=10**15):
     """Two ranks that meet in collectives; the second one's clock is off."""
     ranks = []

@@ -265,6 +265,8 @@ class TraceAnalysis:
                 ],
                 "selection": self.selection.to_dict(),
                 "on_host": self.everything.on_host,
+                "frameworks": list(self.everything.frameworks),
+                "clocks": [clock.to_dict() for clock in self.everything.clocks],
                 "iterations": [int(each) for each in self._iterations()],
                 **found,
             },

@@ -23,7 +23,7 @@ def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False)
     chosen_ranks : bool
         Whether the user chose ranks, so that others are not missed.
     """
-    found = [*_problems(trace), *_contents(activities)]
+    found = [*_problems(trace), *_contents(activities), *activities.notes]
     return found if chosen_ranks else [*found, *_missing_ranks(trace)]
 
 

@@ -18,7 +18,7 @@ MOST_COMPARED = 4096
 
 def host_layers(
     trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, forward: Ints,
-    instance: Ints, notes: list[str],
+    instance: Ints, attends: Flags, notes: list[str],
 ) -> Ints:  # fmt: skip
     """Return the layer of each event of the host, -1 outside layers.
 
@@ -36,6 +36,8 @@ def host_layers(
         Operator of the forward that each event of the backward belongs to.
     instance : int64[events]
         Operation of each event.
+    attends : bool[events]
+        Calls that launch kernels of attention.
     notes : list of str
         What was inferred is added to it.
     """
@@ -51,7 +53,7 @@ def host_layers(
     nearest = stack.nearest(says >= 0)
     layer = np.where(nearest >= 0, says[np.maximum(nearest, 0)], NONE)
     if not (layer[(events.kind == OPERATOR) & ~phases.recompute] >= 0).any():
-        layer = _by_attention(trace, stack, phases, instance)
+        layer = _by_attention(trace, stack, phases, instance, attends)
         if (layer >= 0).any():
             notes.append(
                 "layers were inferred: each holds one attention and the operations that repeat "
@@ -107,7 +109,9 @@ def _of_backward(
     return np.where(layer >= 0, layer, inherited)
 
 
-def _by_attention(trace: RankTrace, stack: Stack, phases: HostPhases, instance: Ints) -> Ints:
+def _by_attention(
+    trace: RankTrace, stack: Stack, phases: HostPhases, instance: Ints, attends: Flags
+) -> Ints:
     """Infer layers from attention: each forward has one in each layer.
 
     What stands between two attentions is the end of one layer and the begin of the next. The begin
@@ -118,6 +122,7 @@ def _by_attention(trace: RankTrace, stack: Stack, phases: HostPhases, instance: 
     attention = (events.kind == OPERATOR) & tables.fits(
         trace.names, tables.load_trace_names().attention_operators
     )[events.name]
+    attention |= attends
     holds = np.zeros(len(events) + 1, np.bool_)
     holds[instance[attention]] = True
     operators = np.flatnonzero(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.backward import forward_operators, is_node
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
@@ -29,8 +29,9 @@ class Operations:
 
 
 def name_operations(
-    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, notes: list[str]
-) -> Operations:
+    trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules, attends: Flags,
+    notes: list[str],
+) -> Operations:  # fmt: skip
     """Name the operation of each event of the host.
 
     The innermost range that the program named, or module that calls no other, is the operation;
@@ -40,7 +41,7 @@ def name_operations(
     events = trace.events
     forward = forward_operators(trace, stack)
     instance = _instances(trace, stack, phases, modules)
-    layer = host_layers(trace, stack, phases, modules, forward, instance, notes)
+    layer = host_layers(trace, stack, phases, modules, forward, instance, attends, notes)
     module = stack.nearest(modules.is_call)
     of = np.maximum(instance, 0)
     name = np.where(instance >= 0, events.name[of], NONE)
@@ -81,6 +82,8 @@ def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modu
         operator & ~bounds, within=bounds | (events.kind == ANNOTATION) | modules.is_call
     )
     forward = np.where(closest >= 0, closest, outer)
+    wrapper = stack.nearest((events.kind == OPERATOR) & ~bounds, within=bounds)
+    forward = np.where(forward >= 0, forward, wrapper)  # a wrapper that works itself
     engine = stack.nearest(phases.engine)
     backward = np.where(engine >= 0, engine, stack.nearest(node))
     named_there = (closest >= 0) & (events.kind[np.maximum(closest, 0)] == ANNOTATION)

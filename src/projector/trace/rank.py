@@ -33,10 +33,12 @@ from projector.trace.events import (
     OPERATOR,
     RankTrace,
 )
+from projector.trace.kernels_alone import told_by_kernels
 from projector.trace.modules import find_modules
 from projector.trace.nesting import Stack, distinct_rows, stack_events
 from projector.trace.operations import Operations, name_operations
 from projector.trace.phases import HostPhases, host_phases
+from projector.trace.repetition import inherit
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,16 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     on_host : bool
         Whether operators of the host are the activities, since no rank has devices.
     """
-    stack = stack_events(trace.events)
+    events = trace.events
+    stack = stack_events(events)
     modules = find_modules(trace, stack)
     phases = host_phases(trace, stack, modules)
     placed = _on_host(trace, stack, phases) if on_host else _on_devices(trace, stack)
     notes: list[str] = []
-    operations = name_operations(trace, stack, phases, modules, notes)
     klass, kind_of_work = _classify(trace, stack, placed)
+    attends = np.zeros(len(events) + 1, np.bool_)
+    attends[placed.anchor[kind_of_work == ATTENTION]] = True
+    operations = name_operations(trace, stack, phases, modules, attends[:-1], notes)
     iteration = _iterations(trace, placed, notes)
     phase = _phases(trace, placed, phases, iteration)
     talk = _communication(trace, stack, placed, klass)
@@ -93,22 +98,9 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     operation, labels = _with_collectives(trace, placed, klass, talk, operations)
     at = np.maximum(placed.anchor, 0)
     has = placed.anchor >= 0
-    launch = np.maximum(placed.launch, 0)
-    events = trace.events
-    known = placed.launch >= 0
-    columns: dict[str, Array] = {
-        "device": np.full(len(placed.rows), NONE) if on_host else events.process[placed.rows],
-        "stream": events.thread[placed.rows],
-        "name": events.name[placed.rows],
-        "kind": events.kind[placed.rows],
+    columns: dict[str, Array] = _times(trace, placed) | {
         "klass": klass,
         "type": kind_of_work,
-        "start_ps": events.start_ps[placed.rows],
-        "end_ps": events.start_ps[placed.rows] + events.duration_ps[placed.rows],
-        "launch_ps": np.where(known, events.start_ps[launch], NONE),
-        "launch_end_ps": np.where(
-            known, events.start_ps[launch] + events.duration_ps[launch], NONE
-        ),
         "operation": operation,
         "layer": np.where(has, operations.layer[at], NONE),
         "phase": phase,
@@ -120,9 +112,61 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
         "detail": detail,
     }
     instance = np.where(has, operations.instance[at], NONE)
-    instance = np.where(talk.operator >= 0, talk.operator, instance)
-    instance = np.where(operation >= 0, instance, NONE)
+    apart = (klass == COMMUNICATION) & has
+    instance = np.where(apart, np.where(talk.operator >= 0, talk.operator, at), instance)
+    if not on_host:
+        _complete(trace, placed, phases, columns, instance, notes)
+    instance = np.where(columns["operation"] >= 0, instance, NONE)
     return RankActivities(trace, columns, instance, labels, talk.groups, details, tuple(notes))
+
+
+def _times(trace: RankTrace, placed: Placed) -> dict[str, Array]:
+    """Return the columns that stand in the trace as they are."""
+    events, rows = trace.events, placed.rows
+    launch = np.maximum(placed.launch, 0)
+    known = placed.launch >= 0
+    begun = events.start_ps[launch]
+    return {
+        "device": np.full(len(rows), NONE) if placed.on_host else events.process[rows],
+        "stream": events.thread[rows],
+        "name": events.name[rows],
+        "kind": events.kind[rows],
+        "start_ps": events.start_ps[rows],
+        "end_ps": events.start_ps[rows] + events.duration_ps[rows],
+        "launch_ps": np.where(known, begun, NONE),
+        "launch_end_ps": np.where(known, begun + events.duration_ps[launch], NONE),
+    }
+
+
+def _complete(
+    trace: RankTrace, placed: Placed, phases: HostPhases, columns: dict[str, Array],
+    instance: Ints, notes: list[str],
+) -> None:  # fmt: skip
+    """Find out from kernels what the host does not tell, and say that it was inferred."""
+    operators = (trace.events.kind == OPERATOR).any()
+    if not operators and not (phases.phase >= 0).any():
+        told = told_by_kernels(columns["name"], trace.names, columns["device"], columns["start_ps"])
+        columns["phase"] = told.phase
+        if np.isin(told.phase, (BACKWARD, OPTIMIZER)).any():
+            notes.append("phases were inferred from names of kernels: no operator is in the trace")
+        if not (columns["iteration"] >= 0).any() and (told.iteration >= 0).any():
+            columns["iteration"] = told.iteration
+            notes.append("iterations were inferred: each ends with kernels of the optimizer")
+        return
+    source = inherit(columns, (placed.launch < 0) & (placed.anchor < 0))
+    taken = np.flatnonzero(source >= 0)
+    if len(taken):
+        # A run of activities that share an operation share it again.
+        of = instance[source[taken]]
+        order = np.lexsort((columns["start_ps"][taken], columns["stream"][taken]))
+        new = np.ones(len(order), np.bool_)
+        new[1:] = np.diff(of[order]) != 0
+        first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+        instance[taken[order]] = placed.rows[taken[order[first]]]
+        notes.append(
+            f"rank {trace.rank}: {len(taken):,} activities were launched before the trace began; "
+            "what they are was inferred from the iteration after them"
+        )
 
 
 def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
