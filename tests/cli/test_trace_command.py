@@ -116,6 +116,8 @@ def test_real_traces_are_readable(trace, command):
     assert err == (
         "warning: 968 of 3,653 activities lie outside iterations: the spans of the summary hold "
         "them, medians and shares of operations do not\n"
+        "warning: rank 0: 968 activities were launched before the trace began; what they are was "
+        "inferred from the iteration after them\n"
         "warning: the trace has 1 of 8 ranks (rank 0): how the others did is not known\n"
     )
 

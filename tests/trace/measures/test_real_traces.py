@@ -130,7 +130,8 @@ def test_ranks_whose_clocks_are_skewed(tmp_path):
 
 def test_recomputation(trace):
     table, expected = trace
-    assert table.recompute.sum() == expected["recomputed"]
+    launched = table.launch_ps >= 0  # what else is recomputed was inferred from those
+    assert table.recompute[launched].sum() == expected["recomputed"]
 
 
 def test_gaps_are_idle_and_everything_has_json(trace):
