@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from projector.errors import ConfigError
 from projector.trace.counters import counter_files, read_counters
-from projector.trace.events import Problem, RankTrace, Samples, Trace
+from projector.trace.events import NONE, Counters, Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import read_kineto
 from projector.trace.kineto_trace import Reading
 from projector.trace.notes import Notes
@@ -35,6 +36,9 @@ _RANK = re.compile(r"rank[_\-]?(\d+)|(?<=[.])(\d{1,5})(?=[.])", re.IGNORECASE)
 """Longer numbers between dots are processes or times."""
 _NS_PS = 1_000
 _FAR_NS = 1 << 52
+
+
+Beside = TypeVar("Beside", Counters, Samples)
 
 
 class NoTraceError(ConfigError):
@@ -96,9 +100,15 @@ def load_trace(
     trace = _join(_numbered(readings), left, only)
     return replace(
         trace,
-        counters=tuple(run for path in counted for run in read_counters(path)),
-        samples=(*trace.samples, *_sampled(trace, sampled)),
+        counters=_of_ranks(trace, (run for path in counted for run in read_counters(path))),
+        samples=(*trace.samples, *_of_ranks(trace, _sampled(trace, sampled))),
     )
+
+
+def _of_ranks(trace: Trace, found: Iterable[Beside]) -> tuple[Beside, ...]:
+    """Return what is of a rank that the trace has, or of no certain one."""
+    ranks = {NONE, *(rank.rank for rank in trace.ranks)}
+    return tuple(each for each in found if each.rank in ranks)
 
 
 def _folders_with_samples(paths: Sequence[str | Path]) -> list[Path]:
@@ -209,7 +219,10 @@ def _numbered(readings: list[Reading]) -> list[Reading]:
         taken = named is None or named in found or files[reading.rank.path] > 1
         found[next(free) if taken or named is None else named] = reading
     return [
-        reading._replace(rank=replace(reading.rank, rank=number))
+        reading._replace(
+            rank=replace(reading.rank, rank=number),
+            samples=tuple(replace(samples, rank=number) for samples in reading.samples),
+        )
         for number, reading in sorted(found.items())
     ]
 

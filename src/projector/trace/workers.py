@@ -4,7 +4,9 @@ They are started with this module as the program and talk through pipes, so that
 reads a trace needs no guard around its main part.
 """
 
+import gc
 import io
+import json
 import os
 import pickle
 import subprocess
@@ -13,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from decimal import Decimal
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -46,14 +49,30 @@ def _collect(data: bytes, plan: Plan) -> Batch | None:
 
 
 def _parsed(data: bytes, plan: Plan, collector: Collector) -> bool:
-    import ijson
-
+    """Take the events of a piece, and return whether it could be parsed to its end."""
+    try:
+        import ijson
+    except ImportError:
+        return _parsed_at_once(data, plan, collector)
     text = io.BytesIO(b"[" + data + b"]")
     try:
         collector.take(ijson.items(text, "item", use_float=not plan.exact))
-    except (ijson.JSONError, UnicodeDecodeError, ValueError, OverflowError):
+    except (ijson.JSONError, *_UNPARSED):
         return False
     return True
+
+
+def _parsed_at_once(data: bytes, plan: Plan, collector: Collector) -> bool:
+    """Do the same with the parser of Python, which holds a whole piece as objects."""
+    try:
+        events = json.loads(b"[" + data + b"]", parse_float=Decimal if plan.exact else float)
+    except _UNPARSED:
+        return False
+    collector.take(events)
+    return True
+
+
+_UNPARSED = (ValueError, OverflowError, RecursionError)
 
 
 class Workers:
@@ -153,5 +172,7 @@ def _tasks(pipe: BinaryIO) -> Iterator[tuple[bytes, Plan]]:
 
 def work() -> None:
     """Parse what comes from the caller until it has no more."""
+    # Events hold no cycles, so nothing is lost with it but its time.
+    gc.disable()
     for data, plan in _tasks(sys.stdin.buffer):
         _send(sys.stdout.buffer, parse_piece(data, plan))
