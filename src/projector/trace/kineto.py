@@ -46,6 +46,8 @@ def read_kineto(
     behind = _read_events(source, opening, found, scanner, workers, told)
     around = parse_around(opening.head, behind, AROUND, notes)
     found.join_edges()
+    if notes:
+        notes.add(f"{found.events:,} events could be read", "")
     return make_trace(source.path, around, found)
 
 

@@ -178,6 +178,8 @@ class Collector:
         category = event["cat"]
         kind = self._kinds.get(category)
         name = event["name"]
+        if type(name) is not str:
+            raise TypeError(name)
         if kind is None or (kind == ev.MODULE and not name.startswith(self._prefix)):
             self._skipped[category] += 1
             return
@@ -239,6 +241,8 @@ class Collector:
             self._edges.append(event)
         elif phase in ("i", "I") and event.get("name") in self._memory_names:
             self._take_memory(event)
+        elif not isinstance(phase, str):
+            raise TypeError(phase)
         elif phase == "C":
             stamp, track = _number(event["ts"]), str(event["name"])
             values = {str(series): float(value) for series, value in event["args"].items()}

@@ -288,7 +288,8 @@ def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     listed = distributed.get("pg_config")
     for group in listed if isinstance(listed, list) else ():
         try:
-            groups[str(group["pg_name"])] = tuple(int(rank) for rank in group.get("ranks", ()))
+            name = printable(str(group["pg_name"]))
+            groups[name] = tuple(int(rank) for rank in group.get("ranks", ()))
         except MALFORMED:
             continue
     return groups

@@ -7,7 +7,7 @@ end too early. Then it cannot be parsed, and `Scanner` joins it with the next.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -19,7 +19,10 @@ from projector.trace.sources import BOM, Source
 PIECE_BYTES = 1 << 23
 """Bytes of a piece, about 30,000 events."""
 
-LONGEST_EVENT = 1 << 22
+SLICE = 1 << 17
+"""Characters that are scanned at once."""
+
+LONGEST_EVENT = 1 << 20
 """Characters after which an event that does not end is taken for broken."""
 
 FLOAT_LENGTH, SHORT_FLOAT_LENGTH = 17, 15
@@ -27,6 +30,9 @@ FLOAT_LENGTH, SHORT_FLOAT_LENGTH = 17, 15
 
 LONGEST_HEAD = 1 << 28
 """Bytes within which the list of events must begin."""
+
+NO_UTF8 = "bytes that are not UTF-8 count as question marks"
+BREAKS_OFF = "the file breaks off here; what was before is read"
 
 _WINDOW = 1 << 16
 _KEYS = "ph|name|cat|pid|tid|ts|dur|args|id|bp|s"
@@ -99,28 +105,30 @@ def open_events(source: Source, first: bytes, notes: Notes) -> Opening | None:
 
 def cut(source: Source, opening: Opening) -> Iterator[Piece]:
     """Yield the events of a file in pieces, in order; the last holds what follows them, too."""
-    held, offset = opening.rest, opening.offset
+    held, offset, size = opening.rest, opening.offset, PIECE_BYTES
     while True:
-        more = source.read(max(PIECE_BYTES - len(held), _WINDOW))
-        held += more
-        if not more:
-            yield Piece(held, offset, True)
-            return
-        if len(held) < PIECE_BYTES or (match := _last_between(held)) is None:
-            continue
-        yield Piece(held[: match.start() + 1], offset, False)
-        offset += match.end()
-        held = held[match.end() :]
+        if len(held) < size:
+            more = source.read(size - len(held))
+            held += more
+            if not more:
+                yield Piece(held, offset, True)
+                return
+        elif (match := _last_between(held, size)) is None:
+            size *= 2
+        else:
+            yield Piece(held[: match.start() + 1], offset, False)
+            offset += match.end()
+            held, size = held[match.end() :], PIECE_BYTES
 
 
-def _last_between(data: bytes) -> re.Match[bytes] | None:
-    """Return the last place between two events."""
+def _last_between(data: bytes, end: int) -> re.Match[bytes] | None:
+    """Return the last place between two events before an end."""
     window = _WINDOW
     while True:
         last = None
-        for match in _BETWEEN.finditer(data, max(len(data) - window, 0)):
+        for match in _BETWEEN.finditer(data, max(end - window, 0), end):
             last = match
-        if last is not None or window >= len(data):
+        if last is not None or window >= end:
             return last
         window *= 16
 
@@ -142,7 +150,9 @@ class Scanner:
         self._notes, self._bare = notes, bare
         # A float64 holds 15 digits of any number, and stamps of 13 digits to the nanosecond.
         self._longest = FLOAT_LENGTH if grid_ps >= NS_PS else SHORT_FLOAT_LENGTH
-        self._text, self._offset = "", 0
+        self._decode = json.JSONDecoder(parse_float=self._number, strict=False).raw_decode
+        self._text, self._offset, self._last = "", 0, False
+        self._tried = 0
         self.ended = False
         """Whether the list has ended."""
         self.behind = ""
@@ -155,75 +165,92 @@ class Scanner:
 
     def feed(self, piece: Piece) -> list[Any]:
         """Return the events of a piece that can be parsed; long numbers come as decimals."""
-        if not self._text:
-            self._offset = piece.offset
         text = piece.data.decode("utf-8", "surrogateescape")
         text, bad = _BAD_BYTES.subn("?", text)
         if bad:
-            self._notes.add(
-                "bytes that are not UTF-8 count as question marks", _byte(piece.offset), bad
-            )
-        self._text += ("," if self._text else "") + _NOT_FINITE.sub(r"\1NaN", text)
-        decode = json.JSONDecoder(parse_float=self._number, strict=False).raw_decode
+            self._notes.add(NO_UTF8, _byte(piece.offset), bad)
+        text = _NOT_FINITE.sub(r"\1NaN", text)
+        if self._text:
+            # The comma and the space that were cut out between the pieces.
+            gap = piece.offset - self._offset - _bytes(self._text)
+            text = "," + " " * (gap - 1) + text
+        else:
+            self._offset = piece.offset
         events: list[Any] = []
-        at = 0
-        while not self.ended:
+        # An error counts the lines of its text from the begin on, so the text must be short.
+        for begin in range(0, max(len(text), 1), SLICE):
+            part = text[begin : begin + SLICE]
+            if self.ended:
+                self.behind += part
+                continue
+            self._text += part
+            self._last = piece.last and begin + SLICE >= len(text)
+            self._scan(events)
+        return events
+
+    def _scan(self, events: list[Any]) -> None:
+        """Take the events of the text, and keep what has begun and not ended."""
+        at: int | None = 0
+        while at is not None:
             found = _SPACE.match(self._text, at)
             assert found is not None
             at = found.end()
             if at == len(self._text):
-                self._end_of_text(piece.last, at)
-                break
+                self._end_of_text(at)
+                return
             if self._text[at] == "]" and _BEHIND.match(self._text, at + 1):
                 self.ended, self.behind, self._text = True, self._text[at + 1 :], ""
-                break
-            after = self._one(decode, at, events)
-            if after is None:
-                after = self._go_on(at, piece.last)
-            if after is None:
-                break
-            at = after
-        return events
+                return
+            value, after = self._one(self._text, at)
+            if value is not None:
+                events.append(value)
+            at = after if value is not None else self._go_on(at)
 
     def _number(self, text: str) -> float | Decimal:
         return float(text) if len(text) <= self._longest else Decimal(text)
 
-    def _one(
-        self, decode: Callable[[str, int], tuple[Any, int]], at: int, events: list[Any]
-    ) -> int | None:
-        """Take one event and return where it ends, or None if there is none."""
+    def _one(self, text: str, at: int) -> tuple[Mapping[str, Any] | None, int]:
+        """Return an event and where it ends, or None if there is none."""
         try:
-            value, after = decode(self._text, at)
-        except (StopIteration, *MALFORMED):
-            return None
-        if not isinstance(value, Mapping):
-            return None
-        events.append(value)
-        return after
+            value, after = self._decode(text, at)
+        except MALFORMED:
+            return None, at
+        return (value, after) if isinstance(value, Mapping) else (None, at)
 
-    def _go_on(self, at: int, last: bool) -> int | None:
+    def _go_on(self, at: int) -> int | None:
         """Return where the next event begins, or None if that is not known yet."""
-        match = next((m for m in _START.finditer(self._text, at + 1) if not m[1]), None)
-        if match is not None:
-            text = "an event cannot be parsed and is left out; reading goes on with the next"
-            self._notes.add(text, self._byte(at, text))
-            return match.start(2)
-        if not last and len(self._text) - at < LONGEST_EVENT:
-            self._offset += _bytes(self._text[:at])
-            self._text = self._text[at:]
+        for match in _START.finditer(self._text, max(at + 1, self._tried)):
+            begin = match.start(2)
+            event, _ = (
+                self._one(self._text[begin : begin + _WINDOW], 0) if not match[1] else (None, 0)
+            )
+            # An object within an event has no phase.
+            if event is not None and "ph" in event:
+                text = "an event cannot be parsed and is left out; reading goes on with the next"
+                self._notes.add(text, self._byte(at, text))
+                return begin
+        self._tried = max(len(self._text) - _WINDOW, 0)
+        if not self._last and len(self._text) - at < LONGEST_EVENT:
+            self._drop(at)
             return None
-        text = "the file breaks off here; what was before is read"
-        if _PHASE.search(self._text[at : at + _WINDOW].encode()) is None:
-            text = "what stands here is no event; what was before is read"
+        text, behind = BREAKS_OFF, ""
+        if not self._last or not _PHASE.search(self._text[at:].encode("utf-8", "replace")):
+            text, behind = "what stands here is no event and is left out", self._text[at:]
         self._notes.add(text, self._byte(at, text))
-        self.behind, self._text = self._text[at:] if last else "", ""
+        self.behind = behind if self._last else ""
+        self._drop(len(self._text))
         return None
 
-    def _end_of_text(self, last: bool, at: int) -> None:
-        if last and not self._bare:
-            text = "the file breaks off here; what was before is read"
-            self._notes.add(text, self._byte(at, text))
-        self._text = ""
+    def _end_of_text(self, at: int) -> None:
+        if self._last and not self._bare:
+            self._notes.add(BREAKS_OFF, self._byte(at, BREAKS_OFF))
+        self._drop(at)
+
+    def _drop(self, at: int) -> None:
+        """Forget the text before a place."""
+        self._offset += _bytes(self._text[:at])
+        self._text = self._text[at:]
+        self._tried = max(self._tried - at, 0)
 
     def _byte(self, at: int, text: str) -> str:
         return _byte(self._offset + _bytes(self._text[:at])) if self._notes.wants(text) else ""

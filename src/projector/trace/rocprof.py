@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from projector.arrays import Ints
+from projector.errors import ConfigError
 from projector.trace import events as ev
-from projector.trace.csv_file import Table, load_formats, open_text, read_table
+from projector.trace.csv_file import Table, load_formats, read_table
 from projector.trace.events import NONE, Problem, RankTrace
+from projector.trace.notes import Notes
 from projector.trace.rocprof_json import read_chrome, read_tool
 from projector.trace.rows import Rows, call_kind, copy_names
+from projector.trace.sources import Source
 
 HEAD_BYTES = 65_536
 _TOOL = re.compile(r'^\s*\{\s*"rocprofiler-sdk-tool"')
@@ -45,9 +48,9 @@ def format_of(path: Path) -> str:
 def read_head(path: Path) -> str:
     """Return the first characters of a file, plain or gzip; nothing if it cannot be read."""
     try:
-        with open_text(path) as stream:
-            return stream.read(HEAD_BYTES)
-    except (OSError, EOFError):
+        with Source(path, Notes()) as source:
+            return source.read(HEAD_BYTES)[:HEAD_BYTES].decode("utf-8-sig", "replace")
+    except ConfigError:
         return ""
 
 
