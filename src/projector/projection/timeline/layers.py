@@ -17,6 +17,8 @@ from projector.kernels.collective_algorithms import ALL_GATHER
 from projector.lower.kinds import KINDS, is_layer
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.operations.cost import Hidden, hidden_times, slowdowns_of_rows
+from projector.operations.mlp import SEGMENT_FC1
+from projector.operations.moe import EXECUTION, EXECUTION_BESIDE_SHARED
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import (
     BACKWARD,
@@ -184,6 +186,38 @@ class Layers:
         )
 
 
+def execution_order(table: OperationTable, rows: Ints) -> Ints:
+    """Return the rows of a workload in the order in which its forward runs, int64[rows].
+
+    Rows are in the order in which they were emitted, which is that of the model, but for layers of
+    experts.
+    """
+    labels = [table.labels[label] for label in table.label[rows].tolist()]
+    beside = any(
+        label == "moe.dispatch" and segment > 0
+        for label, segment in zip(labels, table.segment[rows].tolist(), strict=True)
+    )
+    order = EXECUTION_BESIDE_SHARED if beside else EXECUTION
+    places = [at for at, label in enumerate(labels) if label.startswith("moe.")]
+
+    def rank(at: int) -> int:
+        label = labels[at]
+        if label.startswith("moe.shared."):
+            label = f"moe.shared.{_part_of_shared(table, int(rows[at]))}"
+        return next(number for number, part in enumerate(order) if label.startswith(part))
+
+    ordered = rows.copy()
+    ordered[places] = rows[sorted(places, key=lambda at: (rank(at), at))]
+    return ordered
+
+
+def _part_of_shared(table: OperationTable, row: int) -> str:
+    """Return which part of the shared experts a row belongs to."""
+    if table.segment[row] == SEGMENT_FC1:
+        return "first"
+    return "exit" if table.kind[row] == COLLECTIVE else "second"
+
+
 def _backward_order(
     table: OperationTable, rows: Ints, again: Flags, *, full: bool
 ) -> list[tuple[int, bool]]:
@@ -191,27 +225,38 @@ def _backward_order(
 
     Operations run in reverse, the gradient of an input before that of the weights. What is dropped
     is made again right before the first gradient that needs it, and a whole layer at once.
+
+    Parameters
+    ----------
+    rows : int64[rows]
+        Of the forward and of the backward, in the order of the forward.
+    again : bool[all rows]
+        Whether a row of the forward is recomputed.
+    full : bool
+        Whether the whole layer is.
     """
     keyed: list[tuple[float, float, int, bool]] = []
-    label_first: dict[int, int] = {}
+    first_of: dict[int, int] = {}
+    place_of = {row: place for place, row in enumerate(rows.tolist())}
     previous = -1
-    for row in rows.tolist():
+    for row, place in place_of.items():
         same = previous >= 0 and table.label[row] == table.label[previous]
-        label_first[row] = label_first[previous] if same else row
+        first_of[row] = first_of[previous] if same else place
         previous = row
+    for row in place_of:
         if table.phase[row] != FORWARD:
-            place = _gathered_before(table, rows, row)
-            at = row if place is None else place
-            behind = at + 0.5 * (place is not None)
-            keyed.append((-float(label_first.get(at, at)), behind, row, False))
-    forward = [row for row in rows.tolist() if table.phase[row] == FORWARD]
+            gradient = _gathered_before(table, rows, row)
+            at = row if gradient is None else gradient
+            behind = place_of[at] + 0.5 * (gradient is not None)
+            keyed.append((-float(first_of[at]), behind, row, False))
+    forward = [row for row in place_of if table.phase[row] == FORWARD]
     group: list[int] = []
     for row in [*forward, -1]:
         if row >= 0 and again[row]:
             group.append(row)
         elif group and (row < 0 or not full):
-            begin = -np.inf if full else -float(label_first[group[-1]]) - 0.5
-            keyed += [(begin, float(each), each, True) for each in group]
+            begin = -np.inf if full else -float(first_of[group[-1]]) - 0.5
+            keyed += [(begin, float(place_of[each]), each, True) for each in group]
             group = []
     return [(row, recompute) for *_, row, recompute in sorted(keyed)]
 
@@ -236,7 +281,7 @@ class _Builder:
         table, workloads = layers.table, layers.evaluation.workloads
         self.table = table
         self.workload = int(workloads.run_workload[run])
-        rows = np.flatnonzero(table.workload == self.workload)
+        rows = execution_order(table, np.flatnonzero(table.workload == self.workload))
         if phases == (FORWARD,):
             order = [(int(row), False) for row in rows[table.phase[rows] == FORWARD]]
         else:
@@ -480,7 +525,10 @@ class _Builder:
         weight = max(sum(weights), 1e-300)
         starts = np.concatenate([[0.0], np.cumsum(self._fixed_seconds())])
         now, lead_s = 0.0, 0.0
-        for item, count, extra in zip(self.items, counts, weights, strict=True):
+        # Communication that hides behind compute is launched before it.
+        order = sorted(range(len(counts)), key=lambda at: self.rows[self.items[at].number].first)
+        for place in order:
+            item, count, extra = self.items[place], counts[place], weights[place]
             row, more_s = self.rows[item.number], rest_s * extra / weight
             if count > 0.0:
                 row.prepare_s, row.launch_s = now, now + more_s + operator_s
