@@ -36,8 +36,8 @@ FP8_BYTES = 1.0 + 4.0 / 128.0
 
 EXECUTION = (
     "moe.router", "moe.host", "moe.shared.first", "moe.shared.second", "moe.shared.exit",
-    "moe.permute", "moe.dispatch", "moe.etp.all_gather", "moe.sort", "moe.experts", "moe.etp.reduce_scatter",
-    "moe.combine", "moe.unpermute",
+    "moe.permute", "moe.dispatch", "moe.etp.all_gather", "moe.sort", "moe.experts",
+    "moe.etp.reduce_scatter", "moe.combine", "moe.unpermute",
 )  # fmt: skip
 """Parts of a forward in the order in which they run, which is not that of their rows. Of shared
 experts the projections and what follows them on TP stand apart."""
