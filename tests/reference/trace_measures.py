@@ -81,3 +81,12 @@ def quantile(values, q):
     below = int(place)
     above = min(below + 1, len(values) - 1)
     return values[below] + (values[above] - values[below]) * (place - below)
+
+
+def sums(rows, key):
+    """Sum over the rows of each key in each sample; rows are ``(sample, fields, value)``."""
+    totals = {}
+    for sample, fields, value in rows:
+        part = totals.setdefault(key(fields), {})
+        part[sample] = part.get(sample, 0) + value
+    return totals

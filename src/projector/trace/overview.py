@@ -52,7 +52,7 @@ def overview(
         "iteration_times": [each.to_dict() for each in iterations],
         "throughput": None if rate is None else rate.to_dict(),
         "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
-        "stragglers": [each.to_dict() for each in stragglers(everything, times, where)],
+        "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
         "gaps": [each.to_dict() for each in idle_times(in_time)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.errors import ConfigError
-from projector.trace.activity import ATTENTION, BACKWARD, GEMM
+from projector.trace.activity import ATTENTION, BACKWARD, GEMM, PHASES, TYPES
 from projector.trace.measures.breakdown import GRANULARITIES, breakdown, in_iterations
 from projector.trace.measures.instances import instances
 from projector.trace.measures.numbers import band, group, to_ns
@@ -120,3 +120,27 @@ def test_groups_agree_in_every_column(rows):
 def test_nanoseconds_are_whole_where_they_can_be():
     assert [to_ns(2000), to_ns(1), to_ns(np.int64(3000))] == [2, 0.001, 3]
     assert isinstance(to_ns(2000), int)
+
+
+fields = st.tuples(
+    st.integers(0, 3), st.integers(0, 4), st.integers(-1, 2), st.integers(0, 1), st.integers(0, 2)
+)
+lines = st.tuples(st.integers(0, 500), st.integers(0, 90), fields)
+
+
+@given(st.lists(lines, min_size=1, max_size=12), st.sampled_from(["phase", "type", "layer"]))
+def test_breakdown_matches_reference(rows, by):
+    """Durations of parts: sums over samples, and how these spread."""
+    kernels = [
+        compute(start, start + length, phase=p, type=t, layer=layer, rank=rank, iteration=number)
+        for start, length, (p, t, layer, rank, number) in rows
+    ]
+    plain = [((k.rank, k.iteration), k, k.end - k.start) for k in kernels]
+    names = {"phase": PHASES, "type": TYPES, "layer": {n: n for n in range(-1, 3)}}[by]
+    expected = reference.sums(plain, lambda kernel: names[getattr(kernel, by)])
+    found = {part.key[by]: part.duration_ns for part in breakdown(activities(*kernels), [by])}
+    assert found.keys() == expected.keys()
+    for key, samples in expected.items():
+        assert found[key].samples == len(samples)
+        assert found[key].median == pytest.approx(reference.quantile(samples.values(), 0.5))
+        assert found[key].p75 == pytest.approx(reference.quantile(samples.values(), 0.75))

@@ -40,11 +40,17 @@ class Straggler:
 
 
 def stragglers(
-    activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
+    activities: Activities,
+    times: KernelTimes | None = None,
+    where: Flags | None = None,
+    iterations: Sequence[IterationTimes] | None = None,
 ) -> list[Straggler]:
-    """Return how each device stands to the others, in the order of the table."""
+    """Return how each device stands to the others, in the order of the table.
+
+    What is left out is worked out: ``times`` of the whole table, ``iterations`` of what is chosen.
+    """
     times = kernel_times(activities) if times is None else times
-    iterations = iteration_times(activities, times, where)
+    iterations = iteration_times(activities, times, where) if iterations is None else iterations
     devices = sorted({(each.rank, each.device) for each in iterations})
     medians = {d: float(np.median(_durations(iterations, d))) for d in devices}
     middle = float(np.median(list(medians.values()))) if medians else 0.0
