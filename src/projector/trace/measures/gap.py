@@ -25,9 +25,9 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.trace.activity import Activities
-from projector.trace.measures.instances import Instances, instances
+from projector.trace.measures.instances import instances
 from projector.trace.measures.numbers import PS_PER_NS
-from projector.trace.measures.overlap import OverlapEffect, d50_d0
+from projector.trace.measures.overlap import OverlapEffect, effect_of
 
 FACTORS = ("instruction", "utilisation", "overlap", "frequency")
 """In the order of the study; `REST` follows."""
@@ -151,7 +151,7 @@ def operation_gaps(
         duration_ps = activities.end_ps[rows] - activities.start_ps[rows]
         if duration_ps.sum() > 0:
             parts = _Parts.of(rows, duration_ps, counted, clock, steps)
-            effect = _effect(runs, of, number)
+            effect = effect_of(runs, np.flatnonzero(of[runs.row] == number))
             found.append(_gap(each, parts, effect, peak_clock_hz))
     return sorted(found, key=lambda gap: (gap.theory_ns or 0.0) - gap.actual_ns)
 
@@ -192,11 +192,6 @@ class _Parts:
             cycles=known(counted.cycles),
             clock_hz=known(clock_hz, duration_ps.astype(np.float64)),
         )
-
-
-def _effect(runs: Instances, of: Ints, number: int) -> OverlapEffect:
-    own = of[runs.row] == number
-    return d50_d0(runs.normalised[own], runs.overlap[own])
 
 
 def _gap(
