@@ -5,16 +5,23 @@ joined right if it was given its own place.
 """
 
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from projector.trace.activity import align
 from projector.trace.counter_join import join_counters
-from projector.trace.events import Counters
+from projector.trace.counter_join import lanes_of as lanes
+from projector.trace.events import KERNEL, Counters
+from projector.trace.kernel_spelling import spelled
+from projector.trace.read import load_trace
 from synthetic import activities, compute, copy
 
+FILES = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 NOWHERE = -7.0
 """Value of kernels outside of iterations."""
 
@@ -316,3 +323,39 @@ def test_what_is_joined_without_doubt_is_right(
         not np.isnan(value) or name not in names or (name, at) not in available
         for (name, at), value in zip((k for it in first for k in it), given_places, strict=True)
     )
+
+
+def test_a_trace_that_begins_within_an_iteration():
+    # Of kernels that were given to the device before the profiler began the launch is not known.
+    late = [compute(100 + n, 101 + n, name=name, launch=None) for n, name in enumerate(LAYERS[-6:])]
+    rest = timed(LAYERS, LAYERS, start=40)
+    moved = [replace(kernel, start=kernel.start + 100, end=kernel.end + 100) for kernel in rest]
+    joined = join_counters(activities(*late, *moved), [counted(placed(LAYERS) * 3)])
+    assert joined.share == 1.0
+    ends = [float(n) for n in range(len(LAYERS))]
+    assert places(joined) == ends[-6:] + ends * 2
+
+
+@pytest.mark.parametrize("level", range(3))
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.split(".")[0])
+def test_kernels_of_real_traces_find_themselves(file, level):
+    """Counters of the very kernels of a trace, in the order in which a device got them."""
+    table = align(load_trace(file))
+    kernels = np.flatnonzero(table.kind == KERNEL)
+    alone = join_counters(
+        table, [counted([(table.names[table.name[row]], 0.0) for row in kernels])]
+    )
+    assert alone.kernels == len(kernels)
+    # The order of dispatch is that in which the join looks at them.
+    (order,) = lanes(table).values()
+    rows = [(spelled(table.names[table.name[row]], level), float(row)) for row in order]
+    joined = join_counters(table, [counted([("before", NOWHERE)] * 9 + rows)])
+    assert joined.share == 1.0
+    given = np.array(places(joined))[kernels].astype(int)
+    assert (np.asarray(table.name)[given] == table.name[kernels]).all() or level
+    run = joined.runs[0]
+    # Collectives that were launched before the profiler began stand between two iterations.
+    assert run.unused.pop("before") == 9
+    assert sum(run.unused.values()) <= 4
+    if table.iteration.max() >= 0:
+        assert run.counted_iterations >= run.iterations

@@ -64,15 +64,22 @@ def match(timed: Sequence[int], counted: Sequence[int], iterations: Sequence[Int
     parts = segments(usual, counted)
     fits: dict[Tokens, list[_Fit]] = {}
     seen: Counter[Tokens] = Counter()
-    fitting: set[int] = set()
-    for places, tokens in zip(inside, variants, strict=True):
+    # What lies between iterations may be a part of one, as at the start of a trace.
+    for places in (*inside, *_stretches(outside)):
+        tokens = tuple(timed[i] for i in places.tolist())
         if tokens not in fits:
             fits[tokens] = _fits(tokens, counted, parts)
-            fitting.update(place for fit in fits[tokens] for place in fit.row if place != NONE)
         _give(fits[tokens], seen[tokens], places, row, uncertain)
         seen[tokens] += 1
-    _give_rest(timed, counted, outside, fitting, row)
-    return Match(row, uncertain, np.array(sorted(fitting), np.int64), len(inside), len(parts))
+    fitting = {place for each in fits.values() for fit in each for place in fit.row} - {NONE}
+    repeats = np.array(sorted(fitting), np.int64)
+    return Match(row, uncertain, repeats, len(inside), len(parts))
+
+
+def _stretches(places: Ints) -> list[Ints]:
+    """Return the parts of some places that follow one another."""
+    cuts = np.flatnonzero(np.diff(places) != 1) + 1
+    return np.split(places, cuts) if len(places) else []
 
 
 class _Fit(NamedTuple):
@@ -115,19 +122,6 @@ def _give(fits: Sequence[_Fit], turn: int, places: Ints, row: Ints, uncertain: F
         uncertain[places] |= open_places & (given != NONE) & np.array(fit.uncertain, bool)
         if (row[places] != NONE).all():
             return
-
-
-def _give_rest(
-    timed: Sequence[int], counted: Sequence[int], outside: Ints, fitting: set[int], row: Ints
-) -> None:
-    """Pair what lies outside of iterations with what fitted none."""
-    if not len(outside):
-        return
-    left = [place for place in range(len(counted)) if place not in fitting]
-    found = pairs([timed[i] for i in outside.tolist()], [counted[place] for place in left])
-    for mine, theirs in found:
-        row[outside[mine]] = left[theirs]
-        fitting.add(left[theirs])
 
 
 def segments(usual: Tokens, counted: Sequence[int]) -> list[range]:

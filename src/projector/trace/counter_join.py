@@ -117,7 +117,7 @@ def join_counters(activities: Activities, counters: Sequence[Counters]) -> Joine
     duration_ps = np.full(count, NONE, np.int64)
     joined = np.zeros(count, bool)
     runs = []
-    lanes = _lanes(activities)
+    lanes = lanes_of(activities)
     for run, lane, rows in _placed(lanes, counters):
         kernels = lanes[lane]
         found, report = _join(activities, kernels, run, rows, lane)
@@ -146,13 +146,11 @@ Lane = tuple[int, int]
 """Rank and device."""
 
 
-def _lanes(activities: Activities) -> dict[Lane, Ints]:
+def lanes_of(activities: Activities) -> dict[Lane, Ints]:
     """Return the kernels of each device of each rank in the order of their dispatch."""
     kernels = np.flatnonzero(activities.kind == ev.KERNEL)
-    # Streams start in another order than they were given; the run with counters keeps that order.
-    launch = activities.launch_ps[kernels]
-    given = np.where(launch == NONE, activities.start_ps[kernels], launch)
     rank, device = activities.rank[kernels], activities.device[kernels]
+    given = _given_ps(activities, kernels)
     order = np.lexsort((activities.start_ps[kernels], given, device, rank))
     kernels, rank, device = kernels[order], rank[order], device[order]
     cuts = np.flatnonzero((np.diff(rank) != 0) | (np.diff(device) != 0)) + 1
@@ -160,6 +158,29 @@ def _lanes(activities: Activities) -> dict[Lane, Ints]:
     return {
         (int(activities.rank[part[0]]), int(activities.device[part[0]])): part for part in parts
     }
+
+
+def _given_ps(activities: Activities, kernels: Ints) -> Ints:
+    """Return when each kernel was given to its device; the run with counters keeps that order.
+
+    Streams overlap, so starts are in another order than launches. A kernel whose launch is not in
+    the trace was given before those that follow it on its stream.
+    """
+    launch, start = activities.launch_ps[kernels], activities.start_ps[kernels]
+    known = launch != NONE
+    if known.all():
+        return launch
+    _, stream = distinct(
+        activities.rank[kernels], activities.device[kernels], activities.stream[kernels]
+    )
+    order = np.lexsort((start, stream))[::-1]
+    latest = np.iinfo(np.int64).max
+    follows = np.where(known, launch, latest)[order]
+    first = np.flatnonzero(np.diff(stream[order], prepend=-1) != 0)
+    given = np.empty_like(launch)
+    for begin, end in zip(first, (*first[1:], len(order)), strict=True):
+        given[order[begin:end]] = np.minimum.accumulate(follows[begin:end])
+    return np.where(known, launch, np.minimum(given, start))
 
 
 def _placed(
