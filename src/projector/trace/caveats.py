@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from projector.trace.activity import COMPUTE, Activities
-from projector.trace.events import Trace
+from projector.trace.events import NONE, Trace
 
 MOST_NAMED = 10
 """Ranks that a sentence names."""
@@ -51,7 +51,7 @@ def _contents(activities: Activities) -> Iterator[str]:
             "hold them, medians and shares of operations do not"
         )
     computing = inside & (activities.klass == COMPUTE)
-    unknown = int(np.count_nonzero(computing & (activities.launch_ps < 0)))
+    unknown = int(np.count_nonzero(computing & (activities.launch_ps == NONE)))
     if unknown and not activities.on_host:
         yield (
             f"{unknown:,} of {int(np.count_nonzero(computing)):,} kernels that compute have no "

@@ -21,6 +21,8 @@ MOST_DRIFT = 1e-3
 GAIN = 0.7
 """A drift is taken where it shrinks the spread of the ends to this share or less."""
 
+_GRID_PS = 1_000
+
 LONGEST_NS = 3_600 * 10**9
 """Starts of traces further apart than this are of clocks that have nothing in common."""
 
@@ -63,6 +65,17 @@ class Clock:
         if self.drift:
             moved = moved + np.rint(self.drift * (times_ps - self.origin_ps)).astype(np.int64)
         return moved
+
+    def own(self, moved_ps: Ints) -> Ints:
+        """Return the rank's own times of those that `moved` returns, exactly.
+
+        A drift is undone to the nearest nanosecond, on whose grid the stamps of a profiler lie.
+        """
+        own = moved_ps - (self.start_ps + self.offset_ps)
+        if self.drift:
+            since = np.rint((own - self.origin_ps) / (1.0 + self.drift)).astype(np.int64)
+            own = (since + self.origin_ps + _GRID_PS // 2) // _GRID_PS * _GRID_PS
+        return own
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Where the time of a run went: what `TraceAnalysis.summary` is made of."""
 
+from dataclasses import replace
 from typing import Any
 
 from projector.arrays import Flags
 from projector.trace.activity import Activities
-from projector.trace.events import Trace
+from projector.trace.events import NONE, Trace
 from projector.trace.measures.breakdown import breakdown
 from projector.trace.measures.clocks import sampled
 from projector.trace.measures.communication import communication_rows
@@ -15,6 +16,9 @@ from projector.trace.measures.sharding import sharding_times
 from projector.trace.measures.stragglers import stragglers
 from projector.trace.measures.summary import rank_summaries
 from projector.trace.measures.times import KernelTimes
+
+_LAUNCHES = ("launch_ps", "launch_end_ps")
+_TIMES = ("start_ps", "end_ps", *_LAUNCHES)
 
 
 def overview(
@@ -43,9 +47,10 @@ def overview(
         Of one iteration of the whole job.
     """
     iterations = iteration_times(everything, times, where)
+    alone = on_own_clocks(in_time)
     rate = None if tokens is None else throughput(iterations, tokens)
     return {
-        "ranks": [each.to_dict() for each in rank_summaries(in_time)],
+        "ranks": [each.to_dict() for each in rank_summaries(alone)],
         "phases": [
             each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
         ],
@@ -53,10 +58,25 @@ def overview(
         "throughput": None if rate is None else rate.to_dict(),
         "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
-        "gaps": [each.to_dict() for each in idle_times(in_time)],
+        "gaps": [each.to_dict() for each in idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),
     }
+
+
+def on_own_clocks(activities: Activities) -> Activities:
+    """Return activities at the times of their files, where clocks that drift were aligned.
+
+    What a rank does by itself is then whole nanoseconds, as its file has them.
+    """
+    columns = {name: getattr(activities, name).copy() for name in _TIMES}
+    drifting = [clock for clock in activities.clocks if clock.drift]
+    for clock in drifting:
+        mine = activities.rank == clock.rank
+        for name, values in columns.items():
+            known = mine & (values != NONE) if name in _LAUNCHES else mine
+            values[known] = clock.own(values[known])
+    return replace(activities, **columns) if drifting else activities
 
 
 def _beside(

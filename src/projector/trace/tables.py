@@ -10,7 +10,7 @@ from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import UnsupportedError
 from projector.files import write_whole
 from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
-from projector.trace.events import KINDS
+from projector.trace.events import KINDS, NONE
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEY = "parquet"
 
 _NUMBERS = ("rank", "device", "stream", "start_ps", "end_ps", "launch_ps", "launch_end_ps")
-_UNKNOWN_BELOW_0 = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
+_MAY_BE_UNKNOWN = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
 
 
 def activity_table(activities: Activities, measured: Mapping[str, Any] | None = None) -> "pa.Table":
@@ -37,7 +37,7 @@ def activity_table(activities: Activities, measured: Mapping[str, Any] | None = 
     columns: dict[str, Any] = {}
     for name in (*_NUMBERS, "layer", "iteration", "bytes"):
         values = getattr(activities, name)
-        unknown = values < 0 if name in _UNKNOWN_BELOW_0 else None
+        unknown = values == NONE if name in _MAY_BE_UNKNOWN else None
         columns[name] = pa.array(values, mask=unknown)
     columns |= {
         "name": _words(activities.name, activities.names),

@@ -7,6 +7,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.trace.activity import PHASES, Activities
+from projector.trace.events import NONE
 from projector.trace.intervals import union
 from projector.trace.measures.devices import device_slices
 from projector.trace.measures.numbers import PS_PER_NS, Band, band, to_ns
@@ -81,7 +82,7 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
     after = rows.start + np.minimum(np.searchsorted(start, ends), len(start) - 1)
     before = rows.start + _ending(end, begins)
     launch = activities.launch_ps[after]
-    late = np.where(launch < 0, -1, np.clip(launch - begins, 0, ends - begins))
+    late = np.where(launch == NONE, -1, np.clip(launch - begins, 0, ends - begins))
     length = ends - begins
     known = late >= 0
     order = np.argsort(-length, kind="stable")[:most]

@@ -57,7 +57,7 @@ def launch_overheads(activities: Activities) -> tuple[Ints, Ints]:
 
 def split_bubbles(activities: Activities, bubble_ps: Ints) -> tuple[Ints, Ints]:
     """Return what `launch_overheads` does, of bubbles that are known."""
-    known = (bubble_ps >= 0) & (activities.launch_ps >= 0)
+    known = (bubble_ps >= 0) & (activities.launch_ps != UNKNOWN)
     waited = np.maximum(activities.start_ps - activities.launch_ps, 0)
     call = np.minimum(waited, bubble_ps)
     return np.where(known, bubble_ps - call, UNKNOWN), np.where(known, call, UNKNOWN)
