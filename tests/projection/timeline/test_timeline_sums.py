@@ -4,13 +4,16 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.measure.synthetic import synthetic_record
 from tests.projection.timeline.checks import timeline_of_result
 from tests.test_random_overrides import EXAMPLES, FIELDS
 
 import projector as pj
 from projector.config.load import load_job
-from projector.errors import ProjectorError
-from projector.projection.timeline.build import Detail
+from projector.errors import ConfigError, ProjectorError
+from projector.measure.reduction import reduce_job
+from projector.projection.measured import project_measured
+from projector.projection.timeline.build import Detail, build_timeline
 
 RANDOM = 40
 
@@ -84,6 +87,23 @@ def test_a_dense_model(name):
 @pytest.mark.parametrize("name", MOE)
 def test_a_model_of_experts(name):
     timeline_of_result(pj.project_performance(load_job(EXPERTS, MOE[name])))
+
+
+@pytest.mark.parametrize("rule", ["ratio", "linear"])
+@pytest.mark.parametrize("path", ["measure_mixtral_8x7b", "measure_llama3_8b"])
+def test_measured_jobs(path, rule):
+    job = load_job(EXAMPLES[0].parent / f"{path}.yaml")
+    record = synthetic_record(reduce_job(job, 1), 1.7)
+    result = project_measured(job, record, tp_rule=rule)
+    with pytest.raises(ConfigError, match="record"):
+        build_timeline(result)
+    timeline_of_result(result, record=record)
+
+
+def test_a_measured_job_that_knows_its_record():
+    job = load_job(EXAMPLES[0].parent / "measure_mixtral_8x7b.yaml")
+    result = pj.project_performance(job, records=synthetic_record(reduce_job(job, 1), 1.7))
+    timeline_of_result(result)
 
 
 @pytest.mark.parametrize("seed", range(RANDOM))
