@@ -122,6 +122,28 @@ def test_real_traces_are_readable(trace, command):
     )
 
 
+def test_clocks_of_ranks_are_aligned(trace, tmp_path):
+    for rank, ahead in ((0, 0), (1, 500_000)):
+        lines = [
+            line
+            for number in range(20)
+            for begin in [ahead + number * 10_000]
+            for line in (
+                step(number, begin, begin + 10_000),
+                compute(begin + 1000, begin + 3000, launch=begin + 500, rank=rank),
+                collective(begin + 3000, begin + 9000, launch=begin + 600, rank=rank),
+            )
+        ]
+        write(tmp_path / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=2))
+    code, out, _ = trace("summary", tmp_path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    first, second = found["ranks"]
+    assert {**second, "rank": 0, "device": 0} == first
+    assert [each["rank"] for each in found["clocks"]] == [0, 1]
+    assert "2 ranks" in trace("summary", tmp_path)[1]
+
+
 def test_quiet_has_no_warnings(trace):
     code, out, err = trace("summary", MI250)
     assert (code, err) == (0, "")

@@ -71,7 +71,7 @@ def share(part: float, whole: float) -> str:
 
 
 def title(shown: Mapping[str, Any]) -> list[RenderableType]:
-    """Return what was read: ranks, devices, events, iterations."""
+    """Return what was read: ranks, devices, events, iterations, clocks."""
     files = shown["files"]
     events = sum(each["events"] for each in files)
     line = Text("Trace", style="bold")
@@ -81,6 +81,12 @@ def title(shown: Mapping[str, Any]) -> list[RenderableType]:
     line.append(f"  {ranks}{where}: {events:,} events", style="not bold")
     numbers = shown["iterations"]
     below = "no iterations" if not numbers else f"iterations {runs_of(numbers)}"
+    if shown["frameworks"]:
+        below += f"; {', '.join(name.upper() for name in shown['frameworks'])}"
+    aligned = [each for each in shown["clocks"] if each["collectives"]]
+    if aligned:
+        apart = max(each["spread_ns"] for each in aligned)
+        below += f"\nclocks aligned on collectives, which end within {us(apart)} us of each other"
     return [line, Padding(Text(below), (0, 0, 1, 2))]
 
 
