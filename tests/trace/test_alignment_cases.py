@@ -1,5 +1,7 @@
 """Alignment of programs with known answers: threads, graphs, checkpoints, ranges, sharding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from projector.trace.activity import (
     align,
 )
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, Events, Trace
+from projector.trace.layers import layers_of_sequence
 from projector.trace.nesting import stack_events
 
 BYTES = {
@@ -423,3 +426,141 @@ def test_nearest_and_outermost_look_up_the_stack():
     ranges = events.kind == ANNOTATION
     assert stack.outermost(operator, within=ranges).tolist() == [NONE, 1, 1, NONE]
     assert stack.nearest(operator, within=ranges).tolist() == [NONE, 1, 2, NONE]
+
+
+def test_several_optimizers_and_clipping_are_one_step():
+    p = Program()
+    for _ in range(3):
+        with p.forward("aten::linear") as product:
+            p.kernel("gemm")
+        with p.on(AUTOGRAD), p.backward(product, "MmBackward0"):
+            p.kernel("dgrad")
+        for name in ("clip_grad_norm", "Optimizer.step#Muon.step", "Optimizer.step#AdamW.step"):
+            with p.range(name):
+                p.kernel("multi_tensor_apply_kernel")
+        with p.range("Optimizer.zero_grad#AdamW.zero_grad"):
+            p.kernel("Memset (Device)")
+        p.now += 100
+    a = align(p.trace())
+    assert phases(a) == 3 * ["forward", "backward", *["optimizer"] * 4]
+    # The gradients are set to zero once the iteration has ended.
+    assert a.iteration.tolist() == [*[0] * 5, *[1] * 6, *[2] * 6, -1]
+
+
+def test_a_pipeline_stage_sends_and_receives_between_its_chunks():
+    """Interleaved 1F1B of Megatron-LM with kernels of Transformer Engine, and no ranges."""
+    p = Program()
+    sent = {
+        "collective": "send", "group": "3", "group_ranks": (0, 4), "in_elements": 8,
+        "out_elements": 8, "dtype": "BFloat16",
+    }  # fmt: skip
+    waiting = []
+
+    def forward():
+        made = []
+        for _ in range(2):
+            with p.forward("_LayerNormLinear") as first:
+                p.kernel("nvjet_qkv")
+            with p.forward("FusedAttnFunc") as attention:
+                p.kernel("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma")
+            with p.forward("_Linear") as last:
+                p.kernel("nvjet_proj")
+            made += [first, attention, last]
+        waiting.append(made)
+
+    def backward():
+        with p.on(AUTOGRAD):
+            for made in reversed(waiting.pop(0)):
+                with p.backward(made, "Backward"):
+                    p.kernel("nvjet_dgrad")
+
+    def pass_on():
+        with p.range("nccl:send 0->4"), p.op("record_param_comms", detail=sent):
+            p.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage)", stream=30)
+
+    with p.range("ProfilerStep#2"):
+        for turn in (forward, forward, backward, forward, backward, backward):
+            turn()
+            pass_on()
+        with p.range("Optimizer.step#FusedAdam.step"):
+            p.kernel("multi_tensor_apply_kernel")
+    a = align(p.trace())
+    assert (a.iteration == 2).all()
+    forwards = a.layer[(a.phase == FORWARD) & (a.klass != COMMUNICATION)]
+    assert forwards.tolist() == [0, 0, 0, 1, 1, 1] * 3
+    backwards = a.layer[(a.phase == BACKWARD) & (a.klass != COMMUNICATION)]
+    assert backwards.tolist() == [1, 1, 1, 0, 0, 0] * 3
+    talks = a.klass == COMMUNICATION
+    assert talks.sum() == 6
+    assert a.bytes[talks].tolist() == [16] * 6
+    assert {spoken(a)[row] for row in np.flatnonzero(talks)} == {"send"}
+    assert a.type[spoken(a).index("FusedAttnFunc")] == ATTENTION
+
+
+numbers = st.integers(-3, 5) | st.sampled_from([2**40, -(2**40), 2**61])
+NAMES = (
+    "ProfilerStep#3", "Optimizer.step#x", "autograd::engine::evaluate_function: X", "aten::mm",
+    "nn.Module: Block_1", "nn.Module: layers.9.mlp", "FSDP::all_gather (layers.3)", "f_attn_fa",
+    "ncclDevKernel_AllReduce", "flash_fwd", "", "ProfilerStep#99999999999999999999999999",
+    "CheckpointFunction", "record_param_comms",
+)  # fmt: skip
+DETAILS = (
+    {}, {"collective": None}, {"collective": "allreduce", "group": None, "group_ranks": ()},
+    {"collective": "x", "in_elements": "many", "dtype": 3}, {"bytes": -5}, {"dims": None},
+    {"bytes": 2**70}, {"collective": "allreduce", "group_ranks": (3, 3, 1), "in_elements": 2**62,
+     "dtype": "Double"},
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_nonsense_is_survived(data):
+    """Whatever the numbers say, each event of a device is in the table once."""
+    ranks = []
+    for rank in range(data.draw(st.integers(1, 2))):
+        count = data.draw(st.integers(0, 12))
+
+        def column(values, count=count):
+            return np.array(data.draw(st.lists(values, min_size=count, max_size=count)), np.int64)
+
+        columns = {name: column(numbers) for name in Events.__slots__}
+        columns |= {
+            "kind": column(st.integers(0, 7)),
+            "name": column(st.integers(0, len(NAMES) - 1)),
+            "detail": column(st.integers(-1, len(DETAILS) - 1)),
+            "duration_ps": np.abs(columns["duration_ps"]) % 2**61,
+            "sequence": np.maximum(columns["sequence"], -1),
+        }
+        events = Events(**columns)
+        trace = replace(Program(rank=rank).rank_trace(), names=NAMES, details=DETAILS)
+        ranks.append(Program.with_events(trace, events))
+    a = align(Trace(ranks=tuple(ranks)))
+    on_device = sum(int((rank.events.kind <= 2).sum()) for rank in ranks)
+    assert on_device in (0, len(a))
+    for column, table in (("name", a.names), ("operation", a.operations), ("group", a.groups)):
+        assert getattr(a, column).max(initial=-1) < len(table)
+    assert a.forward.max(initial=-1) < max(len(a), 1)
+
+
+def test_forwards_in_a_row_are_told_apart_by_what_stands_around_their_layers():
+    """Decoding: embedding, five layers, the head; and again."""
+    layer = ["norm", "qkv", "attention", "proj", "norm", "mlp"]
+    forward = ["embedding", *layer * 5, "norm", "head"]
+    names = forward * 3
+    place = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    rows = np.array([place[name] for name in names])
+    found = layers_of_sequence(rows, rows == place["attention"])
+    expected = [-1, *np.repeat(range(5), len(layer)).tolist(), -1, -1]
+    assert found.tolist() == expected * 3
+
+
+def test_layers_of_several_kinds_are_numbered_through():
+    """Three dense layers and five of experts."""
+    dense = ["norm", "attention", "add", "norm", "mlp", "add"]
+    experts = ["norm", "attention", "add", "norm", "router", "experts", "add"]
+    names = ["embedding", *dense * 3, *experts * 5, "norm", "head"]
+    place = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    rows = np.array([place[name] for name in names])
+    found = layers_of_sequence(rows, rows == place["attention"])
+    expected = np.repeat(range(8), [len(dense)] * 3 + [len(experts)] * 5).tolist()
+    assert found.tolist() == [-1, *expected, -1, -1]

@@ -8,6 +8,9 @@ import numpy as np
 from projector.arrays import Ints
 from projector.trace.names import load_trace_names
 
+MOST = 2**50
+"""Bytes and elements beyond this are of no buffer: the file is spoilt there."""
+
 
 def collective_bytes(detail: Mapping[str, Any]) -> int:
     """Return the buffer of a collective as collectives count it, -1 where it is not known.
@@ -16,7 +19,7 @@ def collective_bytes(detail: Mapping[str, Any]) -> int:
     each rank holds in an all-reduce, broadcast or all-to-all, and a message of two ranks.
     """
     elements = [detail.get("in_elements"), detail.get("out_elements")]
-    known = [value for value in elements if isinstance(value, int) and value >= 0]
+    known = [value for value in elements if isinstance(value, int) and 0 <= value < MOST]
     width = load_trace_names().element_bytes.get(str(detail.get("dtype", "")).rpartition("::")[2])
     if not known or width is None:
         return -1
@@ -67,4 +70,4 @@ def of_details(
 
 def _copied(detail: Mapping[str, Any]) -> int:
     value = detail.get("bytes")
-    return value if isinstance(value, int) and 0 <= value < 2**62 else -1
+    return value if isinstance(value, int) and 0 <= value < MOST else -1

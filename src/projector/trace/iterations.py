@@ -48,9 +48,21 @@ def within(times: Ints, start: Ints, end: Ints, number: Ints) -> Ints:
     return found
 
 
-def steps_as_iterations(optimizer_ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return iterations that end with a step of the optimizer: start, end, number from 0."""
+def steps_as_iterations(optimizer_ends: Ints, forwards: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return iterations that end with a step of the optimizer: start, end, number from 0.
+
+    Parameters
+    ----------
+    optimizer_ends : int64[steps]
+        When steps end. Several optimizers may step one after the other.
+    forwards : int64[calls]
+        When calls of the forward start, in order: a new iteration needs one.
+    """
     ends = np.sort(optimizer_ends)
+    last = np.ones(len(ends), np.bool_)
+    if len(forwards):
+        last[:-1] = np.diff(np.searchsorted(forwards, ends)) > 0
+    ends = ends[last]
     low = np.iinfo(np.int64).min // 2
     starts = np.concatenate([[low], ends[:-1]]).astype(np.int64)
     return starts, ends.astype(np.int64), np.arange(len(ends), dtype=np.int64)

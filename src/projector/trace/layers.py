@@ -1,5 +1,6 @@
 """Which layer each event of the host belongs to: as named, by modules, or by repetition."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
+from projector.trace.iterations import annotated_iterations
 from projector.trace.modules import Modules
 from projector.trace.nesting import Stack
 from projector.trace.phases import HostPhases
@@ -131,17 +133,35 @@ def _by_attention(
     )  # fmt: skip
     operators = operators[np.argsort(events.start_ps[operators], kind="stable")]
     layer = np.full(len(events), NONE, np.int64)
-    # Sequences of one forward: the backward and the optimizer stand between two of them.
-    marks = np.flatnonzero(phases.engine | (phases.mark > 0))
-    cuts = np.searchsorted(np.sort(events.start_ps[marks]), events.start_ps[operators], "right")
+    # Sequences of one forward: the backward, the optimizer, the begin of an iteration or a message
+    # of a pipeline stands between two of them.
+    marks = phases.engine | (phases.mark > 0) | _messages(trace, stack)
+    starts, _, _ = annotated_iterations(events, trace.names)
+    cuts = np.searchsorted(
+        np.sort(np.concatenate([events.start_ps[marks], starts])),
+        events.start_ps[operators], "right",
+    )  # fmt: skip
     for part in np.split(operators, np.flatnonzero(np.diff(cuts)) + 1):
         layer[part] = layers_of_sequence(events.name[part], holds[part])
     found = stack.nearest(layer >= 0)
     return np.where(found >= 0, layer[np.maximum(found, 0)], NONE)
 
 
+def _messages(trace: RankTrace, stack: Stack) -> Flags:
+    """Return which events are messages that no operator holds: those of a pipeline."""
+    events = trace.events
+    messages = tables.load_trace_names().messages
+    told = tables.fits([str(detail.get("collective", "")) for detail in trace.details], messages)
+    operator = (events.kind == OPERATOR) & np.append(told, False)[events.detail]
+    ranges = (events.kind == ANNOTATION) & tables.fits(trace.names, messages)[events.name]
+    outer = stack.outermost(events.kind == OPERATOR)
+    alone = (outer < 0) | (outer == np.arange(len(events)))
+    found: Flags = (operator | ranges) & alone
+    return found
+
+
 def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
-    """Return the layer of each operation of one forward.
+    """Return the layer of each operation of one forward, or of several in a row.
 
     Parameters
     ----------
@@ -153,21 +173,48 @@ def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
     Returns
     -------
     int64[operations]
-        Numbers from 0; -1 before the first layer, after the last, and with fewer than two.
+        Numbers from 0, anew in each forward; -1 before the first layer of one, after its last, and
+        with fewer than two attentions.
     """
     layer = np.full(len(names), NONE, np.int64)
     places = np.flatnonzero(attends)
     if len(places) < 2:
         return layer
     between = [names[a + 1 : b] for a, b in pairwise(places.tolist())]
-    head = min(_common(names[: places[0]][::-1], part[::-1]) for part in between)
-    starts = [int(place) - head for place in places]
+    usual = _usual(between)
+    kinds = list({part.tobytes(): part for part in between}.values())
+    head = min(_common(names[: places[0]][::-1], part[::-1]) for part in kinds)
     tail = names[places[-1] + 1 :]
-    rest = max(_common(tail, part[: len(part) - head]) for part in between)
-    stops = [*starts[1:], int(places[-1]) + 1 + rest]
-    for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+    alone = {*names[: places[0] - head].tolist(), *tail[_common(tail, usual) :].tolist()}
+    alone -= _frequent(between)
+    within = [part[: len(part) - head] for part in kinds if alone.isdisjoint(part.tolist())]
+    number, start = 0, int(places[0]) - head
+    for place, part in zip(places.tolist(), [*between, tail], strict=True):
+        ends = part is tail or not alone.isdisjoint(part.tolist())
+        length = max((_common(part, each) for each in within), default=0)
+        stop = place + 1 + (length if ends else len(part) - head)
         layer[start:stop] = number
+        number = 0 if ends else number + 1
+        start = place + 1 + len(part) - head
     return layer
+
+
+MOST_FORWARDS = 0.25
+"""What stands between more of the layers than this share is part of them: no forward ends there."""
+
+
+def _usual(between: Sequence[Ints]) -> Ints:
+    """Return what stands between most pairs of attentions."""
+    count = Counter(part.tobytes() for part in between)
+    return np.frombuffer(count.most_common(1)[0][0], np.int64)
+
+
+def _frequent(between: Sequence[Ints]) -> set[int]:
+    """Return what stands between more than a few pairs of attentions."""
+    count: Counter[int] = Counter()
+    for kind, times in Counter(part.tobytes() for part in between).items():
+        count.update(dict.fromkeys(np.unique(np.frombuffer(kind, np.int64)).tolist(), times))
+    return {name for name, times in count.items() if times > MOST_FORWARDS * len(between)}
 
 
 def _common(first: Ints, second: Ints) -> int:

@@ -91,7 +91,7 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     attends = np.zeros(len(events) + 1, np.bool_)
     attends[placed.anchor[kind_of_work == ATTENTION]] = True
     operations = name_operations(trace, stack, phases, modules, attends[:-1], notes)
-    iteration = _iterations(trace, placed, notes)
+    iteration = _iterations(trace, placed, phases, notes)
     phase = _phases(trace, placed, phases, iteration)
     talk = _communication(trace, stack, placed, klass)
     detail, details = _details(trace, stack, placed)
@@ -251,26 +251,22 @@ def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Int
     return klass, np.where(klass == COMMUNICATION, COLLECTIVE, type_)
 
 
-def _iterations(trace: RankTrace, placed: Placed, notes: list[str]) -> Ints:
+def _iterations(trace: RankTrace, placed: Placed, phases: HostPhases, notes: list[str]) -> Ints:
+    """Return the iteration of activities: that in which they were launched."""
     events = trace.events
     start, end, number = counting.annotated_iterations(events, trace.names)
     if len(start) == 0:
-        optimizer = _ranges(trace, OPTIMIZER)
-        if len(optimizer):
-            stop = events.start_ps[optimizer] + events.duration_ps[optimizer]
-            start, end, number = counting.steps_as_iterations(stop)
+        steps = tables.fits(trace.names, tables.load_trace_names().optimizer_steps)
+        rows = np.flatnonzero((events.kind == ANNOTATION) & steps[events.name])
+        if len(rows):
+            stop = events.start_ps[rows] + events.duration_ps[rows]
+            forwards = np.sort(events.start_ps[phases.phase == FORWARD])
+            start, end, number = counting.steps_as_iterations(stop, forwards)
             notes.append("iterations were inferred: each ends with a step of the optimizer")
     called = placed.rows if placed.on_host else placed.launch
     known = called >= 0
     found = counting.within(events.start_ps[np.maximum(called, 0)], start, end, number)
     return _as_neighbours(trace, placed, np.where(known, found, NONE), known)
-
-
-def _ranges(trace: RankTrace, phase: int) -> Ints:
-    """Return the outermost ranges that the program named for a phase."""
-    events = trace.events
-    mark = tables.phases(trace.names, tables.load_trace_names().phases)
-    return np.flatnonzero((events.kind == ANNOTATION) & (mark[events.name] == phase))
 
 
 def _as_neighbours(trace: RankTrace, placed: Placed, values: Ints, known: Flags) -> Ints:
