@@ -19,10 +19,19 @@ _CONFIG = click.option(
 )
 
 
+_TABLES = click.option(
+    "--tables",
+    metavar="FOLDER",
+    help="Write what was measured as tables for `projector calibrate`: products, attention, "
+    "collectives, and the step of --config.",
+)
+
+
 @click.command("compare")
 @_CONFIG
+@_TABLES
 @trace_options
-def command(config: str | None, **options: Any) -> None:
+def command(config: str | None, tables: str | None, **options: Any) -> None:
     """Show where a run differs from its projection, or from another run, and why.
 
     With --config every PATH is a trace of one run of that job, and KEY=VALUE overrides a field of
@@ -31,7 +40,10 @@ def command(config: str | None, **options: Any) -> None:
     the ratio. What could not be matched is listed for both sides.
     """
     request = TraceRequest(**options)
-    comparison = _with_job(config, request) if config is not None else _two(request)
+    if tables is not None and config is None:
+        msg = "tables: they are written of a run with its job; name it with --config"
+        raise ConfigError(msg, key="tables", value=tables, allowed="--config JOB.yaml")
+    comparison = _with_job(config, tables, request) if config is not None else _two(request)
     if request.as_json:
         print_json(comparison.to_dict())
     else:
@@ -66,13 +78,24 @@ def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str,
     return job, left
 
 
-def _with_job(config: str, request: TraceRequest) -> "TraceComparison":
+def _with_job(config: str, tables: str | None, request: TraceRequest) -> "TraceComparison":
     from projector.validate.traces.compare import compare_run
+    from projector.validate.traces.tables import tables_of_run, write_run
 
     job, paths = job_and_paths(config, request.paths)
     analysis = replace(request, paths=paths).load()
     announce_compilation(quiet=request.quiet)
-    return compare_run(analysis, job)
+    comparison = compare_run(analysis, job)
+    if tables is not None:
+        found = tables_of_run(analysis, job.cluster.device.name)
+        step_s = comparison.step["total"].measured_s
+        written = write_run(found, tables, config, step_s)
+        if not request.quiet:
+            for path in written:
+                say(f"wrote {path}")
+            for why, count in found.left_out.items():
+                say(f"left out: {count:,} x {why}")
+    return comparison
 
 
 def _two(request: TraceRequest) -> "TraceComparison":

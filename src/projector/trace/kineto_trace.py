@@ -156,7 +156,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     samples = (*_memory(found.memory, clock, path), *_tracks(found.tracks, clock, path))
     rank = RankTrace(
         path=str(path),
-        format="kineto",
+        format="projector" if _is_own(around) else "kineto",
         rank=_or(_whole(distributed.get("rank")), -1),
         world_size=_or(_whole(distributed.get("world_size")), 0),
         zero_ns=zero_ns if abs(zero_ns) < 1 << 62 else 0,
@@ -171,6 +171,11 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
         problems=found.notes.problems(str(path)),
     )
     return Reading(rank, samples, found.events)
+
+
+def _is_own(around: Mapping[str, Any]) -> bool:
+    """Whether a file is the timeline of a projection."""
+    return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
 
 
 def _near(batches: list[Batch], notes: Notes) -> list[Batch]:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,10 @@ def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
     return Compared(analysis, job).result()
 
 
+OWN = "projector"
+"""Format of a trace that is the timeline of a projection."""
+
+
 class Compared:
     """A run that was matched with the models, rank by rank."""
 
@@ -48,10 +52,16 @@ class Compared:
         """Project the job and match its operations."""
         activities = whole_steps(analysis.in_time)
         self.analysis = analysis
-        self.stage, self.warnings = _stage(activities, job)
-        self.expected = expect(job, self.stage)
-        wanted = np.isin(activities.rank, _ranks_of_stage(activities, job, self.stage))
-        self.activities = take(activities, wanted)
+        own = [rank.format == OWN for rank in analysis.trace.ranks]
+        if own and all(own):
+            # A device of our own timeline is a rank of the pipeline.
+            activities = replace(activities, rank=activities.device)
+            stages = activities.device
+        else:
+            stages = _stages(activities.rank, job)
+        self.expected = expect(job, _compared_stage(stages, job))
+        self.warnings = _other_stages(stages, self.expected.rank)
+        self.activities = take(activities, stages == self.expected.rank)
         self.works = works_of(self.activities)
         self.ranks = tuple(np.unique(self.activities.rank).tolist())
         self.steps = sum(len(np.unique(part.iteration)) for _, part in self._by_rank())
@@ -186,32 +196,25 @@ def whole_steps(activities: Activities) -> Activities:
     return take(activities, inside) if inside.any() else activities
 
 
-def _stage(activities: Activities, job: Job) -> tuple[int | None, list[str]]:
-    """Return the pipeline rank that is compared, None for the one that ends the step."""
+def _stages(rank: Ints, job: Job) -> Ints:
+    """Return the pipeline rank of each rank; pipelines are the outermost degree."""
+    gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
     pp = job.parallelism.pp
-    if pp == 1:
-        return None, []
-    stages = sorted({_stage_of(rank, job) for rank in np.unique(activities.rank).tolist()})
-    warnings = []
-    if len(stages) > 1:
-        warnings.append(
-            f"ranks of pipeline stage {stages[-1]} are compared; choose those of another with "
-            "--ranks"
-        )
-    return stages[-1], warnings
+    return np.minimum(rank * pp // gpus, pp - 1)
 
 
-def _stage_of(rank: int, job: Job) -> int:
-    """Return the pipeline rank of a rank; pipelines are the outermost degree."""
-    gpus = job.cluster.nodes * job.cluster.gpus_per_node
-    return min(rank * job.parallelism.pp // max(gpus, 1), job.parallelism.pp - 1)
+def _compared_stage(stages: Ints, job: Job) -> int | None:
+    """Return the pipeline rank to compare; None for the one that ends the step, if it is there."""
+    present = np.unique(stages).tolist()
+    return None if len(present) == job.parallelism.pp else int(present[-1])
 
 
-def _ranks_of_stage(activities: Activities, job: Job, stage: int | None) -> Ints:
-    ranks = np.unique(activities.rank)
-    if stage is None:
-        return ranks
-    return np.array([rank for rank in ranks.tolist() if _stage_of(rank, job) == stage], np.int64)
+def _other_stages(stages: Ints, compared: int) -> list[str]:
+    if len(np.unique(stages)) == 1:
+        return []
+    return [
+        f"ranks of pipeline stage {compared} are compared; choose those of another with --ranks"
+    ]
 
 
 def _rows_by_name(expected: Expected) -> Mapping[Name, list[ExpectedRow]]:

@@ -29,13 +29,13 @@ _EXCHANGES = {"bulk_dispatch": "dispatch", "bulk_combine": "combine"}
 def match_collectives(
     activities: Activities, expected: Expected, of: Ints, way: Ints, by: int
 ) -> None:
-    """Write into ``of`` and ``way`` what the collectives of a rank are.
+    """Write into ``of`` and ``way`` what the collectives of a rank are that are not known yet.
 
     Each is known by its kind and its group. Where that leaves a choice, the phase and the bytes
     decide; of equal ones those of data parallelism, which run at any time, come last.
     """
     names = {name: number for number, name in enumerate(expected.names)}
-    rows = np.flatnonzero(activities.klass == COMMUNICATION)
+    rows = np.flatnonzero((activities.klass == COMMUNICATION) & (of < 0))
     columns = (
         activities.name, activities.operation, activities.group, activities.bytes,
         activities.detail, activities.phase, np.asarray(activities.recompute, np.int64),

@@ -18,6 +18,7 @@ from projector.trace.activity import (
     ATTENTION,
     BACKWARD,
     COLLECTIVE,
+    COMMUNICATION,
     COMPUTE,
     FORWARD,
     GEMM,
@@ -27,7 +28,7 @@ from projector.trace.activity import (
 from projector.trace.work import Work, Works
 from projector.validate.traces.exchanges import match_collectives
 from projector.validate.traces.expected import Expected, ExpectedRow, Name
-from projector.validate.traces.names import kind_of_operator, label_of
+from projector.validate.traces.names import kind_of_operator, label_in, label_of
 from projector.validate.traces.products import Part, Products
 
 UNMATCHED, BY_NAME, BY_EXTENTS, BY_KIND, BY_LINK, BY_PLACE = range(6)
@@ -130,8 +131,8 @@ def match(
         How many there are.
     """
     matcher = _Matcher(activities, works, expected, max(iterations, 1))
-    match_collectives(matcher.activities, expected, matcher.of, matcher.way, BY_KIND)
     _by_name(matcher)
+    match_collectives(matcher.activities, expected, matcher.of, matcher.way, BY_KIND)
     for group in _GROUPS:
         _by_extents(matcher, group)
         _attention(matcher, group)
@@ -147,20 +148,43 @@ def match(
 
 
 def _by_name(matcher: _Matcher) -> None:
-    """Match what bears a name of the models, or that of a module that is one of their layers."""
-    table, expected = matcher.activities, matcher.expected
-    labels = {name.label for name in expected.names}
-    found: dict[int, str] = {}
-    for number, text in enumerate(table.operations):
-        label = label_of(text, labels)
-        if label is not None:
-            found[number] = label
-    for number, label in found.items():
-        here = table.operation == number
+    """Match what bears a name of the models, or that of a module that is one of their layers.
+
+    The name is that of the operation around the launch, or stands in that of the kernel, as our own
+    timelines have it.
+    """
+    table = matcher.activities
+    labels = {name.label for name in matcher.names}
+    of_operation = [label_of(text, labels) for text in table.operations]
+    of_kernel = [label_in(text, labels) for text in table.names]
+    distinct, which = np.unique(
+        np.stack([table.operation, table.name], axis=1), axis=0, return_inverse=True
+    )
+    for number, (operation, name) in enumerate(distinct.tolist()):
+        label = of_kernel[name] or (of_operation[operation] if operation >= 0 else None)
+        if label is None:
+            continue
+        here = which.ravel() == number
+        exchanges = np.flatnonzero(here & (table.klass == COMMUNICATION))
+        if len(exchanges):
+            _put_collective(matcher, exchanges, label)
+        says_weight = "weight" in table.names[name].split(label)[-1]
         for group in _GROUPS:
             rows = np.flatnonzero(here & matcher.in_group(group))
-            if len(rows):
+            if len(rows) and says_weight:
+                matcher.put(rows, Name(label, "weight"), BY_NAME)
+            elif len(rows):
                 _put_label(matcher, rows, label, group, BY_NAME)
+
+
+def _put_collective(matcher: _Matcher, rows: Ints, label: str) -> None:
+    """Say which collective some activities are whose label is known."""
+    table = matcher.activities
+    for group in _GROUPS:
+        chosen = (table.phase[rows] == group.phase) & (table.recompute[rows] == group.recompute)
+        for phase in matcher.phases(group):
+            matcher.put(rows[chosen], Name(label, phase), BY_NAME)
+    matcher.put(rows, Name(label, "step"), BY_NAME)
 
 
 def _put_label(matcher: _Matcher, rows: Ints, label: str, group: _Group, way: int) -> None:
@@ -398,7 +422,8 @@ def _between(matcher: _Matcher, group: _Group, known: set[str]) -> _Between:
         _note(order, anchors, found)
     for (before, _), labels in list(found.items()):
         # One layer may be several products, between which what follows it may begin.
-        found.setdefault((before, before), labels)
+        if before:
+            found.setdefault((before, before), labels)
     return found
 
 
@@ -415,5 +440,5 @@ def _note(
             before, gathered = label, list[str]()
         else:
             gathered.append(label)
-    if len(gathered) >= len(found.get((before, ""), ())):
+    if before and len(gathered) >= len(found.get((before, ""), ())):
         found[before, ""] = tuple(gathered)

@@ -67,6 +67,12 @@ def label_of(text: str, labels: Iterable[str]) -> str | None:
     return None
 
 
+def label_in(text: str, labels: Iterable[str]) -> str | None:
+    """Return the label that stands as a word in the name of a kernel, as our timelines have it."""
+    known = set(labels)
+    return next((word for word in text.split() if "." in word and word in known), None)
+
+
 def kind_of_operator(text: str) -> str | None:
     """Return the last part of a label that an operator's name speaks of, such as ``norm``."""
     for pattern in load_operation_names().operators:

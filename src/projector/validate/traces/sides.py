@@ -146,17 +146,25 @@ def _least_waiting(activities: Activities, rows: Ints, duration_s: Floats) -> Fl
         return least
     at = rows[chosen]
     columns = (activities.group[at], activities.name[at], activities.iteration[at])
-    stream = group(activities.rank[at], *columns)
-    order = np.lexsort((activities.start_ps[at], stream.of))
-    counts = stream.sizes()
-    turn = np.empty(len(at), np.int64)
-    turn[order] = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-    same = group(*columns, turn)
+    same = group(*columns, turns(activities, at))
     shortest = np.full(same.count, np.inf)
     np.minimum.at(shortest, same.of, duration_s[chosen])
     met = same.sizes()[same.of] > 1
     least[chosen] = np.where(met, shortest[same.of], np.nan)
     return least
+
+
+def turns(activities: Activities, rows: Ints) -> Ints:
+    """Return which of the collectives of its group and iteration each is, counted on its rank."""
+    stream = group(
+        activities.rank[rows], activities.group[rows], activities.name[rows],
+        activities.iteration[rows],
+    )  # fmt: skip
+    order = np.lexsort((activities.start_ps[rows], stream.of))
+    counts = stream.sizes()
+    turn = np.empty(len(rows), np.int64)
+    turn[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return turn
 
 
 def clock_of(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> Floats:
