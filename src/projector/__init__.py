@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from projector.projection.memory import MemoryProjection
     from projector.projection.performance import PerformanceProjection
     from projector.projection.profiling import measure_job
+    from projector.projection.timeline.build import build_timeline
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
     from projector.serving.api import project_serving
@@ -47,6 +48,7 @@ _HOMES = {
     "TraceComparison": "projector.validate.traces.result",
     "TraceResult": "projector.trace.analysis",
     "attention_time": "projector.single.times",
+    "build_timeline": "projector.projection.timeline.build",
     "collective_time": "projector.single.times",
     "compare_trace": "projector.validate.traces.api",
     "compare_traces": "projector.validate.traces.api",
@@ -84,6 +86,7 @@ __all__ = [  # types first, then functions
     "TraceComparison",
     "TraceResult",
     "attention_time",
+    "build_timeline",
     "collective_time",
     "compare_trace",
     "compare_traces",
