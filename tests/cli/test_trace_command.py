@@ -122,6 +122,16 @@ def test_real_traces_are_readable(trace, command):
     )
 
 
+def test_the_curves_of_overlap(trace, run_of_two):
+    plain = json.loads(trace("overlap", run_of_two, "--json")[1])["operations"]
+    curved = json.loads(trace("overlap", run_of_two, "--json", "--cdf")[1])["operations"]
+    assert [{**row, "cdf": None} for row in curved] == [{**row, "cdf": None} for row in plain]
+    (row,) = curved
+    assert len(row["cdf"]["duration"]) == row["instances"]
+    assert row["cdf"]["cumulative"] == sorted(row["cdf"]["cumulative"])
+    assert row["cdf"]["cumulative"][-1] == pytest.approx(1.0)
+
+
 def test_clocks_of_ranks_are_aligned(trace, tmp_path):
     for rank, ahead in ((0, 0), (1, 500_000)):
         lines = [

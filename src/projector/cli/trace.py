@@ -63,8 +63,9 @@ def operations(by: str, **options: Any) -> None:
 
 
 @command.command("overlap")
+@click.option("--cdf", is_flag=True, help="Add the curves to the JSON and to the table.")
 @row_options
-def overlap(**options: Any) -> None:
+def overlap(cdf: bool, **options: Any) -> None:
     """Show how much communication covers each operation, and how much longer it then takes.
 
     D50/D0 is the duration at half of the overlap over the duration without any.
@@ -72,7 +73,7 @@ def overlap(**options: Any) -> None:
     from projector.report.terminal.trace_tables import overlap_report
 
     request = TraceRequest(**options)
-    result = request.load().overlap()
+    result = request.load().overlap(cdf=cdf)
     request.show(result, overlap_report)
     request.write(result)
 

@@ -198,14 +198,22 @@ class TraceAnalysis:
             ranks=[part.to_dict() for part in ranks], operations=found,
         )  # fmt: skip
 
-    def overlap(self) -> TraceResult:
+    def overlap(self, *, cdf: bool = False) -> TraceResult:
         """Return how much communication covers each operation, and what that does to it.
 
         Section V-C and equation 9 of Chopper: overlap ratios, their correlation with the duration,
         and D50 over D0.
+
+        Parameters
+        ----------
+        cdf : bool
+            Whether each row has the curve that D50 is read from: ``duration``, over the shortest of
+            its kind, and ``cumulative`` overlap from 0 to 1.
         """
-        rows = operation_overlaps(self.everything, self._times, self._sampled)
-        found = [row.to_dict() for row in rows]
+        found = [
+            row.to_dict() | ({"cdf": row.curve.to_dict()} if cdf else {})
+            for row in operation_overlaps(self.everything, self._times, self._sampled)
+        ]
         return self._result("overlap with communication", "operations", operations=found)
 
     @cached_property

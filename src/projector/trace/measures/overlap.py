@@ -128,7 +128,13 @@ def d50_d0(duration: Floats, overlap: Floats) -> OverlapEffect:
 
 
 def effect_of(runs: Instances, members: Ints) -> OverlapEffect:
-    """Return the durations at half of the overlap and at none, of kinds that can be compared.
+    """Return the durations at half of the overlap and at none, of kinds that can be compared."""
+    members = comparable(runs, members)
+    return d50_d0(runs.normalised[members], runs.overlap[members])
+
+
+def comparable(runs: Instances, members: Ints) -> Ints:
+    """Return the instances of one operation whose durations tell what overlap does to them.
 
     Instances that are alone of their kind are compared with nothing, and are left out.
 
@@ -145,9 +151,8 @@ def effect_of(runs: Instances, members: Ints) -> OverlapEffect:
     both = (touched > 0) & (touched < kinds.sizes())
     for which in (both, touched > 0):
         if which.any():
-            members = members[which[kinds.of]]
-            break
-    return d50_d0(runs.normalised[members], runs.overlap[members])
+            return members[which[kinds.of]]
+    return members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +170,8 @@ class OperationOverlap:
     correlation: float | None
     """Pearson's, of overlap ratio and normalised duration; None where either is constant."""
     effect: OverlapEffect
+    curve: OverlapCdf
+    """Of the instances that `effect` compares; not in JSON unless asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
@@ -204,6 +211,7 @@ def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -
     operation = int(activities.operation[row])
     overlap = runs.overlap[members]
     duration = np.where(runs.alike[members] > 1, runs.normalised[members], np.nan)
+    compared = comparable(runs, members)
     spread = band(runs.duration_ps[members], PS_PER_NS)
     assert spread is not None  # every operation has a run
     return OperationOverlap(
@@ -214,6 +222,7 @@ def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -
         overlap=band(overlap[~np.isnan(overlap)]),
         correlation=correlation(overlap, duration),
         effect=effect_of(runs, members),
+        curve=cdf(runs.normalised[compared], runs.overlap[compared]),
     )
 
 
