@@ -17,6 +17,7 @@ from projector.single.gemm import MODELS
 from projector.single.gemm_list import list_gemms
 from projector.single.times import collective_time
 from projector.sweeps.engine import sweep
+from projector.trace.intervals import cover, difference, intersection, union
 
 _MODEL = {
     "num_layers": 4,
@@ -68,3 +69,5 @@ def compile_kernels() -> None:
     costs = uniform_costs(4, 4, limit=4.0)
     costs = costs._replace(forward_ps=(5, 1, 1, 1), weight_ps=(1, 1, 1, 5))
     improve(costs, 8, build("zerobubble", 4, 1, 8), moves=1)
+    busy = union(np.array([0, 5]), np.array([9, 7]))
+    cover(busy.start, busy.end, difference(busy, intersection(busy, busy)))

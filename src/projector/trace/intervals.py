@@ -2,13 +2,16 @@
 
 Times are int64 picoseconds. A set of intervals is two columns, ``start`` and ``end``; intervals are
 half open. A disjoint set is sorted, its intervals neither meet nor are empty: what `union` returns.
+The work is done by `projector.kernels.intervals`, in one pass over sorted columns.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Ints
+from projector.kernels import intervals as kernels
 
 
 class Intervals(NamedTuple):
@@ -31,16 +34,7 @@ def union(start: Ints, end: Ints) -> Intervals:
     start, end : int64[n]
         In any order. Empty intervals cover nothing.
     """
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    kept = end > start
-    start, end = start[kept], end[kept]
-    if not len(start):
-        return Intervals(start, end)
-    latest = np.maximum.accumulate(end)
-    first = np.concatenate([[True], start[1:] > latest[:-1]])
-    last = np.concatenate([first[1:], [True]])
-    return Intervals(start[first], latest[last])
+    return unions(start, end, np.zeros(len(start), np.int64))[0]
 
 
 def unions(start: Ints, end: Ints, segment: Ints) -> tuple[Intervals, Ints]:
@@ -54,28 +48,18 @@ def unions(start: Ints, end: Ints, segment: Ints) -> tuple[Intervals, Ints]:
     Returns
     -------
     Intervals
-        By segment and start; disjoint within a segment.
+        Ascending and disjoint within each segment; segments may take turns.
     int64[intervals]
         The segment of each.
     """
-    kept = end > start
-    order = np.lexsort((start[kept], segment[kept]))
-    start, end, segment = start[kept][order], end[kept][order], segment[kept][order]
-    if not len(start):
-        return Intervals(start, end), segment
-    latest = _latest(end, segment)
-    first = np.ones(len(start), bool)
-    first[1:] = (segment[1:] != segment[:-1]) | (start[1:] > latest[:-1])
-    last = np.concatenate([first[1:], [True]])
-    return Intervals(start[first], latest[last]), segment[first]
-
-
-def _latest(end: Ints, segment: Ints) -> Ints:
-    """Return the latest end so far within the segment; segments ascend."""
-    ordered = np.sort(end)
-    # Ranks of ends, beyond those of every segment before, ascend as the maximum within one does.
-    rank = np.searchsorted(ordered, end) + segment * len(end)
-    return ordered[np.maximum.accumulate(rank) - segment * len(end)]
+    out = np.empty((len(start), 3), np.int64)
+    scratch = np.empty(int(segment.max(initial=-1)) + 1, np.int64)
+    count = kernels.union(_whole(start), _whole(end), _whole(segment), out, scratch)
+    if count == kernels.UNSORTED:
+        order = np.argsort(start, kind="stable")
+        count = kernels.union(start[order], end[order], segment[order], out, scratch)
+    columns = np.ascontiguousarray(out[:count].T)
+    return Intervals(columns[0], columns[1]), columns[2]
 
 
 def cover(start: Ints, end: Ints, by: Intervals) -> Ints:
@@ -86,40 +70,29 @@ def cover(start: Ints, end: Ints, by: Intervals) -> Ints:
     int64[n]
         Picoseconds, at most the interval's length.
     """
-    return np.asarray(_before(by, end) - _before(by, start), np.int64)
-
-
-def _before(by: Intervals, time: Ints) -> Ints:
-    """Return what the set covers before each time."""
-    if not len(by.start):
-        return np.zeros(len(time), np.int64)
-    total = np.concatenate([[0], np.cumsum(by.end - by.start)])
-    place = np.searchsorted(by.start, time, side="right")
-    inside = np.minimum(time - by.start[place - 1], (by.end - by.start)[place - 1])
-    return np.where(place > 0, total[place - 1] + inside, 0)
+    out = np.empty(len(start), np.int64)
+    scratch = np.empty(len(by.start), np.int64)
+    kernels.cover(_whole(start), _whole(end), _whole(by.start), _whole(by.end), scratch, out)
+    return out
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """Return the disjoint set of what both sets cover."""
-    return _where(a, b, 2)
+    return _of_two(kernels.intersection, a, b)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the disjoint set of what the first set covers and the second does not."""
-    if not len(a.start):
-        return a
-    low = min(a.start[0], b.start[0] if len(b.start) else a.start[0])
-    high = max(a.end[-1], b.end[-1] if len(b.end) else a.end[-1])
-    outside = Intervals(np.concatenate([[low], b.end]), np.concatenate([b.start, [high]]))
-    kept = outside.end > outside.start
-    return _where(a, Intervals(outside.start[kept], outside.end[kept]), 2)
+    return _of_two(kernels.difference, a, b)
 
 
-def _where(a: Intervals, b: Intervals, depth: int) -> Intervals:
-    """Return where as many of the two sets run at once."""
-    times = np.concatenate([a.start, b.start, a.end, b.end])
-    change = np.repeat([1, -1], len(a.start) + len(b.start))
-    order = np.lexsort((change, times))
-    times, running = times[order], np.cumsum(change[order])
-    inside = np.flatnonzero(running[:-1] == depth) if len(times) else np.zeros(0, np.int64)
-    return union(times[inside], times[inside + 1])
+def _of_two(kernel: Callable[..., int], a: Intervals, b: Intervals) -> Intervals:
+    out = np.empty((len(a.start) + len(b.start), 2), np.int64)
+    count = kernel(_whole(a.start), _whole(a.end), _whole(b.start), _whole(b.end), out)
+    columns = np.ascontiguousarray(out[:count].T)
+    return Intervals(columns[0], columns[1])
+
+
+def _whole(column: Ints) -> Ints:
+    """Return a column in one piece, so that one compiled form of a kernel does."""
+    return np.ascontiguousarray(column, np.int64)
