@@ -70,6 +70,15 @@ class Stack:
             found[rows] = np.where(inherited >= 0, inherited, own)
         return found
 
+    def holders(self, marked: Flags) -> Flags:
+        """Return which events hold a marked one, itself not included."""
+        found = np.zeros(len(self.parent), np.bool_)
+        for rows in reversed(self.levels):
+            inner = rows[marked[rows] | found[rows]]
+            above = self.parent[inner]
+            found[above[above >= 0]] = True
+        return found
+
 
 def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -> Stack:
     """Find the event around each event of the host.

@@ -77,7 +77,9 @@ def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modu
     named = ranges & ~frame[events.name]
     leaf = modules.is_call & modules.is_leaf[events.name]
     operator = (events.kind == OPERATOR) & ~tables.fits(trace.names, table.wrappers)[events.name]
-    closest = stack.nearest(named | leaf, within=bounds)
+    # A range of the program holds modules that call no other at most, so it goes before them.
+    own = stack.nearest(named, within=bounds)
+    closest = np.where(own >= 0, own, stack.nearest(leaf, within=bounds))
     outer = stack.outermost(
         operator & ~bounds, within=bounds | (events.kind == ANNOTATION) | modules.is_call
     )

@@ -17,6 +17,7 @@ from projector.trace.codes import (
     COMMUNICATION,
     COMPUTE,
     FORWARD,
+    GEMM,
     MEMCPY,
     MOVE,
     OPTIMIZER,
@@ -174,7 +175,8 @@ def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
 
     These are operators that call no other, and those that spend less than half of their time in
     others: a matrix product asks for a view or two. All calls of one operator are alike, so that
-    iterations stay comparable. Nodes of autograd only call others.
+    iterations stay comparable. Nodes of autograd only call others, and so does what is no matrix
+    product and holds one, however long it takes.
     """
     events = trace.events
     operator = events.kind == OPERATOR
@@ -189,7 +191,11 @@ def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
     passed = np.bincount(events.name[caller[called]], spent[rows[called]], names)
     calls = np.zeros(len(events), np.bool_)
     calls[caller[called]] = True
-    works = (2 * passed < total)[events.name] & ~phases.engine & ~is_node(events)
+    table = tables.load_trace_names()
+    heavy = tables.types(trace.names, table.operator_types)
+    heavy = np.isin(heavy, (GEMM, ATTENTION, COLLECTIVE))[events.name] & operator
+    holds = (stack.holders(heavy) & ~heavy) | tables.fits(trace.names, table.wrappers)[events.name]
+    works = (2 * passed < total)[events.name] & ~phases.engine & ~is_node(events) & ~holds
     whole = operator & (works | ~calls)
     rows = np.flatnonzero(stack.outermost(whole) == np.arange(len(events)))
     return Placed(rows, np.full(len(rows), NONE), rows, True)
