@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from projector.projection.performance import PerformanceProjection
     from projector.projection.profiling import measure_job
     from projector.projection.timeline.build import build_timeline
+    from projector.report.exports import write_memory_snapshot, write_timeline
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
     from projector.searches.configurations import SearchResult, search
     from projector.serving.api import project_serving
@@ -68,6 +69,8 @@ _HOMES = {
     "simulate_schedule": "projector.schedule.simulate",
     "sweep": "projector.sweeps.engine",
     "trace_gap": "projector.validate.traces.api",
+    "write_memory_snapshot": "projector.report.exports",
+    "write_timeline": "projector.report.exports",
 }
 
 __all__ = [  # types first, then functions
@@ -106,6 +109,8 @@ __all__ = [  # types first, then functions
     "simulate_schedule",
     "sweep",
     "trace_gap",
+    "write_memory_snapshot",
+    "write_timeline",
 ]
 
 

@@ -38,7 +38,7 @@ PROFILING_OPTIONS = {
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
     "memory": {"assignments", "--fidelity"} | PROFILING_OPTIONS | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--fidelity", "--timeline", "--plot"}
+    "performance": {"assignments", "--fidelity", "--timeline", "--memory-snapshot", "--plot"}
     | PROFILING_OPTIONS
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,

@@ -12,10 +12,10 @@ from projector.cli.output import (
     print_json,
     print_report,
     print_warnings,
-    say,
 )
 from projector.cli.pictures import read_pictures, write_pictures
 from projector.cli.profiling import profiling_options, take_profiling
+from projector.cli.step_files import StepFiles
 
 
 @click.command("performance")
@@ -24,7 +24,13 @@ from projector.cli.profiling import profiling_options, take_profiling
 @click.option(
     "--timeline",
     metavar="FILE",
-    help="Write the pipeline as a trace for ui.perfetto.dev, compressed if named .gz.",
+    help="Write the whole step as a trace for ui.perfetto.dev and for `projector trace`, "
+    "compressed if named .gz.",
+)
+@click.option(
+    "--memory-snapshot",
+    metavar="FILE",
+    help="Write what the step allocates, for pytorch.org/memory_viz.",
 )
 @click.option(
     "--plot",
@@ -40,6 +46,7 @@ def command(
     as_json: bool,
     quiet: bool,
     timeline: str | None,
+    memory_snapshot: str | None,
     plots: tuple[str, ...],
     fidelity: str,
     **request: Any,
@@ -55,20 +62,16 @@ def command(
     profiling = take_profiling(request)
     profiling.check()
     if first_order.is_asked(fidelity):
-        first_order.refuse_options({"timeline": timeline, "plot": plots or None})
+        first_order.refuse_options(
+            {"timeline": timeline, "memory_snapshot": memory_snapshot, "plot": plots or None}
+        )
         first_order.refuse_measuring(profiling.measuring)
         return first_order.performance(JobRequest(**request), as_json=as_json, quiet=quiet)
     pictures = read_pictures(plots, None, "OF_JOB")
-    if timeline is not None:
-        from projector.report.timeline import check_timeline
-
-        check_timeline(timeline)
+    files = StepFiles(timeline, memory_snapshot)
+    files.check()
     result = JobRequest(**request).project_performance(quiet=quiet, profiling=profiling)
-    if timeline is not None:
-        from projector.report.terminal.job import short_title
-        from projector.report.timeline import write_timeline
-
-        write_timeline(result.pipeline, timeline, short_title(result.job))
+    files.write(result)
     write_pictures(pictures, result.job, quiet=quiet)
     if as_json:
         print_json(result.to_dict())
@@ -80,6 +83,5 @@ def command(
         suggestions = suggest(result) if result.record is None else ()
         print_report(performance_report(result, suggestions))
         print_warnings(result.warnings, quiet=quiet)
-    if timeline is not None and not quiet:
-        say(f"wrote {timeline}; ui.perfetto.dev opens it")
+    files.tell(quiet=quiet)
     return SUCCESS if result.memory.fits else DOES_NOT_FIT

@@ -94,7 +94,7 @@ def find(kind: str, name: str, *, key: str) -> Path:
 _NOT_ENTRIES = {
     "aliases", "attention", "engines", "experts", "failures", "gemm", "inference", "left_out",
     "measured", "memory", "networks", "power", "prices", "probe", "recipes", "runtime_names",
-    "software", "trace_counters", "trace_events", "trace_formats", "trace_names",
+    "software", "timeline_names", "trace_counters", "trace_events", "trace_formats", "trace_names",
     "trace_operations", "trace_operators", "training", "transports", "uncertainty",
     "uncertainty_left_out",
 }  # fmt: skip

@@ -18,6 +18,9 @@ from projector.files import check_place, write_whole
 from projector.schedule.order import BACKWARD, FORWARD
 from projector.schedule.replay.run import PipelineRun
 
+KEY = "timeline"
+"""Option that names the file."""
+
 PROCESS = 1
 """Number of the process; viewers give 0 a meaning of its own."""
 
@@ -37,7 +40,7 @@ def check_timeline(path: str | Path) -> None:
     ConfigError
         If the path is a folder, or its folder is not there.
     """
-    check_place(path, key="timeline")
+    check_place(path, key=KEY)
 
 
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
@@ -63,7 +66,7 @@ def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
     if target.suffix == ".gz":
         # Neither time nor name, so that the same run gives the same file.
         content = gzip.compress(content, compresslevel=6, mtime=0)
-    write_whole(target, content, key="timeline")
+    write_whole(target, content, key=KEY)
 
 
 def timeline_text(run: PipelineRun, title: str = "") -> str:

@@ -217,6 +217,8 @@ class Collector:
         wanted = _DETAILS[kind]
         if get("Collective name") is not None:
             wanted += _COLLECTIVE
+        if get("exposed_ps") is not None:
+            wanted += _PROJECTED
         for name, label in wanted:
             value = get(name)
             if value is not None:
@@ -397,6 +399,11 @@ _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
     ev.GPU_ANNOTATION: (),
     ev.MODULE: (("Python module id", "module"),),
 }
+_PROJECTED = tuple(
+    (name, name) for name in ("term", "exposed_ps", "slowed_ps", "slowdown_ps", "flop")
+)
+"""What files of projections say besides."""
+
 _COLLECTIVE = (
     ("Collective name", "collective"),
     ("Process Group Name", "group"),

@@ -1,0 +1,426 @@
+"""The step of a projection as the profiler of PyTorch would write it.
+
+Perfetto (ui.perfetto.dev) opens the file, and `projector.trace` reads it back. Each pipeline rank
+has a device, whose streams are the tracks of the timeline, and a process of the host that launches
+the kernels. What the file says of each event lets a reader sum the breakdown to the picosecond.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projector.projection.breakdown import BREAKDOWN
+from projector.projection.timeline import columns
+from projector.projection.timeline.columns import Timeline
+from projector.report import trace_text as text
+from projector.report.trace_names import load_timeline_names
+from projector.units import to_gib
+
+HOST = 1_000_000
+"""Number of the process of the host of rank 0; those of the other ranks follow."""
+
+MAIN, AUTOGRAD, UNTOLD = 1, 2, 3
+"""Threads of the host. The last one launches what the projection tells no launch of, right when it
+starts: communication, copies beside it and the optimizer."""
+
+_THREADS = {MAIN: "main", AUTOGRAD: "autograd", UNTOLD: "launches not told"}
+
+_CALL_PS = 100_000
+"""How long an untold launch is drawn: 0.1 us."""
+
+FIRST_STREAM = 7
+"""Number of the first stream, as NVIDIA's runtime counts."""
+
+ENGINE = "autograd::engine::evaluate_function: "
+"""What the names of operators begin with that the engine of the backward starts."""
+
+RECOMPUTE = f"{ENGINE}CheckpointFunctionBackward"
+"""Operator of the backward in which a forward runs again."""
+
+RANGES = FIRST_STREAM - 1
+"""Track of a device on which blocks and layers stand."""
+
+_COMMUNICATION = (columns.TP, columns.CP, columns.EP, columns.DP, columns.PP)
+
+_PASS = {
+    columns.FORWARD: "forward",
+    columns.BACKWARD: "backward",
+    columns.WEIGHT: "backward",
+    columns.UPDATE: "optimizer",
+    columns.OTHER: "",
+}
+"""Range of the host around launches of each phase."""
+
+
+class Head(NamedTuple):
+    """What a file says of the job."""
+
+    title: str
+    vendor: str
+    device: str
+    world_size: int
+    group_ranks: dict[str, int]
+    """Members of the groups of each track that communicates."""
+    other: dict[str, Any]
+    """What tools do not ask for."""
+
+
+class Work(NamedTuple):
+    """One activity of the timeline: a kernel of the step, or a time in which a device waits."""
+
+    number: int
+    """Counted from 1; the correlation of a kernel."""
+    rank: int
+    track: int
+    lane: int
+    label: str
+    term: str
+    phase: int
+    layer: int
+    stage: int
+    chunk: int
+    microbatch: int
+    start_ps: int
+    duration_ps: int
+    exposed_ps: int
+    slowdown_ps: int
+    slowed_ps: int
+    prepare_ps: int
+    launch_ps: int
+    launch_end_ps: int
+    flop: float
+    bytes: float
+    recompute: bool
+    thread: int
+    """Of the host, on which it is launched."""
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it moves data between devices."""
+        return self.track in _COMMUNICATION
+
+    @property
+    def surrounding(self) -> str:
+        """Range of the host around its launch."""
+        return _PASS[columns.BACKWARD if self.recompute else self.phase]
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """What an operator of a forward and those of its backward share."""
+        return (self.microbatch, self.stage, self.layer, self.label)
+
+
+_PLAIN = tuple(name for name in Work._fields if name not in ("number", "label", "term", "thread"))
+
+
+def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
+    """Yield the file in pieces."""
+    works = works_of(timeline)
+    zero_ps = _zero_ps(timeline, works)
+    ranks = len(timeline.begin_ps)
+    about = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "otherData": {**head.other, "time_grid_ps": text.GRID_PS, "zero_ps": zero_ps},
+        "deviceProperties": [{"id": rank, "name": head.device} for rank in range(ranks)],
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": head.world_size},
+    }
+    yield json.dumps(about, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'
+    separator = ""
+    for line in _Writer(timeline, works, head, zero_ps).events():
+        yield separator + line
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+def _zero_ps(timeline: Timeline, works: Sequence[Work]) -> int:
+    """Return what is added to every time so that none is negative, in whole microseconds."""
+    begins = (work.prepare_ps for work in works if work.track != columns.WAIT)
+    first = int(min(0, *timeline.begin_ps.tolist(), *begins))
+    return -(first // 10**6) * 10**6
+
+
+def works_of(timeline: Timeline) -> list[Work]:
+    """Return the rows of a timeline, but for those that take no time and launch nothing."""
+    labels, numbers = timeline.labels, range(1, len(timeline) + 1)
+    plain = {name: getattr(timeline, name).tolist() for name in _PLAIN}
+    backward = np.isin(timeline.phase, (columns.BACKWARD, columns.WEIGHT)) | timeline.recompute
+    untold = (timeline.launch_ps == columns.NONE) & (timeline.track != columns.WAIT)
+    named = {
+        "number": numbers,
+        "label": [labels[label] for label in timeline.label.tolist()],
+        "term": [BREAKDOWN[term] for term in timeline.term.tolist()],
+        "thread": np.where(untold, UNTOLD, np.where(backward, AUTOGRAD, MAIN)).tolist(),
+    }
+    found = {**plain, **named}
+    works = map(Work._make, zip(*(found[name] for name in Work._fields), strict=True))
+    empty = (timeline.duration_ps == 0) & (timeline.exposed_ps == 0) & (timeline.launches == 0.0)
+    of_thread: dict[tuple[int, int], list[Work]] = {}
+    for work, nothing in zip(works, empty.tolist(), strict=True):
+        if not nothing:
+            of_thread.setdefault((work.rank, work.thread), []).append(work)
+    told = (
+        _told(some) if thread == UNTOLD else _in_turn(some)
+        for (_, thread), some in sorted(of_thread.items())
+    )
+    return [work for some in told for work in some]
+
+
+class _Writer:
+    """Lines of one file."""
+
+    def __init__(self, timeline: Timeline, works: list[Work], head: Head, zero_ps: int) -> None:
+        self.timeline, self.head, self.zero_ps = timeline, head, zero_ps
+        self.names = load_timeline_names()
+        self.works = works
+        self.ranks = len(timeline.begin_ps)
+        tracks = sorted({(columns.COMPUTE, 0)} | {(work.track, work.lane) for work in self.works})
+        self.stream = {place: FIRST_STREAM + i for i, place in enumerate(tracks)}
+        self.sequence = _sequences(self.works)
+
+    def events(self) -> Iterator[str]:
+        """Yield names, then each rank's ranges, kernels, launches and memory."""
+        yield from self._about()
+        by_rank: list[list[Work]] = [[] for _ in range(self.ranks)]
+        for work in self.works:
+            by_rank[work.rank].append(work)
+        for rank, works in enumerate(by_rank):
+            yield from self._device_ranges(rank)
+            for work in works:
+                yield self._kernel(work) if work.track != columns.WAIT else self._wait(work)
+            yield from self._host(rank, works)
+            yield from self._memory(rank)
+
+    def _about(self) -> Iterator[str]:
+        for rank in range(self.ranks):
+            host = HOST + rank
+            for process, name, label, place in (
+                (rank, f"{self.head.title}, rank {rank}", f"GPU {rank}", rank),
+                (host, f"host of rank {rank}", "CPU", self.ranks + rank),
+            ):
+                yield text.about("process_name", process, 0, "name", name)
+                yield text.about("process_labels", process, 0, "labels", label)
+                yield text.about("process_sort_index", process, 0, "sort_index", place)
+            threads = [(host, thread, name) for thread, name in _THREADS.items()]
+            threads.append((rank, RANGES, "blocks and layers"))
+            for (track, lane), stream in self.stream.items():
+                name = columns.TRACKS[track] + (f" {lane}" if lane else "")
+                threads.append((rank, stream, f"stream {stream} {name}"))
+            for process, thread, name in threads:
+                yield text.about("thread_name", process, thread, "name", name)
+                yield text.about("thread_sort_index", process, thread, "sort_index", thread)
+
+    def _span(self, start_ps: int, duration_ps: int) -> tuple[int, int]:
+        return (self.zero_ps + start_ps, duration_ps)
+
+    def _cut(self, start_ps: int, end_ps: int) -> tuple[int, int]:
+        """Return the start and length of what stands around something, or in it."""
+        begin = text.whole_ns(self.zero_ps + start_ps)
+        return (begin, text.whole_ns(self.zero_ps + end_ps) - begin)
+
+    def _place(self, work: Work) -> tuple[int, int]:
+        return (work.rank, self.stream[work.track, work.lane])
+
+    def _device_ranges(self, rank: int) -> Iterator[str]:
+        """Yield blocks and layers, on a track of their own above those of the kernels."""
+        ranges, labels = self.timeline.ranges, self.timeline.labels
+        mine = np.flatnonzero(ranges.rank == rank)
+        mine = mine[np.lexsort([ranges.level[mine], ranges.start_ps[mine]])]
+        where = (rank, RANGES)
+        for row in mine.tolist():
+            layer, label = int(ranges.layer[row]), labels[int(ranges.label[row])]
+            facts = {
+                name: int(getattr(ranges, name)[row])
+                for name in ("layer", "stage", "chunk", "microbatch")
+            }
+            start_ps = int(ranges.start_ps[row])
+            span = self._cut(start_ps, start_ps + int(ranges.duration_ps[row]))
+            name = f"layers.{layer} {label}" if layer >= 0 else label
+            yield text.complete("gpu_user_annotation", name, where, span, _known(facts))
+
+    def _wait(self, work: Work) -> str:
+        span = self._span(work.start_ps, work.duration_ps)
+        return text.complete(
+            "gpu_user_annotation", work.label, self._place(work), span, _facts(work)
+        )
+
+    def _kernel(self, work: Work) -> str:
+        where = self._place(work)
+        args = (
+            f'"External id": {work.number}, "device": {where[0]}, "stream": {where[1]}, '
+            f'"correlation": {work.number}, {_facts(work)}'
+        )
+        if work.communicates:
+            known = self.names.collective(work.label)
+            track = columns.TRACKS[work.track]
+            ranks = self.head.group_ranks.get(track, 1)
+            sent, received = known.messages(work.bytes, ranks)
+            args += (
+                f', "Collective name": "{known.collective}", "In msg nelems": {sent}, '
+                f'"Out msg nelems": {received}, "Group size": {ranks}, "dtype": "Byte", '
+                f'"Process Group Name": "{track}", "Process Group Description": "{track}"'
+            )
+            name = f"{known.kernel} {work.label}"
+        elif work.track == columns.COPY:
+            return text.complete("gpu_memcpy", f"Memcpy {work.label}", where, self._of(work), args)
+        else:
+            name = f"{work.label} ({self.names.compute.get(work.term, work.term)})"
+        return text.complete("kernel", name, where, self._of(work), args)
+
+    def _of(self, work: Work) -> tuple[int, int]:
+        return self._span(work.start_ps, work.duration_ps)
+
+    def _host(self, rank: int, works: Sequence[Work]) -> Iterator[str]:
+        """Yield the launches of a rank with their operators, ranges and arrows."""
+        host = HOST + rank
+        yield text.complete(
+            "user_annotation", "ProfilerStep#0", (host, MAIN), self._step(rank, works), ""
+        )
+        for thread in _THREADS:
+            mine = [work for work in works if work.thread == thread and work.track != columns.WAIT]
+            mine = _told(mine) if thread == UNTOLD else _in_turn(mine)
+            yield from self._host_ranges(mine, (host, thread))
+            for work in mine:
+                yield from self._launch(work, (host, thread))
+        yield from self._backward_arrows(works)
+
+    def _step(self, rank: int, works: Sequence[Work]) -> tuple[int, int]:
+        """Return from when to when a rank works on the step, launches included."""
+        begin_ps = int(self.timeline.begin_ps[rank])
+        begins = (work.prepare_ps for work in works if work.track != columns.WAIT)
+        ends = (work.start_ps + work.duration_ps for work in works)
+        return self._cut(min(begin_ps, *begins, begin_ps), max(begin_ps, *ends, begin_ps))
+
+    def _host_ranges(self, works: Sequence[Work], where: tuple[int, int]) -> Iterator[str]:
+        """Yield what stands around launches that follow each other: passes, in them layers."""
+
+        def line(category: str, name: str, rows: Iterable[Work], facts: str = "") -> str:
+            spans = [(work.prepare_ps, work.launch_end_ps) for work in rows]
+            span = self._cut(spans[0][0], spans[-1][1])
+            return text.complete(category, name, where, span, facts)
+
+        for (name, microbatch, stage), group in groupby(
+            works, lambda work: (work.surrounding, work.microbatch, work.stage)
+        ):
+            inside = list(group)
+            if name:
+                facts = _known({"microbatch": microbatch, "stage": stage})
+                yield line("user_annotation", name, inside, facts)
+            for layer, rest in groupby(inside, lambda work: work.layer):
+                of_layer = list(rest)
+                if layer >= 0:
+                    yield line("user_annotation", f"layers.{layer}", of_layer)
+                for again, repeated in groupby(of_layer, lambda work: work.recompute):
+                    if again:
+                        yield line("cpu_op", RECOMPUTE, repeated)
+
+    def _launch(self, work: Work, where: tuple[int, int]) -> Iterator[str]:
+        args, sequence = f'"External id": {work.number}', self.sequence.get(work.key)
+        if work.recompute:
+            # Recorded for autograd like any forward, under a number of its own.
+            args += f', "Sequence number": {len(self.sequence) + work.number}, "Fwd thread id": 0'
+        elif sequence is not None:
+            forward_thread = MAIN if work.surrounding == _PASS[columns.BACKWARD] else 0
+            args += f', "Sequence number": {sequence}, "Fwd thread id": {forward_thread}'
+        whole = self._cut(work.prepare_ps, work.launch_end_ps)
+        of_engine = work.surrounding == _PASS[columns.BACKWARD] and not work.recompute
+        operator = f"{ENGINE}{work.label}" if of_engine else work.label
+        yield text.complete("cpu_op", operator, where, whole, args)
+        call = self._cut(work.launch_ps, work.launch_end_ps)
+        args = f'"External id": {work.number}, "correlation": {work.number}'
+        name = self.names.launches[self.head.vendor]
+        yield text.complete("cuda_runtime", name, where, call, args)
+        start_ps = self.zero_ps + work.start_ps
+        yield text.arrow("ac2g", work.number, where, call[0], ends=False)
+        yield text.arrow("ac2g", work.number, self._place(work), start_ps, ends=True)
+
+    def _backward_arrows(self, works: Sequence[Work]) -> Iterator[str]:
+        """Join each operator of a forward to the first of its backward."""
+        begun: dict[int, Work] = {}
+        for work in works:
+            sequence = self.sequence.get(work.key)
+            if sequence is None or work.recompute or work.thread == UNTOLD:
+                continue
+            if work.thread == MAIN:
+                begun.setdefault(sequence, work)
+            elif (first := begun.pop(sequence, None)) is not None:
+                for end, ends in ((first, False), (work, True)):
+                    place = (HOST + end.rank, end.thread)
+                    begin = self._cut(end.prepare_ps, end.launch_end_ps)[0]
+                    yield text.arrow("fwdbwd", sequence, place, begin, ends=ends)
+
+    def _memory(self, rank: int) -> Iterator[str]:
+        held = self.timeline.memory[rank]
+        parts = {
+            "held throughout": np.full(len(held.time_ps), held.static_bytes),
+            "activations": held.activations_bytes,
+            "working sets": held.transient_bytes,
+        }
+        for name, values in {"memory": held.bytes, **parts}.items():
+            # Viewers keep a value until the next one, so only changes are told.
+            told = np.append(True, np.diff(values) != 0.0)
+            gib = to_gib(np.asarray(values, np.float64))[told].tolist()
+            for time_ps, now in zip(held.time_ps[told].tolist(), gib, strict=True):
+                label = f"{name} of rank {rank}" if name == "memory" else f"memory: {name}"
+                yield text.counter(label, rank, self.zero_ps + time_ps, {"GiB": now})
+
+
+def _in_turn(works: Iterable[Work]) -> list[Work]:
+    """Return works by when they are launched, each after the one before.
+
+    They are rounded to picoseconds one by one, so that some begin one too early.
+    """
+    ordered = sorted(works, key=lambda work: (work.prepare_ps, work.start_ps, work.number))
+    free_ps = 0
+    for i, work in enumerate(ordered):
+        if work.track != columns.WAIT and work.prepare_ps < free_ps:
+            ordered[i] = work._replace(
+                prepare_ps=free_ps,
+                launch_ps=max(work.launch_ps, free_ps),
+                launch_end_ps=max(work.launch_end_ps, free_ps),
+            )
+        free_ps = max(free_ps, ordered[i].launch_end_ps)
+    return ordered
+
+
+def _told(works: Iterable[Work]) -> list[Work]:
+    """Return works with launches that end when they start, or when the next one begins."""
+    told: list[Work] = []
+    until_ps: int | None = None
+    for work in sorted(works, key=lambda work: (-work.start_ps, -work.number)):
+        end_ps = work.start_ps if until_ps is None else min(work.start_ps, until_ps)
+        until_ps = end_ps - _CALL_PS
+        told.append(work._replace(prepare_ps=until_ps, launch_ps=until_ps, launch_end_ps=end_ps))
+    return told[::-1]
+
+
+def _known(facts: dict[str, int]) -> str:
+    return ", ".join(f'"{name}": {value}' for name, value in facts.items() if value >= 0)
+
+
+def _facts(work: Work) -> str:
+    """Return what a reader needs to sum the breakdown, and what a viewer shows."""
+    facts = f'"term": "{work.term}", "exposed_ps": {work.exposed_ps}'
+    for name in ("slowdown_ps", "slowed_ps"):
+        if value := getattr(work, name):
+            facts += f', "{name}": {value}'
+    for name in ("layer", "stage", "chunk", "microbatch"):
+        if (value := getattr(work, name)) >= 0:
+            facts += f', "{name}": {value}'
+    if work.flop:
+        facts += f', "flop": {round(work.flop)}'
+    if work.bytes:
+        facts += f', "bytes": {round(work.bytes)}'
+    return facts + (', "recompute": true' if work.recompute else "")
+
+
+def _sequences(works: Iterable[Work]) -> dict[tuple[int, int, int, str], int]:
+    """Return a number for each operator of a forward, by what its backward shares with it."""
+    forward: dict[tuple[int, int, int, str], int] = {}
+    for work in works:
+        if work.phase == columns.FORWARD and not work.recompute and work.thread == MAIN:
+            forward.setdefault(work.key, len(forward))
+    return forward

@@ -1,0 +1,47 @@
+"""Names under which a projected step is written: ``hardware/timeline_names.yaml``."""
+
+from functools import cache
+from typing import Literal
+
+from projector.config import resources
+from projector.config._base import Config
+from projector.config.yaml_file import read_yaml
+
+
+class CollectiveNames(Config):
+    """How tools of real traces know one collective."""
+
+    kernel: str
+    collective: str
+    buffer: Literal["in", "out", "both"]
+    """Which message is the buffer; the other one is smaller by the size of the group."""
+    source: str
+
+    def messages(self, num_bytes: float, ranks: int) -> tuple[int, int]:
+        """Return the elements of one byte that go in and come out on each rank."""
+        whole, part = round(num_bytes), round(num_bytes / max(1, ranks))
+        return (part if self.buffer == "out" else whole, part if self.buffer == "in" else whole)
+
+
+class TimelineNames(Config):
+    """The shipped table."""
+
+    collectives: dict[str, CollectiveNames]
+    labels: dict[str, str]
+    otherwise: str
+    compute: dict[str, str]
+    launches: dict[str, str]
+    sources: dict[str, str]
+
+    def collective(self, label: str) -> CollectiveNames:
+        """Return the collective that a label of a projection ends with."""
+        last = label.rpartition(".")[2]
+        name = self.labels.get(last, last)
+        return self.collectives.get(name, self.collectives[self.otherwise])
+
+
+@cache
+def load_timeline_names() -> TimelineNames:
+    """Return the shipped table of names."""
+    path = resources.data_dir("hardware") / "timeline_names.yaml"
+    return TimelineNames.model_validate(read_yaml(path))
