@@ -157,6 +157,8 @@ def read(path: Path) -> None:
     peak = [resource.getrusage(who).ru_maxrss / 2**20 for who in _WHO]
     print(f"{path.stat().st_size / 1e6:,.0f} MB in {seconds:.1f} s, {calls[-1][2]:,} events")
     print(f"{len(rank.events):,} kept, {len(rank.names):,} names, {len(rank.details):,} details")
+    spent = sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, _WHO))
+    print(f"{spent:.1f} s of processor time, of this process and its children")
     print(f"peak of this process {peak[0]:.2f} GiB, of its largest child {peak[1]:.2f} GiB")
     print(f"progress told {len(calls)} times; problems: {trace.problems}")
 

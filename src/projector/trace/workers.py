@@ -88,6 +88,7 @@ class Workers:
         self.ahead = READ_AHEAD * count
         """Pieces that may wait."""
         self._local = threading.local()
+        self._ended = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads = ThreadPoolExecutor(count) if count > 0 else None
 
@@ -108,7 +109,7 @@ class Workers:
             _send(process.stdin, (data, plan))
             answer: Batch | None = _receive(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
-            return parse_piece(data, plan)
+            return None if self._ended else parse_piece(data, plan)
         return answer
 
     def _process(self) -> "subprocess.Popen[bytes]":
@@ -138,6 +139,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         """End the processes, whatever they are doing."""
+        self._ended = True
         for process in self._processes:
             process.kill()
         if self._threads is not None:
