@@ -57,6 +57,12 @@ def test_the_worked_examples_of_a_gemm_are_current(capsys):
         assert not any(printed[len(shown.splitlines()) :])
 
 
+def test_the_worked_examples_of_traces_are_current():
+    # Run docs/make_trace.py.
+    script = str(ROOT / "docs" / "make_trace.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 def test_the_quick_start_is_two_blocks_that_stand_alone():
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     first, second = blocks[:2]

@@ -28,7 +28,7 @@ def command() -> None:
     """
 
 
-@command.command("summary")
+@command.command("summary", short_help="Show where the time of every rank went.")
 @click.option("--tokens", type=float, metavar="N", help="Tokens of an iteration of the whole job.")
 @trace_options
 def summary(tokens: float | None, **options: Any) -> None:
@@ -45,7 +45,7 @@ def summary(tokens: float | None, **options: Any) -> None:
     request.write(analysis)
 
 
-@command.command("operations")
+@command.command("operations", short_help="Show how long every operation takes.")
 @_BY
 @row_options
 def operations(by: str, **options: Any) -> None:
@@ -62,7 +62,7 @@ def operations(by: str, **options: Any) -> None:
     request.write(result)
 
 
-@command.command("overlap")
+@command.command("overlap", short_help="Show how much communication covers operations.")
 @click.option("--cdf", is_flag=True, help="Add the curves to the JSON and to the table.")
 @row_options
 def overlap(cdf: bool, **options: Any) -> None:
@@ -78,7 +78,7 @@ def overlap(cdf: bool, **options: Any) -> None:
     request.write(result)
 
 
-@command.command("launch")
+@command.command("launch", short_help="Show what launching kernels costs.")
 @_BY
 @row_options
 def launch(by: str, **options: Any) -> None:

@@ -305,7 +305,7 @@ def load_trace(
     samples : sequence of str or Path
         What was sampled beside the run: utilisation of cores, clocks, power.
     ranks : iterable of int, optional
-        Ranks to read; the files of others are left out.
+        Ranks to keep; others are left out as soon as they are read.
     progress : callable, optional
         Called with the bytes read, the bytes to read and the events found.
 
@@ -329,7 +329,8 @@ def load_trace(
 
 
 def _granularities(by: str | Sequence[str]) -> tuple[str, ...]:
-    names = tuple(by.split(",")) if isinstance(by, str) else tuple(by)
+    split = [name.strip() for name in by.split(",")] if isinstance(by, str) else by
+    names = tuple(dict.fromkeys(split))
     return TOGETHER.get(names[0], names) if len(names) == 1 else names
 
 
