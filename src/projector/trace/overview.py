@@ -13,7 +13,7 @@ from projector.trace.measures.cpu import CPU_PERCENT, cpu_use
 from projector.trace.measures.idle import idle_times
 from projector.trace.measures.iterations import IterationTimes, iteration_times, throughput
 from projector.trace.measures.sharding import sharding_times
-from projector.trace.measures.stragglers import stragglers
+from projector.trace.measures.stragglers import rank_spreads, stragglers
 from projector.trace.measures.summary import rank_summaries
 from projector.trace.measures.times import KernelTimes
 
@@ -58,6 +58,7 @@ def overview(
         "throughput": None if rate is None else rate.to_dict(),
         "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
+        "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
         "gaps": [each.to_dict() for each in idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),

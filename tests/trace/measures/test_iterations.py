@@ -138,8 +138,8 @@ def test_no_communication():
 
 def test_stragglers():
     first, second = stragglers(two_ranks())
-    assert (first.duration_ns.median, second.duration_ns.median) == (75, 70)
-    assert first.relative == pytest.approx(75 / 72.5)
+    assert (first.compute_ns.median, second.compute_ns.median) == (50, 55)
+    assert first.relative == pytest.approx(50 / 52.5)
     assert (first.slowest, second.slowest) == (1, 1)
     assert (first.waiting_ns.max, second.waiting_ns.max) == (20, 5)
     assert (first.late_ns.max, second.late_ns.max) == (5, 20)
@@ -209,3 +209,13 @@ def test_sharding_fills_and_empties_a_pipeline():
     assert (row.copies_ns.median, row.communication_ns.median) == (5, 90)
     assert sharding_times(activities(compute(0, 10))) == []
     json.dumps(row.to_dict())
+
+
+def test_operations_in_which_ranks_differ_most_come_first():
+    rows = rank_spreads(
+        activities(
+            compute(0, 100, operation="long"), compute(0, 101, operation="long", rank=1),
+            compute(200, 210, operation="short"), compute(200, 230, operation="short", rank=1),
+        )
+    )  # fmt: skip
+    assert [(row.operation, row.spread) for row in rows] == [("short", 3.0), ("long", 1.01)]

@@ -14,6 +14,9 @@ from projector.report.terminal.trace import ms, share, short, title, us
 MANY = 16
 """Rows of a section; JSON has all of them."""
 
+FEW = 5
+"""Operations in which ranks differ most."""
+
 _PARTS = (
     ("compute_ns", "compute"),
     ("exposed_communication_ns", "exposed communication"),
@@ -40,6 +43,7 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         *_communication(shown["communication"]),
         *_sharding(shown["sharding"]),
         *_stragglers(shown["stragglers"]),
+        *_rank_spreads(shown["rank_spreads"]),
         *_gaps(shown["gaps"]),
         *_beside(shown["cores"], shown["sampled"]),
     ]
@@ -143,15 +147,34 @@ def _stragglers(rows: Rows) -> list[RenderableType]:
         add_row(
             table,
             _place(each, rows),
-            ms(each["duration_ns"]["median"]),
+            ms(each["compute_ns"]["median"]),
             "" if each["relative"] is None else percent(each["relative"]),
             str(each["slowest"]),
             "" if waiting is None else ms(waiting["median"]),
             "" if late is None else us(late["median"]),
             "" if each["last"] is None else percent(each["last"], 0),
         )
-    note = f"computing and launches of an iteration; waits in collectives{_more(rows)}"
+    note = f"computing of an iteration, median; waits in collectives{_more(rows)}"
     return section("Ranks against each other", note, table)
+
+
+def _rank_spreads(rows: Rows) -> list[RenderableType]:
+    known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
+    if not known:
+        return []
+    table = grid("<operation", "=phase", "ms", "slowest / fastest", "slowest rank", "fastest rank")
+    for each in known[:FEW]:
+        add_row(
+            table,
+            short(each["operation"], 36) or "(outside operations)",
+            each["phase"],
+            ms(each["median_ns"]),
+            f"{each['spread']:.2f}",
+            str(each["slowest"]),
+            str(each["fastest"]),
+        )
+    more = f"; {len(known) - FEW} more in --json" if len(known) > FEW else ""
+    return section("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
 
 
 def _gaps(rows: Rows) -> list[RenderableType]:

@@ -21,12 +21,13 @@ class Straggler:
 
     rank: int
     device: int
-    duration_ns: Band
-    """Computing and launch overhead of an iteration."""
+    compute_ns: Band
+    """While it computes, in an iteration. Launch overhead would hide who is slow: those that wait
+    for others have bubbles instead."""
     relative: float | None
     """Its median over the median of all devices."""
     slowest: int
-    """Iterations in which no other device takes longer."""
+    """Iterations in which no other device computes longer."""
     waiting_ns: Band | None
     """What it waits for others in the collectives of an iteration; None without other ranks."""
     late_ns: Band | None
@@ -52,33 +53,33 @@ def stragglers(
     times = kernel_times(activities) if times is None else times
     iterations = iteration_times(activities, times, where) if iterations is None else iterations
     devices = sorted({(each.rank, each.device) for each in iterations})
-    medians = {d: float(np.median(_durations(iterations, d))) for d in devices}
+    medians = {d: float(np.median(_computing(iterations, d))) for d in devices}
     middle = float(np.median(list(medians.values()))) if medians else 0.0
     longest: dict[int, float] = {}
     for each in iterations:
-        longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.duration_ns)
+        longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.compute_ns)
     found = matches(activities, where)
     last = _last(activities, found)
     rows = []
     for device in devices:
-        spread = band(_durations(iterations, device))
+        spread = band(_computing(iterations, device))
         assert spread is not None  # the device has an iteration
         mine = [e for e in iterations if (e.rank, e.device) == device]
         rows.append(
             Straggler(
                 rank=device[0],
                 device=device[1],
-                duration_ns=spread,
+                compute_ns=spread,
                 relative=ratio(medians[device], middle),
-                slowest=sum(each.duration_ns >= longest[each.iteration] for each in mine),
+                slowest=sum(each.compute_ns >= longest[each.iteration] for each in mine),
                 **_in_collectives(activities, times, found, last, device),
             )
         )
     return rows
 
 
-def _durations(iterations: Sequence[IterationTimes], device: tuple[int, int]) -> list[float]:
-    return [each.duration_ns for each in iterations if (each.rank, each.device) == device]
+def _computing(iterations: Sequence[IterationTimes], device: tuple[int, int]) -> list[float]:
+    return [each.compute_ns for each in iterations if (each.rank, each.device) == device]
 
 
 def _last(activities: Activities, found: Matches) -> Flags:
@@ -132,7 +133,7 @@ class RankSpread:
 def rank_spreads(
     activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
 ) -> list[RankSpread]:
-    """Return how far ranks lie apart in each operation that computes, the longest first.
+    """Return how far ranks lie apart in each operation that computes, the furthest apart first.
 
     The duration of an operation is that of its kernels and the bubbles between them, summed over
     layers, in one iteration of one device.
@@ -150,7 +151,7 @@ def rank_spreads(
         _spread(activities, kinds.keys, kind, devices.keys[0][device], medians[mine])
         for kind, device, mine in _cells(cells.keys)
     ]
-    return sorted(found, key=lambda row: -row.median_ns)
+    return sorted(found, key=lambda row: min(row.per_rank_ns) - max(row.per_rank_ns))
 
 
 def _cells(keys: tuple[Ints, ...]) -> list[tuple[int, Ints, Ints]]:
