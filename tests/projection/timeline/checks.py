@@ -28,6 +28,10 @@ def check_timeline(timeline, breakdown_s):
     ending = timeline.rank == timeline.ending_rank
     begin = timeline.begin_ps[timeline.ending_rank]
     assert end[ending].max() - begin == timeline.step_ps
+    # Every rank is told from the begin of the step to its end.
+    for rank in range(len(timeline.begin_ps)):
+        total = int(timeline.sums_ps(rank).sum())
+        assert total == pytest.approx(timeline.step_ps, rel=1e-9, abs=1000)
     # Compute is as long as it adds to the step, and what is beside it slows it down.
     compute = (timeline.track == TRACKS.index("compute")) & (timeline.term < 3) & ending
     own = timeline.duration_ps - timeline.slowed_ps

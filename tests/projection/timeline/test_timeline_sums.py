@@ -15,7 +15,7 @@ from projector.measure.reduction import reduce_job
 from projector.projection.measured import project_measured
 from projector.projection.timeline.build import Detail, build_timeline
 
-RANDOM = 40
+RANDOM = 30
 
 LAYOUTS = {
     "dense": {},
