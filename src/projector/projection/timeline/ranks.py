@@ -70,8 +70,8 @@ class Line:
 def apportioned(weight: Floats, term: Ints, total_ps: Ints | None) -> Ints:
     """Return whole picoseconds for each piece, so that each term adds up to its total.
 
-    Each boundary between the pieces of a term is rounded by itself, so no piece is off by more
-    than one, however many there are.
+    Each boundary between the pieces of a term is rounded by itself, so that what pieces are off by
+    does not add up.
 
     Parameters
     ----------
