@@ -10,6 +10,7 @@ from pathlib import Path
 from projector.cli.main import run
 
 PAGE = Path(__file__).with_name("trace.md")
+WIDTH = "100"
 EXAMPLE = re.compile(r"```\n\$ projector (trace .*)\n(?:(?!```).*\n)*```")
 
 
@@ -31,6 +32,7 @@ def _printed(match: re.Match[str]) -> str:
 
 if __name__ == "__main__":
     os.chdir(PAGE.parents[1])
+    os.environ["COLUMNS"] = WIDTH
     found = PAGE.read_text(encoding="utf-8")
     if "--check" in sys.argv[1:]:
         sys.exit(found != current(found))
