@@ -71,23 +71,19 @@ def _pair(pair: Pair) -> tuple[str, str, str, str]:
 
 
 def _operations(found: TraceComparison) -> list[RenderableType]:
-    first, second = found.names.first, found.names.second
+    names = found.names
+    # Names of operations of the models tell their types.
+    typed = ("=type",) * (names.first != "projected")
     table = grid(
-        "=operation",
-        "=phase",
-        "=type",
-        f"{first} ms",
-        f"{second} ms",
-        "difference",
-        "ratio",
-        "<because",
-    )  # fmt: skip
+        "=operation", "=phase", *typed, names.first, names.second, "difference", "ratio", "<because"
+    )
     for each in found.operations[:MANY]:
+        kind = (_TYPES.get(each.kind, each.kind),) * len(typed)
         add_row(
-            table, short(each.operation, 30), each.phase, _TYPES.get(each.kind, each.kind),
-            *_pair(each.pair), Text(_factors(each)),
+            table, short(each.operation, 28), each.phase, *kind, *_pair(each.pair),
+            Text(_factors(each)),
         )  # fmt: skip
-    note = f"{second} over {first}; the largest difference first"
+    note = f"ms of a step; ratio: {names.second} over {names.first}"
     if len(found.operations) > MANY:
         note += f"; {len(found.operations) - MANY} more in --json"
     used = {factor.name for each in found.operations[:MANY] for factor in _told(each.factors)}

@@ -12,6 +12,7 @@ from projector.errors import ConfigError
 from projector.projection.comparison import Pair, shape_of
 from projector.trace.activity import PHASES, TYPES, Activities
 from projector.trace.analysis import TraceAnalysis
+from projector.trace.measures.numbers import group
 from projector.trace.select import take
 from projector.trace.work import Works, works_of
 from projector.units import PICOSECOND
@@ -273,24 +274,26 @@ def _sides(
     )
 
 
+def operation_columns(activities: Activities) -> tuple[Ints, ...]:
+    """Return what makes activities one operation: its name, phase, type, recomputation.
+
+    Where no operation is known, the name of the kernel stands for it; elsewhere that is -1.
+    """
+    named = np.where(activities.operation >= 0, -1, activities.name)
+    again = np.asarray(activities.recompute, np.int64)
+    return activities.operation, activities.phase, activities.type, again, named
+
+
 def unmatched(activities: Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
     """Return what some activities add up to, by operation (or kernel), phase and type."""
     kept = np.flatnonzero(rows)
-    columns = np.stack(
-        [activities.operation[kept], activities.phase[kept], activities.type[kept],
-         np.asarray(activities.recompute[kept], np.int64),
-         np.where(activities.operation[kept] >= 0, -1, activities.name[kept])], axis=1,
-    )  # fmt: skip
-    distinct, of = np.unique(columns, axis=0, return_inverse=True)
-    of = of.ravel()
+    same = group(*(column[kept] for column in operation_columns(activities)))
     duration_ps = activities.end_ps[kept] - activities.start_ps[kept]
-    time_ps = np.zeros(len(distinct), np.int64)
-    np.add.at(time_ps, of, duration_ps)
-    counts = np.bincount(of, minlength=len(distinct))
+    time_ps, counts = same.sums(duration_ps), same.sizes()
     # The longest activity of each names its kernel.
-    longest = np.lexsort((duration_ps, of))
-    last = np.append(np.flatnonzero(np.diff(of[longest])), len(of) - 1) if len(of) else of
-    kernels = activities.name[kept[longest[last]]]
+    longest = np.lexsort((duration_ps, same.of))
+    kernels = activities.name[kept[longest[np.cumsum(counts) - 1]]]
+    keys = zip(*(column.tolist() for column in same.keys), strict=True)
     found = [
         Unmatched(
             operation=activities.operations[operation]
@@ -302,7 +305,7 @@ def unmatched(activities: Activities, rows: Flags, steps: int) -> tuple[Unmatche
             runs=float(counts[number]) / steps,
             kernel=activities.names[int(kernels[number])],
         )
-        for number, (operation, phase, kind, again, name) in enumerate(distinct.tolist())
+        for number, (operation, phase, kind, again, name) in enumerate(keys)
     ]
     return tuple(sorted(found, key=lambda each: -each.time_s))
 
@@ -357,15 +360,12 @@ class _Run:
         self.ranks = np.unique(table.rank).tolist()
         self.iterations = len(np.unique(table.iteration))
         self.steps = sum(len(np.unique(table.iteration[table.rank == r])) for r in self.ranks)
-        columns = np.stack(
-            [table.operation, table.phase, table.type, np.asarray(table.recompute, np.int64),
-             np.where(table.operation >= 0, -1, table.name)], axis=1,
-        )  # fmt: skip
-        distinct, of = np.unique(columns, axis=0, return_inverse=True)
-        keys = [self._key(*row) for row in distinct.tolist()]
+        same = group(*operation_columns(table))
+        rows = zip(*(column.tolist() for column in same.keys), strict=True)
+        keys = [self._key(*row) for row in rows]
         self.keys = list(dict.fromkeys(keys))
         self.place = {key: number for number, key in enumerate(self.keys)}
-        self.of = np.array([self.place[key] for key in keys], np.int64)[of.ravel()]
+        self.of = np.array([self.place[key] for key in keys], np.int64)[same.of]
         works = works_of(table)
         self.sums = sums_of(
             table, works, self.of, len(self.keys), self.steps, analysis.trace.samples

@@ -8,6 +8,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
+from projector.trace.measures.numbers import group as group_rows
 from projector.validate.traces.expected import (
     DATA_PARALLEL,
     PIPELINE,
@@ -42,24 +43,24 @@ def match_collectives(
     )  # fmt: skip
     if not len(rows):
         return
-    keys = np.stack([column[rows] for column in columns], axis=1)
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    for number, (name, operation, group, size, detail, phase, again) in enumerate(
-        distinct.tolist()
-    ):
+    same = group_rows(*(column[rows] for column in columns))
+    keys = zip(*(column.tolist() for column in same.keys), strict=True)
+    found = np.full(same.count, -1, np.int64)
+    for number, (name, operation, group, size, detail, phase, again) in enumerate(keys):
         about = activities.details[detail] if detail >= 0 else {}
         texts = (str(about.get("collective", "")), activities.names[name],
                  activities.operations[operation] if operation >= 0 else "")  # fmt: skip
-        kind = next((found for text in texts if (found := collective_of(text))), "")
+        kind = next((word for text in texts if (word := collective_of(text))), "")
         group_text = activities.groups[group] if group >= 0 else ""
         row = _best(
             expected.rows, kind, f"{group_text} {about.get('group_description', '')}",
             _ranks(about), size, _phases(phase, again=bool(again)), expected,
         )  # fmt: skip
         if row is not None:
-            chosen = rows[which.ravel() == number]
-            of[chosen] = names[row.name]
-            way[chosen] = by
+            found[number] = names[row.name]
+    own = found[same.of]
+    of[rows[own >= 0]] = own[own >= 0]
+    way[rows[own >= 0]] = by
 
 
 def _ranks(about: Any) -> int:

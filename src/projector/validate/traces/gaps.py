@@ -18,9 +18,10 @@ from projector.trace.analysis import TraceAnalysis
 from projector.trace.counter_join import join_counters
 from projector.trace.derived import derive
 from projector.trace.measures.gap import Counted, Needed, OperationGap, operation_gaps
+from projector.trace.measures.numbers import group
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
-from projector.validate.traces.compare import Compared, whole_steps
+from projector.validate.traces.compare import Compared, operation_columns, whole_steps
 from projector.validate.traces.sides import clock_of
 
 
@@ -87,8 +88,7 @@ def gap_of(
     else:
         activities = whole_steps(analysis.in_time)
         works = works_of(activities)
-        pairs = np.stack([activities.rank, activities.iteration], axis=1)
-        steps = len(np.unique(pairs, axis=0))
+        steps = group(activities.rank, activities.iteration).count
         needed, of = _of_trace(activities, works, steps, profile, dtype)
     if profile is None:
         warnings.append("the device is not known: name its profile with --device")
@@ -155,17 +155,13 @@ def _of_trace(
     """Return the products and attention of a trace, by operation and phase."""
     chosen = np.isin(activities.type, (GEMM, ATTENTION)) | (works.of >= 0)
     rows = np.flatnonzero(chosen)
-    columns = np.stack(
-        [activities.operation[rows], activities.phase[rows], activities.type[rows],
-         np.asarray(activities.recompute[rows], np.int64),
-         np.where(activities.operation[rows] >= 0, -1, activities.name[rows])], axis=1,
-    )  # fmt: skip
-    distinct, own = np.unique(columns, axis=0, return_inverse=True)
+    same = group(*(column[rows] for column in operation_columns(activities)))
     of = np.full(len(activities), -1, np.int64)
-    of[rows] = own.ravel()
-    flop = np.bincount(of[rows], works.flop()[rows], len(distinct)) / steps
-    types = _types(works, of, len(distinct), dtype)
+    of[rows] = same.of
+    flop = np.bincount(of[rows], works.flop()[rows], same.count) / steps
+    types = _types(works, of, same.count, dtype)
     texts = (*activities.operations, *activities.names)
+    keys = zip(*(column.tolist() for column in same.keys), strict=True)
     needed = [
         Needed(
             operation=texts[operation if operation >= 0 else len(activities.operations) + name],
@@ -175,7 +171,7 @@ def _of_trace(
             flop_from="extents" if flop[number] > 0.0 else "",
             peak_flop_per_s=_peak(profile, types[number]),
         )
-        for number, (operation, phase, kind, again, name) in enumerate(distinct.tolist())
+        for number, (operation, phase, kind, again, name) in enumerate(keys)
     ]
     return needed, of
 
@@ -185,12 +181,11 @@ def _types(works: Works, of: Ints, groups: int, dtype: str) -> list[str]:
     votes: list[dict[str, float]] = [defaultdict(float) for _ in range(groups)]
     rows = np.flatnonzero((of >= 0) & works.main)
     if len(rows):
-        pairs, counts = np.unique(
-            np.stack([of[rows], works.of[rows]], axis=1), axis=0, return_counts=True
-        )
-        for (group, work), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        same = group(of[rows], works.of[rows])
+        columns = (column.tolist() for column in (*same.keys, same.sizes()))
+        for number, work, count in zip(*columns, strict=True):
             if works.works[work].dtype:
-                votes[group][works.works[work].dtype] += count * works.works[work].flop()
+                votes[number][works.works[work].dtype] += count * works.works[work].flop()
     return [max(vote, key=lambda name: vote[name]) if vote else dtype for vote in votes]
 
 

@@ -25,6 +25,8 @@ from projector.trace.activity import (
     OPTIMIZER,
     Activities,
 )
+from projector.trace.measures.numbers import Groups
+from projector.trace.measures.numbers import group as group_rows
 from projector.trace.work import Work, Works
 from projector.validate.traces.exchanges import match_collectives
 from projector.validate.traces.expected import Expected, ExpectedRow, Name
@@ -157,24 +159,26 @@ def _by_name(matcher: _Matcher) -> None:
     labels = {name.label for name in matcher.names}
     of_operation = [label_of(text, labels) for text in table.operations]
     of_kernel = [label_in(text, labels) for text in table.names]
-    distinct, which = np.unique(
-        np.stack([table.operation, table.name], axis=1), axis=0, return_inverse=True
-    )
-    for number, (operation, name) in enumerate(distinct.tolist()):
+    same = group_rows(table.operation, table.name)
+    order = tuple(dict.fromkeys(name.label for name in matcher.names))
+    found, weight = np.full(same.count, -1, np.int64), np.zeros(same.count, np.bool_)
+    for number, (operation, name) in enumerate(
+        zip(same.keys[0].tolist(), same.keys[1].tolist(), strict=True)
+    ):
         label = of_kernel[name] or (of_operation[operation] if operation >= 0 else None)
-        if label is None:
-            continue
-        here = which.ravel() == number
-        exchanges = np.flatnonzero(here & (table.klass == COMMUNICATION))
-        if len(exchanges):
-            _put_collective(matcher, exchanges, label)
-        says_weight = "weight" in table.names[name].split(label)[-1]
-        for group in _GROUPS:
-            rows = np.flatnonzero(here & matcher.in_group(group))
-            if len(rows) and says_weight:
-                matcher.put(rows, Name(label, "weight"), BY_NAME)
-            elif len(rows):
-                _put_label(matcher, rows, label, group, BY_NAME)
+        if label is not None:
+            found[number] = order.index(label)
+            weight[number] = "weight" in table.names[name].split(label)[-1]
+    of_row, says_weight = found[same.of], weight[same.of]
+    exchanges = np.flatnonzero((table.klass == COMMUNICATION) & (of_row >= 0))
+    for number in np.unique(of_row[exchanges]).tolist():
+        _put_collective(matcher, exchanges[of_row[exchanges] == number], order[number])
+    for group in _GROUPS:
+        rows = np.flatnonzero(matcher.in_group(group) & (of_row >= 0))
+        for number in np.unique(of_row[rows]).tolist():
+            own = rows[of_row[rows] == number]
+            matcher.put(own[says_weight[own]], Name(order[number], "weight"), BY_NAME)
+            _put_label(matcher, own[~says_weight[own]], order[number], group, BY_NAME)
 
 
 def _put_collective(matcher: _Matcher, rows: Ints, label: str) -> None:
@@ -329,31 +333,55 @@ def _by_place(matcher: _Matcher, group: _Group) -> None:
     is_anchor = np.isin(matcher.of[rows], [matcher.place[name] for name in _anchors(matcher)])
     here = np.where(is_anchor, of_label[matcher.of[rows]], -1)
     # Where another phase comes between, a pass through the model ends.
-    place = np.cumsum(np.asarray(table.klass == COMPUTE, np.int64))[rows]
-    begins = np.diff(place, prepend=-1) > 1
+    begins = np.diff(np.cumsum(table.klass == COMPUTE)[rows], prepend=-1) > 1
     passes = np.cumsum(begins.astype(np.int64))
     previous, following = _last(here, passes), _last(here[::-1], -passes[::-1])[::-1]
     unknown = np.flatnonzero((matcher.of[rows] < 0) & (table.type[rows] != GEMM))
     if not len(unknown):
         return
-    between = _between(matcher, group, set(labels))
-    columns = (previous[unknown], following[unknown], table.operation[rows[unknown]],
-               table.name[rows[unknown]])  # fmt: skip
-    distinct, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    places, gaps = np.full(len(distinct), -1, np.int64), list[tuple[str, ...]]()
-    for number, (before, after, operation, name) in enumerate(distinct.tolist()):
-        pair = tuple(labels[at] if at >= 0 else "" for at in (before, after))
-        gaps.append(between.get((pair[0], pair[1]), ()))
-        texts = (table.operations[operation] if operation >= 0 else "", table.names[name])
-        places[number] = _place_in(gaps[number], texts)
-    which = which.ravel()
+    same = group_rows(
+        previous[unknown], following[unknown], table.operation[rows[unknown]],
+        table.name[rows[unknown]],
+    )  # fmt: skip
+    candidates, places = _candidates(matcher, group, labels, same)
     gap = np.cumsum((is_anchor | begins).astype(np.int64))[unknown]
-    at_place = _in_order(places[which], gap)
-    for number, candidates in enumerate(gaps):
-        for at, label in enumerate(candidates):
-            chosen = rows[unknown[(which == number) & (at_place == at)]]
-            if len(chosen):
-                _put_label(matcher, chosen, label, group, BY_PLACE)
+    place = _in_order(places[same.of], gap)
+    label = np.where(place >= 0, candidates[same.of, np.maximum(place, 0)], -1)
+    for number in np.unique(label[label >= 0]).tolist():
+        chosen = rows[unknown[label == number]]
+        _put_label(matcher, chosen, labels[number], group, BY_PLACE)
+
+
+def _candidates(
+    matcher: _Matcher, group: _Group, labels: Sequence[str], same: Groups
+) -> tuple[Ints, Ints]:
+    """Return the labels that each kind of activity may be, in order, and which of them it is.
+
+    Parameters
+    ----------
+    same : Groups
+        Of the label before, that behind, the operation and the name of the kernel.
+
+    Returns
+    -------
+    candidates : int64[kinds, most]
+        Rows of ``labels``; -1 behind the last.
+    places : int64[kinds]
+        Of `_place_in`.
+    """
+    table = matcher.activities
+    between = _between(matcher, group, set(labels))
+    most = max(1, *(len(each) for each in between.values())) if between else 1
+    candidates = np.full((same.count, most), -1, np.int64)
+    places = np.full(same.count, -2, np.int64)
+    columns = (column.tolist() for column in same.keys)
+    for number, (before, after, operation, name) in enumerate(zip(*columns, strict=True)):
+        pair = (labels[before] if before >= 0 else "", labels[after] if after >= 0 else "")
+        own = between.get(pair, ())
+        candidates[number, : len(own)] = [labels.index(label) for label in own]
+        texts = (table.operations[operation] if operation >= 0 else "", table.names[name])
+        places[number] = _place_in(own, texts)
+    return candidates, places
 
 
 MOST_CANDIDATES = 3
