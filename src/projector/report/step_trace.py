@@ -267,7 +267,9 @@ class _Writer:
         elif work.track == columns.COPY:
             return text.complete("gpu_memcpy", f"Memcpy {work.label}", where, self._of(work), args)
         else:
-            name = f"{work.label} ({self.names.compute.get(work.term, work.term)})"
+            # Both gradients of a layer have its label; nothing else in the file tells them apart.
+            gradient = ", weight" if work.phase == columns.WEIGHT else ""
+            name = f"{work.label} ({self.names.compute.get(work.term, work.term)}{gradient})"
         return text.complete("kernel", name, where, self._of(work), args)
 
     def _of(self, work: Work) -> tuple[int, int]:

@@ -1,0 +1,82 @@
+"""Our own timeline, written as a trace and read back, is what the projection expects."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+import projector as pj
+from projector.cli.main import run
+
+JOB = {
+    "model": {
+        "name": "small Llama",
+        "num_layers": 4,
+        "hidden_size": 512,
+        "ffn_hidden_size": 1536,
+        "num_attention_heads": 8,
+        "num_query_groups": 2,
+        "vocab_size": 4096,
+        "max_position_embeddings": 1024,
+    },
+    "parallelism": {"tp": 2, "pp": 2},
+    "training": {"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 1024},
+    "cluster": {"device": "h100", "nodes": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def timeline(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("timeline")
+    job, path = folder / "job.json", folder / "timeline.json"
+    job.write_text(json.dumps(JOB))
+    arguments = ["performance", "--config", str(job), "--timeline", str(path), "--quiet", "--json"]
+    assert run(arguments) == 0
+    return path
+
+
+def scaled(path, factor):
+    """Write the same trace with everything so many times longer."""
+    found = json.loads(path.read_text(), parse_float=Decimal)
+    for event in found["traceEvents"]:
+        for key in ("ts", "dur"):
+            if key in event:
+                event[key] = float(event[key]) * factor
+    other = path.with_name(f"times{factor:g}.json")
+    other.write_text(json.dumps(found, default=float))
+    return other
+
+
+def test_everything_is_matched(timeline):
+    found = pj.compare_trace(timeline, JOB)
+    assert found.matched_first == 1.0
+    assert found.matched_second == 1.0
+    assert len(found.operations) >= 30
+
+
+def test_forwards_take_what_is_projected(timeline):
+    """What nothing overlaps is exact; beside communication the timeline takes longer."""
+    found = pj.compare_trace(timeline, JOB)
+    alone = [each for each in found.operations if each.kind in ("gemm", "attention")]
+    assert {each.phase for each in alone} == {"forward", "backward", "weight"}
+    for each in alone:
+        if each.phase == "forward":
+            assert each.slowdown == pytest.approx(1.0, rel=1e-6), each
+        else:
+            # Waits for its own launches and slowdown beside gradients that are summed.
+            assert 1.0 - 1e-6 <= each.slowdown < 1.2, each
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_known_factor_is_found(timeline, factor):
+    first = pj.compare_trace(timeline, JOB)
+    plain = {each.operation + each.phase: each for each in first.operations}
+    found = pj.compare_trace(scaled(timeline, factor), JOB)
+    assert found.matched_second == 1.0
+    for each in found.operations:
+        before = plain[each.operation + each.phase]
+        assert each.slowdown / before.slowdown == pytest.approx(factor, rel=1e-3), each
+    both = pj.compare_traces(timeline, scaled(timeline, factor))
+    assert both.matched_first == both.matched_second == 1.0
+    for each in both.operations:
+        assert each.slowdown == pytest.approx(factor, rel=1e-3)
