@@ -154,6 +154,16 @@ def test_clocks_of_ranks_are_aligned(trace, tmp_path):
     assert "2 ranks" in trace("summary", tmp_path)[1]
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("command", ["summary", "operations", "overlap", "launch"])
+def test_reports_fit_the_terminal(trace, run_of_two, monkeypatch, command, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = trace(command, run_of_two)
+    assert max(map(len, out.splitlines())) <= width
+    last = {"summary": "kernels", "operations": "overlap", "overlap": "D50/D0", "launch": "call"}
+    assert last[command] in out
+
+
 def test_quiet_has_no_warnings(trace):
     code, out, err = trace("summary", MI250)
     assert (code, err) == (0, "")

@@ -19,7 +19,7 @@ FEW = 5
 
 _PARTS = (
     ("compute_ns", "compute"),
-    ("exposed_communication_ns", "exposed communication"),
+    ("exposed_communication_ns", "exposed comm."),
     ("exposed_memcpy_ns", "exposed copies"),
     ("idle_ns", "idle"),
 )
@@ -67,9 +67,7 @@ def _iterations(iterations: Rows, throughput: Mapping[str, Any] | None) -> list[
     known = [each for each in iterations if each["iteration"] >= 0]
     if not known:
         return []
-    table = grid(
-        "rank", "iterations", "ms", "compute", "exposed comm.", "exposed copies", "idle", "launch"
-    )
+    table = grid("rank", "count", "ms", *(name for _, name in _PARTS), "launch")
     places = list(dict.fromkeys((each["rank"], each["device"]) for each in known))
     keys = ("span_ns", *(key for key, _ in _PARTS), "launch_ns")
     for place in places[:MANY]:
