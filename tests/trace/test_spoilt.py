@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mutilations import DATA, NAMES, excerpt, read_mutilated
+import projector as pj
+from mutilations import DATA, NAMES, excerpt, mutilate, read_mutilated
 from projector.errors import ConfigError
 from projector.trace import pieces
 from projector.trace.events import Trace
@@ -43,6 +44,19 @@ def test_mutilated_traces_are_survived(chunk: int, tmp_path: Path) -> None:
     seeds = range(chunk, MUTILATIONS, CHUNKS)
     found = [read_mutilated(seed, tmp_path) for seed in seeds]
     assert sum(trace is not None for trace in found) > len(seeds) / 2
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_what_is_left_can_be_measured(chunk: int, tmp_path: Path) -> None:
+    for seed in range(chunk, MUTILATIONS // 6, CHUNKS):
+        data, name = mutilate(seed)
+        (tmp_path / name).write_bytes(data)
+        try:
+            found = pj.load_trace(tmp_path / name)
+        except ConfigError:
+            continue
+        for result in (found.summary(), found.operations(), found.overlap(), found.launch()):
+            json.dumps(result.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

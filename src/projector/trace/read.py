@@ -279,7 +279,7 @@ def trace_files(paths: Sequence[str | Path]) -> dict[Path, bool]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if _is_trace(p))
+            inside = _inside(path)
             found |= {p: False for p in inside if p not in found}
         elif path.exists():
             found[path] = True
@@ -289,6 +289,15 @@ def trace_files(paths: Sequence[str | Path]) -> dict[Path, bool]:
             msg = f"trace: {given} does not exist"
             raise ConfigError(msg, key="trace", value=str(given), allowed="a file or a folder")
     return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return the traces of a folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if _is_trace(path))
+    except OSError as error:
+        msg = f"trace: {folder} cannot be read ({error.strerror or error})"
+        raise ConfigError(msg, key="trace", value=str(folder), allowed="a folder") from None
 
 
 def _is_trace(path: Path) -> bool:
