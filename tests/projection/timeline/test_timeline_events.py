@@ -146,6 +146,12 @@ def test_detail_says_what_is_told_operation_by_operation():
             build_timeline(result, wrong)
 
 
+def test_closed_forms_have_no_timeline():
+    result = pj.project_performance(load_job(BASE), fidelity="first-order")
+    with pytest.raises(ConfigError, match="PerformanceProjection of tiles"):
+        build_timeline(result)
+
+
 def test_large_jobs_tell_some_microbatches_alone():
     overrides = {"training.global_batch_size": 2048, "parallelism.pp": 4}
     _, timeline = timeline_of(BASE, overrides, detail=Detail(most=50_000))

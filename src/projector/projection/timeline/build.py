@@ -62,9 +62,12 @@ def build_timeline(
     Raises
     ------
     ConfigError
-        If the projection was restored from a record that is not given, or ``detail`` names a rank
-        or a microbatch that the job does not have.
+        If ``result`` is of closed forms, which have no operations, or was restored from a record
+        that is not given, or ``detail`` names a rank or a microbatch that the job does not have.
     """
+    if not isinstance(result, PerformanceProjection):
+        msg = f"result is a PerformanceProjection of tiles, got {type(result).__name__}"
+        raise ConfigError(msg, key="result", value=type(result).__name__, allowed="tiles")
     return timeline_of(_evaluated(result, record), 0, detail, result.pipeline)
 
 
