@@ -160,6 +160,12 @@ def test_grids_of_the_extended_launch_of_hip_are_work_items_already():
     np.testing.assert_array_equal(places(joined), [np.nan, 1.0, 2.0])
 
 
+def test_grids_that_are_counted_in_something_else_do_not_count():
+    run = counted(placed(["gemm"] * 3), grids=[512, 7, 7])
+    joined = join_counters(activities(*timed(["gemm"] * 3, grids=[2, 4, 8])), [run])
+    assert places(joined) == [0.0, 1.0, 2.0]
+
+
 def test_grids_that_one_run_does_not_know_do_not_count():
     run = counted(placed(["gemm", "gemm"]), grids=[512, -1])
     joined = join_counters(activities(*timed(["gemm", "gemm"], grids=[4, 8])), [run])

@@ -24,6 +24,10 @@ MOST_NAMES = 20
 """Names of kernels that a report lists."""
 
 
+LEAST_GRIDS = 0.5
+"""Share of the kernels of a name whose grid the other run must have too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedRun:
     """What became of one run with counters on one device."""
@@ -280,7 +284,8 @@ def _extents(detail: Mapping[str, Any]) -> tuple[int, int]:
 def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[int], list[int]]:
     """Return a number for each kernel, the same for those that may be one.
 
-    The grid counts for a name if all kernels of that name have one and the two runs share any.
+    The grid counts for a name if all kernels of that name have one, and at least half of the timed
+    ones have one of the other run: tools differ in what they count a grid in.
     """
     mine, theirs = np.zeros(len(timed), np.int64), np.zeros(len(counted), np.int64)
     here, there = _rows_of(timed), _rows_of(counted)
@@ -289,7 +294,7 @@ def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[i
         if (grid[others] == NONE).any():
             continue
         for given in grids[rows].T:
-            if not (given == NONE).any() and np.isin(given, grid[others]).any():
+            if not (given == NONE).any() and np.isin(given, grid[others]).mean() >= LEAST_GRIDS:
                 mine[rows], theirs[others] = given, grid[others]
                 break
     _, token = distinct(np.concatenate([timed, counted]), np.concatenate([mine, theirs]))
