@@ -138,3 +138,4 @@ def test_communication_is_its_collective_wherever_it_stands():
     assert {a.operations[row] for row in a.operation[talks]} == {
         "multimem_all_reduce_", "_allgather_base"
     }  # fmt: skip
+    assert (a.bytes[talks] > 0).all()

@@ -1,5 +1,6 @@
 """Who communicates with whom, and how much."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,25 @@ def collective_bytes(detail: Mapping[str, Any]) -> int:
     if not known or width is None:
         return -1
     return max(known) * width
+
+
+def tensor_bytes(detail: Mapping[str, Any]) -> int:
+    """Return the largest tensor that an operator was given, -1 where that is not known.
+
+    It stands for the buffer of collectives on symmetric memory, of which nothing else is recorded.
+    """
+    width = load_trace_names().element_bytes
+    dims, types = detail.get("dims"), detail.get("types")
+    if not isinstance(dims, tuple) or not isinstance(types, tuple):
+        return -1
+    found = -1
+    for shape, kind in zip(dims, types, strict=False):
+        each = width.get(str(kind).rpartition("::")[2])
+        if each is None or not isinstance(shape, tuple) or not shape:
+            continue
+        if all(isinstance(size, int) and 0 <= size < MOST for size in shape):
+            found = max(found, math.prod(shape) * each)
+    return found if found < MOST else -1
 
 
 def group_name(detail: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]) -> str | None:

@@ -24,7 +24,7 @@ from projector.trace.codes import (
     OTHER,
     VECTOR,
 )
-from projector.trace.communication import of_details
+from projector.trace.communication import of_details, tensor_bytes
 from projector.trace.events import (
     ANNOTATION,
     COPY,
@@ -369,7 +369,13 @@ def _communication(trace: RankTrace, stack: Stack, placed: Placed, klass: Ints) 
     )
     speaks = np.isin(events.kind, (OPERATOR, ANNOTATION)) & sends[events.name]
     operator = np.where(talks & has, stack.outermost(speaks)[at], NONE)
-    return Talk(group_of[told], groups, np.where(counts, moved[counted], NONE), told, operator)
+    size = np.where(counts, moved[counted], NONE)
+    given = np.where(operator >= 0, events.detail[np.maximum(operator, 0)], NONE)
+    open_ = np.flatnonzero((size < 0) & (given >= 0))
+    used, row = np.unique(given[open_], return_inverse=True)
+    sizes = [tensor_bytes(trace.details[i]) for i in used.tolist()]
+    size[open_] = np.array([*sizes, NONE], np.int64)[row]
+    return Talk(group_of[told], groups, size, told, operator)
 
 
 def _with_collectives(
