@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,13 @@ def test_performance_writes_the_trace_of_its_step(capsys, tmp_path):
     first_us = min(event["ts"] for event in on_devices)
     last_us = max(event["ts"] + event["dur"] for event in on_devices)
     assert (last_us - first_us) / 1e3 == pytest.approx(result["iteration_time_ms"])
+    snapshot = tmp_path / "step.pickle"
+    assert run([*job, "--memory-snapshot", str(snapshot)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.endswith(f"wrote {snapshot}; pytorch.org/memory_viz opens it\n")
+    assert pickle.loads(snapshot.read_bytes()).keys() >= {"segments", "device_traces"}
+    assert run([*job, "--memory-snapshot", str(tmp_path / "nowhere" / "s")]) == 2
+    assert capsys.readouterr().out == ""
     assert run([*job, "--timeline", str(tmp_path / "nowhere" / "t.json")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

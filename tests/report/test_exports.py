@@ -9,6 +9,7 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError
+from projector.operations.table import GEMM
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
 from projector.projection.timeline.columns import WAIT
@@ -86,6 +87,20 @@ def test_activities_come_back(exported):
     assert set(activities.iteration.tolist()) == {0}
     layer = timeline.layer[works][order]
     np.testing.assert_array_equal(activities.layer[layer >= 0], layer[layer >= 0])
+
+
+def test_products_tell_their_extents(exported):
+    timeline, activities = exported.timeline, exported.activities
+    table, flop = timeline.table, []
+    for row in range(len(activities)):
+        detail = activities.details[activities.detail[row]]
+        if "dims" in detail and detail["operator"] in ("aten::mm", "aten::bmm"):
+            (*batch, m, k), (*_, n) = detail["dims"]
+            flop.append(2 * m * n * k * (batch or [1])[0])
+    told = timeline.row[timeline.row >= 0]
+    rows = told[table.kind[told] == GEMM]
+    expected = (2 * table.m * table.n * table.k * table.batch)[rows]
+    assert sorted(flop) == sorted(expected.tolist())
 
 
 def test_measures_agree_with_what_was_projected(exported):

@@ -13,7 +13,7 @@ from projector.trace.activity import PHASES, TYPES, align
 from projector.trace.projected import projected_terms
 from projector.trace.read import load_trace
 
-HEAD = Head("model on 8 x device", "amd", "device", 8, {"DP": 8}, {"producer": "projector 0"})
+HEAD = Head("model on 8 x device", "amd", "device", {"DP": 8}, {"producer": "projector 0"})
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
     other: dict[str, Any] = {
         "producer": f"projector {package_version()}",
         "schedule": result.schedule,
+        "gpus": result.gpus,
         "pp": order.pp,
         "chunks": order.vpp,
         "microbatches": order.microbatches * order.directions,
@@ -99,7 +100,6 @@ def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
         title=short_title(result.job),
         vendor=device.vendor,
         device=device.name,
-        world_size=result.gpus,
         group_ranks={TRACKS[track]: count for track, count in members.items()},
         other=other,
     )

@@ -16,7 +16,7 @@ from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
 from projector.report import trace_text as text
-from projector.report.trace_names import load_timeline_names
+from projector.report.trace_names import load_timeline_names, operators_of
 from projector.units import to_gib
 
 HOST = 1_000_000
@@ -61,7 +61,6 @@ class Head(NamedTuple):
     title: str
     vendor: str
     device: str
-    world_size: int
     group_ranks: dict[str, int]
     """Members of the groups of each track that communicates."""
     other: dict[str, Any]
@@ -94,6 +93,8 @@ class Work(NamedTuple):
     flop: float
     bytes: float
     recompute: bool
+    row: int
+    """Of the operation table."""
     thread: int
     """Of the host, on which it is launched."""
 
@@ -126,7 +127,7 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
         "displayTimeUnit": "ms",
         "otherData": {**head.other, "time_grid_ps": text.GRID_PS, "zero_ps": zero_ps},
         "deviceProperties": [{"id": rank, "name": head.device} for rank in range(ranks)],
-        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": head.world_size},
+        "distributedInfo": {"backend": "nccl", "rank": 0},
     }
     yield json.dumps(about, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'
     separator = ""
@@ -175,6 +176,7 @@ class _Writer:
     def __init__(self, timeline: Timeline, works: list[Work], head: Head, zero_ps: int) -> None:
         self.timeline, self.head, self.zero_ps = timeline, head, zero_ps
         self.names = load_timeline_names()
+        self.operators = operators_of(timeline.table)
         self.works = works
         self.ranks = len(timeline.begin_ps)
         tracks = sorted({(columns.COMPUTE, 0)} | {(work.track, work.lane) for work in self.works})
@@ -331,6 +333,9 @@ class _Writer:
         of_engine = work.surrounding == _PASS[columns.BACKWARD] and not work.recompute
         operator = f"{ENGINE}{work.label}" if of_engine else work.label
         yield text.complete("cpu_op", operator, where, whole, args)
+        inner = self.operators[work.row] if work.row >= 0 else None
+        if inner is not None:
+            yield text.complete("cpu_op", inner[0], where, whole, f'"Input Dims": {inner[1]}')
         call = self._cut(work.launch_ps, work.launch_end_ps)
         args = f'"External id": {work.number}, "correlation": {work.number}'
         name = self.names.launches[self.head.vendor]

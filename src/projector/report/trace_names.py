@@ -1,11 +1,13 @@
 """Names under which a projected step is written: ``hardware/timeline_names.yaml``."""
 
+import json
 from functools import cache
 from typing import Literal
 
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.yaml_file import read_yaml
+from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 
 
 class CollectiveNames(Config):
@@ -30,6 +32,7 @@ class TimelineNames(Config):
     labels: dict[str, str]
     otherwise: str
     compute: dict[str, str]
+    operators: dict[str, str]
     launches: dict[str, str]
     sources: dict[str, str]
 
@@ -45,3 +48,34 @@ def load_timeline_names() -> TimelineNames:
     """Return the shipped table of names."""
     path = resources.data_dir("hardware") / "timeline_names.yaml"
     return TimelineNames.model_validate(read_yaml(path))
+
+
+def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:
+    """Return name and extents (as JSON) of the operator around each row of an operation table."""
+    names = load_timeline_names().operators
+    rows = zip(
+        *(getattr(table, name).tolist() for name in ("kind", "phase", *_EXTENTS)), strict=True
+    )
+    found: list[tuple[str, str] | None] = []
+    for kind, phase, m, n, k, batch, heads, key_heads, d_v in rows:
+        if kind == GEMM:
+            several = [batch] if batch > 1 else []
+            dims = [[*several, m, k], [*several, k, n]]
+            found.append((names["gemms" if several else "gemm"], json.dumps(dims)))
+        elif kind == ATTENTION:
+            query, key, value = (
+                [batch, m, heads, k],
+                [batch, n, key_heads, k],
+                [batch, n, key_heads, d_v],
+            )
+            back = phase != FORWARD
+            # The gradient of the output comes first in the backward.
+            gradient = [[batch, m, heads, d_v]] if back else []
+            name = names["attention_backward" if back else "attention"]
+            found.append((name, json.dumps([*gradient, query, key, value])))
+        else:
+            found.append(None)
+    return found
+
+
+_EXTENTS = ("m", "n", "k", "batch", "heads", "key_heads", "d_v")
