@@ -117,10 +117,12 @@ def _order(expected: Expected, microbatches: int | None) -> Iterator[tuple[Expec
     for _ in range(own if microbatches is None else microbatches):
         for label in order:
             yield from ((r, FORWARD) for r in by_label.get(label, ()) if r.name.phase == "forward")
-        for label in reversed(order):
-            for phase in ("recompute", "backward", "weight"):
-                for row in by_label.get(label, ()):
-                    if row.name.phase == phase:
+        for part in (after, *[layer] * num_layers, before):
+            again = [row for label in part for row in by_label.get(label, ())]
+            yield from ((row, BACKWARD) for row in again if row.name.phase == "recompute")
+            for label in reversed(part):
+                for row in reversed(by_label.get(label, ())):
+                    if row.name.phase in ("backward", "weight"):
                         yield row, BACKWARD
     for label, rows in by_label.items():
         if label not in order:
@@ -136,6 +138,12 @@ def _kernels(
         total = sum(m * n * k for m, n, k in shapes)
         for m, n, k in shapes:
             detail = {"operator": "aten::mm", "dims": [[m, k], [k, n]], "types": BF16}
+            if row.key.expert:
+                groups, is_weight = row.key.batch, row.name.phase == "weight"
+                dims = [[m, k * groups], [k * groups, n]] if is_weight else (
+                    [[m * groups, k], [groups, k, n]]
+                )  # fmt: skip
+                detail = {"operator": "aten::_grouped_mm", "dims": dims, "types": BF16}
             yield m * n * k / total, name if named else "aten::linear", detail
         return
     if row.kind == "attention":
@@ -154,6 +162,7 @@ def _kernels(
         return
     if row.kind == "collective":
         kind = {"dp.param_all_gather": "_allgather_base", "dp.grad_reduce": "_reduce_scatter_base"}
-        yield 1.0, "", {"collective": kind.get(row.name.label, "send")}
+        detail = {"collective": kind.get(row.name.label, "send"), "group_description": "dp"}
+        yield 1.0, "", detail
         return
     yield 1.0, name, None

@@ -59,3 +59,43 @@ def test_more_microbatches_are_a_count(job, expected):
             count = {factor.name: factor.value for factor in each.factors}["count"]
             assert count == pytest.approx(each.runs / each.expected_runs)
             assert each.because.name == "count"
+
+
+RECOMPUTES = {**SMALL_LLAMA["training"], "recompute": "full"}
+EXPERTS = {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 256}
+OTHERS = {
+    "recomputed": ({"training": RECOMPUTES}, 1.0),
+    "tensor-parallel": ({"parallelism": {"tp": 4}}, 1.0),
+    "sharded": ({"parallelism": {"fsdp": 2}}, 1.0),
+    # Between attention and experts more operations stand than names of kernels tell apart.
+    "experts": (
+        {"model": {**SMALL_LLAMA["model"], "moe": EXPERTS}, "parallelism": {"ep": 4}}, 0.9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layouts(name):
+    sections, least = OTHERS[name]
+    job = load_job({**SMALL_LLAMA, **sections})
+    found = compare_run(run_of(expect(job)), job)
+    assert found.matched_second >= least
+    measured = sum(each.pair.measured_s for each in found.operations)
+    everything = measured + sum(each.time_s for each in found.only_second)
+    assert found.matched_second == pytest.approx(measured / everything)
+    for each in found.operations:
+        # Three small all-reduces of the loss are one here.
+        if each.operation != "head.tp.all_reduce":
+            assert each.slowdown == pytest.approx(1.0, rel=5e-3), each
+
+
+def test_longer_sequences_are_a_shape(job, expected):
+    longer = load_job({**SMALL_LLAMA, "training": {**SMALL_LLAMA["training"], "seq_length": 1024}})
+    found = compare_run(run_of(expected), longer)
+    assert found.tokens == 2.0
+    assert any("tokens" in text for text in found.warnings)
+    for each in found.operations:
+        if each.kind == "gemm":
+            factors = {factor.name: factor.value for factor in each.factors}
+            assert factors["shape"] == pytest.approx(2.0), each
+            assert factors["count"] == pytest.approx(1.0), each

@@ -20,6 +20,9 @@ from projector.validate.traces.names import category_of_group, collective_of
 ALIKE = math.log(1.25)
 """Buffers are alike up to this logarithm of their ratio: frameworks pad and quantise them."""
 
+EQUAL = 1e-9
+"""Costs nearer than this are equal."""
+
 _OF_DATA_PARALLEL = {
     "dp.param_all_gather": ("all_gather",),
     "dp.grad_reduce": ("reduce_scatter", "all_reduce"),
@@ -33,7 +36,8 @@ def match_collectives(
     """Write into ``of`` and ``way`` what the collectives of a rank are that are not known yet.
 
     Each is known by its kind and its group. Where that leaves a choice, the phase and the bytes
-    decide; of equal ones those of data parallelism, which run at any time, come last.
+    decide; of equal ones those of data parallelism, which run at any time, come last. What is still
+    equal, as of attention and MLP of a layer, takes turns in the order of the model.
     """
     names = {name: number for number, name in enumerate(expected.names)}
     rows = np.flatnonzero((activities.klass == COMMUNICATION) & (of < 0))
@@ -45,22 +49,45 @@ def match_collectives(
         return
     same = group_rows(*(column[rows] for column in columns))
     keys = zip(*(column.tolist() for column in same.keys), strict=True)
-    found = np.full(same.count, -1, np.int64)
+    turns: dict[tuple[int, ...], list[int]] = {}
+    place = {id(row): number for number, row in enumerate(expected.rows)}
     for number, (name, operation, group, size, detail, phase, again) in enumerate(keys):
         about = activities.details[detail] if detail >= 0 else {}
         texts = (str(about.get("collective", "")), activities.names[name],
                  activities.operations[operation] if operation >= 0 else "")  # fmt: skip
         kind = next((word for text in texts if (word := collective_of(text))), "")
         group_text = activities.groups[group] if group >= 0 else ""
-        row = _best(
+        equal = _best(
             expected.rows, kind, f"{group_text} {about.get('group_description', '')}",
             _ranks(about), size, _phases(phase, again=bool(again)), expected,
         )  # fmt: skip
-        if row is not None:
-            found[number] = names[row.name]
-    own = found[same.of]
-    of[rows[own >= 0]] = own[own >= 0]
-    way[rows[own >= 0]] = by
+        if equal:
+            turns.setdefault(tuple(place[id(row)] for row in equal), []).append(number)
+    for numbers, members in turns.items():
+        here = rows[np.isin(same.of, members)]
+        here = here[np.argsort(activities.start_ps[here], kind="stable")]
+        equal = [expected.rows[number] for number in numbers]
+        cycle = np.array([names[row.name] for row in _cycle(equal, expected)], np.int64)
+        of[here] = cycle[np.arange(len(here)) % len(cycle)]
+        way[here] = by
+
+
+def _cycle(equal: Sequence[ExpectedRow], expected: Expected) -> list[ExpectedRow]:
+    """Return equal collectives in the order in which one pass through the model runs them.
+
+    Those of the layers run as often as there are layers, those of the ends once; the backward runs
+    the other way round.
+    """
+    if len(equal) == 1:
+        return list(equal)
+    ends = (expected.before, expected.after)
+    before, after = ([row for row in equal if row.name.label in labels] for labels in ends)
+    outside = {id(row) for row in (*before, *after)}
+    within = [row for row in equal if id(row) not in outside]
+    passes = min((row.runs for row in (*before, *after)), default=0.0)
+    layers = round(within[0].runs / passes) if within and passes else 1
+    cycle = [*before, *within * layers, *after]
+    return cycle if equal[0].group == FORWARD else cycle[::-1]
 
 
 def _ranks(about: Any) -> int:
@@ -83,19 +110,21 @@ def _phases(phase: int, *, again: bool) -> tuple[str, ...]:
 def _best(
     rows: Iterable[ExpectedRow], kind: str, group: str, ranks: int, size: int,
     phases: Sequence[str], expected: Expected,
-) -> ExpectedRow | None:  # fmt: skip
-    """Return the collective of the models that is nearest, None if none can be it."""
+) -> list[ExpectedRow]:  # fmt: skip
+    """Return the collectives of the models that are nearest, several where nothing tells which."""
     category = category_of_group(group)
-    best: tuple[float, ExpectedRow] | None = None
+    least, best = math.inf, list[ExpectedRow]()
     for row in rows:
         if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):
             continue
         if category and category != row.category:
             continue
         cost = _cost(row, size, phases)
-        if best is None or cost < best[0]:
-            best = (cost, row)
-    return best[1] if best is not None else None
+        if cost < least - EQUAL:
+            least, best = cost, [row]
+        elif cost <= least + EQUAL:
+            best.append(row)
+    return best
 
 
 def _can_be(row: ExpectedRow, kind: str, ranks: int, expected: Expected) -> bool:

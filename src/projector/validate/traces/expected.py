@@ -12,7 +12,6 @@ from projector.lower.kinds import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES
-from projector.operations.table import FORWARD as FORWARD_ROW
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import (
     PerformanceProjection,
@@ -77,8 +76,7 @@ class Expected:
     """Rank of the pipeline."""
     rows: tuple[ExpectedRow, ...]
     layers: tuple[tuple[str, ...], ...]
-    """Labels of the forward of each kind of layer that the rank holds, in the order in which they
-    run; ends of the model stand in `ends`."""
+    """Labels of each kind of layer that the rank holds, in the order of the table."""
     before: tuple[str, ...] = ()
     """Labels that run before the first layer."""
     after: tuple[str, ...] = ()
@@ -193,7 +191,7 @@ def _order(evaluation: Evaluation, weights: dict[int, float]) -> _Order:
     layers: list[tuple[str, ...]] = []
     ends: dict[str, tuple[str, ...]] = {}
     for workload in weights:
-        rows = np.flatnonzero((table.workload == workload) & (table.phase == FORWARD_ROW))
+        rows = np.flatnonzero(table.workload == workload)
         labels = tuple(dict.fromkeys(table.labels[code] for code in table.label[rows].tolist()))
         if is_layer(kinds[workload : workload + 1])[0]:
             layers.append(labels)
