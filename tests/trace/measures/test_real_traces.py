@@ -16,11 +16,12 @@ from projector.trace.measures.communication import communication_rows
 from projector.trace.measures.idle import idle_times
 from projector.trace.measures.iterations import iteration_times
 from projector.trace.measures.overlap import operation_overlaps
+from projector.trace.measures.sharding import sharding_times
 from projector.trace.measures.stragglers import stragglers
 from projector.trace.measures.summary import rank_summaries
 from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
-from synthetic import collective, compute, copy, kineto, step, write
+from synthetic import Host, collective, compute, copy, kineto, step, write
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMPUTED = {"a100_ddp2": 0, "b200_eager_rank0": 0, "mi250_toy": 0, "mi300x_resnet_ddp8": 615}
@@ -126,6 +127,25 @@ def test_ranks_whose_clocks_are_skewed(tmp_path):
     assert first.waiting_ns.median == pytest.approx(30_000, abs=5)
     assert second.late_ns.median == pytest.approx(30_000, abs=5)
     assert (first.last, second.last) == (0.0, 1.0)
+
+
+def test_copies_of_fsdp_2_lie_in_line_with_computing(tmp_path):
+    unpack = "at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**)"
+    pack = "void at::native::detail::chunk_cat_cuda_kernel<float, c10::BFloat16>(T2 **)"
+    product = "Cijk_Ailk_Bljk_BBS_BH_MT256x256x64"
+    back = "## backward ##"
+    lines = [
+        step(1, 0, 1000),
+        compute(10, 30, launch=1, name=unpack),
+        compute(30, 90, launch=2, name=product),
+        Host(name=back, start=95, end=190, category="user_annotation"),
+        compute(100, 180, launch=96, name=product),
+        compute(180, 195, launch=97, name=pack),
+        Host(name="## forward ##", start=0, end=90, category="user_annotation"),
+    ]
+    path = write(tmp_path / "rank0.json", kineto(*lines))
+    (row,) = sharding_times(align(load_trace(path)))
+    assert row.copies_ns.median == 35
 
 
 def test_recomputation(trace):
