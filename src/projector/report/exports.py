@@ -17,7 +17,7 @@ from projector.report.terminal.job import short_title
 from projector.report.timeline import KEY, check_timeline
 
 DETAIL = Detail(most=100_000)
-"""What a file tells operation by operation: some 70 MB of text, 6 MB compressed. Viewers take much
+"""What a file tells operation by operation: some 85 MB of text, 6 MB compressed. Viewers take much
 more than that only slowly."""
 
 
