@@ -203,9 +203,13 @@ def test_samples_in_the_folder_of_the_traces_come_with_them(tmp_path):
     trace = {"baseTimeNanoseconds": ZERO_NS, "traceEvents": [event]}
     written(tmp_path, json.dumps(trace), "rank0.json")
     written(
-        tmp_path, own(lines=[{"time_ns": ZERO_NS + 9, "power_w": [500]}]), "rank0.samples.jsonl"
+        tmp_path,
+        own({"rank": 0}, [{"time_ns": ZERO_NS + 9, "power_w": [500], "cpu_percent": [1, 2]}]),
+        "rank0.samples.jsonl",
     )
-    (power,) = load_trace(tmp_path).samples
+    cores, power = load_trace(tmp_path).samples
+    # Cores are those of the machine, whichever rank wrote them.
+    assert (cores.rank, power.rank) == (-1, 0)
     assert power.time_ps.tolist() == [9_000]
     stat = written(tmp_path, mpstat(["13:55:13"]), "mpstat.txt")
     (cores,) = load_trace(tmp_path, samples=[stat]).samples

@@ -211,10 +211,8 @@ def _threads(table: Table) -> Ints:
     if block is None or not any("(" in text for text in grid):
         return whole_numbers(grid)
     known: dict[str, int] = {}
-    return np.array(
-        [_product(g, known) * _product(b, known) for g, b in zip(grid, block, strict=True)],
-        np.int64,
-    )
+    threads = (_product(g, known) * _product(b, known) for g, b in zip(grid, block, strict=True))
+    return np.array([n if n < 1 << 63 else NONE for n in threads], np.int64)
 
 
 def _product(text: str, known: dict[str, int]) -> int:

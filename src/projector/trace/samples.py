@@ -203,6 +203,9 @@ def _placed(path: Path, read: _Read, clock: Clock, rank: int, problems: list[Pro
         told.append(Problem(str(path), "", "samples more than 106 days from the trace, left out"))
     time_ns, values = time_ns[inside], read.values[inside]
     order = np.argsort(time_ns, kind="stable")
+    if read.what == "cpu_percent":
+        # One rank writes them for all ranks of its machine.
+        rank = NONE
     return Samples(
         path=str(path), what=read.what, time_ps=(time_ns[order] - zero_ns) * NS_PS,
         values=values[order], columns=read.columns, physical_core=read.physical, rank=rank,
