@@ -6,6 +6,7 @@ from runs_of_jobs import of_activities
 
 from projector.trace.activity import GEMM
 from projector.trace.events import Samples
+from projector.trace.measures.gap import Counted
 from projector.trace.work import works_of
 from projector.validate.traces.compare import compare_runs
 from projector.validate.traces.factors import REST
@@ -112,3 +113,19 @@ def test_fsdp_1_against_2_is_the_clock():
     assert [each.operation for each in found.only_second] == ["split_with_sizes_copy"]
     gather = next(each for each in found.operations if each.operation == "all_gather")
     assert gather.slowdown == 1.0
+
+
+def test_counters_are_added_where_all_of_the_work_was_counted():
+    table = activities(product(0, 100, detail=PRODUCT), product(200, 300, detail=PRODUCT))
+    flop = 2.0 * 64 * 32 * 16
+    counted = Counted(
+        performed_flop=np.array([flop, 2 * flop]),
+        utilisation=np.array([0.5, 0.25]),
+        cycles=np.array([100.0, 300.0]),
+    )
+    found = sums(table, counted=counted)
+    assert found.performed_flop[0] == 3 * flop
+    assert found.utilisation[0] == pytest.approx((0.5 * 100 + 0.25 * 300) / 400)
+    counted.cycles[0] = np.nan
+    assert np.isnan(sums(table, counted=counted).utilisation[0])
+    assert np.isnan(sums(table).performed_flop[0])

@@ -15,7 +15,8 @@ from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.numbers import group
 from projector.trace.select import take
 from projector.trace.work import Works, works_of
-from projector.units import PICOSECOND
+from projector.units import MEGA, PICOSECOND
+from projector.validate.traces.counted import counted_kernels
 from projector.validate.traces.expected import Expected, ExpectedRow, Name, expect
 from projector.validate.traces.factors import Side, explain
 from projector.validate.traces.matching import WAYS, Matching, match
@@ -120,9 +121,11 @@ class Compared:
             for row in self.expected.rows
             if row.kind == "attention" and row.key is not None
         )
+        device = self.expected.job.cluster.device
+        counted, _ = counted_kernels(self.analysis, self.activities, device)
         sums = sums_of(
             self.activities, self.works, matching.of, len(matching.names), self.steps,
-            self.analysis.trace.samples, causal=causal,
+            self.analysis.trace.samples, causal=causal, counted=counted,
         )  # fmt: skip
         present = np.bincount(matching.of[matching.of >= 0], minlength=len(matching.names)) > 0
         for number in np.flatnonzero(present).tolist():
@@ -135,7 +138,7 @@ class Compared:
     ) -> Difference:
         matching, kind = self.matching, rows[0].kind
         projected_s = sum(row.runs * row.time_s for row in rows)
-        first, second = _sides(rows, projected_s, number, sums, matching)
+        first, second = _sides(rows, projected_s, number, sums, matching, self._peak(rows[0]))
         ways = Counter(matching.way[matching.of == number].tolist())
         key = rows[0].key
         return Difference(
@@ -151,6 +154,13 @@ class Compared:
             matched_by={WAYS[way]: count for way, count in ways.most_common()},
             shape=shape_of(key) if key is not None else "",
         )
+
+    def _peak(self, row: ExpectedRow) -> float:
+        """Return the peak FLOP/s of a row's matrix type at the clock that the models assume."""
+        if row.key is None or not row.key.dtype:
+            return 0.0
+        peak_hz = self.expected.job.cluster.device.peak_clock_mhz * MEGA
+        return self.expected.peak_flop_per_s[row.key.dtype] * row.clock_hz / peak_hz
 
     def _not_measured(self) -> Iterator[Unmatched]:
         found = set(np.unique(self.matching.of).tolist())
@@ -230,25 +240,32 @@ def _known(value: float) -> float | None:
 
 
 def _sides(
-    rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching
-) -> tuple[Side, Side]:
+    rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching,
+    peak_flop_per_s: float,
+) -> tuple[Side, Side]:  # fmt: skip
     """Return what the models and the run know of one operation."""
     name, kind = rows[0].name, rows[0].kind
     runs = sum(row.runs for row in rows)
     time_s, overlap = float(sums.time_s[number]), _known(sums.overlap[number])
     scale, tokens = matching.scale.get(name.phase), matching.tokens
     if kind in ("gemm", "attention") and sums.work[number] > 0.0:
+        flop, work = sum(row.runs * row.flop for row in rows), float(sums.work[number])
+        performed = _known(sums.performed_flop[number])
         first = Side(
             time_s=projected_s,
             runs=runs * matching.parts.get(name, 1.0),
-            work=sum(row.runs * row.flop for row in rows),
+            work=flop,
+            instruction=1.0,
+            utilisation=_known(flop / projected_s / peak_flop_per_s) if peak_flop_per_s else None,
             overlap=1.0,
             clock_hz=_known(rows[0].clock_hz),
         )
         second = Side(
             time_s=time_s,
             runs=sums.runs(number),
-            work=float(sums.work[number]),
+            work=work,
+            instruction=performed / work if performed else None,
+            utilisation=_known(sums.utilisation[number]),
             overlap=overlap,
             clock_hz=_known(sums.clock_hz[number]),
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Ints
 from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES
 from projector.config.job import Job
@@ -15,13 +15,12 @@ from projector.errors import ConfigError
 from projector.measure.devices import profile_of
 from projector.trace.activity import ATTENTION, GEMM, PHASES, TYPES, Activities
 from projector.trace.analysis import TraceAnalysis
-from projector.trace.counter_join import join_counters
-from projector.trace.derived import derive
-from projector.trace.measures.gap import Counted, Needed, OperationGap, operation_gaps
+from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
 from projector.trace.measures.numbers import group
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
 from projector.validate.traces.compare import Compared, operation_columns, whole_steps
+from projector.validate.traces.counted import counted_kernels
 from projector.validate.traces.sides import clock_of
 
 
@@ -92,7 +91,7 @@ def gap_of(
         needed, of = _of_trace(activities, works, steps, profile, dtype)
     if profile is None:
         warnings.append("the device is not known: name its profile with --device")
-    counted, joined = _counted(analysis, activities, profile)
+    counted, joined = counted_kernels(analysis, activities, profile)
     found = operation_gaps(
         activities, of, needed, steps=steps, counted=counted,
         clock_hz=clock_of(activities, np.arange(len(activities)), analysis.trace.samples),
@@ -187,26 +186,3 @@ def _types(works: Works, of: Ints, groups: int, dtype: str) -> list[str]:
             if works.works[work].dtype:
                 votes[number][works.works[work].dtype] += count * works.works[work].flop()
     return [max(vote, key=lambda name: vote[name]) if vote else dtype for vote in votes]
-
-
-_METRICS = {
-    "performed_flop": "matrix_flop", "utilisation": "matrix_utilisation", "cycles": "cycles",
-}  # fmt: skip
-"""Columns of `Counted` and the metrics of counters that they are."""
-
-
-def _counted(
-    analysis: TraceAnalysis, activities: Activities, profile: Device | None
-) -> tuple[Counted, dict[str, Any] | None]:
-    """Return what counters say of each activity, and what of them was joined."""
-    if not analysis.trace.counters:
-        return Counted.none(len(activities)), None
-    joined = join_counters(activities, analysis.trace.counters)
-    metrics = derive(joined.values, device=profile, duration_ps=joined.duration_ps)
-    unknown: Floats = np.full(len(activities), np.nan)
-    columns = {
-        column: metrics[metric].values if metric in metrics else unknown
-        for column, metric in _METRICS.items()
-    }
-    told = {name: derived.to_dict() for name, derived in metrics.items()}
-    return Counted(**columns), {**joined.to_dict(), "metrics": told}

@@ -8,6 +8,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.trace.activity import COMMUNICATION, Activities
 from projector.trace.events import Samples
+from projector.trace.measures.gap import Counted
 from projector.trace.measures.numbers import group
 from projector.trace.measures.overlap import overlap_ratios
 from projector.trace.work import Works
@@ -36,6 +37,10 @@ class Sums:
     low_s: Floats
     high_s: Floats
     """Quartiles over steps and ranks."""
+    performed_flop: Floats
+    """Counted; NaN where some of the time was not."""
+    utilisation: Floats
+    """Of the matrix units, by counted cycles; NaN as above."""
 
     def runs(self, group: int) -> float:
         """Return how often a group ran in a step: calls where they are known, else kernels."""
@@ -51,6 +56,7 @@ def sums_of(
     samples: Sequence[Samples] = (),
     *,
     causal: bool = True,
+    counted: Counted | None = None,
 ) -> Sums:
     """Return what the activities of each group add up to.
 
@@ -69,6 +75,8 @@ def sums_of(
         Clocks.
     causal : bool
         Of attention.
+    counted : Counted, optional
+        What counters say of the activities.
     """
     rows = np.flatnonzero(of >= 0)
     duration_ps = activities.end_ps[rows] - activities.start_ps[rows]
@@ -88,6 +96,12 @@ def sums_of(
     alone_s[communicates] = np.nan
     clock = clock_of(activities, rows, samples)
     clocked = ~np.isnan(clock)
+    counters = Counted.none(len(activities)) if counted is None else counted
+    # Only kernels that do the work count; what finishes them is seldom counted.
+    multiplies = works.main[rows]
+    performed = np.where(multiplies, counters.performed_flop[rows], 0.0)
+    cycles = np.where(multiplies, counters.cycles[rows], 0.0)
+    busy = np.where(multiplies, counters.utilisation[rows] * counters.cycles[rows], 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Sums(
             time_s=time_s / steps,
@@ -100,6 +114,8 @@ def sums_of(
             / add(np.where(clocked, duration_s, 0.0)),
             low_s=low_s,
             high_s=high_s,
+            performed_flop=add(performed) / steps,
+            utilisation=add(busy) / add(cycles),
         )
 
 
