@@ -177,7 +177,7 @@ class TraceAnalysis:
             If there is no such granularity.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self._sampled)
+        parts = breakdown(self.everything, names, self._times, self.sampled)
         found = [part.to_dict() for part in parts]
         title = f"activities by {', '.join(names)}"
         return self._result(title, "operations", by=list(names), operations=found)
@@ -189,10 +189,10 @@ class TraceAnalysis:
         call, while the launch was under way. ``by`` is that of `operations`.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self._sampled)
+        parts = breakdown(self.everything, names, self._times, self.sampled)
         found = [part.to_dict() for part in parts if part.launch_ns.max > 0]
         found.sort(key=lambda row: -row["launch_ns"]["median"])
-        ranks = breakdown(self.everything, ("rank", "device"), self._times, self._sampled)
+        ranks = breakdown(self.everything, ("rank", "device"), self._times, self.sampled)
         return self._result(
             f"launch overhead by {', '.join(names)}", "operations", by=list(names),
             ranks=[part.to_dict() for part in ranks], operations=found,
@@ -212,7 +212,7 @@ class TraceAnalysis:
         """
         found = [
             row.to_dict() | ({"cdf": row.curve.to_dict()} if cdf else {})
-            for row in operation_overlaps(self.everything, self._times, self._sampled)
+            for row in operation_overlaps(self.everything, self._times, self.sampled)
         ]
         return self._result("overlap with communication", "operations", operations=found)
 
@@ -228,8 +228,8 @@ class TraceAnalysis:
         return kernel_times(self.everything)
 
     @cached_property
-    def _sampled(self) -> Flags:
-        """The selected activities within iterations, if the trace has any."""
+    def sampled(self) -> Flags:
+        """bool[activities]: the selected ones of `everything` within iterations, if it has any."""
         return self.rows & in_iterations(self.everything)
 
     @property

@@ -141,7 +141,7 @@ def _table(table: Table) -> str:
                 text = f"{value:,.{table.digits.get(name, 0)}f}"
                 cells.append(f'<td class="number" data-value="{value!r}">{text}</td>')
             else:
-                cells.append(f"<td>{escape(str(value))}</td>")
+                cells.append(f"<td>{'' if value is None else escape(str(value))}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     inner = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="wide"><table>{inner}</table></div>'

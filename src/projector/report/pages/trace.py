@@ -69,9 +69,9 @@ def _overlap(analysis: TraceAnalysis) -> list[Section]:
         return []
     text = (
         "Each point is a run of an operation. The overlap ratio is the share of its duration that "
-        "communication covers; the duration is over that of the shortest run of its kind."
+        "communication covers. The duration is divided by that of the shortest run like it."
     )
-    curves = "The share of the overlap in runs up to a duration, one curve a rank."
+    curves = "The share of all overlap that lies in runs up to a duration, one curve a rank."
     return [
         Section(
             "Duration against overlap",
@@ -115,7 +115,10 @@ def _points(panel: OverlapPanel) -> dict[str, Any]:
         }
         for place, rank in enumerate(dict.fromkeys(panel.rank.tolist()))
     ]
-    return {"data": data, "layout": plain_layout("overlap ratio", "duration over the shortest")}
+    return {
+        "data": data,
+        "layout": plain_layout("overlap ratio", "duration over the shortest like it"),
+    }
 
 
 def _curves(panel: OverlapPanel) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def _curves(panel: OverlapPanel) -> dict[str, Any]:
         }
         for place, (rank, curve) in enumerate(panel.curves())
     ]
-    layout = plain_layout("duration over the shortest", "share of the overlap")
+    layout = plain_layout("duration over the shortest like it", "share of all overlap")
     return {"data": data, "layout": layout}
 
 
@@ -147,8 +150,8 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
         "layout": _layout("us before a run, mean", len(bars.names)),
     }
     text = (
-        "Preparation is time in which the host had not yet launched the kernel; call is time in "
-        "which it had. Operations that wait longest in all come first."
+        "Mean before one run. Preparation: the host had not yet called the launch. Call: it had. "
+        "The operation with the largest sum over all runs comes first."
     )
     return [Section("Launch overhead", text, figures=[("launch", figure)])]
 

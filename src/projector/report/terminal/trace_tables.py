@@ -81,7 +81,7 @@ def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace overlap`."""
     rows = shown["operations"]
     columns = (
-        _Column("runs", lambda row: f"{row['instances']:,}"),
+        _Column("compared", lambda row: f"{row['instances']:,}"),
         _Column("us", lambda row: us(row["duration_ns"]["median"])),
         _Column("overlap", lambda row: _quantile(row["overlap"], "median")),
         _Column("25-75 %", _quartiles, kept=False),

@@ -177,8 +177,12 @@ def _by_name(matcher: _Matcher) -> None:
         rows = np.flatnonzero(matcher.in_group(group) & (of_row >= 0))
         for number in np.unique(of_row[rows]).tolist():
             own = rows[of_row[rows] == number]
-            matcher.put(own[says_weight[own]], Name(order[number], "weight"), BY_NAME)
-            _put_label(matcher, own[~says_weight[own]], order[number], group, BY_NAME)
+            told = own[says_weight[own]]
+            matcher.put(told, Name(order[number], "weight"), BY_NAME)
+            others = own[~says_weight[own]]
+            # Where names tell weight gradients, what has no such name is of the input.
+            left_out = "weight" if len(told) else ""
+            _put_label(matcher, others, order[number], group, BY_NAME, left_out)
 
 
 def _put_collective(matcher: _Matcher, rows: Ints, label: str) -> None:
@@ -191,10 +195,15 @@ def _put_collective(matcher: _Matcher, rows: Ints, label: str) -> None:
     matcher.put(rows, Name(label, "step"), BY_NAME)
 
 
-def _put_label(matcher: _Matcher, rows: Ints, label: str, group: _Group, way: int) -> None:
-    """Say which label some activities of a phase are; extents tell the two gradients apart."""
-    phases = matcher.phases(group)
-    names = [Name(label, phase) for phase in phases if Name(label, phase) in matcher.place]
+def _put_label(
+    matcher: _Matcher, rows: Ints, label: str, group: _Group, way: int, left_out: str = ""
+) -> None:
+    """Say which label some activities of a phase are; extents tell the two gradients apart.
+
+    ``left_out`` is a phase of which they are not.
+    """
+    found = [Name(label, phase) for phase in matcher.phases(group) if phase != left_out]
+    names = [name for name in found if name in matcher.place]
     if len(names) <= 1:
         matcher.put(rows, names[0] if names else None, way)
         return

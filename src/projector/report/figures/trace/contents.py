@@ -31,7 +31,7 @@ MOST_BARS = 14
 COMPUTING = tuple(name for name in TYPES if name not in {TYPES[COLLECTIVE], TYPES[MOVE]})
 
 NS_PER_MS = 1e6
-NS_PER_US = 1e3
+PS_PER_US = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ def phase_bars(analysis: TraceAnalysis) -> PhaseBars:
     """Return the breakdown by phase and type (figure 4 of the Chopper study)."""
     found = {
         (part.key["phase"], part.key["type"]): part
-        for part in breakdown(analysis.everything, ("phase", "type"), where=analysis.rows)
+        for part in breakdown(analysis.everything, ("phase", "type"), where=analysis.sampled)
     }
     launch = {
         part.key["phase"]: part
-        for part in breakdown(analysis.everything, ("phase",), where=analysis.rows)
+        for part in breakdown(analysis.everything, ("phase",), where=analysis.sampled)
     }
     phases = tuple(phase for phase in PHASES if phase in launch)
 
@@ -100,7 +100,7 @@ class OverlapPanel:
 def overlap_panels(analysis: TraceAnalysis, most: int = MOST_OPERATIONS) -> list[OverlapPanel]:
     """Return the longest operations that communication overlaps somewhere, the longest first."""
     activities = analysis.everything
-    runs = instances(activities, where=analysis.rows)
+    runs = instances(activities, where=analysis.sampled)
     panels: list[tuple[int, OverlapPanel]] = []
     for members in operation_members(activities, runs):
         known = members[~np.isnan(runs.overlap[members]) & ~np.isnan(runs.normalised[members])]
@@ -118,7 +118,7 @@ def _panel(analysis: TraceAnalysis, runs: Instances, members: Ints) -> OverlapPa
     overlap, duration = runs.overlap[members], runs.normalised[members]
     effect = effect_of(runs, members)
     return OverlapPanel(
-        name=activities.operations[operation],
+        name=_plain(activities.operations[operation]),
         phase=_phase(analysis, row),
         rank=activities.rank[rows],
         overlap=overlap,
@@ -127,6 +127,10 @@ def _panel(analysis: TraceAnalysis, runs: Instances, members: Ints) -> OverlapPa
         d50=effect.d50,
         d0=effect.d0,
     )
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("torch::autograd::")
 
 
 def _phase(analysis: TraceAnalysis, row: int) -> str:
@@ -148,20 +152,21 @@ class LaunchBars:
 def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
     """Return the operations that wait longest for their launch (the study's figure 11)."""
     activities = analysis.everything
-    runs = instances(activities, where=analysis.rows)
+    runs = instances(activities, where=analysis.sampled)
     found: list[tuple[float, str, float, float, float]] = []
     for members in operation_members(activities, runs):
         row = int(runs.row[members[0]])
         operation = int(activities.operation[row])
-        name = activities.operations[operation] if operation >= 0 else "outside operations"
-        preparation, call, bubble = (
-            float(values[members].mean()) / 1e6
+        name = _plain(activities.operations[operation]) if operation >= 0 else "(no operation)"
+        preparation_ps, call_ps, bubble_ps = (
+            int(values[members].sum())
             for values in (runs.preparation_ps, runs.call_ps, runs.launch_ps)
         )
-        other = max(bubble - preparation - call, 0.0)
-        total = float(runs.launch_ps[members].sum())
+        other_ps = max(bubble_ps - preparation_ps - call_ps, 0)
         label = f"{name} ({_phase(analysis, row)})"
-        found.append((total, label, preparation, call, other))
+        each = 1.0 / (len(members) * PS_PER_US)
+        means = (preparation_ps * each, call_ps * each, other_ps * each)
+        found.append((float(bubble_ps), label, *means))
     found.sort(key=lambda each: -each[0])
     kept = found[:most]
     return LaunchBars(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,6 +44,7 @@ _MOST_RANKS = 64
 _MOST_NAME = 44
 _MOST_IN_PANEL = 34
 _COLUMNS = 3
+_LONG = 3.0
 _MOST_POINTS = 20_000
 
 
@@ -153,7 +154,7 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
     figure, axes = _grid(
         panels,
         f"Overlap over duration: {title_of(analysis)}",
-        "share of the overlap with communication in runs up to a duration; D50 against D0",
+        "share of all overlap with communication that lies in runs up to a duration",
     )
     for each, panel in zip(axes, panels, strict=False):
         curves = panel.curves()
@@ -165,19 +166,36 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
             )  # fmt: skip
         _mark(each, panel.d0, "D0")
         _mark(each, panel.d50, "D50")
-        _name(each, panel)
+        _name(each, panel, _effect(panel))
+        _spread_out(each, "x", panel)
         each.set_ylim(-0.03, 1.12)
         each.grid(color=FAINT)
         if 1 < len(curves) <= len(PALETTE):
             each.legend(frameon=False, fontsize=7.5, loc="lower right")
-    figure.supxlabel("duration over the shortest of its kind", fontsize=10)
-    figure.supylabel("share of the overlap", fontsize=10)
+    figure.supxlabel("duration of a run, over that of the shortest like it", fontsize=10)
+    figure.supylabel("share of all overlap", fontsize=10)
     return figure
 
 
-def _name(axes: "Axes", panel: OverlapPanel) -> None:
-    name = f"{one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}"
+def _name(axes: "Axes", panel: OverlapPanel, more: str = "") -> None:
+    name = f"{one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}{more}"
     axes.set_title(name, fontsize=9, linespacing=1.3)
+
+
+def _effect(panel: OverlapPanel) -> str:
+    return f", D50/D0 = {panel.d50 / panel.d0:.2f}" if panel.d50 and panel.d0 else ""
+
+
+def _spread_out(axes: "Axes", name: Literal["x", "y"], panel: OverlapPanel) -> None:
+    """Give durations a logarithmic scale where a few runs are far longer than the others."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    if panel.duration.max() > _LONG:
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _mark(axes: "Axes", value: float | None, name: str) -> None:
@@ -195,7 +213,7 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
     figure, axes = _grid(
         panels,
         f"Duration against overlap: {title_of(analysis)}",
-        "each point is one run of an operation; r is the correlation",
+        "each point is one run of an operation; r is the correlation of both axes",
     )
     for each, panel in zip(axes, panels, strict=False):
         ranks = np.unique(panel.rank)
@@ -206,13 +224,14 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
             c=[PALETTE[number] for number in colour[::step]],
         )  # fmt: skip
         _name(each, panel)
+        _spread_out(each, "y", panel)
         if panel.correlation is not None:
             text = f"r = {panel.correlation:.2f}"
             each.text(0.5, 0.95, text, fontsize=8.5, va="top", transform=each.transAxes)
         each.set_xlim(-0.04, 1.04)
         each.grid(color=FAINT)
-    figure.supxlabel("overlap ratio", fontsize=10)
-    figure.supylabel("duration over the shortest of its kind", fontsize=10)
+    figure.supxlabel("overlap ratio: share of the run that communication covers", fontsize=10)
+    figure.supylabel("duration of a run, over that of the shortest like it", fontsize=10)
     return figure
 
 
@@ -225,11 +244,11 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
     head(
         figure,
         f"Launch overhead: {title_of(analysis)}",
-        "mean before a run of each operation, those first that wait longest in all",
+        "mean before one run; the operation with the largest sum over all runs comes first",
     )
     parts = {
         "preparation: the host was late": bars.preparation_us,
-        "call: launched, and not begun": bars.call_us,
+        "call: launched, but not begun": bars.call_us,
         "its launch is not in the trace": bars.other_us,
     }
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CORES, CLOCKS = "cores", "clocks"
 
 _PS_PER_S = 1e12
+_MOST_LABELS = 16
 
 _TITLES = {
     "clock_mhz": "clock, MHz",
@@ -43,7 +44,7 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
     head(
         figure,
         f"Cores of the host: {samples.values.shape[1]:,} logical",
-        "minimum: as many would do if each were used in full",
+        "active: cores that do anything; minimum: as many would do if each were used in full",
     )
     axes = figure.subplots(2 if mapped else 1, 1, sharex=True, squeeze=False)[:, 0]
     time_s = _seconds(samples)
@@ -51,7 +52,8 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
     for (name, values), colour in zip(lines.items(), PALETTE, strict=False):
         axes[0].step(time_s, values, where="pre", color=colour, linewidth=1.3, label=name)
     axes[0].set_ylabel("cores")
-    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylim(0, 1.05 * max(float(lines["active"].max()), 1.0))
+    axes[0].locator_params(axis="y", integer=True)
     axes[0].grid(color=FAINT)
     axes[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     if samples.physical_core is not None:
@@ -75,6 +77,8 @@ def _threads(axes: "Axes", samples: Samples, time_s: Floats) -> None:
         vmin=-0.5, vmax=most + 0.5, rasterized=True,
     )  # fmt: skip
     axes.set_ylabel("physical core")
+    cores = np.arange(threads.shape[1])[:: -(-threads.shape[1] // _MOST_LABELS)]
+    axes.set_yticks(cores + 0.5, cores.astype(str).tolist())
     bar = axes.figure.colorbar(mesh, ax=axes, ticks=range(most + 1))
     bar.set_label("active threads")
 
