@@ -15,7 +15,8 @@ _BY = click.option(
     default="operation",
     show_default=True,
     metavar="NAME,...",
-    help="operation, layer, phase, type, kernel, iteration, rank ...; several go together.",
+    help="What a row is: operation, layer, phase, type, class, kernel, iteration, rank, device, "
+    "stream, group or recompute; several with commas, such as phase,type.",
 )
 
 
@@ -23,19 +24,26 @@ _BY = click.option(
 def command() -> None:
     """Explain a real run from its trace: where the time of every GPU went.
 
-    PATH is a trace of PyTorch's profiler or of rocprof, plain or compressed, or a folder with one
-    file a rank. docs/trace.md says how to record one and what each number means.
+    PATH is a trace of PyTorch's profiler or of rocprof, plain or packed with gzip, or a folder with
+    one file a rank. Record one with `record`, and begin with `summary`. docs/trace.md says what
+    each number means.
     """
 
 
 @command.command("summary", short_help="Show where the time of every rank went.")
-@click.option("--tokens", type=float, metavar="N", help="Tokens of an iteration of the whole job.")
+@click.option(
+    "--tokens",
+    type=float,
+    metavar="N",
+    help="Tokens of an iteration of the whole job; adds tokens/s.",
+)
 @trace_options
 def summary(tokens: float | None, **options: Any) -> None:
     """Show where the time of every rank went: compute, communication, copies, idle.
 
-    Compute, communication that no compute hides, copies that neither hides and idle time add up
-    to the span of a rank, to the nanosecond.
+    The span of a rank is from its first activity to its last one. Four parts add up to it, to the
+    nanosecond: compute, exposed communication (nothing computes meanwhile), exposed copies (nothing
+    computes or communicates meanwhile) and idle time.
     """
     from projector.report.terminal.trace_summary import summary_report
 
@@ -49,10 +57,12 @@ def summary(tokens: float | None, **options: Any) -> None:
 @_BY
 @row_options
 def operations(by: str, **options: Any) -> None:
-    """Show how long every operation takes in an iteration, what delays and what covers it.
+    """Show how long every operation takes in an iteration.
 
-    Durations of kernels that run at once are added, so that shares are shares of work. Medians and
-    quartiles are those over the iterations of all ranks.
+    The largest share comes first. A share is of the durations of all kernels, added over all
+    iterations. Times are medians over the iterations of all ranks, so a single slow iteration
+    changes the share and not the time. Launch is the time that nothing computes before the
+    kernels. Overlap is the part of them that runs beside communication.
     """
     from projector.report.terminal.trace_tables import operations_report
 
@@ -63,12 +73,13 @@ def operations(by: str, **options: Any) -> None:
 
 
 @command.command("overlap", short_help="Show how much communication covers operations.")
-@click.option("--cdf", is_flag=True, help="Add the curves to the JSON and to the table.")
+@click.option("--cdf", is_flag=True, help="Add the curves to --json and --parquet.")
 @row_options
 def overlap(cdf: bool, **options: Any) -> None:
     """Show how much communication covers each operation, and how much longer it then takes.
 
-    D50/D0 is the duration at half of the overlap over the duration without any.
+    D0 is the duration of runs beside no communication, D50 that at which half of all overlap is
+    reached. D50/D0 above 1 says that communication slows the operation down.
     """
     from projector.report.terminal.trace_tables import overlap_report
 
@@ -84,8 +95,8 @@ def overlap(cdf: bool, **options: Any) -> None:
 def launch(by: str, **options: Any) -> None:
     """Show the bubbles before kernels: the host was late, or the launch was under way.
 
-    Preparation is the time until the host calls, call the time from there to the start of the
-    kernel. Communication in between counts as bubble.
+    A bubble is time between two kernels that compute. Preparation is the part before the host calls
+    the launch, call the part after it. Communication and copies in a bubble do not shorten it.
     """
     from projector.report.terminal.trace_tables import launch_report
 

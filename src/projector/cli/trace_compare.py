@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
-from projector.cli.trace_options import TraceRequest, trace_options
+from projector.cli.trace_options import TraceRequest, result_options
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _TABLES = click.option(
 @click.command("compare")
 @_CONFIG
 @_TABLES
-@trace_options
+@result_options
 def command(config: str | None, tables: str | None, **options: Any) -> None:
     """Show where a run differs from its projection, or from another run, and why.
 
-    With --config every PATH is a trace of one run of that job, and KEY=VALUE overrides a field of
-    the job. Without it there are two PATHs, a file or a folder each, such as one job under FSDP 1
-    and 2. The largest difference comes first, with the factors that explain it; their product is
-    the ratio. What could not be matched is listed for both sides.
+    With --config every PATH is a trace of one run of that job, and KEY=VALUE among the paths
+    overrides a field of the job. Without it there are two PATHs, a file or a folder each, such as
+    one job under FSDP 1 and 2. The largest difference comes first, with the factors that explain
+    it; their product is the ratio. What could not be matched is listed for both sides.
     """
     request = TraceRequest(**options)
     if tables is not None and config is None:

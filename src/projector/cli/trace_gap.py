@@ -8,7 +8,7 @@ import click
 from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
 from projector.cli.pictures import say_written
 from projector.cli.trace_compare import job_and_paths
-from projector.cli.trace_options import TraceRequest, trace_options
+from projector.cli.trace_options import TraceRequest, result_options
 
 
 @click.command("gap")
@@ -24,16 +24,17 @@ from projector.cli.trace_options import TraceRequest, trace_options
 @click.option(
     "--plot", metavar="FIGURE", help="Draw the factors of each operation, as .png, .svg or .pdf."
 )
-@trace_options
+@result_options
 def command(
     config: str | None, device: str | None, dtype: str, plot: str | None, **options: Any
 ) -> None:
     """Show why matrix products and attention take longer than their FLOP at the peak rate.
 
-    Five factors explain it: FLOP beyond those that are needed, matrix units that are idle,
-    communication beside, the clock, and a rest. Counters of a second, serialised run (--counters)
-    give the first two, counters or sampled clocks (--samples) the clock. FLOP are those of the job,
-    else of the extents in the trace. KEY=VALUE overrides a field of the job.
+    Five factors explain it: FLOP beyond those that are needed, idle matrix units, communication
+    beside the operation, the clock, and a rest. The first two need counters of a second run
+    (--counters). The clock needs counters or sampled clocks (--samples). FLOP come from the job,
+    else from the shapes in the trace. With --config, KEY=VALUE among the paths overrides a field
+    of the job.
     """
     from projector.report.terminal.trace_gap import gap_report
     from projector.validate.traces.gaps import gap_of

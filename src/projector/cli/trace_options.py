@@ -87,13 +87,15 @@ _READING = (
         "--counters",
         multiple=True,
         metavar="FILE",
-        help="Hardware counters of a serialised run of the same program; may be repeated.",
+        help="Hardware counters of a second run of the same program, for gap and compare; may be "
+        "repeated.",
     ),
     click.option(
         "--samples",
         multiple=True,
         metavar="FILE",
-        help="Utilisation of cores, clocks or power, sampled beside the run; may be repeated.",
+        help="Cores, clocks or power, sampled beside the run, for summary, plot, gap and compare; "
+        "may be repeated.",
     ),
 )
 
@@ -122,7 +124,7 @@ _KIND = (
         "types",
         multiple=True,
         metavar="NAME",
-        help="gemm, attention, vector, communication or copy; may be repeated.",
+        help="gemm, attention, vector (other computing), communication or copy; may be repeated.",
     ),
 )
 
@@ -139,6 +141,11 @@ def trace_options(command: Command) -> Command:
 def row_options(command: Command) -> Command:
     """Add the same, with phases and types, to a command whose rows they choose."""
     return _add(command, (_PATHS, *_READING, *_TIME, *_KIND, _parquet("the rows")))
+
+
+def result_options(command: Command) -> Command:
+    """Add the same as `trace_options` to a command whose rows are its own."""
+    return _add(command, (_PATHS, *_READING, *_TIME, _parquet("the rows")))
 
 
 def picture_options(command: Command) -> Command:

@@ -24,11 +24,17 @@ from projector.errors import ConfigError
 def command(plots: tuple[str, ...], out: str | None, html: str | None, **options: Any) -> None:
     """Draw a trace: phases, overlap, launch overhead, ranks.
 
-    breakdown: an iteration by phase and type of operation. cdf: how overlap with communication
-    cumulates over the durations of operations. overlap: duration against overlap. launch:
-    preparation and call by operation. ranks: ranks beside each other. cores: cores of the host that
-    are used. clocks: clocks and power of the devices.
-    """
+    Name at least one of --plot, --out and --html. Each KIND of picture answers a question:
+
+    \b
+    breakdown  what does an iteration do, by phase and type of operation?
+    cdf        do runs beside communication take longer? the curve of D50
+    overlap    the same, each run as a point: duration against overlap
+    launch     which operations wait for the host, or for their launch?
+    ranks      does a rank compute, wait or idle more than the others?
+    cores      how many cores of the host are used?
+    clocks     do clock and power of the devices change during the run?
+    """  # noqa: D301  click looks for the backspace
     from projector.report.figures.figure import check_figure
     from projector.report.figures.trace.draw import (
         DRAWN,

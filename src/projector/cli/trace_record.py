@@ -11,10 +11,14 @@ from projector.cli.output import SUCCESS, plain_envelope, print_json, say
 @click.command(
     "record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@click.option("--out", default="traces", show_default=True, help="Folder for the traces.")
-@click.option("--warmup", default=10, show_default=True, help="Iterations that are left out.")
 @click.option(
-    "--active", default=10, show_default=True, help="Iterations that are recorded after these."
+    "--out", default="traces", show_default=True, metavar="FOLDER", help="Folder for the traces."
+)
+@click.option(
+    "--warmup", default=10, show_default=True, metavar="N", help="Iterations to leave out."
+)
+@click.option(
+    "--active", default=10, show_default=True, metavar="N", help="Iterations to record after these."
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks too, which slows the run.")
 @click.option(
@@ -39,7 +43,8 @@ def command(
     COMMAND is the training run, such as `python train.py --steps 30` or
     `torchrun --nproc-per-node 8 train.py`. Options of this command come before it; put `--` between
     them where the command begins with an option. An iteration ends with a step of the optimizer.
-    docs/trace.md shows the two lines that record a loop without this command.
+    docs/trace_recording.md shows the two
+    lines that record a loop without this command.
     """
     from projector.measure.launch import record_command
 
