@@ -80,3 +80,26 @@ def test_a_known_factor_is_found(timeline, factor):
     assert both.matched_first == both.matched_second == 1.0
     for each in both.operations:
         assert each.slowdown == pytest.approx(factor, rel=1e-3)
+
+
+def test_terms_of_two_runs_add_up_to_their_steps(timeline):
+    """A run that is twice as long is twice as long in each term."""
+    step = dict(pj.compare_traces(timeline, scaled(timeline, 2.0)).step)
+    total = step.pop("total")
+    assert {"compute_gemm", "communication", "idle"} <= set(step)
+    assert sum(pair.simulated_s for pair in step.values()) == pytest.approx(total.simulated_s)
+    for pair in step.values():
+        assert pair.measured_s == pytest.approx(2.0 * pair.simulated_s, rel=1e-3)
+
+
+def test_gradients_that_look_alike_are_told_apart_by_their_names(tmp_path):
+    """Where a sequence is as long as the network is wide, both gradients have the same extents."""
+    job = JOB | {"training": JOB["training"] | {"seq_length": 512}, "parallelism": {"tp": 1}}
+    path, config = tmp_path / "timeline.json", tmp_path / "job.json"
+    config.write_text(json.dumps(job))
+    arguments = ["performance", "--config", str(config), "--timeline", str(path), "--quiet"]
+    assert run([*arguments, "--json"]) == 0
+    rows = [row for row in pj.compare_trace(path, job).operations if row.kind == "gemm"]
+    assert {row.phase for row in rows} == {"forward", "backward", "weight"}
+    for row in rows:
+        assert row.runs == pytest.approx(row.expected_runs), row

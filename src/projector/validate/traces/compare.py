@@ -22,7 +22,7 @@ from projector.validate.traces.factors import Side, explain
 from projector.validate.traces.matching import WAYS, Matching, match
 from projector.validate.traces.result import Difference, Names, TraceComparison, Unmatched
 from projector.validate.traces.sides import Sums, sums_of
-from projector.validate.traces.steps import paired, step_terms
+from projector.validate.traces.steps import added_terms, in_pairs, paired, plain_terms, step_terms
 
 
 def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
@@ -358,7 +358,7 @@ def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison
         operations=tuple(sorted(operations, key=lambda each: -abs(each.difference_s))),
         only_first=runs[0].without(set(both)),
         only_second=runs[1].without(set(both)),
-        step={"total": Pair(runs[1].step_s, runs[0].step_s)},
+        step=in_pairs(runs[1].step(), runs[0].step()),
         iterations=min(run.iterations for run in runs),
         ranks=tuple(sorted({rank for run in runs for rank in run.ranks})),
         warnings=tuple(
@@ -387,11 +387,15 @@ class _Run:
         self.sums = sums_of(
             table, works, self.of, len(self.keys), self.steps, analysis.trace.samples
         )
-        span_ps = sum(
-            int(table.end_ps[rows].max() - table.start_ps[rows].min())
-            for rows in (table.rank == rank for rank in self.ranks)
-        )
-        self.step_s = span_ps * PICOSECOND / self.steps
+
+    def step(self) -> dict[str, float]:
+        """Return the terms of the mean step, over the ranks."""
+        total: dict[str, float] = defaultdict(float)
+        for rank in self.ranks:
+            part = take(self.activities, self.activities.rank == rank)
+            for name, seconds in added_terms(part, plain_terms(part), self.steps).items():
+                total[name] += seconds
+        return dict(total)
 
     def _key(self, operation: int, phase: int, kind: int, again: int, name: int) -> _Key:
         table = self.activities

@@ -1,6 +1,6 @@
 """Where a measured step went, by the terms of a projected one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from projector.units import PICOSECOND
 from projector.validate.traces.expected import Expected
 from projector.validate.traces.matching import Matching
 
-IDLE, COPIES, OTHER_COMM = "idle", "copies", "other_comm"
+IDLE, COPIES, OTHER_COMM, ALL_COMM = "idle", "copies", "other_comm", "communication"
 """Terms that a projection does not have: it knows why a device is idle."""
 
 _IDLE_TERMS = ("pp_bubble", "launch", "stragglers")
@@ -31,6 +31,13 @@ _EXPOSED = (*CATEGORIES[3:], "pp_comm", "dp_comm", OTHER_COMM)
 
 def step_terms(
     activities: Activities, matching: Matching, expected: Expected, iterations: int
+) -> dict[str, float]:
+    """Return the seconds of each term of a rank's mean step, as `added_terms` tells them."""
+    return added_terms(activities, _terms(activities, matching, expected), iterations)
+
+
+def added_terms(
+    activities: Activities, parts: Iterable[tuple[str, Ints]], iterations: int
 ) -> dict[str, float]:
     """Return the seconds of each term of a rank's mean step; they add up to its span.
 
@@ -43,7 +50,7 @@ def step_terms(
     span_ps = int(activities.end_ps.max() - activities.start_ps.min())
     terms, busy_ps = {}, 0
     covered = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    for name, rows in _terms(activities, matching, expected):
+    for name, rows in parts:
         own = union(activities.start_ps[rows], activities.end_ps[rows])
         length_ps = difference(own, covered).length_ps
         covered = union(
@@ -60,20 +67,32 @@ def _terms(
     activities: Activities, matching: Matching, expected: Expected
 ) -> Iterator[tuple[str, Ints]]:
     """Yield the activities of each term; those of an earlier one hide those of a later one."""
-    computes = activities.klass == COMPUTE
-    update = activities.phase == OPTIMIZER
-    gemm, attention = activities.type == GEMM, activities.type == ATTENTION
     category = {row.name: row.category for row in expected.rows}
     of_name = [category[name] for name in matching.names]
-    yield "compute_gemm", np.flatnonzero(computes & ~update & gemm)
-    yield "compute_attention", np.flatnonzero(computes & ~update & attention)
-    yield "compute_other", np.flatnonzero(computes & ~update & ~gemm & ~attention)
-    yield "optimizer", np.flatnonzero(computes & update)
+    yield from _computing(activities)
     communicates = activities.klass == COMMUNICATION
     for term in _EXPOSED:
         names = [number for number, own in enumerate(of_name) if own == term]
         wanted = np.isin(matching.of, names) if term != OTHER_COMM else matching.of < 0
         yield term, np.flatnonzero(communicates & wanted)
+    yield COPIES, np.flatnonzero(activities.klass == MEMCPY)
+
+
+def _computing(activities: Activities) -> Iterator[tuple[str, Ints]]:
+    """Yield the activities of each term that computes."""
+    computes = activities.klass == COMPUTE
+    update = activities.phase == OPTIMIZER
+    gemm, attention = activities.type == GEMM, activities.type == ATTENTION
+    yield "compute_gemm", np.flatnonzero(computes & ~update & gemm)
+    yield "compute_attention", np.flatnonzero(computes & ~update & attention)
+    yield "compute_other", np.flatnonzero(computes & ~update & ~gemm & ~attention)
+    yield "optimizer", np.flatnonzero(computes & update)
+
+
+def plain_terms(activities: Activities) -> Iterator[tuple[str, Ints]]:
+    """Yield the activities of each term that needs no job: communication is one term."""
+    yield from _computing(activities)
+    yield ALL_COMM, np.flatnonzero(activities.klass == COMMUNICATION)
     yield COPIES, np.flatnonzero(activities.klass == MEMCPY)
 
 
@@ -85,6 +104,11 @@ def paired(measured: Mapping[str, float], expected: Expected) -> dict[str, Pair]
     projected = {name: expected.performance.breakdown_s[name] for name in BREAKDOWN}
     projected[IDLE] = sum(projected.pop(name) for name in _IDLE_TERMS)
     projected["total"] = expected.performance.iteration_time_s
+    return in_pairs(measured, projected)
+
+
+def in_pairs(measured: Mapping[str, float], projected: Mapping[str, float]) -> dict[str, Pair]:
+    """Return the terms that either side has, the total last."""
     names = dict.fromkeys((*projected, *measured))
     pairs = {name: Pair(measured.get(name, 0.0), projected.get(name, 0.0)) for name in names}
     total = pairs.pop("total")
