@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 
 def check_place(path: str | Path, *, key: str) -> None:
@@ -20,6 +20,24 @@ def check_place(path: str | Path, *, key: str) -> None:
         raise not_written(target, "it is a folder", key=key)
     if not target.parent.is_dir():
         raise not_written(target, f"there is no folder {target.parent}", key=key)
+
+
+def check_name(path: str | Path, *, key: str) -> None:
+    """Refuse a file to read whose name the system does not take, or whose folder it hides.
+
+    Raises
+    ------
+    ConfigError
+        If the name is empty or too long, or a folder of it may not be looked into.
+    """
+    why = "" if str(path) else "it has no name"
+    try:
+        Path(path).exists()
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        msg = f"{key}: {shown(str(path))} cannot be read: {why}"
+        raise ConfigError(msg, key=key, value=str(path), allowed="a file or a folder")
 
 
 def write_whole(target: Path, content: bytes, *, key: str) -> None:

@@ -182,6 +182,13 @@ def test_quiet_has_no_warnings(trace):
         (["summary", MI250, "--iterations", "3"], "iterations", "it has 1"),
         (["summary", MI250, "--skip-warmup", "1"], "skip_warmup", "leaves nothing"),
         (["summary", MI250, "--parquet", "no/such/place"], "parquet", "no folder no/such"),
+        (["summary", "a" * 5000], "trace", "File name too long"),
+        (["summary", ""], "trace", "it has no name"),
+        (["summary", MI250, "--counters", "a" * 5000], "counters", "File name too long"),
+        (["summary", MI250, "--samples", "/nowhere/*.csv"], "samples", "does not exist"),
+        (["summary", MI250, "--tokens", "inf"], "tokens", "positive number"),
+        (["compare", MI250, "--config", "no.yaml", f"model={'a' * 300}"], "config", "no.yaml"),
+        (["summary", MI250, "--parquet", "/proc/nothing"], "parquet", "cannot be written"),
         (["summary", MI250, "--tokens", "0"], "tokens", "positive number"),
         (["operations", MI250, "--by", "colour"], "by", "colour"),
         (["operations", MI250, "--phase", "forth"], "phase", "known: forward"),
@@ -194,6 +201,14 @@ def test_what_is_wrong_is_said(trace, arguments, key, text):
     assert json.loads(out)["key"] == key
     assert text in err
     assert text in json.loads(out)["error"]
+
+
+def test_a_choice_that_leaves_nothing_is_told(trace):
+    for command in ("operations", "overlap", "launch"):
+        code, _, err = trace(command, MI250, "--type", "attention", "--phase", "forward")
+        assert code == 0
+        assert "nothing of the trace is left by what was chosen" in err
+        assert "['attention']" in err
 
 
 def test_from_python(run_of_two):

@@ -49,8 +49,7 @@ def summary(tokens: float | None, **options: Any) -> None:
 
     request = TraceRequest(**options)
     analysis = request.load()
-    request.show(analysis.summary(tokens), summary_report)
-    request.write(analysis)
+    request.show(analysis.summary(tokens), summary_report, table=analysis)
 
 
 @command.command("operations", short_help="Show how long every operation takes.")
@@ -69,7 +68,6 @@ def operations(by: str, **options: Any) -> None:
     request = TraceRequest(**options)
     result = request.load().operations(by)
     request.show(result, operations_report)
-    request.write(result)
 
 
 @command.command("overlap", short_help="Show how much communication covers operations.")
@@ -86,7 +84,6 @@ def overlap(cdf: bool, **options: Any) -> None:
     request = TraceRequest(**options)
     result = request.load().overlap(cdf=cdf)
     request.show(result, overlap_report)
-    request.write(result)
 
 
 @command.command("launch", short_help="Show what launching kernels costs.")
@@ -103,7 +100,6 @@ def launch(by: str, **options: Any) -> None:
     request = TraceRequest(**options)
     result = request.load().launch(by)
     request.show(result, launch_report)
-    request.write(result)
 
 
 command.add_command(plot)

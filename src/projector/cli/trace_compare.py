@@ -44,6 +44,7 @@ def command(config: str | None, tables: str | None, **options: Any) -> None:
         msg = "tables: they are written of a run with its job; name it with --config"
         raise ConfigError(msg, key="tables", value=tables, allowed="--config JOB.yaml")
     comparison = _with_job(config, tables, request) if config is not None else _two(request)
+    request.write_rows(comparison.rows)
     if request.as_json:
         print_json(comparison.to_dict())
     else:
@@ -51,12 +52,7 @@ def command(config: str | None, tables: str | None, **options: Any) -> None:
 
         print_report(comparison_report(comparison))
         print_warnings(list(comparison.warnings), quiet=request.quiet)
-    if request.parquet is not None:
-        from projector.trace.tables import row_table, write_parquet
-
-        write_parquet(row_table(comparison.rows), request.parquet)
-        if not request.quiet and not request.as_json:
-            say(f"wrote {request.parquet}")
+    request.tell_written()
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
@@ -69,13 +65,21 @@ def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str,
     """
     from projector.config.load import load_job, parse_override
 
-    changes = [text for text in paths if "=" in text and not Path(text).exists()]
+    changes = [text for text in paths if "=" in text and not _is_file(text)]
     left = tuple(text for text in paths if text not in changes)
     job = load_job(config, dict(parse_override(text) for text in changes))
     if not left:
         msg = "trace: name the trace of a run besides the job"
         raise ConfigError(msg, key="trace", value=list(paths), allowed="PATH...")
     return job, left
+
+
+def _is_file(text: str) -> bool:
+    """Whether there is such a file; a long KEY=VALUE cannot be the name of one."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False
 
 
 def _with_job(config: str, tables: str | None, request: TraceRequest) -> "TraceComparison":

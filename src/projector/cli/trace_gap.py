@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
+from projector.cli.output import announce_compilation, print_json, print_report, print_warnings
 from projector.cli.pictures import say_written
 from projector.cli.trace_compare import job_and_paths
 from projector.cli.trace_options import TraceRequest, result_options
@@ -51,20 +51,18 @@ def command(
     if job is not None:
         announce_compilation(quiet=request.quiet)
     found = gap_of(analysis, job, device, dtype)
+    # Files first: where one cannot be written, standard output has the error alone.
+    if plot is not None:
+        from projector.report.figures.trace.gap import write_gap
+
+        title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
+        write_gap(found.operations, title, plot)
+    request.write_rows(found.rows)
     if request.as_json:
         print_json(found.to_dict())
     else:
         print_report(gap_report(found))
         print_warnings(list(found.warnings), quiet=request.quiet)
     if plot is not None:
-        from projector.report.figures.trace.gap import write_gap
-
-        title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
-        write_gap(found.operations, title, plot)
         say_written(plot, quiet=request.quiet or request.as_json)
-    if request.parquet is not None:
-        from projector.trace.tables import row_table, write_parquet
-
-        write_parquet(row_table(found.rows), request.parquet)
-        if not request.quiet and not request.as_json:
-            say(f"wrote {request.parquet}")
+    request.tell_written()

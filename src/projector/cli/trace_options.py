@@ -1,6 +1,6 @@
 """Options that the commands on traces share, and the trace that they name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,20 +64,33 @@ class TraceRequest:
         self,
         result: "TraceResult",
         report: "Callable[[dict[str, Any]], list[RenderableType]]",
+        table: "TraceAnalysis | None" = None,
     ) -> None:
-        """Print a result as JSON or as a report, with its warnings on standard error."""
+        """Print a result as JSON or as a report, with its warnings on standard error.
+
+        The table of ``--parquet``, by default the result, is written first: where that fails,
+        standard output has the error alone.
+        """
+        if self.parquet is not None:
+            (result if table is None else table).write_parquet(self.parquet)
         if self.as_json:
             print_json(result.to_dict())
             return
         print_report(report(result.to_dict()))
         print_warnings(result.warnings, quiet=self.quiet)
+        self.tell_written()
 
-    def write(self, table: "TraceAnalysis | TraceResult") -> None:
-        """Write the table of ``--parquet``, if it was asked for."""
+    def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
+        """Write rows as the table of ``--parquet``, if it was asked for."""
         if self.parquet is not None:
-            table.write_parquet(self.parquet)
-            if not self.quiet and not self.as_json:
-                say(f"wrote {self.parquet}")
+            from projector.trace.tables import row_table, write_parquet
+
+            write_parquet(row_table(rows), self.parquet)
+
+    def tell_written(self) -> None:
+        """Name the table of ``--parquet`` on standard error."""
+        if self.parquet is not None and not self.quiet and not self.as_json:
+            say(f"wrote {self.parquet}")
 
 
 _PATHS = click.argument("paths", nargs=-1, required=True, metavar="PATH...")

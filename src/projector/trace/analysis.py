@@ -241,7 +241,13 @@ class TraceAnalysis:
     def warnings(self) -> list[str]:
         """What to keep in mind when reading any result."""
         chosen_ranks = self.selection.ranks is not None
-        return caveats(self.trace, self.everything, chosen_ranks=chosen_ranks)
+        found = caveats(self.trace, self.everything, chosen_ranks=chosen_ranks)
+        if len(self.everything) and not self.sampled.any():
+            asked = ", ".join(f"{name} {value}" for name, value in self.selection.to_dict().items())
+            found.append(
+                f"nothing of the trace is left by what was chosen ({asked or 'iterations'})"
+            )
+        return found
 
     def to_arrow(self) -> "pa.Table":
         """Return the selected activities as a table of Arrow."""

@@ -4,6 +4,7 @@ Two layouts: one row a counter of a dispatch, or one row a dispatch with a colum
 Both become `Counters`, a row a dispatch, in the order of dispatch on each device.
 """
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
+from projector.files import check_name
 from projector.trace.csv_file import (
     Table,
     load_formats,
@@ -49,6 +51,7 @@ def counter_files(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for given in paths:
         path = Path(given)
+        check_name(given, key="counters")
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if _holds_counters(file))
             merged = {file.parent for file in inside if file.name.startswith(_MERGED)}
@@ -57,8 +60,8 @@ def counter_files(paths: Sequence[str | Path]) -> list[Path]:
             ]
         elif path.exists():
             found.append(path)
-        elif any(char in str(given) for char in "*?["):
-            found += sorted(Path().glob(str(given)))
+        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207
+            found += map(Path, matches)
         else:
             msg = f"counters: {given} does not exist"
             raise ConfigError(msg, key="counters", value=str(given), allowed="a file or a folder")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from projector.errors import ConfigError
+from projector.files import check_name
 from projector.trace.counters import counter_files, read_counters
 from projector.trace.events import NONE, Counters, Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import read_kineto
@@ -233,7 +234,7 @@ def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | No
     kept = [r for r in readings if wanted is None or r.rank.rank in wanted]
     if not kept:
         ranks = [r.rank.rank for r in readings]
-        msg = f"ranks: {sorted(wanted or ())} are not among those of the trace"
+        msg = f"ranks: {sorted(wanted or ())} are not among those of the trace: {_few(ranks)}"
         raise ConfigError(msg, key="ranks", value=sorted(wanted or ()), allowed=ranks)
     zero_ns = min(reading.rank.zero_ns for reading in kept)
     if any(reading.rank.zero_ns - zero_ns > _FAR_NS for reading in kept):
@@ -247,6 +248,11 @@ def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | No
     return Trace(
         ranks=(first, *others), samples=tuple(s for reading in kept for s in reading.samples)
     )
+
+
+def _few(ranks: Sequence[int]) -> str:
+    """Name some ranks."""
+    return ", ".join(map(str, ranks[:20])) + (" ..." if len(ranks) > 20 else "")
 
 
 def _shifted(reading: Reading, zero_ns: int) -> Reading:
@@ -278,6 +284,7 @@ def trace_files(paths: Sequence[str | Path]) -> dict[Path, bool]:
     found: dict[Path, bool] = {}
     for given in paths:
         path = Path(given)
+        check_name(given, key="trace")
         if path.is_dir():
             inside = _inside(path)
             found |= {p: False for p in inside if p not in found}

@@ -5,6 +5,7 @@ Read are the JSON lines of our own recorder, ``mpstat -P ALL -o JSON``, ``sadf -
 logical cores share a physical one comes from the file itself or from that of ``lscpu -p``.
 """
 
+import glob
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
+from projector.files import check_name
 from projector.trace.csv_file import load_formats, numbers, open_text, plain, whole_numbers
 from projector.trace.events import NONE, Problem, Samples
 from projector.trace.rocprof import read_head
@@ -97,6 +99,7 @@ def sample_files(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for given in paths:
         path = Path(given)
+        check_name(given, key="samples")
         if path.is_dir():
             inside = sorted(path.glob(f"*{OWN_ENDING}"))
             if not inside:
@@ -105,8 +108,8 @@ def sample_files(paths: Sequence[str | Path]) -> list[Path]:
             found += inside
         elif path.exists():
             found.append(path)
-        elif any(char in str(given) for char in "*?["):
-            found += sorted(Path().glob(str(given)))
+        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207
+            found += map(Path, matches)
         else:
             msg = f"samples: {given} does not exist"
             raise ConfigError(msg, key="samples", value=str(given), allowed="a file or a folder")

@@ -103,6 +103,9 @@ def test_throughput_of_nothing():
     assert throughput([], tokens=1) is None
     with pytest.raises(ConfigError, match="positive number of tokens, not 0"):
         throughput([], tokens=0)
+    for many in (float("inf"), 1e308):
+        with pytest.raises(ConfigError, match=r"not .*; 1e\+18 at most"):
+            throughput([], tokens=many)
 
 
 def test_collectives_are_matched_across_ranks():

@@ -14,6 +14,9 @@ from projector.trace.measures.devices import device_slices, in_iterations
 from projector.trace.measures.numbers import Band, Groups, band, group, to_ns
 from projector.trace.measures.times import KernelTimes, kernel_times
 
+MOST_TOKENS = 1e18
+"""Tokens of an iteration; more are a slip of the keyboard, and their rates no numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTimes:
@@ -185,11 +188,14 @@ def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughpu
     Raises
     ------
     ConfigError
-        If there are no tokens.
+        If the tokens are not positive, or so many that no rate can be told.
     """
-    if not tokens > 0:
+    if not 0 < tokens <= MOST_TOKENS:
         msg = f"tokens: an iteration has a positive number of tokens, not {tokens}"
-        raise ConfigError(msg, key="tokens", value=tokens, allowed="a positive number")
+        msg += f"; {MOST_TOKENS:g} at most" if tokens > MOST_TOKENS else ""
+        raise ConfigError(
+            msg, key="tokens", value=tokens, allowed=f"a positive number up to {MOST_TOKENS:g}"
+        )
     slowest: dict[int, IterationTimes] = {}
     for each in iterations:
         longest = slowest.get(each.iteration)
