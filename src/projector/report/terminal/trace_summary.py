@@ -121,7 +121,8 @@ def _communication(rows: Rows) -> list[RenderableType]:
             us(each["kernel_ns"]["median"]),
             "" if rate is None else f"{rate / 1e9:,.3g}",
         )
-    return section("Communication", f"ms of an iteration of a rank, median{_more(rows)}", table)
+    note = f"ms of an iteration of a rank, median; counted over all of them{_more(rows)}"
+    return section("Communication", note, table)
 
 
 def _sharding(rows: Rows) -> list[RenderableType]:
