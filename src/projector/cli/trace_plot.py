@@ -33,7 +33,7 @@ def command(plots: tuple[str, ...], out: str | None, html: str | None, **options
     launch     which operations wait for the host, or for their launch?
     ranks      does a rank compute, wait or idle more than the others?
     cores      how many cores of the host are used?
-    clocks     do clock and power of the devices change during the run?
+    clocks     do clock, power and memory of the devices change during the run?
     """  # noqa: D301  click looks for the backspace
     from projector.report.figures.figure import check_figure
     from projector.report.figures.trace.draw import (

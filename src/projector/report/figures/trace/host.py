@@ -92,7 +92,7 @@ def clocks_figure(analysis: TraceAnalysis) -> "Figure":
     if not found:
         raise _unsampled(CLOCKS, "neither clocks nor power were sampled")
     figure = new_figure(8.6, 1.0 + 2.0 * len(found))
-    head(figure, "Clocks and power of the devices", "as their libraries give them")
+    head(figure, "Sampled beside the run", "clocks, power and memory, as the samples give them")
     panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (what, several) in zip(panels, found.items(), strict=True):
         lines = [
@@ -103,9 +103,12 @@ def clocks_figure(analysis: TraceAnalysis) -> "Figure":
         for number, (time_s, values, name) in enumerate(lines):
             axes.plot(
                 time_s, values, color=PALETTE[number % len(PALETTE)], linewidth=1.2,
+                marker="o" if len(time_s) == 1 else None,
                 label=name if len(several) > 1 else name.partition(" of rank")[0],
             )  # fmt: skip
-        axes.set_ylabel(_TITLES.get(what, what))
+        # A counter of a trace has its unit, or its only part, as its column.
+        unit = f"\n{several[0].columns[0]}" if len(several[0].columns) == 1 else ""
+        axes.set_ylabel(_TITLES.get(what, f"{what}{unit}"))
         axes.grid(color=FAINT)
         if 1 < len(lines) <= len(PALETTE):
             axes.legend(
