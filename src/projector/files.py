@@ -40,6 +40,27 @@ def check_name(path: str | Path, *, key: str) -> None:
         raise ConfigError(msg, key=key, value=str(path), allowed="a file or a folder")
 
 
+def made_folder(path: str | Path, *, key: str) -> Path:
+    """Return a folder from the root, made where it is not there, that takes files.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be made, or is read-only.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        return folder.absolute()
+    except OSError as error:
+        msg = f"{key}: {shown(str(folder))} cannot be made or written: {error.strerror or error}"
+        raise ConfigError(
+            msg, key=key, value=str(folder), allowed="a folder to write into"
+        ) from None
+
+
 def write_whole(target: Path, content: bytes, *, key: str) -> None:
     """Write a file beside its place and rename it; ``key`` is the option that named it.
 

@@ -1,5 +1,8 @@
 """Where the recorder goes in the command of a training run."""
 
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -55,3 +58,40 @@ def test_a_command_that_fails_says_so(tmp_path):
 def test_a_program_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be run"):
         record_command(["python9.99", "train.py"], tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made or written"):
+        record_command(["train.py"], tmp_path / "file")
+
+
+STOPPING = """
+import signal, sys, time
+try:
+    print("begun", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1.0)
+    print("written", flush=True)
+"""
+
+RUN = "import sys; from projector.measure.launch import _run; sys.exit(_run(sys.argv[1:], None))"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_interrupted_is_waited_for(number):
+    command = [sys.executable, "-c", RUN, sys.executable, "-c", STOPPING]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "begun\n"
+        if number == signal.SIGINT:  # A terminal sends it to both.
+            os.killpg(process.pid, number)
+            assert process.stdout.read() == "written\n"
+        else:  # It is passed on, so that the pipe ends with the command.
+            process.send_signal(number)
+            assert process.stdout.read() == ""
+        process.wait()

@@ -15,10 +15,20 @@ from projector.cli.output import SUCCESS, plain_envelope, print_json, say
     "--out", default="traces", show_default=True, metavar="FOLDER", help="Folder for the traces."
 )
 @click.option(
-    "--warmup", default=10, show_default=True, metavar="N", help="Iterations to leave out."
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Iterations to leave out.",
 )
 @click.option(
-    "--active", default=10, show_default=True, metavar="N", help="Iterations to record after these."
+    "--active",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Iterations to record after these.",
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks too, which slows the run.")
 @click.option(

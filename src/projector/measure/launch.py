@@ -1,12 +1,16 @@
 """A training command, with the recorder put between launcher and script."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from projector.errors import ConfigError, MeasurementError
+from projector.files import made_folder
 
 _RECORDER = "projector.measure.recorder"
 _LAUNCHERS = ("python", "torchrun", "accelerate")
@@ -110,19 +114,19 @@ def record_command(
         raise ConfigError(
             msg, key="out", value=str(place), allowed="another folder, or --overwrite"
         )
+    made_folder(place, key="out")
     for path in (*former.traces, *former.samples):
         Path(path).unlink()
     try:
-        code = subprocess.run(  # noqa: S603  the user's own command
-            arguments, check=False, stdout=output
-        ).returncode
+        code = _run(arguments, output)
     except OSError as error:
         msg = f"{arguments[0]} cannot be run: {error.strerror}"
         raise _not_recorded(msg, command) from None
     left = _left(place)
     if code:
         kept = f"; {len(left.traces)} traces were written" if left.traces else ""
-        msg = f"the command ended with exit code {code}{kept}"
+        how = f"exit code {code}" if code > 0 else f"signal {-code} ({signal.strsignal(-code)})"
+        msg = f"the command ended with {how}{kept}"
         raise MeasurementError(msg, key="command", value=" ".join(command))
     if not left.traces:
         msg = "nothing was recorded: no optimizer stepped often enough after the warm-up"
@@ -130,6 +134,37 @@ def record_command(
             msg, key="warmup", allowed="fewer warm-up iterations, or record_trace in the script"
         )
     return left
+
+
+def _run(arguments: Sequence[str], output: TextIO | None) -> int:
+    """Run a command to its end and return its exit code.
+
+    Ctrl-C reaches the command as well, which then writes what it has recorded. That takes a while
+    and is waited for; a second Ctrl-C ends it. What ends this process is passed on.
+    """
+    with subprocess.Popen(arguments, stdout=output) as process, _passed_on(process):  # noqa: S603
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            sys.stderr.write("projector: waiting for the trace; Ctrl-C again ends it at once\n")
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            raise
+
+
+@contextmanager
+def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Pass SIGTERM on to a command, so that it does not outlive this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _left(folder: Path) -> Recorded:

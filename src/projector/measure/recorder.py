@@ -6,9 +6,10 @@ This file imports torch, into the process of the user who trains with it.
 import argparse
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
+from projector.files import made_folder
 from projector.measure.counter_commands import write_counter_commands
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
 from projector.measure.smi import Library, address_of, open_library
@@ -38,6 +40,10 @@ _WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_o
 
 MODULE_MARK = "nn.Module: "
 """How torch begins the names of modules where it records Python stacks."""
+
+
+_RUNNING: list[Path] = []
+"""The file that is being recorded; torch does not say so during the warm-up."""
 
 
 class TraceRecorder:
@@ -110,7 +116,8 @@ def record_trace(
     """
     _check(warmup, active, period_s)
     rank, local_rank, _ = _place()
-    place = _made(Path(folder))
+    # From the root, because training scripts change their working folder.
+    place = made_folder(folder, key="folder")
     path = place / f"rank{rank}.json.gz"
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
@@ -118,13 +125,15 @@ def record_trace(
     profiler = profile(
         activities=activities,
         schedule=schedule(wait=0, warmup=warmup, active=active, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+        on_trace_ready=lambda done: _export(done, path),
         record_shapes=shapes,
         with_stack=stacks,
         with_modules=stacks,
     )
     recorder = TraceRecorder(profiler, path, rank)
     with ExitStack() as stack:
+        _RUNNING.append(path)
+        stack.callback(_RUNNING.clear)
         # Whatever ends the loop, also a script's own exit, this comes last.
         stack.callback(_finish, recorder, warmup, command or sys.orig_argv)
         if samples:
@@ -136,6 +145,16 @@ def record_trace(
             handle = register_optimizer_step_post_hook(_first_optimizer(recorder))
             stack.callback(handle.remove)
         yield recorder
+
+
+def _export(profiler: Any, path: Path) -> None:
+    """Write the trace; where that fails, the training goes on."""
+    try:
+        profiler.export_chrome_trace(str(path))
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        sys.stderr.write(f"projector: {path} cannot be written: {error.strerror or error}\n")
 
 
 def _finish(recorder: TraceRecorder, warmup: int, command: Sequence[str]) -> None:
@@ -188,23 +207,18 @@ def plain_name(name: str) -> str:
     return ".".join(parts)
 
 
-def _check(warmup: int, active: int, period_s: float) -> None:
+def _check(warmup: Any, active: Any, period_s: Any) -> None:
     for key, value in (("warmup", warmup), ("active", active)):
-        if value < 1:
-            msg = f"{key} counts iterations"
+        if not isinstance(value, int) or value < 1:
+            msg = f"{key} counts iterations, 1 or more, and cannot be {shown(value)}"
             raise ConfigError(msg, key=key, value=value, allowed="at least 1")
-    if not period_s > 0:
-        msg = "samples need time between them"
+    if not isinstance(period_s, int | float) or not 0 < period_s < float("inf"):
+        msg = f"period_s: samples need time between them, and {shown(period_s)} is none"
         raise ConfigError(msg, key="period_s", value=period_s, allowed="more than 0")
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"{folder} cannot be made: {error.strerror}"
-        raise ConfigError(msg, key="folder", value=str(folder)) from None
-    return folder
+    # Torch has one profiler in a process, and a second one ends the process with a fault.
+    if torch.autograd._profiler_enabled() or _RUNNING:  # noqa: SLF001
+        msg = "record_trace: this process is being profiled already; end that profiler first"
+        raise ConfigError(msg, key="record_trace", value="a second profiler", allowed="one")
 
 
 def _place() -> tuple[int, int, int]:
@@ -253,6 +267,10 @@ def _first_optimizer(recorder: TraceRecorder) -> Callable[..., None]:
     return hook
 
 
+def _leave(number: int, _: Any) -> None:
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a script of the user with the profiler around it."""
     parser = argparse.ArgumentParser(prog="projector trace record")
@@ -267,15 +285,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     sys.argv = [asked.script, *asked.arguments]
     command = [sys.executable, *["-m"] * asked.module, *sys.argv]
-    with record_trace(
-        asked.out, warmup=asked.warmup, active=asked.active, stacks=asked.stacks,
-        modules=asked.modules, every_step=True, command=command,
-    ):  # fmt: skip
-        if asked.module:
-            runpy.run_module(asked.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(asked.script).resolve().parent)
-            runpy.run_path(asked.script, run_name="__main__")
+    # Schedulers end jobs so; what was recorded until then is written.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        _check_script("" if asked.module else asked.script)
+        with record_trace(
+            asked.out, warmup=asked.warmup, active=asked.active, stacks=asked.stacks,
+            modules=asked.modules, every_step=True, command=command,
+        ):  # fmt: skip
+            _run(asked.script, module=asked.module)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
+def _check_script(script: str) -> None:
+    if script and not Path(script).exists():
+        msg = f"command: {shown(script)} does not exist"
+        raise ConfigError(msg, key="command", value=script, allowed="a Python script")
+
+
+def _run(program: str, *, module: bool) -> None:
+    """Run the user's program as Python itself would."""
+    if module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program).resolve().parent)
+        runpy.run_path(program, run_name="__main__")
 
 
 if __name__ == "__main__":

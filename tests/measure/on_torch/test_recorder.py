@@ -123,3 +123,41 @@ def test_wrappers_do_not_count_as_modules():
     name = "module._fsdp_wrapped_module.layers.3._checkpoint_wrapped_module.mlp"
     assert plain_name(name) == "layers.3.mlp"
     assert plain_name("module") == ""
+
+
+def test_a_script_may_change_its_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with record_trace("traces", warmup=1, active=2, samples=False) as recorder:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        loop(recorder, 4)
+    assert recorder.path == tmp_path / "traces" / "rank0.json.gz"
+    assert recorder.path.exists()
+
+
+def test_training_goes_on_where_the_trace_cannot_be_written(tmp_path, capfd):
+    with record_trace(tmp_path, warmup=1, active=2, samples=False) as recorder:
+        recorder.path.mkdir()
+        loop(recorder, 4)
+    assert recorder.steps == 4
+    assert "rank0.json.gz cannot be written" in capfd.readouterr().err
+
+
+def test_a_process_has_one_recorder(tmp_path):
+    def second():
+        with record_trace(tmp_path / "b", warmup=1, active=2):
+            pass
+
+    with record_trace(tmp_path / "a", warmup=1, active=2, samples=False) as recorder:
+        with pytest.raises(ConfigError, match="profiled already"):
+            second()
+        loop(recorder, 4)
+    assert recorder.path.exists()
+    with torch.profiler.profile(), pytest.raises(ConfigError, match="profiled already"):
+        second()
+
+
+@pytest.mark.parametrize("counts", [{"warmup": 1.5}, {"active": "a"}, {"period_s": float("nan")}])
+def test_counts_that_make_no_sense_are_shown(tmp_path, counts):
+    with pytest.raises(ConfigError, match=repr(next(iter(counts.values())))):
+        record_trace(tmp_path, **counts).__enter__()
