@@ -11,7 +11,7 @@ import projector as pj
 from projector.errors import ConfigError
 from projector.operations.table import GEMM
 from projector.projection.breakdown import BREAKDOWN
-from projector.projection.timeline.build import build_timeline
+from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import WAIT
 from projector.trace.activity import COMMUNICATION, align
 from projector.trace.intervals import difference, union
@@ -199,3 +199,15 @@ def test_places_that_cannot_be_written(tmp_path):
         with pytest.raises(ConfigError, match="no folder") as raised:
             write(result, tmp_path / "nowhere" / "file")
         assert raised.value.key == key
+
+
+def test_a_timeline_that_tells_a_part_says_so(tmp_path):
+    result = pj.project_performance(JOBS["tp, pp"])
+    path = tmp_path / "step.json.gz"
+    pj.write_timeline(result, path)
+    assert load_trace(path).problems == ()
+    pj.write_timeline(result, path, timeline=build_timeline(result, Detail(microbatches=(0, 1))))
+    (problem,) = load_trace(path).problems
+    blocks = 2 * result.pipeline.order.microbatches
+    assert f"tells 4 of {blocks} blocks operation by operation" in problem.text
+    assert problem.text in " ".join(pj.load_trace(path).warnings)

@@ -4,6 +4,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from projector.envelope import package_version
 from projector.files import write_whole
 from projector.projection.breakdown import BREAKDOWN
@@ -79,6 +81,16 @@ def write_memory_snapshot(
     save_snapshot(step_snapshot(result, found), path)
 
 
+def _told(timeline: Timeline) -> dict[str, int]:
+    """Return how many blocks are there, and how many are told operation by operation."""
+    place = np.column_stack([timeline.rank, timeline.chunk, timeline.microbatch])
+    block = timeline.microbatch >= 0
+    return {
+        "blocks": len(np.unique(place[block], axis=0)),
+        "blocks_in_detail": len(np.unique(place[block & (timeline.row >= 0)], axis=0)),
+    }
+
+
 def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
     """Return what a file says of the job."""
     order, split, device = result.pipeline.order, result.degrees, result.job.cluster.device
@@ -94,6 +106,7 @@ def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
         "bubble_fraction": result.bubble_fraction,
         "iteration_time_ms": result.iteration_time_s * 1e3,
         "ending_rank": timeline.ending_rank,
+        **_told(timeline),
         "breakdown_ps": dict(zip(BREAKDOWN, timeline.terms_ps.tolist(), strict=True)),
     }
     return Head(

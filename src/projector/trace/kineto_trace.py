@@ -148,6 +148,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     """
     distributed = _mapping(around.get("distributedInfo"))
     batches = _near(found.batches, found.notes)
+    _note_blocks(around, found.notes)
     # The zero is a whole number of microseconds, so that it is one of nanoseconds, too.
     zero_us = min((b.zero_us + int(b.start_ps.min()) // US_PS for b in batches), default=0)
     zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
@@ -176,6 +177,18 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
 def _is_own(around: Mapping[str, Any]) -> bool:
     """Whether a file is the timeline of a projection."""
     return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
+
+
+def _note_blocks(around: Mapping[str, Any], notes: Notes) -> None:
+    """Say where a timeline of ours tells only some of its blocks operation by operation."""
+    told = _mapping(around.get("otherData"))
+    blocks, detail = (_or(_whole(told.get(key)), 0) for key in ("blocks", "blocks_in_detail"))
+    if _is_own(around) and detail < blocks:
+        notes.add(
+            f"the timeline tells {detail:,} of {blocks:,} blocks operation by operation: times and "
+            "counts of operations are those of a part of the step",
+            "",
+        )
 
 
 def _near(batches: list[Batch], notes: Notes) -> list[Batch]:
