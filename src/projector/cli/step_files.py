@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from projector.cli.output import say
+from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.projection.performance import PerformanceProjection
@@ -26,6 +27,11 @@ class StepFiles:
             from projector.report.memory_snapshot import check_memory_snapshot
 
             check_memory_snapshot(self.memory_snapshot)
+        if self.timeline is not None and self.timeline == self.memory_snapshot:
+            msg = f"memory_snapshot: {self.timeline} is the file of --timeline; name another one"
+            raise ConfigError(
+                msg, key="memory_snapshot", value=self.memory_snapshot, allowed="a file of its own"
+            )
 
     def write(self, result: "PerformanceProjection") -> None:
         """Write what was asked for; the step is laid out once."""

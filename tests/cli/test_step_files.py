@@ -1,0 +1,14 @@
+"""Files of a step that other tools open, asked for by ``projector performance``."""
+
+import pytest
+
+from projector.cli.step_files import StepFiles
+from projector.errors import ConfigError
+
+
+def test_a_timeline_and_a_snapshot_are_two_files(tmp_path):
+    place = str(tmp_path / "step.json")
+    with pytest.raises(ConfigError, match="is the file of --timeline"):
+        StepFiles(place, place).check()
+    StepFiles(place, str(tmp_path / "step.pickle")).check()
+    StepFiles(None, None).check()
