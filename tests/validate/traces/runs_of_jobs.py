@@ -41,6 +41,10 @@ Slow = Callable[[ExpectedRow], float]
 Products = Callable[[ExpectedRow], list[tuple[int, int, int]]]
 
 
+COPIES = {"fsdp.copy_in": "fsdp::split_with_sizes_copy", "fsdp.copy_out": "fsdp::chunk_cat"}
+"""Labels of the copies of FSDP, and what PyTorch calls them."""
+
+
 def whole(row: ExpectedRow) -> list[tuple[int, int, int]]:
     """Return the one product that a linear layer is."""
     return [(row.key.m, row.key.n, row.key.k)]
@@ -125,14 +129,19 @@ def _order(expected: Expected, microbatches: int | None) -> Iterator[tuple[Expec
                     if row.name.phase in ("backward", "weight"):
                         yield row, BACKWARD
     for label, rows in by_label.items():
-        if label not in order:
+        if label in COPIES:
+            phases = {"forward": FORWARD, "backward": BACKWARD}
+            for row in rows:
+                yield from [(row, phases[row.name.phase])] * int(row.runs)
+        elif label not in order:
             yield from ((row, OPTIMIZER) for row in rows)
 
 
 def _kernels(
     row: ExpectedRow, products: Products, *, named: bool
 ) -> Iterator[tuple[float, str, dict[str, Any] | None]]:
-    name = row.name.label if named else f"aten::{row.name.label.rpartition('.')[2]}"
+    plain = COPIES.get(row.name.label, f"aten::{row.name.label.rpartition('.')[2]}")
+    name = row.name.label if named else plain
     if row.kind == "gemm":
         shapes = products(row)
         total = sum(m * n * k for m, n, k in shapes)

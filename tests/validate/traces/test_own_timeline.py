@@ -103,3 +103,17 @@ def test_gradients_that_look_alike_are_told_apart_by_their_names(tmp_path):
     assert {row.phase for row in rows} == {"forward", "backward", "weight"}
     for row in rows:
         assert row.runs == pytest.approx(row.expected_runs), row
+
+
+def test_copies_of_fsdp_are_no_neighbours_of_theirs(tmp_path):
+    """What FSDP copies around its collectives runs between the kernels of layers."""
+    job = JOB | {"parallelism": {"tp": 1, "pp": 1, "fsdp": 2}}
+    path = tmp_path / "fsdp.json"
+    pj.write_timeline(pj.project_performance(job), path)
+    found = pj.compare_trace(path, job)
+    assert found.matched_first == found.matched_second == 1.0
+    copies = {each.operation: each for each in found.operations if "fsdp." in each.operation}
+    assert set(copies) == {"fsdp.copy_in", "fsdp.copy_out"}
+    for each in found.operations:
+        if each.operation.endswith(("norm", "residual")):
+            assert each.slowdown < 1.5, each

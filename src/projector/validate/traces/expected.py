@@ -12,6 +12,7 @@ from projector.lower.kinds import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES
+from projector.projection.data_parallel import pass_flags
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import (
     PerformanceProjection,
@@ -113,7 +114,11 @@ def expect(job: Job, rank: int | None = None) -> Expected:
     rank = int(evaluation.steps.ending_rank[0]) if rank is None else rank
     held = replica_of(evaluation, 0)[1].model_stage[rank].tolist()
     weights = run_weights(evaluation, 0, held, evaluation.order(0).microbatches)
-    rows = [*_table_rows(evaluation, weights), *_other_rows(performance)]
+    rows = [
+        *_table_rows(evaluation, weights),
+        *_copy_rows(evaluation, weights),
+        *_other_rows(performance),
+    ]
     used = {row.key.dtype for row in rows if row.key is not None}
     layers, before, after = _order(evaluation, weights)
     return Expected(
@@ -158,6 +163,35 @@ def _table_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[E
                     launches=float(table.launches[row]),
                     clock_hz=float(clocks[row, table.dtype[row]]),
                 )
+
+
+def _copy_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[ExpectedRow]:
+    """Yield the copies of FSDP around its collectives, which run between the kernels of layers.
+
+    Gathered weights are copied in every forward, and in every backward that gathers them again;
+    gradients are copied before they are reduced.
+    """
+    replicas, parallel = evaluation.inputs.replicas, evaluation.parallel
+    replica = int(replicas.of_job[0])
+    own = np.flatnonzero(replicas.of_run == replica)
+    # Layers of one kind are alike in all stages of a replica.
+    run_of = dict(
+        zip(replicas.workloads.run_workload[replicas.run[own]].tolist(), own.tolist(), strict=True)
+    )
+    again = bool(pass_flags(replicas).regathers[replica])
+    for workload, runs in weights.items():
+        gather_s = float(parallel.gather_copy_s[run_of[workload]])
+        reduce_s = float(parallel.reduce_copy_s[run_of[workload]])
+        for label, phase, time_s in (
+            ("fsdp.copy_in", "forward", gather_s),
+            ("fsdp.copy_in", "backward", gather_s if again else 0.0),
+            ("fsdp.copy_out", "backward", reduce_s),
+        ):
+            if time_s > 0.0:
+                yield ExpectedRow(
+                    name=Name(label, phase), kind="memory", key=None, category=DATA_PARALLEL,
+                    runs=runs, time_s=time_s,
+                )  # fmt: skip
 
 
 def _other_rows(performance: PerformanceProjection) -> Iterator[ExpectedRow]:
