@@ -1,3 +1,4 @@
+import csv
 import json
 
 import numpy as np
@@ -47,6 +48,15 @@ def test_many_broken_rows_are_told_of_together(tmp_path):
     assert len(counters.problems) == 21
     assert "30 more rows" in counters.problems[-1].text
     assert len(counters.kernel) == 3
+
+
+def test_a_name_of_any_length_is_read_and_the_limit_of_others_stays(tmp_path):
+    limit = csv.field_size_limit()
+    path = tmp_path / "9_counter_collection.csv"
+    path.write_text(ROCPROFV3.replace("copy(float*)", "k" * 200_000))
+    (found,) = read_counters(path)
+    assert max(map(len, found.kernel)) == 200_000
+    assert csv.field_size_limit() == limit
 
 
 def test_pmc_perf_of_rocprofiler_compute(tmp_path):

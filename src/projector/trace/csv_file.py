@@ -184,9 +184,13 @@ def read_table(path: Path, *, heading: Sequence[str]) -> Table:
     -----
     A row of another number of fields is left out and told of, as is what follows damage.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     reader = _Reader(path, heading)
-    reader.read()
+    # The limit is one for the whole process, and other readers count on it.
+    former = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        reader.read()
+    finally:
+        csv.field_size_limit(former)
     columns = tuple(
         _whole_column([chunk[place] for chunk in reader.chunks])
         for place in range(len(reader.headings))
