@@ -4,7 +4,6 @@ import json
 import time
 
 from measure.fake_smi import FakeNvml
-from projector.measure import sampling
 from projector.measure.sampling import (
     Quantity,
     RunSampler,
@@ -31,7 +30,7 @@ def test_samples_are_lines_with_the_time_of_the_system(tmp_path):
         while next(counted) < 20:
             time.sleep(0.002)
     head, *samples = lines(sampler.path)
-    assert (head["format"], head["version"], head["rank"]) == (sampling.FORMAT, 1, 3)
+    assert (head["format"], head["version"], head["rank"]) == ("projector samples", 1, 3)
     assert head["columns"] == {"power_w": ["GPU 0"], "clock_mhz": ["GPU 0"]}
     assert len(samples) >= 3
     stamps = [sample["time_ns"] for sample in samples]

@@ -4,9 +4,15 @@ import difflib
 import re
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from projector.config._base import Config
+
+Table = TypeVar("Table", bound="Config")
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -63,6 +69,12 @@ def _is_name(kind: str, name: str) -> bool:
     """Whether a text is a name and no path: ``../a100`` is a file that does not exist."""
     is_path = "/" in name or "\\" in name or ".." in name
     return not is_path or _parts(name) in _with_owner(kind)
+
+
+def shipped_table(kind: type[Table], name: str) -> Table:
+    """Return a file of ``hardware/`` that is a table of names, patterns or equations."""
+    path = data_dir("hardware") / name
+    return kind.parse(read_yaml(path), path=path.name)
 
 
 def shipped(kind: str) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device, load_device
-from projector.config.yaml_file import read_yaml
 from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu
 
 Vendor = Literal["nvidia", "amd"]
@@ -61,8 +60,7 @@ class GpusAtHand(NamedTuple):
 @cache
 def load_runtime_names() -> RuntimeNames:
     """Return the shipped table of names."""
-    path = resources.data_dir("hardware") / "runtime_names.yaml"
-    return RuntimeNames.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(RuntimeNames, "runtime_names.yaml")
 
 
 @cache

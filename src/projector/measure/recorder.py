@@ -26,6 +26,7 @@ from projector.files import made_folder
 from projector.measure.counter_commands import write_counter_commands
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
 from projector.measure.smi import Library, address_of, open_library
+from projector.trace.modules import PREFIX
 
 WARMUP, ACTIVE = 10, 10
 """Iterations of the study: the profiler warms up in the first ten and records the next ten."""
@@ -36,10 +37,6 @@ _SAMPLES_PERIOD_S = 0.1
 
 _WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 """Names under which DistributedDataParallel, FSDP, checkpoints and torch.compile hold a module."""
-
-
-MODULE_MARK = "nn.Module: "
-"""How torch begins the names of modules where it records Python stacks."""
 
 
 _RUNNING: list[Path] = []
@@ -182,7 +179,7 @@ def named_modules() -> Iterator[None]:
         if not running and id(module) not in names:
             for name, each in module.named_modules(remove_duplicate=False):
                 names.setdefault(id(each), plain_name(name) or type(module).__name__)
-        span = record_function(f"{MODULE_MARK}{names.get(id(module), type(module).__name__)}")
+        span = record_function(f"{PREFIX}{names.get(id(module), type(module).__name__)}")
         span.__enter__()
         running.append(span)
 

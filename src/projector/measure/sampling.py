@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from projector.measure.smi import Library
+from projector.trace.samples import OWN_FORMAT
 
-FORMAT, VERSION = "projector samples", 1
+VERSION = 1
 
 Reader = Callable[[], Sequence[float | None]]
 """Reads one quantity: one value a column, None where it could not be read."""
@@ -61,7 +62,7 @@ class RunSampler:
         """Begin to sample."""
         if self._quantities:
             head = {
-                "format": FORMAT,
+                "format": OWN_FORMAT,
                 "version": VERSION,
                 **self._about,
                 "host": platform.node(),

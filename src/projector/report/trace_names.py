@@ -6,7 +6,6 @@ from typing import Literal
 
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
 from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 
 
@@ -46,8 +45,7 @@ class TimelineNames(Config):
 @cache
 def load_timeline_names() -> TimelineNames:
     """Return the shipped table of names."""
-    path = resources.data_dir("hardware") / "timeline_names.yaml"
-    return TimelineNames.model_validate(read_yaml(path))
+    return resources.shipped_table(TimelineNames, "timeline_names.yaml")
 
 
 def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.envelope import SCHEMA_VERSION, package_version
-from projector.errors import ConfigError, UnsupportedError
+from projector.errors import ConfigError
+from projector.frames import to_pandas
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps.rows import fits_with_band, flags
@@ -142,15 +143,7 @@ class SweepResult:
         UnsupportedError
             If pandas is not installed.
         """
-        try:
-            import pandas  # noqa: ICN001, F401
-        except ImportError:
-            msg = (
-                "pandas is not installed; install it (pip install 'projector[pandas]') or use "
-                "to_arrow()"
-            )
-            raise UnsupportedError(msg, key="pandas") from None
-        return self.to_arrow().to_pandas()
+        return to_pandas(self.to_arrow())
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
         """Yield the rows chunk by chunk; on disk only one of them is in memory.

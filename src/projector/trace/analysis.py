@@ -11,6 +11,7 @@ import numpy as np
 from projector.arrays import Flags
 from projector.envelope import SCHEMA_VERSION, package_version
 from projector.errors import ConfigError
+from projector.frames import to_pandas
 from projector.html import html_table
 from projector.trace.activity import Activities, align
 from projector.trace.caveats import caveats
@@ -22,7 +23,7 @@ from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.overview import overview
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
-from projector.trace.tables import activity_table, row_table, to_pandas, write_parquet
+from projector.trace.tables import activity_table, row_table, write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]

@@ -20,7 +20,6 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
 from projector.trace.events import NONE, Problem
 
 CHUNK_ROWS = 65_536
@@ -85,8 +84,7 @@ class Formats(Config):
 @cache
 def load_formats() -> Formats:
     """Return what the columns and records of profilers' files stand for."""
-    path = resources.data_dir("hardware") / "trace_formats.yaml"
-    return Formats.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(Formats, "trace_formats.yaml")
 
 
 @cache

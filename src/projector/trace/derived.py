@@ -15,7 +15,6 @@ from projector.arrays import Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
-from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.trace.events import NONE
 
@@ -76,8 +75,7 @@ class Derived:
 @cache
 def load_metrics() -> Metrics:
     """Return the shipped metrics."""
-    path = resources.data_dir("hardware") / "trace_counters.yaml"
-    return Metrics.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(Metrics, "trace_counters.yaml")
 
 
 def derive(

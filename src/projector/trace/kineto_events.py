@@ -17,7 +17,6 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
 from projector.trace import events as ev
 from projector.trace.mend import MALFORMED, Unusable, mend_event, number
 
@@ -63,8 +62,7 @@ class EventNames(Config):
 @cache
 def load_event_names() -> EventNames:
     """Return what the categories of a trace stand for."""
-    path = resources.data_dir("hardware") / "trace_events.yaml"
-    return EventNames.model_validate(read_yaml(path))
+    return resources.shipped_table(EventNames, "trace_events.yaml")
 
 
 class Inexact(Exception):  # noqa: N818  # caught where it is raised for

@@ -9,7 +9,6 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
 from projector.trace.codes import PHASES, TYPES
 from projector.trace.events import RankTrace
 
@@ -61,8 +60,7 @@ class TraceNames(Config):
 @cache
 def load_trace_names() -> TraceNames:
     """Return the shipped table of names."""
-    path = resources.data_dir("hardware") / "trace_names.yaml"
-    return TraceNames.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(TraceNames, "trace_names.yaml")
 
 
 @cache

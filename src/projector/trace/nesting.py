@@ -42,10 +42,7 @@ class Stack:
         """
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
-            above = self.parent[rows]
-            inherited = np.where(above >= 0, found[above], NONE)
-            if within is not None:
-                inherited[within[rows]] = NONE
+            inherited = self._inherited(found, rows, within)
             found[rows] = np.where(marked[rows], rows, inherited)
         return found
 
@@ -61,14 +58,20 @@ class Stack:
         """
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
-            above = self.parent[rows]
-            inherited = np.where(above >= 0, found[above], NONE)
+            inherited = self._inherited(found, rows, within)
             own = np.where(marked[rows], rows, NONE)
             if within is not None:
-                inherited[within[rows]] = NONE
                 own[within[rows]] = NONE
             found[rows] = np.where(inherited >= 0, inherited, own)
         return found
+
+    def _inherited(self, found: Ints, rows: Ints, within: Flags | None) -> Ints:
+        """Return what was found around some events, nothing where the search begins anew."""
+        above = self.parent[rows]
+        inherited = np.where(above >= 0, found[above], NONE)
+        if within is not None:
+            inherited[within[rows]] = NONE
+        return inherited
 
     def holders(self, marked: Flags) -> Flags:
         """Return which events hold a marked one, itself not included."""

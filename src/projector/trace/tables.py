@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.envelope import SCHEMA_VERSION, package_version
-from projector.errors import UnsupportedError
 from projector.files import write_whole
 from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
 from projector.trace.events import KINDS, NONE
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
     import pyarrow as pa
 
 KEY = "parquet"
@@ -77,25 +75,6 @@ def write_parquet(table: "pa.Table", path: str | Path) -> None:
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd")
     write_whole(Path(path), buffer.getvalue(), key=KEY)
-
-
-def to_pandas(table: "pa.Table") -> "pd.DataFrame":
-    """Return a table as a data frame.
-
-    Raises
-    ------
-    UnsupportedError
-        If pandas is not installed.
-    """
-    try:
-        import pandas  # noqa: ICN001, F401
-    except ImportError:
-        msg = (
-            "pandas is not installed; install it (pip install 'projector[pandas]') or use "
-            "to_arrow()"
-        )
-        raise UnsupportedError(msg, key="pandas") from None
-    return table.to_pandas()
 
 
 def _words(codes: Any, words: Sequence[str]) -> Any:

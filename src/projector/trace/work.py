@@ -15,7 +15,6 @@ from projector.arrays import Flags, Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
 from projector.config.gemm import MatrixType
-from projector.config.yaml_file import read_yaml
 from projector.trace.activity import ATTENTION, GEMM, Activities
 
 BACKWARD_ATTENTION = 2.0
@@ -75,8 +74,7 @@ class Operators(Config):
 @cache
 def load_operators() -> Operators:
     """Return the shipped table of operators."""
-    path = resources.data_dir("hardware") / "trace_operators.yaml"
-    return Operators.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(Operators, "trace_operators.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from functools import cache
 
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
 
 
 class Pattern(Config):
@@ -38,8 +37,7 @@ class OperationNames(Config):
 @cache
 def load_operation_names() -> OperationNames:
     """Return the shipped table of names."""
-    path = resources.data_dir("hardware") / "trace_operations.yaml"
-    return OperationNames.parse(read_yaml(path), path=path.name)
+    return resources.shipped_table(OperationNames, "trace_operations.yaml")
 
 
 _PREFIXES = re.compile(r"^(nn\.Module:\s*|forward:|backward:|recompute:|f_|b_)")
