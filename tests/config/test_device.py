@@ -77,7 +77,7 @@ def test_an_unknown_collective_algorithm_is_named_with_the_known_ones(tmp_path):
     path = tmp_path / "slip.yaml"
     path.write_text("extends: mi300x\nname: slip\ncollective_algorithms: [ring, rnig]\n")
     for given in (str(path), {"extends": "h100", "collective_algorithms": ["ring", "rnig"]}):
-        with pytest.raises(ConfigError, match=r"'ring', .*'pairwise'.*'rnig'") as error:
+        with pytest.raises(ConfigError, match=r"ring, .*pairwise.*'rnig'") as error:
             load_device(given)
         assert error.value.key.endswith("collective_algorithms.1")
         assert error.value.value == "rnig"

@@ -32,7 +32,7 @@ def experiment(model="llama3.1_8B.yaml", **overrides):
 
 
 def read(model="llama3.1_8B.yaml", path="experiment.yaml", **overrides):
-    return read_primus(experiment(model, **overrides), path=Path(path))
+    return read_primus(experiment(model, **overrides), path=Path(path))[:3]
 
 
 def field(job, dotted):
@@ -45,8 +45,8 @@ def test_preset_defaults_are_marked():
     job, warnings, origins = read()
     assert warnings == ()
     assert job["name"] == "test"
-    assert job["model"] == {"extends": "llama3.1_8B"}
-    assert job["cluster"] == {"nodes": 1}
+    assert job["model"] == {"extends": "llama3.1_8B", "make_vocab_size_divisible_by": 128}
+    assert job["cluster"] == {}
     assert job["parallelism"]["zero_stage"] == 1
     assert job["parallelism"]["sequence_parallel"] is True
     assert job["parallelism"]["overlap_grad_reduce"] is False
@@ -65,6 +65,7 @@ def test_preset_defaults_are_marked():
         ({"use_torch_fsdp2": True, "use_distributed_optimizer": False}, "parallelism.fsdp", 2),
         ({"fp8": "hybrid"}, "training.precision", "fp8"),
         ({"fp8": "e4m3", "fp8_recipe": "mxfp8"}, "training.precision", "mxfp8"),
+        ({"fp4": "e2m1", "fp4_recipe": "mxfp4"}, "training.precision", "mxfp4"),
         ({"fp8": "hybrid", "fp8_recipe": "blockwise"}, "training.fp8_recipe", "blockwise"),
         (
             {"fp8": "hybrid", "no_fp8_weight_transpose_cache": True},
@@ -104,7 +105,9 @@ def test_override_becomes_field(overrides, dotted, value):
         ({}, "dispatcher", "alltoall"),
         ({"moe_enable_deepep": True}, "dispatcher", "deepep"),
         ({"enable_primus_turbo": True, "use_turbo_deepep": True}, "dispatcher", "deepep"),
+        ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 0}, "permute_fusion", False),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 1}, "permute_fusion", True),
+        ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 1}, "dispatcher", "alltoall"),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 2}, "host_sync", False),
         ({"enable_primus_turbo": True, "turbo_sync_free_moe_stage": 2}, "dispatcher", "deepep"),
         ({"moe_enable_deepep": True, "moe_deepep_num_sms": 24}, "dispatcher_sms", 24),
@@ -113,7 +116,8 @@ def test_override_becomes_field(overrides, dotted, value):
             "dispatcher_sms",
             64,
         ),
-        ({"moe_permute_fusion": False}, "permute_fusion", False),
+        ({}, "permute_fusion", False),
+        ({"moe_permute_fusion": True}, "permute_fusion", True),
         ({"moe_router_force_load_balancing": True}, "load", "balanced"),
     ],
 )
@@ -129,10 +133,69 @@ def test_first_stage_without_synchronisation_still_waits_for_counts():
     assert "host_sync" not in job["training"]["moe"]
 
 
-def test_turbo_switch_without_turbo_is_named():
-    job, warnings, _ = read("mixtral_8x7B_v0.1.yaml", use_turbo_deepep=True)
+@pytest.mark.parametrize("switch", [{"use_turbo_deepep": True}, {"turbo_sync_free_moe_stage": 2}])
+def test_turbo_switch_without_turbo_is_named(switch):
+    job, warnings, _ = read("mixtral_8x7B_v0.1.yaml", **switch)
     assert job["training"]["moe"]["dispatcher"] == "alltoall"
-    assert "enable_primus_turbo" in warnings[0]
+    assert "host_sync" not in job["training"]["moe"]
+    assert f"{next(iter(switch))} was ignored: enable_primus_turbo is off" in warnings[0]
+
+
+def test_stage_beyond_the_last():
+    with pytest.raises(ConfigError, match="turbo_sync_free_moe_stage is 4, not 0 to 3"):
+        read("mixtral_8x7B_v0.1.yaml", enable_primus_turbo=True, turbo_sync_free_moe_stage=4)
+
+
+SINKS = {"use_sink_attention": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "expected"),
+    [
+        ("gpt_oss_20b", {**SINKS, "sink_sliding_window": 0}, (0, 0)),
+        ("gpt_oss_20b", {**SINKS, "sink_sliding_window": 64}, (64, 12)),
+        ("gpt_oss_20b", {"window_size": "(-1, -1)"}, (0, 0)),
+        ("gpt_oss_20b", {"window_size": None}, (0, 0)),
+        ("llama3.1_8B", {**SINKS, "sink_sliding_window": 64}, (64, 16)),
+        ("llama3.1_8B", {**SINKS, "sink_sliding_window": 0}, (0, 0)),
+    ],
+)
+def test_a_window_of_nothing_is_no_window(model, overrides, expected):
+    job = load_job_of(model, **overrides)
+    assert (job.model.sliding_window, job.model.sliding_window_layers) == expected
+
+
+def load_job_of(model, **overrides):
+    return load_from(experiment(model, **overrides))
+
+
+def load_from(data, **fields):
+    read_job = read_primus(data, path=Path("MI300X/x.yaml"))
+    return load_job(read_job.data, {"cluster.nodes": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "field_name", "value"),
+    [
+        ("gpt_oss_20b", {"use_sink_attention": False}, "attention_sinks", False),
+        ("gpt_oss_20b", {"softmax_type": "vanilla"}, "attention_sinks", False),
+        ("gpt_oss_20b", {"activation_func_clamp_value": None}, "activation_clamp", 0.0),
+        ("qwen3_8B", {"qk_layernorm": False}, "qk_norm", "none"),
+        ("qwen3_32B", {"kv_channels": None}, "head_dim", 80),
+        ("llama3_8B", {"group_query_attention": False}, "query_groups", 32),
+    ],
+)
+def test_what_an_experiment_takes_back_of_a_model(model, overrides, field_name, value):
+    assert getattr(load_job_of(model, **overrides).model, field_name) == value
+
+
+def test_shared_experts_and_groups_can_be_taken_back():
+    taken = ("moe_shared_expert_intermediate_size", "moe_router_num_groups")
+    job = load_job_of(
+        "deepseek_v3", **dict.fromkeys((*taken, "moe_router_group_topk")), num_layers=8
+    )
+    assert job.model.moe.shared_expert_ffn_hidden_size == 0
+    assert (job.model.moe.num_groups, job.model.moe.group_topk) == (0, 0)
 
 
 def test_each_unmodelled_setting_is_named():
@@ -199,12 +262,22 @@ def test_presets_of_a_shipped_model_can_be_taken_back():
     assert job["model"]["num_layers"] == 4
 
 
-def test_recomputed_layers_count_within_a_stage():
-    job, warnings, _ = read(recompute_layer_ids=[0, 1], pipeline_model_parallel_size=4)
-    assert job["training"]["recompute"]["layers"] == [0, 1, 8, 9, 16, 17, 24, 25]
-    assert "recompute_layer_ids" in warnings[0]
+@pytest.mark.parametrize("pp", [1, 4])
+def test_recomputed_layers_count_over_the_whole_model(pp):
+    job, warnings, _ = read(recompute_layer_ids="0,3,1,3", pipeline_model_parallel_size=pp)
+    assert job["training"]["recompute"]["layers"] == [0, 1, 3]
+    assert warnings == ()
     with pytest.raises(ConfigError, match="recompute_layer_ids"):
-        read(recompute_layer_ids=[99])
+        read(recompute_layer_ids=[99], pipeline_model_parallel_size=pp)
+
+
+def test_recomputed_layers_may_name_mtp_modules():
+    # They continue the numbers of the layers.
+    job, warnings, _ = read(recompute_layer_ids=[31, 32], mtp_num_layers=1)
+    assert job["training"]["recompute"]["layers"] == [31]
+    assert "MTP" in warnings[0]
+    with pytest.raises(ConfigError, match="names layer 33"):
+        read(recompute_layer_ids=[33], mtp_num_layers=1)
 
 
 def test_documented_variables(monkeypatch):
@@ -295,7 +368,7 @@ def test_circular_model_files(tmp_path):
         read("mine.yaml", path=tmp_path / "exp.yaml")
 
 
-@pytest.mark.parametrize("framework", ["torchtitan", "maxtext", 3])
+@pytest.mark.parametrize("framework", ["maxtext", 3])
 def test_other_frameworks(framework):
     data = experiment()
     data["modules"]["pre_trainer"]["framework"] = framework
@@ -330,7 +403,11 @@ def test_malformed_experiments(change):
         ({"overlap_grad_reduce": "maybe"}, "overlap_grad_reduce"),
         ({"fp8": "e3m4"}, "fp8"),
         ({"hybrid_attention_ratio": 0.5}, "hybrid_attention_ratio"),
-        ({"fp4": "e2m1", "fp4_recipe": "mxfp4"}, "fp4_recipe"),
+        ({"fp4": "e2m1", "fp4_recipe": "int4"}, "fp4_recipe"),
+        (
+            {"fp4": "e2m1", "fp4_recipe": "mxfp4", "mxfp4_backward_precision": "fp8"},
+            "mxfp4_backward_precision",
+        ),
         ({"recompute_granularity": "full"}, "recompute_method"),
         ({"pp_algorithm": "best", "patch_primus_pipeline": True}, "pp_algorithm"),
     ],

@@ -158,6 +158,16 @@ def test_files_and_equal_spaces(tmp_path):
             "a number",
         ),
         (
+            {"base": BASE, "axes": {"cluster.device.compute_unit": {"scale": [2]}}},
+            "axes.cluster.device.compute_unit",
+            "did you mean 'cluster.device.compute_units'",
+        ),
+        (
+            {"base": BASE, "axes": {"parallelism.tp": {"scale": 2}}},
+            "axes.parallelism.tp.scale",
+            "is a list",
+        ),
+        (
             {"base": BASE, "axes": {"parallelism.tp, parallelism.pp": [[1]]}},
             "axes.parallelism.tp, parallelism.pp",
             "ties 2 fields",

@@ -1,8 +1,10 @@
 """What every configuration class shares: closed, frozen, helpful."""
 
 import difflib
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from ast import literal_eval
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -15,6 +17,7 @@ from pydantic import (
 )
 
 from projector.errors import ConfigError, shown
+from projector.units import unwrapped
 
 MOST_COUNT = 1 << 30
 """Counts beyond this are of no device, and their products leave 64 bits."""
@@ -87,8 +90,12 @@ class Config(BaseModel):
                 alias = next(each for each in (str(given), spelled[name]) if each != name)
                 msg = f"{name!r} is set twice, also under its alias {alias!r}"
                 raise ValueError(msg)
-            resolved[name] = value
+            resolved[name] = unwrapped(value)
             spelled[name] = str(given)
+            if resolved[name] is True and name in _numbers(cls):
+                # Python takes it for one, which nobody means; false may mean none.
+                msg = f"{name}: should be a number, not true or false"
+                raise ConfigError(msg, key=name, value=True, allowed="a number")
         return resolved
 
     @classmethod
@@ -134,10 +141,11 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
     value: Any = first.get("input")
     allowed: Any = None
     if isinstance(cause, ConfigError):
-        inner = ".".join(filter(None, [key, cause.key]))
+        within = f"{cause.key}.".startswith(f"{key}.")
+        inner = cause.key if within else ".".join(filter(None, [key, cause.key]))
         plain = cause.message.removeprefix(f"{cause.key}: ")
         text = plain if plain.startswith(inner) else f"{inner}: {plain}"
-        return ConfigError(text, key=inner, value=cause.value, allowed=cause.allowed)
+        return type(cause)(text, key=inner, value=cause.value, allowed=cause.allowed)
     if isinstance(cause, UnknownKeyError):
         value = value.get(cause.key) if isinstance(value, Mapping) else value
         key = ".".join(filter(None, [key, cause.key]))
@@ -146,9 +154,12 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
         text = str(cause)
     elif first["type"] == "missing":
         return ConfigError(f"{key}: is required", key=key, allowed="a value")
-    elif first["type"] == "model_type":
-        allowed = "a mapping"
+    elif first["type"] in _WANTED:
+        allowed = _WANTED[first["type"]]
         text = f"should be {allowed}"
+    elif first["type"] == "literal_error":
+        allowed = [literal_eval(each) for each in _choices(first["ctx"]["expected"])]
+        text = f"should be {_or(allowed)}"
     else:
         text = _sentence(first["msg"])
         allowed = first.get("ctx", {}).get("expected", text)
@@ -156,6 +167,56 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
     return ConfigError(
         f"{key}: {text}{got}" if key else text, key=key, value=value, allowed=allowed
     )
+
+
+_WANTED = {
+    **dict.fromkeys(("model_type", "dict_type", "mapping_type"), "a mapping"),
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
+    "string_type": "text",
+    "finite_number": "a finite number",
+}
+"""What a field takes, by the kind of pydantic's error."""
+
+
+def _choices(expected: str) -> list[str]:
+    """Split what pydantic expects of one of several values: ``'a', 'b' or 'c'``."""
+    *others, last = expected.split(" or ")
+    return [*", ".join(others).split(", "), last] if others else [last]
+
+
+def _or(values: list[Any]) -> str:
+    """Write values as a job file would, the last two with ``or`` between them."""
+    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+    return " or ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
+
+
+@cache
+def _numbers(owner: type[BaseModel]) -> frozenset[str]:
+    """Return the fields of a class that take numbers, and neither true nor false."""
+    return frozenset(
+        name
+        for name, field in owner.model_fields.items()
+        if (kinds := set(_leaves(field.annotation))) & {int, float} and bool not in kinds
+    )
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the types that an annotation is made of, those of literals too."""
+    if get_origin(annotation) is Literal:
+        yield from map(type, get_args(annotation))
+        return
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        parts = parts[:1]
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from _leaves(part)
 
 
 def _is_union_tag(part: str) -> bool:

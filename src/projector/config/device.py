@@ -38,7 +38,7 @@ from projector.config.gemm import (
     Share,
     WsPersistent,
 )
-from projector.config.yaml_file import base_of, read_yaml
+from projector.config.yaml_file import MOST_EXTENDS, base_of, extended, read_yaml
 from projector.errors import ConfigError, shown
 
 CollectiveAlgorithm = Literal[
@@ -62,9 +62,6 @@ FIRST_ORDER = "hardware/first_order"
 
 FIRST_ORDER_KIND = "first_order"
 """What their files say as ``kind``."""
-
-MOST_EXTENDS = 8
-"""Devices that may stand on one another's numbers."""
 
 _SOURCED = {"value", "source", "note"}
 
@@ -677,16 +674,16 @@ def _shipped(name: str, key: str) -> Device:
 
 
 def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
-    data = _with_memory(_device_data(name, key, depth=0))
+    data = _with_memory(_device_data(name, key, ()))
     data = _with_expert_family(data, key)
     data = _with_training(_with_gemm_family(data, key))
     return Device.parse(_with_family(data, key), path=key)
 
 
-def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
-    if depth > MOST_EXTENDS:
-        msg = f"{key}: 'extends' goes in a circle"
-        raise ConfigError(msg, key=f"{key}.extends", value=name)
+def _device_data(
+    name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
+) -> dict[str, Any]:
+    chain = extended(chain, name, key=key)
     # What a mapping extends is looked at next.
     own = not isinstance(name, Mapping) or "kind" in name
     if own and is_first_order(name, key):
@@ -706,7 +703,7 @@ def _device_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> 
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     if base is None:
         return data
-    return merge(_taken_from(_device_data(base, key, depth + 1)), data)
+    return merge(_taken_from(_device_data(base, key, chain)), data)
 
 
 def is_first_order(name: Any, key: str, depth: int = 0) -> bool:

@@ -2,27 +2,87 @@
 
 A subset of Python's syntax: arithmetic, comparisons, ``and``, ``or``, ``not``, ``in``,
 ``A if C else B`` and a few functions. Nothing else is compiled, so nothing else can run.
+Arithmetic takes numbers of a bounded size alone, so that it takes neither long nor much memory.
 """
 
 import ast
 import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
+
+MOST_BITS = 4096
+"""Bits of an integer on the way; what a float cannot hold has 1024."""
+
+MOST_PLACES = 400
+"""Places to round to, on either side of the point."""
+
+
+def bounded(value: Any) -> Any:
+    """Return a number with which arithmetic goes on.
+
+    Raises
+    ------
+    TypeError
+        If it is none: lists and texts would be repeated, and texts be filled in.
+    OverflowError
+        If it is an integer of more than `MOST_BITS` bits.
+    """
+    if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            msg = f"an integer of more than {MOST_BITS} bits"
+            raise OverflowError(msg)
+    elif not isinstance(value, float):
+        msg = f"arithmetic takes numbers, not {shown(value)}"
+        raise TypeError(msg)
+    return value
+
+
+def _power(base: Any, exponent: int) -> Any:
+    if isinstance(bounded(base), int) and base.bit_length() * exponent > MOST_BITS:
+        msg = f"an integer of more than {MOST_BITS} bits"
+        raise OverflowError(msg)
+    return base**exponent
+
+
+def _rounded(value: Any, places: Any = None) -> Any:
+    if places is None:
+        return round(bounded(value))
+    if abs(bounded(places)) > MOST_PLACES:
+        msg = f"round takes at most {MOST_PLACES} places"
+        raise OverflowError(msg)
+    return round(bounded(value), places)
+
+
+def _of_bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: function(*map(bounded, values))
+
 
 FUNCTIONS = {
     "min": min,
     "max": max,
-    "abs": abs,
-    "round": round,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "log2": math.log2,
+    "abs": _of_bounded(abs),
+    "round": _rounded,
+    "ceil": _of_bounded(math.ceil),
+    "floor": _of_bounded(math.floor),
+    "log2": _of_bounded(math.log2),
 }
 
+OPERATORS: Mapping[type[ast.operator], tuple[str, Callable[..., Any]]] = {
+    ast.Add: ("+", _of_bounded(operator.add)),
+    ast.Sub: ("-", _of_bounded(operator.sub)),
+    ast.Mult: ("*", _of_bounded(operator.mul)),
+    ast.Div: ("/", _of_bounded(operator.truediv)),
+    ast.FloorDiv: ("//", _of_bounded(operator.floordiv)),
+    ast.Mod: ("%", _of_bounded(operator.mod)),
+    ast.Pow: ("**", _power),
+}
+"""What stands for an operator when it is compiled: a name that no text can spell, a function."""
+
 _LOGIC = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.IfExp)
-_ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_ARITHMETIC: tuple[type[ast.AST], ...] = (ast.BinOp, *OPERATORS)
 _EQUALITY = (ast.Compare, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERANDS = (ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Tuple, ast.List, ast.Call)
@@ -47,22 +107,26 @@ class Expression:
         """
         self.text, self.key = text, key
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
-            msg = f"an expression is text of at most {LONGEST} characters, got {text!r}"
+            msg = f"an expression is text of at most {LONGEST} characters, got {shown(text)}"
             raise ConfigError(msg, key=key, value=text, allowed="an expression such as 'tp <= 8'")
         try:
             tree = _Dotted().visit(ast.parse(text.strip(), mode="eval"))
+            for node in ast.walk(tree):
+                self._check(node)
+            code = compile(_Guarded().visit(tree), f"<{key}>", "eval")
+        except ConfigError:
+            raise
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            msg = f"{text!r} is not an expression: {error}"
+            why = "it nests too deep" if isinstance(error, RecursionError) else error
+            msg = f"{text!r} is not an expression: {why}"
             raise ConfigError(msg, key=key, value=text, allowed="Python's syntax") from None
-        for node in ast.walk(tree):
-            self._check(node)
         self.names = frozenset(
             node.id
             for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and node.id not in FUNCTIONS
+            if isinstance(node, ast.Name) and node.id not in _KNOWN
         )
         """Fields that it reads, as it spells them."""
-        self._code = compile(tree, f"<{key}>", "eval")
+        self._code = code
 
     def _check(self, node: ast.AST) -> None:
         known = isinstance(node, _NODES)
@@ -70,7 +134,7 @@ class Expression:
             name = node.func.id if isinstance(node.func, ast.Name) else ""
             known = name in FUNCTIONS and not node.keywords
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            # A power of a power would run for ever.
+            # The work of a power grows with its exponent.
             known = isinstance(node.right, ast.Constant) and node.right.value in range(
                 LARGEST_POWER
             )
@@ -91,10 +155,10 @@ class Expression:
         """
         try:
             # Only nodes of the list above were compiled, and no builtin is within reach.
-            return eval(self._code, {"__builtins__": {}, **FUNCTIONS}, dict(values))  # noqa: S307
-        except (ArithmeticError, TypeError, ValueError) as error:
-            shown = ", ".join(f"{name} = {values.get(name)!r}" for name in sorted(self.names))
-            msg = f"{self.text!r} cannot be computed with {shown}: {error}"
+            return eval(self._code, {"__builtins__": {}, **_KNOWN}, dict(values))  # noqa: S307
+        except (ArithmeticError, TypeError, ValueError, RecursionError, MemoryError) as error:
+            given = ", ".join(f"{name} = {shown(values.get(name))}" for name in sorted(self.names))
+            msg = f"{self.text!r} cannot be computed{given and f' with {given}'}: {error}"
             raise ConfigError(msg, key=self.key, value=self.text) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,6 +175,19 @@ class Expression:
             hint = f"; did you mean {close[0]!r}?" if close else ""
             msg = f"{self.text!r} reads {name!r}, but the job has no such field{hint}"
             raise ConfigError(msg, key=self.key, value=name, allowed=sorted(known)[:40])
+
+
+_KNOWN = {**FUNCTIONS, **dict(OPERATORS.values())}
+
+
+class _Guarded(ast.NodeTransformer):
+    """Turns arithmetic into calls of functions that look at what they take."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        name, _ = OPERATORS[type(node.op)]
+        sides = [self.visit(node.left), self.visit(node.right)]
+        call = ast.Call(ast.Name(name, ast.Load()), sides, [])
+        return ast.fix_missing_locations(ast.copy_location(call, node))
 
 
 class _Dotted(ast.NodeTransformer):

@@ -11,7 +11,6 @@ from projector.config import resources
 from projector.config._base import Count, Positive
 from projector.config.device import (
     FIRST_ORDER,
-    MOST_EXTENDS,
     Device,
     Network,
     Sourced,
@@ -21,7 +20,7 @@ from projector.config.device import (
     merge,
 )
 from projector.config.gemm import MatrixType
-from projector.config.yaml_file import base_of, read_yaml
+from projector.config.yaml_file import base_of, extended, read_yaml
 from projector.errors import ConfigError
 from projector.units import GBIT, GIB, TB, TERA
 
@@ -177,13 +176,13 @@ def _shipped(name: str, key: str) -> FirstOrderDevice:
 
 
 def _read(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
-    return FirstOrderDevice.parse(_data(device, key, depth=0), path=key)
+    return FirstOrderDevice.parse(_data(device, key, ()), path=key)
 
 
-def _data(device: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
-    if depth > MOST_EXTENDS:
-        msg = f"{key}: 'extends' goes in a circle"
-        raise ConfigError(msg, key=f"{key}.extends", value=str(device))
+def _data(
+    device: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
+) -> dict[str, Any]:
+    chain = extended(chain, device, key=key)
     if isinstance(device, Mapping):
         data = dict(device)
         base = data.pop("extends", None)
@@ -193,4 +192,4 @@ def _data(device: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[
     else:
         data = read_yaml(resources.find(FIRST_ORDER, device, key=key), key=key)
         base = data.pop("extends", None)
-    return data if base is None else merge(_data(base, key, depth + 1), data)
+    return data if base is None else merge(_data(base, key, chain), data)

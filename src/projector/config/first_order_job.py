@@ -10,10 +10,10 @@ from projector.config._base import Config
 from projector.config.device import is_first_order
 from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
-from projector.config.job import Job
+from projector.config.job import Job, joined_notes, without_notes
 from projector.config.load import job_data, load_job
 from projector.config.model import ModelConfig
-from projector.config.model_file import load_model
+from projector.config.model_file import load_model, model_data
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
@@ -79,6 +79,9 @@ class FirstOrderJob(Config):
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Where settings came from that the job file does not state itself."""
 
+    ignored: tuple[str, ...] = Field(default=(), exclude=True)
+    """Settings of the file that made this job which cannot change a projection."""
+
     @model_validator(mode="before")
     @classmethod
     def _model_by_name(cls, data: Any) -> Any:
@@ -87,6 +90,11 @@ class FirstOrderJob(Config):
         return (
             {**data, "model": load_model(data["model"], key="model")} if "model" in data else data
         )
+
+    @model_validator(mode="after")
+    def _model_adds_its_notes(self) -> Self:
+        self.__dict__["notes"] = joined_notes(self.notes, self.model)
+        return self
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
@@ -126,15 +134,19 @@ def load_first_order_job(
     ConfigError
         For anything that does not describe a job; the message names key and remedy.
     """
+    notes: tuple[str, ...] = ()
     if isinstance(source, FirstOrderJob):
         if not overrides:
             return source
-        data = source.model_dump(exclude_unset=True, exclude={"cluster"})
+        notes = without_notes(source.notes, source.model)
+        data = source.model_dump(exclude_unset=True, exclude={"cluster", "model"})
+        data["model"] = model_data(source.model)
         machines = source.cluster.model_dump(exclude_unset=True, exclude={"device"})
         source = {**data, "cluster": {**machines, "device": source.cluster.device}}
     elif isinstance(source, Job) and not overrides:
         return source
     data = job_data(source, overrides)
+    data["notes"] = (*notes, *data["notes"])
     cluster = data.get("cluster")
     if not isinstance(cluster, Mapping):
         return load_job(source, overrides)

@@ -1,6 +1,6 @@
 """One training job: model, parallelism, training and cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -44,10 +44,13 @@ class Job(Config):
     """Constants of the first-order model, which nothing else reads."""
 
     notes: tuple[str, ...] = Field(default=(), exclude=True)
-    """Warnings of the reader that made this job: settings it could not take over."""
+    """Warnings of the readers that made this job and its model: what they could not take over."""
 
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Where settings came from that the job file does not state itself, by dotted field."""
+
+    ignored: tuple[str, ...] = Field(default=(), exclude=True)
+    """Settings of the file that made this job which cannot change a projection."""
 
     def __repr__(self) -> str:
         """Name the parts; the whole is long."""
@@ -78,6 +81,16 @@ class Job(Config):
         self.__dict__.update(self.with_framework_defaults().__dict__)
         return self
 
+    @model_validator(mode="after")
+    def _model_adds_its_notes(self) -> Self:
+        self.__dict__["notes"] = joined_notes(self.notes, self.model)
+        return self
+
+    @property
+    def own_notes(self) -> tuple[str, ...]:
+        """Notes without those of the model, which another model does not share."""
+        return without_notes(self.notes, self.model)
+
     def with_framework_defaults(self) -> Self:
         """Return the job with the defaults of its framework in all fields that it leaves out."""
         decided = self.training.framework, self.cluster.device.architecture
@@ -89,3 +102,13 @@ class Job(Config):
         job = self.model_copy(update=changed)
         job.__pydantic_fields_set__.intersection_update(fields_set)
         return job
+
+
+def joined_notes(notes: Iterable[str], model: ModelConfig) -> tuple[str, ...]:
+    """Return the notes of a job with those of its model, each once."""
+    return tuple(dict.fromkeys((*notes, *model.notes)))
+
+
+def without_notes(notes: Iterable[str], model: ModelConfig) -> tuple[str, ...]:
+    """Return the notes of a job without those of its model."""
+    return tuple(note for note in notes if note not in model.notes)

@@ -2,27 +2,32 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from projector.config._base import Config
+from projector.config.adapter import adapter_data
+from projector.config.chunks import fit_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_network, without_transport
 from projector.config.first_order import FirstOrderConfig
+from projector.config.formats.carried import ORIGIN, carried_fields
+from projector.config.formats.detect import read_file
+from projector.config.formats.read_job import ReadJob
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job
-from projector.config.model import MLAConfig, ModelConfig, MoEConfig
-from projector.config.model_file import load_model, model_data, read_json
+from projector.config.least_nodes import least_nodes
+from projector.config.model import ModelConfig, settled
+from projector.config.model_file import load_model, model_data
+from projector.config.names import aliases_of, in_full, native_names
 from projector.config.parallelism import ParallelismConfig
-from projector.config.run import SWITCHED_TERMS, CheckpointConfig, EvaluationConfig, RunConfig
-from projector.config.training import RecomputeConfig, TrainingConfig
-from projector.config.yaml_file import beside, parse_yaml, read_text, read_yaml
+from projector.config.run import SWITCHED_TERMS, RunConfig
+from projector.config.training import TrainingConfig
+from projector.config.yaml_file import beside, check_nesting, parse_yaml
 from projector.errors import ConfigError
-
-_ARGUMENT_SUFFIXES = {".sh", ".args", ".txt"}
+from projector.units import unwrapped
 
 
 def load_job(
@@ -34,10 +39,11 @@ def load_job(
     Parameters
     ----------
     source : str, Path, mapping or Job
-        A native job file, a Primus experiment file, a file of Megatron-LM arguments
-        (``.sh``, ``.args``, ``.txt``), a mapping with the native layout, or a job.
+        A native job file, a file of another tool (docs/formats.md lists them), a mapping with the
+        native layout, or a job.
     overrides : mapping, optional
-        Dotted field -> value, e.g. ``{"parallelism.pp": 8}``; applied last.
+        Dotted field -> value, e.g. ``{"parallelism.pp": 8}``, or its last part where that is clear:
+        ``{"pp": 8}``; applied last.
 
     Raises
     ------
@@ -59,18 +65,74 @@ def job_data(
         For anything that is no job, or a file that cannot be read.
     """
     _check_arguments(source, overrides)
-    overrides = dict(overrides or {})
+    overrides = {key: unwrapped(value) for key, value in (overrides or {}).items()}
+    check_nesting(overrides, name="the overrides")
+    overrides = in_full(overrides)
     if isinstance(source, Job):
-        data, notes, origins = _job_data(source), source.notes, dict(source.origins)
-        data["cluster"] = _cluster_data(source, data["cluster"], overrides)
+        read = ReadJob(_job_data(source), source.own_notes, source.origins, source.ignored)
+        read.data["cluster"] = _cluster_data(source, read.data["cluster"], overrides)
     elif isinstance(source, Mapping):
-        data, notes, origins = dict(source), (), {}
+        check_nesting(source, name="the job")
+        read = ReadJob(dict(source))
     else:
-        data, notes, origins = _read_file(Path(source))
+        read = _read_file(Path(source))
+    data, origins = read.data, dict(read.origins)
     for key, value in _in_turn(overrides):
         set_field(data, str(key), value)
-        origins.pop(str(key), None)
-    return {**data, "notes": notes, "origins": origins}
+        for field in [each for each in origins if f"{each}.".startswith(f"{key}.")]:
+            del origins[field]
+    stated = [native_names(str(key)) for key in overrides]
+    notes = [*read.notes]
+    if read.least_nodes and not _is_given(data, "cluster.nodes"):
+        notes += least_nodes(data, origins)
+    derived = read.derive(data) if read.derive is not None else {}
+    for field, (value, origin) in derived.items():
+        if not _is_stated(data, field):
+            set_field(data, field, value)
+            origins[field] = origin
+    notes += fit_chunks(data, origins, stated)
+    _check_nothing_is_missing(data, read.missing)
+    return {**data, "notes": tuple(notes), "origins": origins, "ignored": read.ignored}
+
+
+def _check_nothing_is_missing(data: Mapping[str, Any], missing: Mapping[str, ConfigError]) -> None:
+    """Raise the error of the first field that nothing gives; it names the others as well."""
+    left = [field for field in missing if not _is_given(data, field)]
+    if not left:
+        return
+    first, others = missing[left[0]], left[1:]
+    if not others:
+        raise first
+    msg = f"{first.message}; also to be given: {', '.join(others)}"
+    raise type(first)(msg, key=first.key, value=first.value, allowed=first.allowed)
+
+
+def _is_stated(data: Mapping[str, Any], dotted: str) -> bool:
+    """Whether a field is there, also where it is null: nothing is derived then."""
+    section, _, name = dotted.rpartition(".")
+    owner = _section(data, section)
+    return owner is None or name in owner
+
+
+def _section(data: Mapping[str, Any], dotted: str) -> Mapping[str, Any] | None:
+    """Return a section, empty where it is left out, None where it is no mapping."""
+    owner: Any = data
+    for name in filter(None, dotted.split(".")):
+        owner = owner.get(name, {})
+        if not isinstance(owner, Mapping):
+            return None
+    section: Mapping[str, Any] = owner
+    return section
+
+
+def _is_given(data: Mapping[str, Any], dotted: str) -> bool:
+    first, _, rest = dotted.partition(".")
+    value = data.get(first)
+    if not rest:
+        return value is not None
+    if first == "model" and isinstance(value, str):
+        return True  # a name brings all fields along
+    return isinstance(value, Mapping) and _is_given(value, rest)
 
 
 class Variants:
@@ -111,7 +173,9 @@ class Variants:
         """Return the base with whole sections replaced, of which ``overrides`` were stated."""
         stated = set(overrides)
         origins = {key: value for key, value in self._base.origins.items() if key not in stated}
-        return self._base.model_copy(update={**sections, "origins": origins})
+        model = sections.get("model", self._base.model)
+        notes = (*self._base.own_notes, *model.notes)
+        return self._base.model_copy(update={**sections, "origins": origins, "notes": notes})
 
     def section(self, name: str, overrides: Mapping[str, Any]) -> Any:
         """Return one section of the base with some of its fields replaced.
@@ -202,23 +266,14 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key.strip(), parse_yaml(value, name=key) if value.strip() else value
 
 
-def _read_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...], dict[str, str]]:
-    if path.suffix in _ARGUMENT_SUFFIXES:
-        from projector.config.formats.megatron import read_megatron
-
-        return read_megatron(read_text(path), name=path.stem)
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    if "modules" in data:
-        from projector.config.formats.primus import read_primus
-
-        return read_primus(data, path=path)
-    if "model_type" in data or "architectures" in data:
-        msg = (
-            f"{path} describes an architecture, not a job; name it as the model of a job: "
-            f"model: {path}"
-        )
-        raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
-    return resolve_paths(data, path.parent), (), {}
+def _read_file(path: Path) -> ReadJob:
+    read = read_file(path)
+    if not isinstance(read, ReadJob):
+        return ReadJob(resolve_paths(read, path.parent))
+    carried = carried_fields(path)
+    for key, value in _in_turn(carried):
+        set_field(read.data, key, value)
+    return read._replace(origins={**read.origins, **dict.fromkeys(carried, ORIGIN)})
 
 
 def resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -231,12 +286,16 @@ def resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
             resolved["cluster"].pop("device")
     if "model" in data:
         resolved["model"] = beside(data["model"], folder)
+    training = data.get("training")
+    if isinstance(training, Mapping) and "adapter" in training:
+        resolved["training"] = {**training, "adapter": beside(training["adapter"], folder)}
     return resolved
 
 
 def _job_data(job: Job) -> dict[str, Any]:
     """Return what a job states, so that values derived from others are derived anew."""
-    data: dict[str, Any] = job.model_dump(exclude_unset=True, exclude={"cluster"})
+    data: dict[str, Any] = job.model_dump(exclude_unset=True, exclude={"cluster", "model"})
+    data["model"] = model_data(job.model)
     cluster = job.cluster.model_dump(exclude_unset=True, exclude={"device", "network"})
     data["cluster"] = {**cluster, "device": job.cluster.device, "network": job.cluster.network}
     return data
@@ -261,7 +320,7 @@ def _in_turn(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return overrides so that fields of a network follow what gives it all of them."""
 
     def place(item: tuple[str, Any]) -> int:
-        parts = _native_names(str(item[0]))
+        parts = native_names(str(item[0]))
         if parts[:2] != _NETWORK or len(parts) == 2:
             return 0
         return 1 if parts == _TRANSPORT else 2
@@ -275,7 +334,7 @@ _TRANSPORT = (*_NETWORK, "transport")
 
 def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
     """Set one dotted field, expanding what is given by name."""
-    parts = _native_names(dotted)
+    parts = native_names(dotted)
     node = data
     for depth, part in enumerate(parts[:-1]):
         path = ".".join(parts[: depth + 1])
@@ -283,37 +342,16 @@ def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(child, Mapping):
             msg = f"{dotted}: {path} is {child!r}, which has no field {parts[depth + 1]!r}"
             raise ConfigError(msg, key=dotted, value=value)
-        aliases = _ALIASES.get(path, {})
+        aliases = aliases_of(path)
         node[part] = {aliases.get(str(name), name): field for name, field in child.items()}
         if tuple(parts) == _TRANSPORT and path == "cluster.network":
             # It brings its own numbers along.
             node[part] = without_transport(node[part])
         node = node[part]
     node[parts[-1]] = value
-
-
-@lru_cache(maxsize=1024)
-def _native_names(dotted: str) -> tuple[str, ...]:
-    """Split a dotted field, replacing Megatron's spellings by the names of the fields."""
-    parts: list[str] = []
-    for part in dotted.split("."):
-        parts.append(_ALIASES.get(".".join(parts), {}).get(part.replace("-", "_"), part))
-    return tuple(parts)
-
-
-_ALIASES = {
-    "model": ModelConfig.aliases,
-    "model.mla": MLAConfig.aliases,
-    "model.moe": MoEConfig.aliases,
-    "parallelism": ParallelismConfig.aliases,
-    "training": TrainingConfig.aliases,
-    "training.recompute": RecomputeConfig.aliases,
-    "cluster": ClusterConfig.aliases,
-    "run": RunConfig.aliases,
-    "run.evaluation": EvaluationConfig.aliases,
-    "run.checkpoint": CheckpointConfig.aliases,
-}
-"""Other spellings of the fields of each section."""
+    model = data.get("model")
+    if parts[0] == "model" and isinstance(model, dict) and "notes" in model:
+        model["notes"] = settled(model["notes"], ".".join(parts[1:]))
 
 
 _SECTION_TYPES: dict[str, type[Config]] = {
@@ -344,6 +382,8 @@ def _expand(path: str, child: Any) -> Any:
         return {}
     if path == "model":
         return model_data(child)
+    if path == "training.adapter":
+        child = adapter_data(child)
     if isinstance(child, BaseModel):
         return child.model_dump(exclude_unset=True)
     if isinstance(child, bool) and path in _SWITCHED:

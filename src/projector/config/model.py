@@ -1,5 +1,6 @@
 """The architecture of a transformer language model."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -193,6 +194,10 @@ class ModelConfig(Config):
     source: str = ""
     """Where the dimensions were read."""
 
+    notes: tuple[str, ...] = Field(default=(), exclude=True)
+    """What the projection does not follow, in sentences that every job of the model warns with. A
+    sentence about something that a field can settle names the field as ``model.FIELD=value``."""
+
     aliases: ClassVar = {
         "head_dim": "kv_channels",
         "kv_heads": "num_query_groups",
@@ -262,6 +267,11 @@ class ModelConfig(Config):
 
 def _divisors(number: int) -> list[int]:
     return [value for value in range(1, min(number, 4096) + 1) if number % value == 0]
+
+
+def settled(notes: Iterable[str], field: str) -> tuple[str, ...]:
+    """Return the notes of a model that still hold once a field of it is given."""
+    return tuple(note for note in notes if f"model.{field}=" not in note)
 
 
 @lru_cache(maxsize=256)

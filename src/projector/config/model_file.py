@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from projector.config import resources
+from projector.config._base import Config
 from projector.config.device import merge
-from projector.config.model import ModelConfig
-from projector.config.yaml_file import base_of, read_text, read_yaml
+from projector.config.model import MLAConfig, ModelConfig, MoEConfig
+from projector.config.yaml_file import base_of, check_nesting, extended, read_text, read_yaml
 from projector.errors import ConfigError
 
 
@@ -16,22 +17,52 @@ def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") ->
     """Read an architecture by shipped name, from a YAML or Hugging Face JSON file, or a mapping.
 
     A mapping or file with ``extends: NAME`` starts from that model and overrides it. A file that a
-    file extends is found from the folder of the one that says so.
+    file extends is found from the folder of the one that says so. What a file describes and the
+    projection does not follow stands in ``notes`` of the result.
     """
     data = model_data(source, key=key)
-    return ModelConfig.parse(data, path=key)
+    return ModelConfig.parse(_without_other_models(data, ModelConfig, key), path=key)
 
 
-def model_data(source: Any, *, key: str = "model") -> dict[str, Any]:
-    """Return the native mapping of an architecture, with ``extends`` resolved."""
+_PARTS: Mapping[str, type[Config]] = {"mla": MLAConfig, "moe": MoEConfig}
+
+
+def _without_other_models(data: Mapping[str, Any], kind: type[Config], key: str) -> dict[str, Any]:
+    """Refuse settings that make another model, by their own names; leave out those that are off."""
+    known = {*kind.model_fields, *kind.aliases}
+    kept: dict[str, Any] = {}
+    for name, value in data.items():
+        path = f"{key}.{name}" if key else name
+        if name in _PARTS and isinstance(value, Mapping):
+            kept[name] = _without_other_models(value, _PARTS[name], path)
+        elif name in known or not _makes_no_other_model(name, value, path):
+            kept[name] = value
+    return kept
+
+
+def _makes_no_other_model(name: str, value: Any, key: str) -> bool:
+    """Whether a setting belongs to other models and is off; raise its error where it is on."""
+    from projector.config.formats.huggingface_models.keys import UNSUPPORTED, refusal
+
+    if name not in UNSUPPORTED:
+        return False
+    error = refusal(UNSUPPORTED[name], value, key)
+    if error is not None:
+        raise error
+    return True
+
+
+def model_data(source: Any, *, key: str = "model", chain: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the native mapping of an architecture, with ``extends`` resolved.
+
+    ``chain`` has what extends it already; see `extended`.
+    """
     if isinstance(source, ModelConfig):
-        return source.model_dump(exclude_unset=True)
+        return _mapping_of(source)
+    chain = extended(chain, source, key=key)
     if isinstance(source, Mapping):
-        data = {str(name): value for name, value in source.items()}
-        base = data.pop("extends", None)
-        if "model_type" in data or "architectures" in data:
-            return _from_huggingface(data, name="", key=key)
-        return data if base is None else merge(model_data(base, key=key), data)
+        check_nesting(source, name=key)
+        return _of_mapping(source, key, chain)
     if not isinstance(source, str | Path):
         msg = f"{key or 'model'}: a model is a name, a file or a mapping, got {source!r}"
         raise ConfigError(msg, key=key, value=source, allowed="a name, a file or a mapping")
@@ -40,10 +71,28 @@ def model_data(source: Any, *, key: str = "model") -> dict[str, Any]:
         return _from_huggingface(read_json(Path(text)), name=Path(text).parent.name, key=key)
     if text.endswith((".yaml", ".yml")):
         data = read_yaml(text, key=key or "model")
+        if {"model", "training"} <= data.keys():
+            msg = f"{text} describes a job, not an architecture; give what its key model names"
+            raise ConfigError(msg, key=key, value=text, allowed="a file of an architecture")
         base = base_of(data, text)
-        return model_data(data if base is None else {**data, "extends": base}, key=key)
+        return _of_mapping(data if base is None else {**data, "extends": base}, key, chain)
     path = resources.find("models", text, key=key or "model")
     return {"name": path.stem, **read_yaml(path)}
+
+
+def _of_mapping(given: Mapping[str, Any], key: str, chain: tuple[str, ...]) -> dict[str, Any]:
+    data = {str(name): value for name, value in given.items()}
+    base = data.pop("extends", None)
+    foreign = {"model_type", "architectures", "peft_type", "layer_num"} & data.keys()
+    if foreign and base is not None:
+        where = f"{key}.extends" if key else "extends"
+        msg = (
+            f"{where}: extends starts from a model whose fields follow, and {min(foreign)} is none"
+        )
+        raise ConfigError(msg, key=where, value=base, allowed="native fields beside extends")
+    if foreign:
+        return _from_huggingface(data, name="", key=key)
+    return data if base is None else merge(model_data(base, key=key, chain=chain), data)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -54,11 +103,14 @@ def read_json(path: Path) -> dict[str, Any]:
     ConfigError
         If the file cannot be read or is not a JSON object.
     """
+    text = read_text(path)
     try:
-        data = json.loads(read_text(path))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        msg = f"{path} is not valid JSON: {error}"
+        why = "it nests too deep" if isinstance(error, RecursionError) else error
+        msg = f"{path} is not valid JSON: {why}"
         raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object") from None
+    check_nesting(data, name=str(path))
     if not isinstance(data, dict):
         msg = f"{path} holds a {type(data).__name__}, not a JSON object"
         raise ConfigError(msg, key="config", value=str(path), allowed="a JSON object")
@@ -66,7 +118,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _from_huggingface(data: Mapping[str, Any], *, name: str, key: str) -> dict[str, Any]:
+    if "peft_type" in data:
+        where = key or "model"
+        msg = f"{where}: a file of PEFT describes an adapter, not a model; name it training.adapter"
+        raise ConfigError(msg, key=where, value=name or None, allowed="a config.json")
+    from projector.config.formats import simumax_model
     from projector.config.formats.huggingface import read_huggingface
 
-    model, _ = read_huggingface(data, name=name, key=key or "model")
-    return model.model_dump(exclude_unset=True)
+    if simumax_model.is_model(data):
+        return simumax_model.read_model(data, key=key or "model")
+    model, warnings = read_huggingface(data, name=name, key=key or "model")
+    return {**_mapping_of(model), **({"notes": tuple(warnings)} if warnings else {})}
+
+
+def _mapping_of(model: ModelConfig) -> dict[str, Any]:
+    """Return what a model states, with its notes, which no dump of a configuration has."""
+    data = model.model_dump(exclude_unset=True)
+    return {**data, "notes": model.notes} if model.notes else data

@@ -1,5 +1,6 @@
 """How a job is split over devices, in Megatron's terms."""
 
+import math
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -205,6 +206,21 @@ class ParallelismConfig(Config):
     def expert_tp(self) -> int:
         """Tensor parallelism of the experts."""
         return self.tp if self.etp is None else self.etp
+
+    def least_nodes(self, gpus_per_node: int, *, experts: bool) -> int:
+        """Return the least number of nodes that the degrees divide; its multiples do as well.
+
+        Parameters
+        ----------
+        gpus_per_node : int
+        experts : bool
+            Whether the model has experts, so that ``etp * ep * pp`` has to divide the GPUs too.
+        """
+        shared = self.sharding_group_size or self.num_distributed_optimizer_instances
+        world = self.tp * self.pp * math.lcm(self.cp * (self.dp or 1), shared)
+        if experts:
+            world = math.lcm(world, self.expert_tp * self.ep * self.pp)
+        return math.lcm(world, gpus_per_node) // gpus_per_node
 
     @property
     def tp_overlap(self) -> Literal["none", "user_buffers", "async_tp"]:

@@ -82,6 +82,12 @@ def shipped(kind: str) -> list[str]:
     return sorted({path.stem for path in index(kind).values()})
 
 
+def known(kind: str, name: str) -> Path | None:
+    """Return the shipped file that a name or a name with its owner means, None without one."""
+    path = index(kind).get(normalise(name))
+    return path if path is not None and _is_name(kind, name) else None
+
+
 def find(kind: str, name: str, *, key: str) -> Path:
     """Return the shipped file called ``name``.
 
@@ -90,8 +96,8 @@ def find(kind: str, name: str, *, key: str) -> Path:
     ConfigError
         If there is none; the message lists the nearest names.
     """
-    path = index(kind).get(normalise(name))
-    if path is not None and _is_name(kind, name):
+    path = known(kind, name)
+    if path is not None:
         return path
     names = shipped(kind)
     candidates = {normalise(stem): stem for stem in names}

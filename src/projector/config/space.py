@@ -9,12 +9,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from projector.config.expression import Expression
+from projector.config.expression import Expression, bounded
 from projector.config.framework import decides_defaults, names_framework, profiles
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.yaml_file import read_yaml
-from projector.errors import ConfigError
+from projector.config.model_file import load_model
+from projector.config.names import job_field, shortened
+from projector.config.yaml_file import check_nesting, read_yaml
+from projector.errors import ConfigError, shown
+from projector.units import unwrapped
 
 KEYS = ("base", "axes", "best_of", "constraints")
 KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
@@ -22,6 +25,9 @@ KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
 
 MOST_VALUES = 1_000_000
 """Values of one axis."""
+
+MOST_COLLECTIONS = 2 * MOST_VALUES
+"""Lists and mappings of a space that is given in Python: tied fields have one a point."""
 
 LARGEST_NUMBER = 1e300
 """Numbers from which axes are made must be smaller; infinity and NaN are refused."""
@@ -228,6 +234,8 @@ class Space:
     def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
         given = {field: self._value(field, overrides) for field in _DERIVED_FROM[name]}
         try:
+            # Lists and texts of an axis would be repeated.
+            list(map(bounded, given.values()))
             gpus = given["cluster.nodes"] * given["cluster.gpus_per_node"]
             if name == "gpus":
                 return gpus
@@ -238,8 +246,8 @@ class Space:
             whole, micro = (given[field] for field in training)
             return whole / (micro * dp)
         except (ArithmeticError, TypeError, ValueError) as error:
-            shown = ", ".join(f"{field} = {value!r}" for field, value in given.items())
-            msg = f"{name} cannot be computed with {shown}: {error}"
+            told = ", ".join(f"{field} = {shown(value)}" for field, value in given.items())
+            msg = f"{name} cannot be computed with {told}: {error}"
             raise ConfigError(msg, key=name, value=name, allowed="degrees above 0") from None
 
     @cached_property
@@ -268,6 +276,20 @@ class Space:
             **({"best_of": list(self._searched_fields)} if self.searched else {}),
         }
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings of the base, and of every model that an axis names."""
+        given = [
+            point[axis.fields.index("model")]
+            for axis in self.axes
+            if "model" in axis.fields
+            for point in axis.points
+        ]
+        if not given:
+            return self.base.notes
+        of_models = (note for model in given for note in _notes_of(model))
+        return tuple(dict.fromkeys((*self.base.own_notes, *of_models)))
+
     @property
     def _searched_fields(self) -> tuple[str, ...]:
         axes = self.axes[len(self.axes) - self.searched :]
@@ -278,6 +300,14 @@ class Space:
         """Hash of the content: equal for equal spaces, however they were written."""
         text = json.dumps(self.to_dict(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _notes_of(model: Any) -> tuple[str, ...]:
+    """Return the notes of an architecture; one that cannot be read makes points illegal later."""
+    try:
+        return load_model(model).notes
+    except ConfigError:
+        return ()
 
 
 @lru_cache(maxsize=1024)
@@ -314,16 +344,17 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         folder = path.parent
     elif isinstance(source, Mapping):
         data = source
+        check_nesting(data, name="the space", most=MOST_COLLECTIONS)
     else:
         msg = f"a space is a file or a mapping, got {source!r}"
         raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
     _check_keys(data)
     base = _base_job(data["base"], folder)
     flat = flat_fields(base)
-    axes, derived = _read_axes(data.get("axes"), "axes", flat)
+    axes, derived = _read_axes(data.get("axes"), "axes", flat, base)
     fields, searched = list(derived), list[Axis]()
     if data.get("best_of") is not None:
-        searched, computed = _read_axes(data["best_of"], "best_of", flat)
+        searched, computed = _read_axes(data["best_of"], "best_of", flat, base)
         fields += computed
         derived |= computed
         axes += searched
@@ -331,7 +362,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     if choices > MOST_CHOICES:
         msg = f"best_of has {choices:,} combinations; at most {MOST_CHOICES:,} are compared"
         raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
-    _check_fields([*itertools.chain.from_iterable(a.fields for a in axes), *fields], base)
+    _check_once([*itertools.chain.from_iterable(a.fields for a in axes), *fields])
     constraints = [
         Expression(text, f"constraints[{number}]")
         for number, text in enumerate(_list(data.get("constraints") or [], "constraints"))
@@ -344,13 +375,14 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
 
 
 def _read_axes(
-    data: Any, key: str, flat: Mapping[str, Any]
+    data: Any, key: str, flat: Mapping[str, Any], base: Job
 ) -> tuple[list[Axis], dict[str, Expression]]:
     """Return axes with their points, and fields that are computed."""
     axes: list[Axis] = []
     derived: dict[str, Expression] = {}
     for name, given in _mapping(data, key).items():
-        fields = tuple(part.strip() for part in str(name).split(","))
+        fields = tuple(job_field(part.strip()) for part in str(name).split(","))
+        _check_known(fields, base)
         if isinstance(given, Mapping) and "expression" in given:
             derived[fields[0]] = _derived(fields, given, key)
         else:
@@ -359,21 +391,8 @@ def _read_axes(
 
 
 def readable_names(flat: Mapping[str, Any]) -> dict[str, str]:
-    """Return short name -> dotted field, for fields whose last part no other field shares.
-
-    Those of ``parallelism`` and ``training`` go before others of the same name.
-    """
-    short: dict[str, list[str]] = {}
-    for field in flat:
-        short.setdefault(field.rpartition(".")[2], []).append(field)
-    names = {}
-    for name, fields in short.items():
-        near = [dotted for dotted in fields if dotted.count(".") == 1]
-        first = [dotted for dotted in near if dotted.startswith(("parallelism.", "training."))]
-        for candidates in (fields, near, first):
-            if len(candidates) == 1:
-                names[name] = candidates[0]
-    return {**names, **{name: name for name in DERIVED}}
+    """Return short name -> dotted field, as `shortened`, and what is derived under its own name."""
+    return {**shortened(flat), **{name: name for name in DERIVED}}
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:
@@ -400,10 +419,11 @@ def _mapping(value: Any, key: str) -> Mapping[Any, Any]:
 
 
 def _list(value: Any, key: str) -> list[Any]:
+    value = unwrapped(value)
     if isinstance(value, str) or not isinstance(value, Sequence):
-        msg = f"{key} is a list, got {value!r}"
+        msg = f"{key} is a list, got {shown(value)}"
         raise ConfigError(msg, key=key, value=value, allowed="a list")
-    return list(value)
+    return list(map(unwrapped, value))
 
 
 def _derived(fields: tuple[str, ...], given: Mapping[str, Any], where: str) -> Expression:
@@ -447,21 +467,25 @@ def _values(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], key: s
     if len(given) != 1 or kind not in KINDS:
         msg = f"{key} is a list or a mapping with one of {', '.join(KINDS)}, got {dict(given)!r}"
         raise ConfigError(msg, key=key, value=dict(given), allowed=list(KINDS))
-    numbers = _list(given[kind], key)
+    numbers = _list(given[kind], f"{key}.{kind}")
     if kind == "values":
         return numbers
     for number in numbers:
         known = isinstance(number, int | float) and not isinstance(number, bool)
         if not known or not abs(number) < LARGEST_NUMBER:
-            msg = f"{key}: {kind} takes numbers, got {number!r}"
-            raise ConfigError(msg, key=key, value=str(number), allowed="finite numbers")
+            msg = f"{key}: {kind} takes numbers, got {shown(number)}"
+            raise ConfigError(msg, key=key, value=shown(number), allowed="finite numbers")
     if kind == "scale":
         value = flat.get(fields[0])
         if len(fields) > 1 or isinstance(value, bool) or not isinstance(value, int | float):
             msg = f"{key}: scale needs a number in the base job, which has {value!r}"
             raise ConfigError(msg, key=key, value=value, allowed="a number")
-        whole = isinstance(value, int)
-        return [round(value * factor) if whole else value * factor for factor in numbers]
+        scaled = [value * factor for factor in numbers]
+        for factor, product in zip(numbers, scaled, strict=True):
+            if not abs(product) < LARGEST_NUMBER:
+                msg = f"{key}: {value} times {shown(factor)} is no number that a job has"
+                raise ConfigError(msg, key=key, value=factor, allowed="smaller factors")
+        return [round(product) for product in scaled] if isinstance(value, int) else scaled
     return _progression(str(kind), numbers, key)
 
 
@@ -473,21 +497,28 @@ def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
     fits = len(numbers) == (2 if kind == "powers_of_two" else 3) or (
         kind == "range" and len(numbers) == 2
     )
-    if not fits or last < first or third <= 0 or (kind != "range" and first <= 0):
+    whole = kind != "log" or third == int(third)
+    rises = last >= first and third > 0 and (kind == "range" or first > 0)
+    if not (fits and whole and rises):
         msg = f"{key}: {kind} takes {needed}, rising and above 0, got {numbers}"
         raise ConfigError(msg, key=key, value=numbers, allowed=needed)
     if kind == "powers_of_two":
         low, high = math.ceil(math.log2(first)), math.floor(math.log2(last))
         return [2**power for power in range(low, high + 1)]
-    count = int(third) if kind == "log" else math.floor((last - first) / third + 1e-9) + 1
-    if count > MOST_VALUES:
-        msg = f"{key} has {count:,} values, more than an axis may have"
-        raise ConfigError(msg, key=key, value=count, allowed=MOST_VALUES)
+    steps = third - 1 if kind == "log" else (last - first) / third + 1e-9
+    # A step may be so small that their number is infinite.
+    if steps >= MOST_VALUES:
+        msg = f"{key} has {steps:,.0f} values, more than an axis may have"
+        raise ConfigError(msg, key=key, value=str(steps), allowed=MOST_VALUES)
+    count = math.floor(steps) + 1
     if kind == "range":
         return [first + step * third for step in range(count)]
     if count == 1:
         return [first]
     ratio = last / first
+    if not ratio < LARGEST_NUMBER:
+        msg = f"{key}: {last} is too many times {first} for a float"
+        raise ConfigError(msg, key=key, value=numbers, allowed="ends that are closer")
     # The ends exactly, whatever the rounding between them.
     inner = [first * ratio ** (step / (count - 1)) for step in range(1, count - 1)]
     return [first, *inner, last]
@@ -508,12 +539,17 @@ def _check_order(derived: Mapping[str, Expression], names: Mapping[str, str]) ->
         done.add(field)
 
 
-def _check_fields(fields: list[str], base: Job) -> None:
-    """Refuse a field that is listed twice or that a job does not have, naming the nearest."""
+def _check_once(fields: list[str]) -> None:
+    """Refuse a field that is listed twice."""
     for position, field in enumerate(fields):
         if field in fields[:position]:
             msg = f"axes: {field} is on two axes"
             raise ConfigError(msg, key=f"axes.{field}")
+
+
+def _check_known(fields: tuple[str, ...], base: Job) -> None:
+    """Refuse a field that a job does not have, naming the nearest."""
+    for field in fields:
         if not _has_field(base, field):
             import difflib
 
@@ -546,5 +582,5 @@ def flat_fields(job: Job) -> dict[str, Any]:
         else:
             flat[prefix] = value
 
-    walk("", job.model_dump(exclude={"notes", "origins"}))
+    walk("", job.model_dump(exclude={"notes", "origins", "ignored"}))
     return flat

@@ -13,8 +13,10 @@ from pydantic import (
 )
 
 from projector.config._base import Config
+from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.framework import FrameworkConfig
 from projector.config.gemm import matrix_type_named
+from projector.config.schedule_names import schedule_name
 from projector.errors import ConfigError
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp6", "mxfp4"]
@@ -218,11 +220,16 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer: a name or a mapping."""
 
+    adapter: AdapterConfig | None = None
+    """Adapters that are trained while the weights stay as they are: ``lora``, a mapping, or the
+    ``adapter_config.json`` of PEFT. None given trains all weights (docs/adapters.md)."""
+
     moe: MoETrainingConfig = MoETrainingConfig()
     """Token dispatch of mixture-of-experts layers."""
 
     schedule: str = "auto"
-    """Pipeline schedule; auto is 1F1B, interleaved when vpp > 1."""
+    """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
+    vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
 
     zero_bubble_max_pending_backward: PositiveInt | None = None
     """Microbatches whose activations a planned schedule lets a rank hold; by default
@@ -293,14 +300,19 @@ class TrainingConfig(Config):
         msg = f"is {allowed} (got {value!r})"
         raise ConfigError(msg, value=value, allowed=allowed)
 
+    @field_validator("schedule", mode="after")
+    @classmethod
+    def _schedule_by_name(cls, value: str) -> str:
+        return schedule_name(value)
+
     @field_validator("recompute", mode="before")
     @classmethod
     def _recompute_by_name(cls, value: Any) -> Any:
         if value is None or value is False:
             return {"granularity": "none"}
-        if isinstance(value, str):
+        if isinstance(value, str | bool | int | float):
             if value not in {"none", "selective", "full"}:
-                msg = f"recompute must be none, selective, full or a mapping, got {value!r}"
+                msg = f"should be none, selective, full or a mapping, not {str(value).lower()}"
                 raise ConfigError(msg, value=value, allowed=["none", "selective", "full"])
             return {"granularity": value}
         if (
@@ -312,9 +324,18 @@ class TrainingConfig(Config):
             return {"granularity": "full" if full else "selective", **value}
         return value
 
+    @field_validator("adapter", mode="before")
+    @classmethod
+    def _adapter_by_name(cls, value: Any) -> Any:
+        return adapter_data(value)
+
     @field_validator("optimizer", mode="before")
     @classmethod
     def _optimizer_by_name(cls, value: Any) -> Any:
+        if isinstance(value, bool | int | float):
+            allowed = "a name or a mapping"
+            msg = f"should be {allowed}, not {str(value).lower()}"
+            raise ConfigError(msg, value=value, allowed=allowed)
         return {"name": value.removesuffix("w")} if isinstance(value, str) else value
 
     @property

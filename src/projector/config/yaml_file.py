@@ -1,19 +1,36 @@
 """Reading YAML defensively: one clear error, no duplicate keys, no bombs."""
 
-from collections.abc import Mapping
+import codecs
+import io
+import os
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from projector.errors import ConfigError
+from projector.files import is_file, read_bounded
 
 MAX_FILE_BYTES = 4 * 1024**2
 MAX_NODES = 100_000
 """Nodes a document may expand to; a real job has a few hundred."""
 
+MAX_DEPTH = 64
+"""Collections within one another; the deepest that ships has eight."""
+
+MAX_DIGITS = 400
+"""Characters of a number; no float has more digits before its point."""
+
+SHALLOW = 800
+"""Collections within one another that PyYAML puts together on any stack. It recurses in C: 1000 go
+well in a thread of half a MiB, and 30,000 end the process."""
+
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
 """Endings by which a name is that of a file."""
+
+_COLLECTIONS = (Mapping, list, tuple, set, frozenset)
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -32,27 +49,36 @@ class _Loader(_Base):  # type: ignore[misc]  # the C loader is chosen at run tim
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        _check_digits(node)
+        return int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        _check_digits(node)
+        return float(super().construct_yaml_float(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+
+
+def _check_digits(node: yaml.ScalarNode) -> None:
+    """Refuse long numbers: one in base 60 (1:00:00) takes time as the square of its length."""
+    if len(node.value) > MAX_DIGITS:
+        line = node.start_mark.line + 1
+        msg = f"a number of {len(node.value):,} characters (line {line})"
+        raise ConfigError(msg, allowed=f"numbers of at most {MAX_DIGITS} characters")
+
 
 def read_text(path: str | Path, *, key: str = "config") -> str:
     """Return the text of a small UTF-8 file, or say why it cannot be read."""
-    path = Path(path)
+    content = read_bounded(path, MAX_FILE_BYTES, key=key, allowed="a configuration")
     try:
-        if path.is_dir():
-            msg = f"{path} is a directory, not a file"
-            raise ConfigError(msg, key=key, value=str(path), allowed="a YAML file")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            size = f"{MAX_FILE_BYTES // 1024**2} MiB"
-            msg = f"{path} is larger than {size}, too large for a configuration"
-            raise ConfigError(msg, key=key, value=str(path), allowed="a YAML file")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        msg = f"{path} does not exist"
-        raise ConfigError(msg, key=key, value=str(path), allowed="an existing file") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+        text = content.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as error:
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg, key=key, value=str(path), allowed="a UTF-8 text file") from None
+    return io.StringIO(text, newline=None).read()
 
 
 def parse_yaml(text: str, *, name: str = "<text>") -> Any:
@@ -61,20 +87,19 @@ def parse_yaml(text: str, *, name: str = "<text>") -> Any:
     Raises
     ------
     ConfigError
-        For a syntax error (with its line), a key given twice, or a document whose aliases
-        expand beyond `MAX_NODES` nodes.
+        For a syntax error (with its line), a key given twice, a number of more than `MAX_DIGITS`
+        characters, or a document that nests deeper than `MAX_DEPTH` or whose aliases expand beyond
+        `MAX_NODES` nodes.
     """
     try:
+        if len(text) > MAX_NODES or _most_depth(text) > SHALLOW:
+            _check_events(text, name)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
                 return None
-            if _expanded_size(node) > MAX_NODES:
-                msg = (
-                    f"{name} expands to more than {MAX_NODES} values, too many for a configuration"
-                )
-                raise ConfigError(msg, key=name, allowed="a document without nested aliases")
+            _check_nodes(node, name)
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -84,9 +109,10 @@ def parse_yaml(text: str, *, name: str = "<text>") -> Any:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         msg = f"{name} is not valid YAML: {problem}{where}"
         raise ConfigError(msg, key=name, allowed="a YAML mapping") from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What PyYAML raises for a value that is none of its tag, such as "!!bool 7".
         msg = f"{name} is not valid YAML: {type(error).__name__}: {error}"
         raise ConfigError(msg, key=name, allowed="a YAML mapping") from None
 
@@ -107,6 +133,77 @@ def read_yaml(path: str | Path, *, key: str = "config") -> dict[str, Any]:
         msg = f"{path} holds a {type(data).__name__}, not a mapping of keys to values"
         raise ConfigError(msg, key=key, value=str(path), allowed="a YAML mapping")
     return {str(name): value for name, value in data.items()}
+
+
+def check_nesting(data: Any, *, name: str, most: int = MAX_NODES) -> None:
+    """Refuse plain data of Python or JSON that is too deep to be walked through, or a circle.
+
+    Parameters
+    ----------
+    data : object
+        Mappings, lists, tuples and sets are looked into, whatever else they hold.
+    name : str
+        What it is, for messages.
+    most : int
+        Lists and mappings that it may have.
+
+    Raises
+    ------
+    ConfigError
+        If it nests deeper than `MAX_DEPTH`, or has more than ``most`` lists and mappings.
+    """
+    found, within = 0, [data] if isinstance(data, _COLLECTIONS) else []
+    for _ in range(MAX_DEPTH):
+        found += len(within)
+        if found > most:
+            raise _too_many(name)
+        inner = (
+            value
+            for outer in within
+            for value in (outer.values() if isinstance(outer, Mapping) else outer)
+            if isinstance(value, _COLLECTIONS)
+        )
+        within = list(islice(inner, most + 1))
+        if not within:
+            return
+    raise _too_deep(name)
+
+
+MOST_EXTENDS = 8
+"""Files and names that extend one another."""
+
+
+def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
+    """Return a chain of what extends what, one name longer.
+
+    Parameters
+    ----------
+    chain : tuple of str
+        The names before, of which the first is asked for.
+    name : object
+        A shipped name, the path of a file, or a mapping, which has no name.
+    key : str
+        Section that extends, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If the name stands in the chain already, or the chain is longer than `MOST_EXTENDS`.
+    """
+    if isinstance(name, Mapping):
+        called = str(name.get("name", "a mapping"))
+    elif str(name).endswith(FILE_SUFFIXES):
+        called = os.path.normpath(name)
+    else:
+        called = str(name)
+    longer = (*chain, called)
+    circle = called in chain and not isinstance(name, Mapping)
+    if circle or len(chain) > MOST_EXTENDS:
+        what = "goes in a circle" if circle else f"goes over more than {MOST_EXTENDS} steps"
+        msg = f"{f'{key}: ' if key else ''}'extends' {what}: {' -> '.join(longer)}"
+        allowed = f"at most {MOST_EXTENDS} names, each once"
+        raise ConfigError(msg, key=f"{key}.extends".strip("."), value=called, allowed=allowed)
+    return longer
 
 
 def base_of(data: dict[str, Any], path: str | Path) -> Any:
@@ -136,29 +233,78 @@ def beside(value: Any, folder: Path) -> Any:
     """
     if isinstance(value, Mapping) and "extends" in value:
         return {**value, "extends": beside(value["extends"], folder)}
-    is_file = isinstance(value, str) and value.endswith(FILE_SUFFIXES)
-    return str(folder / value) if is_file and (folder / value).is_file() else value
+    named = isinstance(value, str) and value.endswith(FILE_SUFFIXES)
+    return str(folder / value) if named and is_file(folder / value) else value
 
 
-def _expanded_size(root: yaml.Node) -> int:
-    """Count the values a node graph expands to, stopping early; a cycle counts as too many."""
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
+def _most_depth(text: str) -> int:
+    """Return a bound on how many collections of a text lie within one another.
 
-    def size(node: yaml.Node) -> int:
-        known = sizes.get(id(node))
-        if known is not None:
-            return known
-        if id(node) in open_nodes:
-            return MAX_NODES + 1
-        open_nodes.add(id(node))
-        total = 1
-        if isinstance(node, yaml.SequenceNode):
-            total += sum(size(child) for child in node.value)
-        elif isinstance(node, yaml.MappingNode):
-            total += sum(size(key) + size(value) for key, value in node.value)
-        open_nodes.discard(id(node))
-        sizes[id(node)] = min(total, MAX_NODES + 1)
-        return sizes[id(node)]
+    A block stands further to the right than the one that holds it, but for lists, which may stand
+    below the key that has them.
+    """
+    longest = max(map(len, text.splitlines()), default=0)
+    return text.count("[") + text.count("{") + 2 * (longest + 1)
 
-    return size(root)
+
+def _check_events(text: str, name: str) -> None:
+    """Refuse a document that is too deep or too long to be put together."""
+    depth = nodes = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+        if depth > MAX_DEPTH:
+            raise _too_deep(name)
+        if nodes > MAX_NODES:
+            raise _too_many(name)
+
+
+def _check_nodes(root: yaml.Node, name: str) -> None:
+    """Refuse a document whose aliases make it too deep or too large; a circle has no end."""
+    known: dict[int, tuple[int, int]] = {}
+    begun: set[int] = set()
+
+    def measure(node: yaml.Node, outside: int) -> tuple[int, int]:
+        """Return the values that a node expands to, and the collections within one another."""
+        if id(node) in known:
+            return known[id(node)]
+        if id(node) in begun:
+            raise _too_many(name)
+        if outside > MAX_DEPTH:
+            raise _too_deep(name)
+        begun.add(id(node))
+        values, depth = 1, 0
+        for child in _children(node):
+            size, inside = measure(child, outside + 1)
+            values, depth = values + size, max(depth, inside)
+        if isinstance(node, yaml.CollectionNode):
+            depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep(name)
+        if values > MAX_NODES:
+            raise _too_many(name)
+        known[id(node)] = values, depth
+        return known[id(node)]
+
+    measure(root, 0)
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+
+
+def _too_deep(name: str) -> ConfigError:
+    msg = f"{name} nests more than {MAX_DEPTH} lists and mappings, too deep for a configuration"
+    return ConfigError(msg, key=name, allowed=f"at most {MAX_DEPTH} levels")
+
+
+def _too_many(name: str) -> ConfigError:
+    msg = f"{name} expands to more than {MAX_NODES} values, too many for a configuration"
+    return ConfigError(msg, key=name, allowed="a document without nested aliases")

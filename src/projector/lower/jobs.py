@@ -12,6 +12,7 @@ from projector.config.job import Job
 from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
+from projector.lower import adapters
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import attention_name
 from projector.lower.placement import Blocks, Place, one_run, parts, place, strides, two_runs
@@ -333,7 +334,7 @@ def _expert_world_error(job: Job) -> ConfigError:
     world = expert_tp * split.ep * split.pp
     text = (
         f"etp ({expert_tp}) * ep ({split.ep}) * pp ({split.pp}) = {world} must divide the "
-        f"{gpus} GPUs"
+        f"{gpus} GPUs; {_enough(job)}"
     )
     experts = divisors(job.model.moe.num_experts)
     legal = [value for value in experts if gpus % (expert_tp * value * split.pp) == 0]
@@ -351,6 +352,15 @@ def _expert_sequence_error(job: Job) -> ConfigError:
     return _error("parallelism.sequence_parallel", stated, text, [True])
 
 
+def _enough(job: Job) -> str:
+    """Say how many nodes the layout would run on."""
+    each = job.cluster.gpus_per_node
+    nodes = job.parallelism.least_nodes(each, experts=job.model.moe is not None)
+    if job.cluster.nodes < nodes:
+        return f"{nodes} nodes of {each} would do (cluster.nodes={nodes})"
+    return f"a multiple of {nodes} {'node' if nodes == 1 else 'nodes'} of {each} would do"
+
+
 def _world(batch: JobBatch, columns: JobColumns) -> Flags:
     del batch
     return np.asarray(columns.gpus % (columns.tp * columns.pp * columns.cp) != 0)
@@ -364,7 +374,7 @@ def _world_error(job: Job) -> ConfigError:
     text = (
         f"tp ({split.tp}) * pp ({split.pp}) * cp ({split.cp}) = {dense} must divide the {gpus} "
         f"GPUs of {job.cluster.nodes} nodes with {job.cluster.gpus_per_node} each; nearest that "
-        f"fit: {nearest} GPUs"
+        f"fit: {nearest} GPUs; {_enough(job)}"
     )
     return _error("cluster.nodes", job.cluster.nodes, text, f"a multiple of {dense} GPUs")
 
@@ -590,5 +600,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_batch, _batch_error),
     Rule(_precision, _precision_error),
     Rule(_attention, _attention_error),
+    Rule(adapters.nowhere, adapters.nowhere_error),
+    Rule(adapters.divided_rank, adapters.divided_rank_error),
 )
 """Every rule that spans sections; the first broken rule is reported."""

@@ -1,7 +1,9 @@
 """The columns of each section: the casts and units of everything that jobs state."""
 
 import math
+from collections.abc import Iterable
 
+from projector.config.adapter import SITES, AdapterConfig, model_sites
 from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
@@ -23,6 +25,7 @@ CP_TYPES = ("p2p", "all_gather", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 FUSED_DISPATCHERS = tuple(DISPATCHERS.index(name) for name in FUSED_UNITS)
 ATTENTION_BIASES = ("none", "qkv", "qkv+out")
+DROPOUTS = ("none", "pre", "post")
 QK_NORMS = ("none", "head", "full")
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
@@ -78,6 +81,14 @@ def _quantise_bytes(training: TrainingConfig) -> float:
 def _quantised_copies(training: TrainingConfig) -> float:
     """Bytes for each weight of a linear layer that its quantised copies hold through the step."""
     return (0.0 if training.fp8_param_gather else 1.0) + training.fp8_weight_transpose_cache
+
+
+def _bits(sites: Iterable[str]) -> int:
+    return sum(1 << SITES.index(site) for site in sites)
+
+
+def _dropout(adapter: AdapterConfig | None) -> int:
+    return DROPOUTS.index(adapter.dropout_position) if adapter and adapter.dropout > 0.0 else 0
 
 
 def _recompute_unit(training: TrainingConfig) -> int:
@@ -228,6 +239,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     )
     max_positions = _model.ints(lambda m: m.max_position_embeddings, "tokens", "Longest sequence.")
     tied = _model.ints(lambda m: m.tied_embeddings, "flag", "The head is the embedding.")
+    sites = _model.ints(
+        lambda m: _bits(model_sites(m)), "bits", "Bit i: it has the layer `SITES[i]`."
+    )
     band_key = _model.key(lambda m: m.moe is None, "How far off a projection may be.")
 
 
@@ -399,6 +413,32 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     optimizer_offload = _training.floats(
         lambda t: t.optimizer.offload_fraction, "share", "Of states that lie on the host."
     )
+    adapted = _training.ints(
+        lambda t: t.adapter is not None, "flag", "Adapters are trained, and no other weight."
+    )
+    adapter_sites = _training.ints(
+        lambda t: _bits(t.adapter.sites if t.adapter else ()),
+        "bits",
+        "Bit i: an adapter stands beside `SITES[i]`.",
+    )
+    adapter_rank = _training.ints(
+        lambda t: t.adapter.rank if t.adapter else 0, "elements", "Between A and B."
+    )
+    adapter_expert_rank = _training.ints(
+        lambda t: t.adapter.rank_of_experts if t.adapter else 0, "elements", "Beside experts."
+    )
+    adapter_each = _training.ints(
+        lambda t: t.adapter is not None and t.adapter.expert_adapters == "each",
+        "flag",
+        "Every expert has adapters of its own.",
+    )
+    adapter_dropout = _training.ints(lambda t: _dropout(t.adapter), "code", "Of `DROPOUTS`.")
+    packed_base = _training.ints(
+        lambda t: t.adapter is not None and t.adapter.base_precision == "nf4",
+        "flag",
+        "Frozen linear layers lie in 4 bits.",
+    )
+    adapter_key = _training.key(lambda t: t.adapter, "What is trained.")
     most_pending = _training.ints(
         lambda t: min(t.zero_bubble_max_pending_backward or 0, MOST),
         "microbatches",

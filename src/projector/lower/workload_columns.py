@@ -382,6 +382,21 @@ class WorkloadColumns:
         "flag",
         "Recomputation ends before the last GEMM.",
     )
+    frozen = _shared(lambda p: p.training.adapted, "flag", "Adapters alone are trained.")
+    adapter_sites = _layer(
+        lambda p: p.training.adapter_sites & p.model.sites, "bits", "Bit i: of `SITES[i]`."
+    )
+    adapter_rank = _layer(lambda p: p.training.adapter_rank, "elements", "Between A and B.")
+    adapter_expert_rank = _experts(
+        lambda p: p.training.adapter_expert_rank, "elements", "The same beside routed experts."
+    )
+    adapter_each = _experts(
+        lambda p: p.training.adapter_each, "flag", "Every expert has adapters of its own."
+    )
+    adapter_dropout = _layer(lambda p: p.training.adapter_dropout, "code", "Of `DROPOUTS`.")
+    packed_base = _layer(
+        lambda p: p.training.packed_base, "flag", "Frozen linear layers lie in 4 bits."
+    )
     flash = _shared(lambda p: p.training.flash, "flag", "Attention is one kernel.")
     loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")
     loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")

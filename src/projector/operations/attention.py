@@ -13,6 +13,7 @@ from projector.kernels.collective_algorithms import (
     SEND_RECV,
 )
 from projector.kernels.spans import pair_codes
+from projector.operations.adapters import BITS, COLUMN, ROW, WHOLE, emit_adapted
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -86,9 +87,12 @@ def _local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
 def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the output projection and the sum of its parts."""
     heads, _ = _local_heads(shapes)
-    emit_linear(
-        table, shapes, where, "attention.proj", tokens=shapes.tokens, n_in=heads * shapes.d_v,
-        n_out=shapes.hidden, bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+    emit_adapted(
+        table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
+        tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
+        bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+        # The backward of fused attention keeps its output.
+        keeps_input=shapes.flash == 0,
     )  # fmt: skip
     activations = 2.0 * shapes.tokens * shapes.hidden
     emit_region_exit(table, shapes, where, "attention.tp", activations, SEGMENT_PROJ)
@@ -102,8 +106,10 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
-    emit_linear(
-        table, shapes, where, "attention.qkv", tokens=shapes.tokens, n_in=shapes.hidden,
+    outputs = {"qkv": query + key + value, "q": query, "k": key, "v": value}
+    emit_adapted(
+        table, shapes, where, "attention.qkv", outputs, COLUMN, tokens=shapes.tokens,
+        n_in=shapes.hidden,
         n_out=query + key + value, saved_tokens=shapes.outer_tokens,
         bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
     )  # fmt: skip
@@ -190,13 +196,14 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
     )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
-    emit_linear(
-        table, shapes, compressed, "attention.q_down", tokens=outer, n_in=shapes.hidden,
-        n_out=shapes.q_lora,
+    emit_adapted(
+        table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, WHOLE,
+        tokens=outer, n_in=shapes.hidden, n_out=shapes.q_lora,
     )  # fmt: skip
-    emit_linear(
-        table, shapes, where, "attention.kv_down", tokens=outer, n_in=shapes.hidden,
-        n_out=shapes.kv_lora + shapes.d_rope,
+    latent = shapes.kv_lora + shapes.d_rope
+    emit_adapted(
+        table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE, tokens=outer,
+        n_in=shapes.hidden, n_out=latent, keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
         # The queries' down-projection already keeps this input, where there is one.
         saves_input=shapes.q_lora == 0,
     )  # fmt: skip
@@ -207,15 +214,13 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
     up = partial(
-        emit_linear,
-        table,
-        shapes,
-        tokens=tokens,
-        segment=SEGMENT_QKV,
-        recompute_bit=MLA_UP_BIT,
+        emit_adapted, table, shapes, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT
     )
-    up(compressed, "attention.q_up", n_in=shapes.q_lora, n_out=query_width)
-    up(direct, "attention.q", n_in=shapes.hidden, n_out=query_width)
+    up(
+        compressed, "attention.q_up", {"q_up": query_width}, COLUMN, n_in=shapes.q_lora,
+        n_out=query_width,
+    )  # fmt: skip
+    up(direct, "attention.q", {"q": query_width}, COLUMN, n_in=shapes.hidden, n_out=query_width)
 
 
 def _emit_latent_keys(
@@ -223,9 +228,10 @@ def _emit_latent_keys(
 ) -> None:
     """Emit the up-projection of keys and values."""
     heads, _ = _local_heads(shapes)
-    emit_linear(
-        table, shapes, where, label, tokens=tokens, n_in=shapes.kv_lora,
-        n_out=heads * (shapes.d_nope + shapes.d_v), segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
+    n_out = heads * (shapes.d_nope + shapes.d_v)
+    emit_adapted(
+        table, shapes, where, label, {"kv_up": n_out}, COLUMN, tokens=tokens, n_in=shapes.kv_lora,
+        n_out=n_out, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
     )  # fmt: skip
 
 
@@ -296,8 +302,9 @@ def _emit_core(
     size = np.where(shapes.fp8_attention == 1, 1.0, 2.0)
     query_bytes = size * tokens * heads * shapes.d_qk
     key_bytes = size * tokens * key_heads * (shapes.d_qk + shapes.d_v)
-    # A narrow output projection keeps its own copy of O.
-    output_bytes = np.where(shapes.narrow, 2.0 * tokens * heads * shapes.d_v, 0.0)
+    # A narrow output projection keeps its own copy of O, and a frozen one none.
+    frozen = (shapes.frozen == 1) & (shapes.flash == 1)
+    output_bytes = np.where(shapes.narrow | frozen, 2.0 * tokens * heads * shapes.d_v, 0.0)
     log_sums = 4.0 * tokens * heads
     fused = where[shapes.flash[where] == 1]
     core = partial(

@@ -76,16 +76,18 @@ def emit_region_entry(
     With sequence parallelism the forward gathers the sequence, the backward scatters the sum of
     the input gradients and gathers the saved input once more beside the input-gradient GEMM.
     Without it the forward is free and the backward sums the input gradients beside the
-    weight-gradient GEMM (Megatron's asynchronous all-reduce).
+    weight-gradient GEMM (Megatron's asynchronous all-reduce). A frozen weight has no such GEMM: the
+    input is not gathered for it, and nothing hides the sum.
     """
     pieces = _pieces(shapes)
     # Two collectives of the backward share the compute of this segment.
     halved: Shares = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
     beside: Shares = {"exposed_share": 0.0, "partner_share": 0.5}
+    frozen = shapes.frozen[where] == 1
     _emit_region(
         table,
         shapes,
-        where,
+        where[~frozen],
         label,
         num_bytes,
         segment,
@@ -96,17 +98,29 @@ def emit_region_entry(
         ),
         whole=((BACKWARD, ALL_REDUCE, beside),),
     )
+    _emit_region(
+        table,
+        shapes,
+        where[frozen],
+        label,
+        num_bytes,
+        segment,
+        split=((FORWARD, ALL_GATHER, pieces), (BACKWARD, REDUCE_SCATTER, pieces)),
+        whole=((BACKWARD, ALL_REDUCE, {"exposed_share": 1.0, "partner_share": 0.0}),),
+    )
 
 
 def emit_region_exit(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int
-) -> None:
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int, *,
+    has_backward: bool = True,
+) -> None:  # fmt: skip
     """Emit what happens where partial sums leave a tensor-parallel region.
 
-    With sequence parallelism a reduce-scatter and a gather of gradients, without it one
-    all-reduce in the forward.
+    With sequence parallelism a reduce-scatter and a gather of gradients, unless nothing before it
+    is trained; without it one all-reduce in the forward.
     """
     pieces = _pieces(shapes)
+    gathers = ((BACKWARD, ALL_GATHER, pieces),) if has_backward else ()
     _emit_region(
         table,
         shapes,
@@ -114,7 +128,7 @@ def emit_region_exit(
         label,
         num_bytes,
         segment,
-        split=((FORWARD, REDUCE_SCATTER, pieces), (BACKWARD, ALL_GATHER, pieces)),
+        split=((FORWARD, REDUCE_SCATTER, pieces), *gathers),
         whole=((FORWARD, ALL_REDUCE, pieces),),
     )
 

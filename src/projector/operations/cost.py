@@ -122,6 +122,12 @@ class WorkloadCosts:
     """float64[workloads]: parameters of one rank outside routed experts."""
     expert_parameters: Floats
     """float64[workloads]: parameters of routed experts of one rank."""
+    trained_dense: Floats
+    """float64[workloads]: those of `dense_parameters` that are trained: all, or adapters."""
+    trained_experts: Floats
+    """float64[workloads]: the same of `expert_parameters`."""
+    packed_parameters: Floats
+    """float64[workloads]: frozen parameters that lie in 4 bits, experts included."""
     recompute_flop: Floats
     """float64[workloads]: matrix FLOP that recomputation repeats."""
     work: Floats
@@ -399,6 +405,11 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     np.maximum.at(transient, table.workload, table.transient_bytes)
     placeholders, apart = _weight_gradients(table, workloads)
     experts = table.expert == 1
+    trained = np.where(
+        shapes.frozen[table.workload] * (1 - table.adapter) == 1, 0.0, table.parameters
+    )
+    packed = (table.kind == GEMM) & (table.adapter == 0)
+    packed &= workloads.columns.packed_base[table.workload] == 1
     return WorkloadCosts(
         exposed_s=exposed_s.reshape(num, NUM_PHASES, len(CATEGORIES)),
         launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
@@ -414,6 +425,9 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         placeholder_bytes=placeholders,
         dense_parameters=_sums(table.workload[~experts], table.parameters[~experts], num),
         expert_parameters=_sums(table.workload[experts], table.parameters[experts], num),
+        trained_dense=_sums(table.workload[~experts], trained[~experts], num),
+        trained_experts=_sums(table.workload[experts], trained[experts], num),
+        packed_parameters=_sums(table.workload[packed], table.parameters[packed], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
         work=work_of_workloads(table, costs.time_s, again, workloads),
         measured=costs.measured,

@@ -25,16 +25,22 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         return
     elements = shapes.tokens * shapes.hidden.astype(np.float64)
     positions = shapes.positions * shapes.hidden
+    trained = 1.0 - shapes.frozen
     emit_memory(
         table,
         where,
         "embedding",
         forward_bytes=4.0 * elements,
-        backward_bytes=(2.0 + shapes.gradient_out_bytes) * elements,
+        backward_bytes=(2.0 + shapes.gradient_out_bytes) * elements * trained,
+        backward_launches=trained,
         parameters=ceil_div(shapes.vocab, shapes.tp) * shapes.hidden + positions,
         saved_bytes=8.0 * shapes.tokens,
     )
-    emit_region_exit(table, shapes, where, "embedding.tp", 2.0 * elements, 0)
+    for flag in (0, 1):
+        emit_region_exit(
+            table, shapes, where[shapes.frozen[where] == flag], "embedding.tp", 2.0 * elements, 0,
+            has_backward=flag == 0,
+        )  # fmt: skip
 
 
 def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -48,7 +54,8 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
     # Its weight gradient in 16 bits, even where the GEMM adds to the main one (Megatron-LM hands
     # autograd an empty tensor), the gathered input and its gradient; FSDP counts its own.
-    gradient = np.where(shapes.accumulation == ADDS_NOTHING, 0.0, 2.0 * columns * shapes.hidden)
+    has_gradient = (shapes.accumulation != ADDS_NOTHING) & (shapes.frozen == 0)
+    gradient = np.where(has_gradient, 2.0 * columns * shapes.hidden, 0.0)
     emit_linear(
         table, shapes, where, "head.output", tokens=shapes.tokens, n_in=shapes.hidden,
         n_out=columns, saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,

@@ -21,6 +21,10 @@ from projector.operations.table import (
     TableBuilder,
 )
 
+NF4_BYTES = (4.0 + 8.0 / 64 + 32.0 / (64 * 256)) / 8.0
+"""Bytes of a weight in NF4: 4 bits, a scale of 8 bits for 64 of them, and one of 32 bits for 256
+scales (QLoRA, arXiv:2305.14314, section 3: 0.127 bits for the scales)."""
+
 TENSORWISE, ROWWISE = 1, 2
 FP8 = MATRIX_TYPES.index("fp8")
 
@@ -41,7 +45,8 @@ def emit_linear(
     expert: int = 0,
     segment: int = 0,
     recompute_bit: int = 0,
-    saves_input: bool | Flags = True,
+    saves_input: bool | Flags | Floats = True,
+    adapter: int = 0,
     parameters: FloatValues | None = None,
     transient_bytes: FloatValues = 0.0,
     flop: FloatValues | None = None,
@@ -61,6 +66,10 @@ def emit_linear(
         1 where the layer has a bias.
     wide : bool
         Stay in 16 bits whatever the workload's linear type is.
+    saves_input : bool, bool[workloads] or float64[workloads]
+        Whether X is kept here, or how many times 16 bits.
+    adapter : int
+        1 for what is trained where weights are frozen.
     parameters : float or float64[workloads], optional
         Instead of ``groups * n_in * n_out`` plus the bias.
     flop : float or float64[workloads], optional
@@ -74,8 +83,9 @@ def emit_linear(
     to the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
     narrow GEMM quantises X row- and column-wise for the forward and the weight gradient, and dY
     alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
-    once a step, see the optimizer.
+    once a step, see the optimizer. A frozen weight has no gradient, and X is not kept for it.
     """
+    frozen = (shapes.frozen == 1) & (adapter == 0)
     operand = np.where(wide, 2.0, shapes.operand_bytes) if wide else shapes.operand_bytes
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
     if flop is None:
@@ -83,6 +93,7 @@ def emit_linear(
     stored_tokens = tokens if saved_tokens is None else saved_tokens
     stored = np.where(shapes.narrow & (not wide), operand, 2.0)
     saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored * saves_input
+    saved = np.where(frozen, 0.0, saved)
     if parameters is None:
         parameters = size + np.multiply(groups, np.multiply(n_out, bias))
     gemm = partial(
@@ -94,7 +105,10 @@ def emit_linear(
         segment=segment,
         flop=flop,
         expert=expert,
+        adapter=adapter,
     )
+    _emit_unpacking(table, shapes, where[frozen[where]], label, size, recompute_bit)
+    trained = where[~frozen[where]]
     gemm(
         where,
         label,
@@ -110,16 +124,28 @@ def emit_linear(
     )
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
     gemm(
-        where, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens,
+        trained, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens,
         out_bytes=shapes.gradient_out_bytes,
     )  # fmt: skip
     table.add(
-        where[shapes.accumulation[where] == ADDS_APART], f"{label}.accumulate", kind=MEMORY,
+        trained[shapes.accumulation[trained] == ADDS_APART], f"{label}.accumulate", kind=MEMORY,
         category=COMPUTE_OTHER, phase=WEIGHT, bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
     )  # fmt: skip
     if not wide and shapes.narrow.any():
         rows = np.asarray(tokens, np.float64) * groups
         _emit_quantisation(table, shapes, where, label, rows, n_in, n_out, recompute_bit)
+
+
+def _emit_unpacking(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, size: Floats, recompute_bit: int
+) -> None:
+    """Emit how frozen weights of 4 bits are made 16 bits, before each GEMM that reads them."""
+    packed = where[shapes.packed_base[where] == 1]
+    moved = (NF4_BYTES + 2.0) * size
+    emit_memory(
+        table, packed, f"{label}.unpack", forward_bytes=moved, backward_bytes=moved,
+        transient_bytes=2.0 * size, recompute_bit=recompute_bit,
+    )  # fmt: skip
 
 
 def _emit_quantisation(
@@ -134,7 +160,9 @@ def _emit_quantisation(
 ) -> None:
     """Emit what narrow GEMMs quantise: X in the forward and dY in the backward."""
     one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
-    per_element = 2.0 + 2.0 * shapes.operand_bytes + 2.0 * one_more_read
+    # Nothing but the gradient of a weight reads them column-wise.
+    copies = np.where(shapes.frozen == 1, 1.0, 2.0)
+    per_element = 2.0 + copies * shapes.operand_bytes + 2.0 * one_more_read
     quantise = partial(
         table.add,
         where[shapes.narrow[where]],

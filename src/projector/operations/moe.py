@@ -8,6 +8,7 @@ from projector.arrays import Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from projector.kernels.moe_exchange import BULK_COMBINE, BULK_DISPATCH, COMBINE, DISPATCH
 from projector.lower.sections import LOAD_ONE
+from projector.operations.adapters import COLUMN, ROW, emit_adapted
 from projector.operations.communication import (
     CollectiveRow,
     emit_collective,
@@ -80,35 +81,25 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
     expert = partial(
-        emit_linear,
-        table,
-        shapes,
-        where,
-        tokens=per_expert,
-        groups=local_experts,
-        bias=shapes.mlp_bias,
-        expert=1,
-        recompute_bit=MOE_BIT,
+        emit_adapted, table, shapes, where, tokens=per_expert, groups=local_experts,
+        bias=shapes.mlp_bias, expert=1, recompute_bit=MOE_BIT,
         saved_tokens=_ratio(arriving, local_experts),
-    )
+    )  # fmt: skip
+    outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
     working_set = 2.0 * arriving_f * (shapes.hidden + width * (2.0 + shapes.gated))
     expert(
-        "moe.experts.fc1",
-        n_in=shapes.hidden,
-        n_out=width * (1 + shapes.gated),
+        "moe.experts.fc1", outputs, COLUMN, n_in=shapes.hidden, n_out=width * (1 + shapes.gated),
         transient_bytes=working_set,
         flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
-    )
+    )  # fmt: skip
     _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
     expert(
-        "moe.experts.fc2",
-        n_in=width,
-        n_out=shapes.hidden,
+        "moe.experts.fc2", {"fc2": shapes.hidden}, ROW, n_in=width, n_out=shapes.hidden,
         flop=2.0 * arriving_f * shapes.hidden * width,
-    )
+    )  # fmt: skip
     _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
 
 

@@ -3,6 +3,7 @@
 from projector.arrays import Flags
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Workloads
+from projector.operations.adapters import BITS
 from projector.operations.mlp import MLP_BIT, SEGMENT_FC2
 from projector.operations.table import COLLECTIVE, FORWARD, GEMM, OperationTable
 
@@ -30,6 +31,8 @@ def repeated_rows(table: OperationTable, workloads: Workloads) -> Flags:
         (table.kind == COLLECTIVE) & dense
     )
     is_last &= (table.segment == SEGMENT_FC2) & (columns.stops_early[table.workload] == 1)
+    # What an adapter beside it keeps is made behind it.
+    is_last &= (columns.adapter_sites[table.workload] & BITS["fc2"]) == 0
     repeated: Flags = (table.phase == FORWARD) & (
         dropped_rows(table, workloads) | (full & ~is_last)
     )

@@ -88,6 +88,8 @@ class OperationTable:
     """Bits of the selective-recompute modules that drop and repeat this row."""
     expert: Ints = field(metadata=_default(0))
     """1 where parameters belong to routed experts."""
+    adapter: Ints = field(metadata=_default(0))
+    """1 where parameters belong to adapters."""
     out_bytes: Floats = field(metadata=_default(2.0))
     """Bytes of one GEMM output element, read-modify-write counted twice."""
     bytes: Floats = field(metadata=_default(0.0))
@@ -156,6 +158,7 @@ class OperationRow(TypedDict, total=False):
     segment: IntValues
     recompute_bit: IntValues
     expert: IntValues
+    adapter: IntValues
     out_bytes: FloatValues
     bytes: FloatValues
     exponentials: FloatValues

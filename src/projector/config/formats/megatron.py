@@ -1,16 +1,21 @@
 """Megatron-LM command-line arguments: a launch script or a plain list."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from projector.config.formats._shell import Script
 from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
+from projector.config.formats.megatron_settings.others import is_harmless
 from projector.config.formats.megatron_settings.settings import Dialect
-from projector.config.formats.megatron_settings.translate import Triple, translate
+from projector.config.formats.megatron_settings.translate import translate
+from projector.config.formats.read_job import ReadJob
+from projector.config.formats.shell.script import Script
+from projector.config.formats.shell.values import divide
 from projector.errors import ConfigError, UnsupportedError
 
 _FLAG = re.compile(r"--?[A-Za-z]")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+", re.ASCII)
 _MARKERS = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size")
 
 _ARGUMENT = {"fp8": "fp8_format", "fp4": "fp4_format"}
@@ -28,6 +33,7 @@ _NEGATED = {
     "no_overlap_p2p_communication": "overlap_p2p_comm",
     "no_accumulate_allreduce_grads_in_fp32": "accumulate_allreduce_grads_in_fp32",
     "no_torch_fsdp2_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
+    "torch_fsdp2_no_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
     "no_moe_permute_fusion": "moe_permute_fusion",
     "no_overlap_grad_reduce": "overlap_grad_reduce",
     "no_overlap_param_gather": "overlap_param_gather",
@@ -56,23 +62,31 @@ _NEGATED = {
 }
 """Switches that turn a setting off: argument -> setting."""
 
-_ENCODERS = "only decoder-only models are"
+_HYBRID = "hybrid Mamba models are not supported; attention and MLP layers are"
+_ENCODERS = "are not supported; only decoder-only models are"
+_NO_TRAINING = "it does not train, and only training is read; projector serve projects inference"
 _PROGRAMS = {
-    "mamba": ("hybrid Mamba models", "attention and MLP layers are"),
-    "hybrid": ("hybrid Mamba models", "attention and MLP layers are"),
-    "bert": ("BERT models", _ENCODERS),
-    "t5": ("encoder-decoder models (T5)", _ENCODERS),
-    "vlm": ("vision-language models", _ENCODERS),
-    "vision": ("vision models", _ENCODERS),
-    "ict": ("retrieval models", _ENCODERS),
-    "retro": ("retrieval models", _ENCODERS),
+    "mamba": _HYBRID,
+    "hybrid": _HYBRID,
+    "bert": f"BERT models {_ENCODERS}",
+    "t5": f"encoder-decoder models (T5) {_ENCODERS}",
+    "vlm": f"vision-language models {_ENCODERS}",
+    "vision": f"vision models {_ENCODERS}",
+    "ict": f"retrieval models {_ENCODERS}",
+    "retro": f"retrieval models {_ENCODERS}",
+    "mimo": f"multimodal models {_ENCODERS}",
+    **dict.fromkeys(("generation", "generate", "inference", "server"), _NO_TRAINING),
+    **dict.fromkeys(("export", "convert", "converter", "checkpoint", "quantize"), _NO_TRAINING),
+    **dict.fromkeys(("preprocess", "prune", "validate", "mmlu", "extract"), _NO_TRAINING),
 }
-"""Part of a training program's name -> what it trains that is not supported, and what is."""
+"""Part of a training program's name -> why it is refused."""
 
 _MOST_SHOWN = 12
 
 
-def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
+def read_megatron(
+    text: str | Sequence[str], *, name: str = "", path: Path | None = None
+) -> ReadJob:
     """Read Megatron-LM arguments.
 
     Parameters
@@ -81,23 +95,27 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
         A shell script or a text of arguments, or the arguments one by one.
     name : str
         Name of the job.
+    path : Path, optional
+        Where the script lies; files that it reads are looked for from there.
 
     Returns
     -------
-    tuple
-        Native job mapping without a device, warnings, and origins of values that are
-        Megatron's defaults.
+    ReadJob
+        Without a device; origins name values that are Megatron's defaults.
 
     Raises
     ------
     ConfigError
-        If there are no arguments, one is malformed, or the vocabulary's size is missing.
+        If there are no arguments, or one is malformed.
     UnsupportedError
         If the model is of a kind that is not supported.
     """
     warnings: list[str] = []
+    launch: Mapping[str, int] = {}
     if isinstance(text, str):
-        launcher, program, words = _script_words(text, warnings)
+        script = Script(text, path=path)
+        launcher, program, words = _script_words(script)
+        warnings, launch = _script_notes(script), script.launch
     else:
         launcher, program, words = _divide([str(word) for word in text])
     _check_program(program)
@@ -108,6 +126,8 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
     if not stated:
         msg = "no Megatron-LM arguments were found (such as --num-layers 32)"
         raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
+    for key, count in launch.items():
+        stated.setdefault(key, count)
     _resolve_world(stated, warnings)
     spelling = {
         setting: switch for switch, setting in _NEGATED.items() if stated.get(setting) is False
@@ -117,59 +137,100 @@ def read_megatron(text: str | Sequence[str], *, name: str = "") -> Triple:
         return "--" + spelling.get(setting, _ARGUMENT.get(setting, setting)).replace("_", "-")
 
     dialect = Dialect(spell, MEGATRON_DEFAULTS, "Megatron default", "argument")
-    job, further, origins = translate(stated, dialect)
+    read = translate(stated, dialect)
+    job = read.data
     job["name"] = name
     job.setdefault("training", {})["framework"] = "megatron_lm"
     if name:
         job["model"].setdefault("name", name)
-    return job, (*warnings, *further), origins
+    return read._replace(notes=(*warnings, *read.notes))
 
 
-def _script_words(text: str, warnings: list[str]) -> tuple[list[str], str, list[str]]:
-    """Return the Python file in the command that trains, with the words before and after it."""
-    script = Script(text)
-    if script.skipped:
-        more = len(script.skipped) - _MOST_SHOWN
-        warnings.append(
-            "parts of the script inside conditions or loops were skipped with their arguments: "
-            + ", ".join(script.skipped[:_MOST_SHOWN])
-            + (f" and {more} more" if more > 0 else "")
-        )
-    programs = [words for words in script.commands if any(_is_program(word) for word in words)]
-    training = [words for words in programs if any(word.startswith(_MARKERS) for word in words)]
-    if training:
-        return _divide(training[-1])
-    words = [word for command in script.commands for word in command]
-    if any(word.startswith(_MARKERS) for word in words):
-        return _divide(words)
+def _script_words(script: Script) -> tuple[list[str], str, list[str]]:
+    """Return the program in the command that trains, with the words before and after it.
+
+    Where no command does, arguments that stand alone are taken, and those that variables hold for
+    another script to pass on.
+    """
+    training = [words for words in script.commands if any(map(_is_marker, words))]
+    programs = [words for words in training if _program_at(words) >= 0]
+    if programs:
+        return _divide(programs[-1])
+    alone = [words for words in script.commands if _FLAG.match(words[0])]
+    started = [words for words in training if words not in alone]
+    if started:
+        return [], "", started[-1]
     held: list[str] = []
     for value in script.variables.values():
-        parts = value if isinstance(value, list) else value.split()
+        parts = value if isinstance(value, list) else divide(value)
         if parts and parts[0].startswith("--"):
             held.extend(parts)
-    launcher, program, rest = _divide([*held, *words])
-    return launcher or held, program, rest
+    words = [*held, *(word for command in alone for word in command)]
+    return [], "", words if any(map(_is_marker, words)) else []
+
+
+def _is_marker(word: str) -> bool:
+    return word.startswith(_MARKERS)
+
+
+def _script_notes(script: Script) -> list[str]:
+    """Return what of a script was not followed, where its arguments may matter."""
+    notes: list[str] = []
+    skipped = _that_matter(script.skipped)
+    if skipped:
+        notes.append(
+            "parts of the script that hang on files, programs or loops were skipped with their "
+            f"arguments: {_some(skipped)}"
+        )
+    for variable, names in script.left_out.items():
+        left_out = _that_matter(names)
+        if left_out:
+            notes.append(
+                f"the script does not set {variable}, on which a condition hangs: it was taken "
+                f"for unset, without {_some(left_out)}"
+            )
+    for variable, values in script.loops.items():
+        notes.append(f"{variable} goes through {_some(values)} in a loop: {values[0]} is projected")
+    if script.not_read:
+        notes.append(f"the script reads {_some(script.not_read)}, which was not found")
+    return notes
+
+
+def _that_matter(arguments: Sequence[str]) -> list[str]:
+    settings = {name: _setting(name.lstrip("-"))[0] for name in arguments}
+    return [name for name, setting in settings.items() if not is_harmless(setting)]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _divide(words: list[str]) -> tuple[list[str], str, list[str]]:
-    for position, word in enumerate(words):
-        if _is_program(word):
-            return words[:position], word, words[position + 1 :]
-    return [], "", words
+    place = _program_at(words)
+    if place < 0:
+        return [], "", words
+    return words[:place], words[place], words[place + 1 :]
+
+
+def _program_at(words: Sequence[str]) -> int:
+    """Return where the Python program stands, a file or a module behind ``-m``; -1 for none."""
+    for place, word in enumerate(words):
+        if word.endswith(".py") and not word.startswith("-"):
+            return place
+        module = place > 0 and words[place - 1] == "-m"
+        if module and _MODULE.fullmatch(word) and not word.startswith("torch."):
+            return place
+    return -1
 
 
 def _check_program(program: str) -> None:
     """Refuse a program that trains what is not supported: its name is all that tells."""
-    stem = program.rpartition("/")[2].removesuffix(".py").lower()
+    stem = program.removesuffix(".py").replace(".", "/").rpartition("/")[2].lower()
     for part in re.split(r"[^a-z0-9]+", stem):
         if part in _PROGRAMS:
-            what, legal = _PROGRAMS[part]
-            msg = f"{program}: {what} are not supported; {legal}"
+            msg = f"{program}: {_PROGRAMS[part]}"
             raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
-
-
-def _is_program(word: str) -> bool:
-    return word.endswith(".py") and not word.startswith("-")
 
 
 def _settings(words: Sequence[str]) -> dict[str, Any]:
@@ -190,11 +251,15 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _set(settings: dict[str, Any], argument: str, values: list[str]) -> None:
-    setting = argument.replace("-", "_")
+    setting, switched = _setting(argument)
     value: Any = True if not values else values[0] if len(values) == 1 else values
-    if setting in _NEGATED:
-        setting, value = _NEGATED[setting], False
-    settings[setting] = value
+    settings[setting] = value if switched else False
+
+
+def _setting(argument: str) -> tuple[str, bool]:
+    """Return the setting of an argument, and whether the argument switches it on."""
+    setting = argument.replace("-", "_")
+    return (_NEGATED[setting], False) if setting in _NEGATED else (setting, True)
 
 
 def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:

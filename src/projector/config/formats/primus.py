@@ -1,33 +1,25 @@
-"""Primus experiment files: Megatron settings over a model and trainer presets."""
+"""Primus experiment files: settings of Megatron or torchtitan over presets."""
 
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from projector.config import resources
-from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
 from projector.config.formats.megatron_settings.settings import Dialect
-from projector.config.formats.megatron_settings.translate import Triple, translate
+from projector.config.formats.megatron_settings.translate import translate
+from projector.config.formats.primus_files import (
+    Surroundings,
+    is_shipped,
+    preset_file,
+    preset_settings,
+    whole_experiment,
+)
+from projector.config.formats.primus_presets import BASES, PRIMUS_DEFAULTS, preset, trainer
+from projector.config.formats.primus_torchtitan import read_torchtitan_experiment
+from projector.config.formats.read_job import ReadJob
 from projector.config.model_file import model_data
-from projector.config.yaml_file import parse_yaml, read_yaml
+from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, UnsupportedError
-
-PRIMUS_DEFAULTS: dict[str, Any] = {
-    **MEGATRON_DEFAULTS,
-    "sequence_parallel": True,
-    "use_distributed_optimizer": True,
-    "bf16": True,
-    "swiglu": True,
-    "add_bias_linear": False,
-    "untie_embeddings_and_output_weights": True,
-    "make_vocab_size_divisible_by": None,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_permute_fusion": True,
-    "moe_grouped_gemm": True,
-}
-"""What Primus' trainer and model presets set where an experiment says nothing."""
 
 ORIGIN = "Primus preset (assumed)"
 
@@ -40,38 +32,38 @@ _ENVIRONMENT = {
 }
 """Environment variable -> our field and Megatron's setting."""
 
-_PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}")
-_CHAIN_KEYS = ("extends", "bases", "includes")
-_PRESETS: dict[str, dict[str, Any]] = {
-    "llama_base": {
-        "swiglu": True,
-        "add_bias_linear": False,
-        "untie_embeddings_and_output_weights": True,
-        "position_embedding_type": "rope",
-        "normalization": "RMSNorm",
-    },
-    "language_model": {},
-    "primus_megatron_model": {},
-    "pre_trainer": {},
+_DEVICE_VARIABLES = {
+    "PRIMUS_GPU_ARCH": "cluster.device",
+    "PRIMUS_GPU_CLOCK_MHZ": "cluster.gpu_clock_mhz",
 }
-"""Presets that a model file may start from where their files are not at hand."""
+"""Environment variable -> our field, for what Megatron has no setting of."""
 
-_MAX_CHAIN = 16
-_FRAMEWORKS = ("megatron",)
+_FRAMEWORKS = ("megatron", "torchtitan")
+_TOP_KEYS = frozenset(
+    ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "env")
+)
+"""What an experiment says at its top, beside the settings of its trainer."""
 
 
-def environment_overrides(environ: Mapping[str, str]) -> dict[str, int]:
+def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return what the documented environment variables set, by dotted field.
 
-    These are ``PRIMUS_TP``, ``PRIMUS_PP``, ``PRIMUS_EP``, ``NNODES`` and ``GPUS_PER_NODE``; they
-    apply to Primus files only. An empty variable counts as not set.
+    These are ``PRIMUS_TP``, ``PRIMUS_PP``, ``PRIMUS_EP``, ``NNODES``, ``GPUS_PER_NODE``,
+    ``PRIMUS_GPU_ARCH`` and ``PRIMUS_GPU_CLOCK_MHZ``; they apply to Primus files only. An empty
+    variable counts as not set. So does ``NNODES=1``, because Primus projects from one machine to
+    the nodes that the layout needs.
 
     Raises
     ------
     ConfigError
-        If one is not a positive integer.
+        If one that counts is not a positive integer.
     """
-    overrides: dict[str, int] = {}
+    given = {name: environ.get(name, "").strip() for name in _DEVICE_VARIABLES}
+    overrides: dict[str, Any] = {
+        _DEVICE_VARIABLES[name]: parse_yaml(text, name=name) if name.endswith("MHZ") else text
+        for name, text in given.items()
+        if text
+    }
     for variable, (field, _) in _ENVIRONMENT.items():
         text = environ.get(variable, "").strip()
         if not text:
@@ -79,11 +71,12 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, int]:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
             msg = f"environment variable {variable} should be an integer >= 1 (got {text!r})"
             raise ConfigError(msg, key=variable, value=text, allowed="an integer >= 1")
-        overrides[field] = int(text)
+        if (variable, int(text)) != ("NNODES", 1):
+            overrides[field] = int(text)
     return overrides
 
 
-def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
+def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
     """Read a Primus experiment.
 
     Parameters
@@ -91,76 +84,95 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> Triple:
     data : mapping
         The parsed YAML file.
     path : Path
-        Where it lies; model files are looked for beside it, and a parent folder named like a
-        GPU is taken for the device.
+        Where it lies; files that it extends and model files are looked for beside it, and a parent
+        folder named like a GPU is taken for the device.
 
     Returns
     -------
-    tuple
-        Native job mapping, warnings, and origins of values that the file does not state.
+    ReadJob
+        Origins name values that the file does not state.
 
     Raises
     ------
     ConfigError
         If the file is malformed, or its model is neither shipped nor found.
     UnsupportedError
-        For a framework other than Megatron, or a model that is not supported.
+        For a framework other than Megatron and torchtitan, or a model that is not supported.
     """
-    environ = os.environ
-    used: dict[str, str] = {}
-    module = _module(data)
-    framework = _substitute(module.get("framework", "megatron"), "framework", environ, used)
+    around = Surroundings()
+    data = whole_experiment(data, path, around)
+    module = _module(data, path)
+    framework = around.substitute(module.get("framework", "megatron"), "framework")
     if framework not in _FRAMEWORKS:
-        msg = f"framework {framework!r} is not supported; only Primus files for megatron are read"
+        known = " and ".join(_FRAMEWORKS)
+        msg = f"framework {framework!r} is not supported; only Primus files for {known} are read"
         raise UnsupportedError(msg, key="framework", value=framework, allowed=list(_FRAMEWORKS))
-    model = _substitute(module.get("model"), "model", environ, used)
+    model = around.substitute(module.get("model"), "model")
     if not isinstance(model, str) or not model:
         msg = f"modules: the trainer's model should be the name of a model file (got {model!r})"
         raise ConfigError(
             msg, key="modules.model", value=model, allowed="for example llama3.1_8B.yaml"
         )
-    overrides = module.get("overrides") or {}
-    if not isinstance(overrides, Mapping):
-        msg = f"overrides should be a mapping of Megatron settings (got {overrides!r})"
-        raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
-
-    warnings: list[str] = []
-    base, stated = _architecture(model, path, environ, used, warnings)
-    for name, value in overrides.items():
-        stated[str(name)] = _substitute(value, str(name), environ, used)
-    sources = {name: f"environment variable {variable}" for name, variable in used.items()}
-    applied = environment_overrides(environ)
+    given = {name: around.substitute(value, name) for name, value in _given(data, module, around)}
+    if framework == "torchtitan":
+        degrees = environment_overrides(around.environ)
+        read = read_torchtitan_experiment(given, model=model, degrees=degrees)
+        placed = _placed(read, data, path, tuple(around.warnings))
+        return placed._replace(least_nodes=read.least_nodes and placed.least_nodes)
+    named = _named_model(model, path, around)
+    stated = {**named.settings, **given}
+    sources = {name: f"Primus preset {named.file}" for name in named.assumed if name not in given}
+    sources |= {name: f"environment variable {variable}" for name, variable in around.used.items()}
+    applied = environment_overrides(around.environ)
     for variable, (field, setting) in _ENVIRONMENT.items():
         if field in applied:
             stated[setting] = applied[field]
             sources[setting] = f"environment variable {variable}"
-    dialect = Dialect(lambda setting: setting, PRIMUS_DEFAULTS, ORIGIN, "setting")
-    job, further, origins = translate(stated, dialect, base=base, sources=sources)
+    _vocabulary(stated, named, sources)
+    _layout_without_mtp(stated, given, around)
+    dialect = Dialect(lambda setting: setting, _defaults(module, path), ORIGIN, "setting")
+    read = translate(stated, dialect, base=named.base, sources=sources)
+    return _finished(read, data, named, path, (*around.warnings, *_differences(named, given)))
 
+
+def _finished(
+    read: ReadJob, data: Mapping[str, Any], named: "_NamedModel", path: Path, notes: tuple[str, ...]
+) -> ReadJob:
+    """Add what the file says around the settings: names, framework, device."""
+    job = read.data
     job.setdefault("training", {})["framework"] = "primus"
-    if base is not None:
-        changed = job.get("model", {})
-        job["model"] = {"extends": Path(model).name.removesuffix(".yaml"), **changed}
-    elif "name" not in job["model"]:
-        job["model"]["name"] = Path(model).name.removesuffix(".yaml")
-    name = _substitute(data.get("exp_name"), "exp_name", environ, {})
+    if named.base is not None:
+        job["model"] = {"extends": named.shipped, **job.get("model", {})}
+    else:
+        job["model"].setdefault("name", named.name)
+    return _placed(read, data, path, notes)
+
+
+def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str, ...]) -> ReadJob:
+    """Add the name of the experiment, and the device that its folder names."""
+    job, origins = read.data, dict(read.origins)
+    around = Surroundings()
+    name = around.substitute(data.get("exp_name"), "exp_name")
     job["name"] = str(name) if name is not None else path.stem
     cluster = job.setdefault("cluster", {})
-    if "nodes" not in cluster:
-        cluster["nodes"] = 1
-        origins["cluster.nodes"] = "one node, as NNODES is not set"
     device = _device_from_folder(path)
     if device is not None:
         cluster["device"], folder = device
         origins["cluster.device"] = f"folder name {folder}"
-    return job, (*warnings, *further), origins
+    stated = environment_overrides(around.environ)
+    for variable, field in _DEVICE_VARIABLES.items():
+        if field in stated:
+            cluster[field.removeprefix("cluster.")] = stated[field]
+            origins[field] = f"environment variable {variable}"
+    notes = (*notes, *read.notes)
+    return read._replace(notes=notes, origins=origins, least_nodes="nodes" not in cluster)
 
 
-def _module(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def _module(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return the trainer among the experiment's modules."""
     modules = data.get("modules")
     if not isinstance(modules, Mapping) or not modules:
-        msg = f"modules should name a trainer such as pre_trainer (got {modules!r})"
+        msg = f"{path.name}: modules should name a trainer such as pre_trainer (got {modules!r})"
         raise ConfigError(msg, key="modules", value=modules, allowed="a mapping with pre_trainer")
     trainers = [name for name in modules if str(name).endswith("trainer")] or list(modules)
     name = "pre_trainer" if "pre_trainer" in modules else trainers[0]
@@ -171,80 +183,126 @@ def _module(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return module
 
 
-def _substitute(value: Any, name: str, environ: Mapping[str, str], used: dict[str, str]) -> Any:
-    """Fill in ``${VAR:default}``; the result has the type that YAML gives its text."""
-    if isinstance(value, list):
-        return [_substitute(item, name, environ, used) for item in value]
-    if not isinstance(value, str) or "${" not in value:
-        return value
+def _given(
+    data: Mapping[str, Any], module: Mapping[str, Any], around: Surroundings
+) -> list[tuple[str, Any]]:
+    """Return the settings that the experiment states; those at its top come last."""
+    overrides = module.get("overrides") or {}
+    if not isinstance(overrides, Mapping):
+        msg = f"overrides should be a mapping of Megatron settings (got {overrides!r})"
+        raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
+    stray = {str(name): value for name, value in data.items() if name not in _TOP_KEYS}
+    if stray:
+        around.warnings.append(
+            f"{', '.join(stray)}: at the top of the file, where Primus does not look for settings; "
+            "projected as overrides of the trainer"
+        )
+    return [*((str(name), value) for name, value in overrides.items()), *stray.items()]
 
-    def fill(match: re.Match[str]) -> str:
-        variable, default = match[1], match[2]
-        if environ.get(variable):
-            used[name] = variable
-            return environ[variable]
-        if default is None:
-            msg = f"{name} needs the environment variable {variable}, which is not set"
-            raise ConfigError(msg, key=name, value=value, allowed=f"${{{variable}:default}}")
-        return default
 
-    text = _PLACEHOLDER.sub(fill, value)
-    if "${" in text:
-        msg = f"{name}: {value!r} is not of the form ${{VARIABLE:default}}"
-        raise ConfigError(msg, key=name, value=value, allowed="${VARIABLE:default}")
+def _defaults(module: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return what holds where nothing is stated: the trainer's file, or what Primus ships as it."""
+    config = str(module.get("config") or "pre_trainer.yaml")
+    file = preset_file(config, "modules", path)
+    known = {**PRIMUS_DEFAULTS, **trainer(config)}
+    if file is None:
+        return known
+    _, settings = preset_settings(file, Surroundings())
+    return known | {name: value for name, value in settings.items() if value is not None}
+
+
+class _NamedModel(NamedTuple):
+    """The model that an experiment names."""
+
+    name: str
+    file: str
+    shipped: str
+    """The shipped architecture of that name or below it, "" without one."""
+    base: dict[str, Any] | None
+    """Its native mapping, where settings apply over it; without it they describe the model."""
+    settings: dict[str, Any]
+    assumed: frozenset[str] = frozenset()
+    """Settings of the preset that were not read in a file."""
+
+
+def _named_model(model: str, path: Path, around: Surroundings) -> _NamedModel:
+    """Return the model of a preset: its file, or a shipped architecture and how it differs."""
+    file = Path(model if model.endswith((".yaml", ".yml")) else f"{model}.yaml").name
+    name = file.removesuffix(".yaml").removesuffix(".yml")
+    shipped = name if is_shipped(name) else ""
+    at_hand = preset_file(model, "models", path)
+    if at_hand is not None:
+        base, settings = preset_settings(at_hand, around)
+        return _NamedModel(name, file, str(base["name"]) if base else shipped, base, settings)
+    if name in BASES:
+        # What every preset starts from describes no model: the experiment does.
+        return _NamedModel(name, file, "", None, dict(BASES[name]))
+    if not shipped:
+        _refuse_unknown(name, file)
+    found = preset(name)
+    settings = {**found.run, **found.model}
+    return _NamedModel(name, file, shipped, model_data(name), settings, frozenset(settings))
+
+
+def _refuse_unknown(name: str, file: str) -> NoReturn:
+    """Raise `ConfigError` for a preset that is neither shipped nor at hand."""
     try:
-        return parse_yaml(text, name=name)
-    except ConfigError:
-        return text
+        resources.find("models", name, key="model")
+    except ConfigError as error:
+        msg = (
+            f"{error.message}. Or put Primus' preset {file} in a folder models beside the "
+            "experiment, with what it extends, or leave the experiment in a checkout of Primus"
+        )
+        raise ConfigError(msg, key="model", value=name, allowed=error.allowed) from None
+    raise AssertionError
 
 
-def _architecture(
-    model: str, path: Path, environ: Mapping[str, str], used: dict[str, str], warnings: list[str]
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return a shipped architecture, or the settings of the model file and its presets."""
-    name = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
-    if resources.normalise(name) in resources.index("models"):
-        return model_data(name), {}
-    for candidate in _model_files(model, path):
-        if candidate.is_file():
-            return None, _chain(candidate, environ, used, warnings, 0)
-    resources.find("models", name, key="model")  # raises, with the nearest names
-    return None, {}
+def _differences(named: _NamedModel, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say where the preset is another architecture than the published one of that name."""
+    differs = preset(named.name).model if named.assumed else {}
+    told = [f"{name} {_written(value)}" for name, value in differs.items() if name not in given]
+    if not told:
+        return ()
+    title = model_data(named.shipped)["name"]
+    return (f"{named.file} is projected as Primus sets it, unlike {title}: {', '.join(told)}",)
 
 
-def _model_files(model: str, path: Path) -> Iterator[Path]:
-    """Yield where Primus' model file may lie: beside the experiment, or in a checkout."""
-    file = Path(model if model.endswith((".yaml", ".yml")) else f"{model}.yaml")
-    yield path.parent / file
-    yield path.parent / file.name
-    yield path.parent / "models" / file.name
-    for parent in path.absolute().parents:
-        yield parent / "primus" / "configs" / "models" / "megatron" / file.name
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
 
 
-def _chain(
-    file: Path, environ: Mapping[str, str], used: dict[str, str], warnings: list[str], depth: int
-) -> dict[str, Any]:
-    """Read a model file and what it extends; later files outrank earlier ones."""
-    if depth > _MAX_CHAIN:
-        msg = f"{file}: 'extends' goes in a circle"
-        raise ConfigError(msg, key="extends", value=str(file), allowed="a chain of files")
-    data = read_yaml(file, key="model")
-    settings: dict[str, Any] = {}
-    for key in _CHAIN_KEYS:
-        parents = data.pop(key, None) or []
-        for parent in [parents] if isinstance(parents, str) else parents:
-            beside = file.parent / str(parent)
-            stem = Path(str(parent)).name.removesuffix(".yaml")
-            if beside.is_file():
-                settings |= _chain(beside, environ, used, warnings, depth + 1)
-            elif stem in _PRESETS:
-                settings |= _PRESETS[stem]
-            elif stem != "module_base":
-                warnings.append(f"{file.name}: preset {parent} was not found and was left out")
-    for name, value in data.items():
-        settings[name] = _substitute(value, name, environ, used)
-    return settings
+def _vocabulary(stated: dict[str, Any], named: _NamedModel, sources: dict[str, str]) -> None:
+    """Set the vocabulary of the tokenizer, where its model is shipped; a name holds no size."""
+    if any(stated.get(name) is not None for name in ("vocab_size", "padded_vocab_size")):
+        return
+    tokenizer = stated.get("tokenizer_model")
+    owner = resources.known("models", tokenizer) if isinstance(tokenizer, str) else None
+    if owner is not None:
+        size, source = model_data(owner.stem)["vocab_size"], f"tokenizer {tokenizer}"
+        if named.base is not None and size == named.base["vocab_size"]:
+            return
+    elif named.base is None and named.shipped:
+        size, source = model_data(named.shipped)["vocab_size"], f"vocabulary of {named.shipped}"
+    else:
+        return
+    stated["vocab_size"] = size
+    sources["vocab_size"] = source
+
+
+def _layout_without_mtp(
+    stated: dict[str, Any], given: Mapping[str, Any], around: Surroundings
+) -> None:
+    """Leave out MTP modules of a preset that the experiment's pipeline layout has no place for."""
+    modules, layout = "mtp_num_layers", stated.get("pipeline_model_parallel_layout")
+    if modules in given or not stated.get(modules) or not isinstance(layout, str) or "m" in layout:
+        return
+    stated[modules] = 0
+    around.warnings.append(
+        "pipeline_model_parallel_layout has no place (m) for the MTP module of the preset, which "
+        "Megatron refuses; projected without it"
+    )
 
 
 def _device_from_folder(path: Path) -> tuple[str, str] | None:

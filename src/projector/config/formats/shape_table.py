@@ -13,6 +13,7 @@ from pathlib import Path
 
 from projector.config.formats.written import read_extent
 from projector.errors import ConfigError
+from projector.files import open_table
 
 MAX_SHAPES = 1_000_000
 """Most rows of a table."""
@@ -62,7 +63,7 @@ def shape_rows(
     """
     count = 0
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as stream:
+        with open_table(path, key="csv") as stream:
             reader = csv.reader(stream, strict=True)
             names = [name.strip().lower() for name in next(reader, [])]
             _check_names(names, path, required, optional)
@@ -74,7 +75,7 @@ def shape_rows(
                 _check_line(len(fields), len(names), count, where)
                 texts = (field.strip() for field in fields)
                 yield ShapeRow(where, dict(zip(names, texts, strict=False)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg, key="csv", value=str(path), allowed="a CSV table") from None
     if not count:

@@ -29,6 +29,8 @@ class ConfigFile:
     """Dotted position of the mapping, put before every key in an error."""
     warnings: list[str] = field(default_factory=list)
     """Sentences on what is not modelled; nested mappings add to the same list."""
+    used: set[str] = field(default_factory=set)
+    """Keys that were asked for."""
 
     @classmethod
     def of(cls, data: Any, path: str, warnings: list[str] | None = None) -> "ConfigFile":
@@ -40,6 +42,7 @@ class ConfigFile:
 
     def has(self, name: str) -> bool:
         """Whether the key is there and not null."""
+        self.used.add(name)
         return self.data.get(name) is not None
 
     def warn(self, what: str) -> None:
@@ -59,6 +62,7 @@ class ConfigFile:
 
     def optional_integer(self, name: str, default: Any = None) -> int | None:
         """Return a whole number, or none where the key is null."""
+        self.used.add(name)
         if name in self.data and self.data[name] is None:
             return None
         if name not in self.data and default is None:
@@ -88,12 +92,17 @@ class ConfigFile:
 
     def sequence(self, name: str, kind: type) -> list[Any]:
         """Return a list whose items are all of one type; absent or null means empty."""
+        self.used.add(name)
         value = self.data.get(name)
         if value is None:
             return []
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.error(name, f"a list of {kind.__name__}")
         return value
+
+    def first(self, *names: str) -> str:
+        """Return the first of some spellings of a key that is there, else the first of all."""
+        return next((name for name in names if self.has(name)), names[0])
 
     def child(self, name: str, *, required: bool = False) -> "ConfigFile":
         """Return a nested mapping; an absent one is empty."""
@@ -117,6 +126,7 @@ class ConfigFile:
         return UnsupportedError(msg, key=self.key(name), value=value, allowed=allowed)
 
     def _value(self, name: str, default: Any) -> Any:
+        self.used.add(name)
         value = self.data.get(name, default)
         if value is REQUIRED:
             msg = f"{self.key(name)} is missing from the Hugging Face config"
@@ -131,9 +141,11 @@ Fields = dict[str, Any]
 """Native field -> its `Reader`, or the value that the architecture fixes."""
 
 
-def integer(name: str, default: Any = REQUIRED, *, most: int = MAX_EXTENT) -> Reader:
+def integer(
+    name: str, default: Any = REQUIRED, *, least: int = 1, most: int = MAX_EXTENT
+) -> Reader:
     """Read a whole number."""
-    return lambda config: config.integer(name, default, most=most)
+    return lambda config: config.integer(name, default, least=least, most=most)
 
 
 def optional(name: str, default: Any = None) -> Reader:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from projector.config.formats.huggingface_models.config_file import REQUIRED, ConfigFile
+from projector.config.formats.huggingface_models.config_file import MAX_LAYERS, REQUIRED, ConfigFile
 from projector.config.formats.huggingface_models.experts import num_layers
 
 Part = Callable[[ConfigFile], dict[str, Any]]
 """Returns native fields; what it leaves out has the native default."""
 
+OTHER_PART: Final = "the vision or audio part; only the language model is read"
 _PARALLEL: Final = "attention and MLP side by side in one block; they are projected in sequence"
 
 
@@ -30,10 +31,40 @@ def every_layer_windowed(default: int | None) -> Part:
 
 def last_layers_windowed(config: ConfigFile) -> dict[str, Any]:
     """Qwen: layers from ``max_window_layers`` on, and only when it is switched on."""
+    width = config.optional_integer("sliding_window")
     if not config.flag("use_sliding_window", default=False):
         return {}
     full = config.integer("max_window_layers", least=0)
-    return _windows(config.optional_integer("sliding_window"), max(num_layers(config) - full, 0))
+    return _windows(width, max(num_layers(config) - full, 0))
+
+
+def listed_windows(config: ConfigFile) -> dict[str, Any]:
+    """Windows only where ``layer_types`` lists them."""
+    width = config.optional_integer("sliding_window")
+    config.has("use_sliding_window")
+    return _windows(width, config.sequence("layer_types", str).count("sliding_attention"))
+
+
+def exaone_windows(config: ConfigFile) -> dict[str, Any]:
+    """EXAONE: layers that are listed, else a period, or a word such as LLLG whose letters say so.
+
+    The last layer sees all keys in any case.
+    """
+    pattern = config.data.get("sliding_window_pattern")
+    config.used.add("sliding_window_pattern")
+    width = config.optional_integer("sliding_window")
+    if config.has("layer_types"):
+        return listed_windows(config)
+    if isinstance(pattern, str):
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise config.error(name="sliding_window_pattern", allowed="a number, or L and G")
+        word = pattern
+    elif pattern is None:
+        return {}
+    else:
+        word = "L" * (config.integer("sliding_window_pattern", most=MAX_LAYERS) - 1) + "G"
+    behind_last = num_layers(config) - 1
+    return _windows(width, sum(word[layer % len(word)] == "L" for layer in range(behind_last)))
 
 
 def one_full_layer_in(period: int, width: int) -> Part:
@@ -77,16 +108,111 @@ def token_prediction(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek: modules of multi-token prediction are left out."""
     modules = config.integer("num_nextn_predict_layers", 0, least=0)
     if modules:
-        config.warnings.append(
-            f"left out: {modules} multi-token-prediction module(s) of the checkpoint; "
-            f"model.mtp_num_layers={modules} trains them"
-        )
+        _leave_out(config, modules)
     return {}
+
+
+def minimax_prediction(config: ConfigFile) -> dict[str, Any]:
+    """MiniMax: modules of multi-token prediction are left out, and no layer may be linear."""
+    if config.data.get("attn_type_list") and set(config.sequence("attn_type_list", int)) != {1}:
+        why = "layers of lightning attention are not supported"
+        raise config.unsupported(name="attn_type_list", why=why, allowed="1 for every layer")
+    modules = config.integer("num_mtp_modules", 0, least=0)
+    config.has("mtp_transformer_layers")
+    if config.flag("use_mtp", default=False) and modules:
+        _leave_out(config, modules)
+    kind = config.text("qk_norm_type", "per_layer")
+    if kind not in {"per_layer", "per_head"}:
+        raise config.error(name="qk_norm_type", allowed="per_layer or per_head")
+    normed = config.flag("use_qk_norm", default=True)
+    width = "full" if kind == "per_layer" else "head"
+    return {"qk_norm": width if normed else "none"}
+
+
+def _leave_out(config: ConfigFile, modules: int) -> None:
+    config.warnings.append(
+        f"left out: {modules} multi-token-prediction module(s) of the checkpoint; "
+        f"model.mtp_num_layers={modules} trains them"
+    )
+
+
+def seen(config: ConfigFile) -> dict[str, Any]:
+    """Qwen's first vision models: the language model lies beside the vision part in one mapping."""
+    if config.has("vision_config"):
+        config.warn(OTHER_PART)
+    return {}
+
+
+def biases(query: str, output: str, *, default: bool) -> Part:
+    """Attention whose output projection has a flag of its own for its bias."""
+
+    def part(config: ConfigFile) -> dict[str, Any]:
+        inner, outer = config.flag(query, default), config.flag(output, default=False)
+        if outer and not inner:
+            why = "a bias of the output projection alone is not modelled"
+            raise config.unsupported(name=output, why=why, allowed=False)
+        return {"attention_bias": "qkv+out" if outer else "qkv" if inner else "none"}
+
+    return part
+
+
+def no_head_norms(name: str) -> Part:
+    """Refuse norms with a weight for each head, which are not modelled."""
+
+    def part(config: ConfigFile) -> dict[str, Any]:
+        if config.flag(name, default=False):
+            why = "a norm of queries and keys with weights for each head is not modelled"
+            raise config.unsupported(name=name, why=why, allowed=False)
+        return {}
+
+    return part
+
+
+def plain_norms(config: ConfigFile) -> dict[str, Any]:
+    """OLMo: norms without weights are projected as norms with them."""
+    config.warn("norms without weights; they are counted with H weights each")
+    return {}
+
+
+def head_bias(config: ConfigFile) -> dict[str, Any]:
+    """Phi: a bias of the output layer is left out of every count."""
+    if config.flag("lm_head_bias", default=True):
+        config.warn("the bias of the output layer, one number for each word")
+    return {}
+
+
+def stablelm(config: ConfigFile) -> dict[str, Any]:
+    """StableLM: a parallel block has one norm."""
+    if not config.flag("use_parallel_residual", default=False):
+        return {}
+    config.warn(_PARALLEL)
+    return {"norms_per_layer": 1}
+
+
+def bigcode(config: ConfigFile) -> dict[str, Any]:
+    """StarCoder: one key/value head for all queries."""
+    return {"num_query_groups": 1} if config.flag("multi_query", default=True) else {}
+
+
+def dbrx(config: ConfigFile) -> dict[str, Any]:
+    """DBRX: attention has a mapping of its own."""
+    return {"num_query_groups": config.child("attn_config").integer("kv_n_heads", 1)}
+
+
+def chatglm(config: ConfigFile) -> dict[str, Any]:
+    """ChatGLM: key/value heads, and kinds of norms that other architectures fix."""
+    if not config.flag("rmsnorm", default=True):
+        raise config.unsupported(name="rmsnorm", why="LayerNorm is not modelled", allowed=True)
+    if config.flag("add_bias_linear", default=False):
+        why = "biases of all linear layers are not modelled for this type"
+        raise config.unsupported(name="add_bias_linear", why=why, allowed=False)
+    grouped = config.flag("multi_query_attention", default=False)
+    return {"num_query_groups": config.integer("multi_query_group_num") if grouped else None}
 
 
 def logit_softcap(config: ConfigFile) -> dict[str, Any]:
     """Gemma: the soft cap is not modelled."""
-    if config.data.get("attn_logit_softcapping"):
+    if config.has("attn_logit_softcapping") and config.data["attn_logit_softcapping"]:
         config.warn("the soft cap of the attention logits (attn_logit_softcapping)")
     return {}
 
@@ -136,7 +262,7 @@ def falcon(config: ConfigFile) -> dict[str, Any]:
     """Falcon: key/value heads and norms of its three architectures."""
     heads = config.integer("num_attention_heads")
     new = config.flag("new_decoder_architecture", default=False)
-    parallel = new or config.flag("parallel_attn", default=True)
+    parallel = config.flag("parallel_attn", default=True) or new
     if new:
         groups = config.optional_integer("num_kv_heads") or heads
         norms = config.optional_integer("num_ln_in_parallel_attn") or 2

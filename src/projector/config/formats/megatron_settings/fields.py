@@ -108,6 +108,16 @@ LATENT_FIELDS = (
 )
 """Settings of multi-head latent attention."""
 
+NONE_MEANS: dict[str, Any] = {
+    "kv_channels": None,
+    "mtp_num_layers": 0,
+    "activation_func_clamp_value": 0.0,
+    "moe_shared_expert_intermediate_size": 0,
+    "moe_router_num_groups": 0,
+    "moe_router_group_topk": 0,
+}
+"""What Megatron's own None, stated over a base architecture, means in the native field."""
+
 MOMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Number formats of an optimizer's moments."""
 
@@ -122,6 +132,7 @@ CHOICES = {
     "exp_avg_dtype": _one_of(_same(" ".join(MOMENT_BYTES))),
     "exp_avg_sq_dtype": _one_of(_same(" ".join(MOMENT_BYTES))),
     "fp8": _one_of(_same("hybrid e4m3")),
+    "fp4_recipe": _one_of(_same("nvfp4 mxfp4")),
     "fp8_recipe": _one_of(_same("delayed tensorwise rowwise blockwise mxfp8")),
     "moe_flex_dispatcher_backend": _one_of(_same("deepep hybridep")),
     "moe_token_dispatcher_type": _one_of(
@@ -138,7 +149,8 @@ CHOICES = {
             "1f1b": "1f1b",
             "interleaved": "1f1b_interleaved",
             "gpipe": "gpipe",
-            "zerobubble": "zero_bubble zero_bubble_heuristic zerobubble",
+            "zerobubble": "zero_bubble zerobubble",
+            "seaailab": "zero_bubble_heuristic zerobubble_heuristic",
             "zbv-formatted": "zbv_formatted",
             "zbv-greedy-half": "zbv_greedy zbv_greedy_half v_half",
             "zbv-greedy-min": "v_min zbv_greedy_min",
@@ -156,36 +168,71 @@ CHOICES = {
 _OTHERS_TEXT = """
 vocab_size padded_vocab_size make_vocab_size_divisible_by untie_embeddings_and_output_weights
 swiglu quick_geglu squared_relu add_bias_linear add_qkv_bias group_query_attention
-num_query_groups use_rotary_position_embeddings add_position_embedding
+num_query_groups use_rotary_position_embeddings add_position_embedding enable_gpt_oss
 qk_layernorm window_size window_attn_skip_freq softmax_type multi_latent_attention
 use_sink_attention sink_sliding_window sink_window_even_layers_only
 num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
 virtual_pipeline_model_parallel_size pipeline_model_parallel_layout
 use_distributed_optimizer use_torch_fsdp2 use_megatron_fsdp
-bf16 fp16 fp4 fp4_recipe first_last_layers_bf16 num_layers_at_start_in_bf16
+bf16 fp16 fp4 mxfp4_backward_precision first_last_layers_bf16 num_layers_at_start_in_bf16
 num_layers_at_end_in_bf16 accumulate_allreduce_grads_in_fp32 grad_reduce_in_bf16
-main_grads_dtype main_params_dtype use_precision_aware_optimizer recompute_activations
+activations_checkpoint_method checkpoint_activations
+main_grads_dtype main_params_dtype megatron_fsdp_main_grads_dtype megatron_fsdp_grad_comm_dtype
+use_precision_aware_optimizer recompute_activations
 recompute_num_layers recompute_modules recompute_layer_ids moe_layer_recompute
 optimizer_cpu_offload optimizer_offload_fraction moe_enable_deepep
 moe_deepep_num_sms moe_hybridep_num_sms turbo_deepep_num_cu
 moe_pad_expert_input_to_capacity moe_router_force_load_balancing
 moe_grouped_gemm use_turbo_deepep turbo_sync_free_moe_stage enable_primus_turbo
 no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_impl
-cuda_graph_scope use_flash_attn transformer_impl patch_zero_bubble
+cuda_graph_scope use_flash_attn transformer_impl masked_softmax_fusion patch_zero_bubble
 enable_zero_bubble zero_bubble_v_schedule enable_optimizer_post_validation
 zero_bubble_max_pending_backward overlap_p2p_comm patch_primus_pipeline spec
 use_tp_pp_dp_mapping
 """
 
 _PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)
+OPEN = {field.name: field.target for field in _PLAIN if field.convert is not flag} | {
+    "cp_comm_type": "parallelism.cp_comm_type",
+    "data_parallel_sharding_strategy": "parallelism.zero_stage",
+    "fp8": "training.precision",
+    "moe_token_dispatcher_type": "training.moe.dispatcher",
+    "optimizer": "training.optimizer.name",
+    "pipeline_model_parallel_layout": "parallelism.pipeline_model_parallel_layout",
+    "position_embedding_type": "model.position_embedding",
+    "recompute_granularity": "training.recompute.granularity",
+    "recompute_method": "training.recompute.method",
+    "recompute_num_layers": "training.recompute.num_layers",
+    "vocab_size": "model.vocab_size",
+    "padded_vocab_size": "model.vocab_size",
+    "num_query_groups": "model.num_query_groups",
+    "num_layers_per_virtual_pipeline_stage": "parallelism.vpp",
+    "virtual_pipeline_model_parallel_size": "parallelism.vpp",
+    "num_virtual_stages_per_pipeline_rank": "parallelism.vpp",
+}
+"""Settings that the user can give in the place of a file: setting -> dotted field. A switch has no
+value: what follows it are further arguments."""
+
+REQUIRED = {
+    "num_layers": "model",
+    "hidden_size": "model",
+    "num_attention_heads": "model",
+    "micro_batch_size": "training",
+    "seq_length": "training",
+}
+"""Settings that a file must state or the user give: setting -> section of a native job."""
+
 TAKEN_OVER = {field.name for field in _PLAIN} | CHOICES.keys() | set(_OTHERS_TEXT.split())
 """Every setting that a field or a rule reads."""
 
 ALIASES = {
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
     "decoder_num_layers": "num_layers",
     "encoder_seq_length": "seq_length",
     "tensor_parallel_size": "tensor_model_parallel_size",
     "pipeline_parallel_size": "pipeline_model_parallel_size",
+    "export_qk_l2_norm": "qk_l2_norm",
     "fp8_format": "fp8",
     "fp4_format": "fp4",
     "num_moe_experts": "num_experts",

@@ -3,8 +3,16 @@
 import re
 from typing import Any
 
-from projector.config.formats.megatron_settings.fields import CHOICES, EXPERT_FIELDS, LATENT_FIELDS
-from projector.config.formats.megatron_settings.settings import Settings
+from projector.config.formats.megatron_settings.fields import (
+    CHOICES,
+    EXPERT_FIELDS,
+    FIELDS,
+    LATENT_FIELDS,
+    NONE_MEANS,
+    OPEN,
+    REQUIRED,
+)
+from projector.config.formats.megatron_settings.settings import Settings, section_of
 from projector.config.formats.megatron_settings.values import (
     bad,
     integer,
@@ -12,6 +20,7 @@ from projector.config.formats.megatron_settings.values import (
     layer_pattern,
     words,
 )
+from projector.config.formats.read_job import Derived
 
 
 def layer_spec(settings: Settings) -> None:
@@ -26,12 +35,14 @@ def layer_spec(settings: Settings) -> None:
 
 
 def required(settings: Settings) -> None:
-    """Refuse a model without its dimensions."""
-    for name in ("num_layers", "hidden_size", "num_attention_heads"):
-        if settings.base is None and not settings.has(name):
-            allowed = f"{settings.spell(name)} with an integer"
-            text = " is missing; it is needed to describe the model"
-            settings.fail(name, text, allowed=allowed)
+    """Leave to the user what the file must state and does not."""
+    for name, section in REQUIRED.items():
+        if settings.has(name) or (section == "model" and settings.base is not None):
+            continue
+        spelt = settings.spell(name)
+        needed = "to describe the model" if section == "model" else "to describe a step"
+        text = f" is missing; it is needed {needed}"
+        settings.leave_open(OPEN[name], name, text, allowed=f"{spelt} with an integer")
 
 
 def mlp(settings: Settings) -> None:
@@ -39,11 +50,26 @@ def mlp(settings: Settings) -> None:
     names = ("swiglu", "squared_relu", "quick_geglu")
     if settings.applies(*names):
         settings.put("model.activation", _activation(settings), *names)
-    if settings.base is None and not settings.has("ffn_hidden_size"):
-        width = 4 * settings.integer("hidden_size")
-        if settings.on("swiglu"):
-            width = int((width * 2 / 3) / 64) * 64
-        settings.put("model.ffn_hidden_size", width)
+    if settings.base is not None or settings.has("ffn_hidden_size"):
+        return
+    if settings.has("hidden_size"):
+        settings.put(
+            "model.ffn_hidden_size", _usual_width(settings, settings.integer("hidden_size"))
+        )
+    elif "model.ffn_hidden_size" not in settings.missing:
+        settings.derived.append(lambda job: _derived_width(settings, job))
+
+
+def _usual_width(settings: Settings, hidden: int) -> int:
+    """Return Megatron's width of the MLP where none is stated."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if settings.on("swiglu") else 4 * hidden
+
+
+def _derived_width(settings: Settings, job: dict[str, Any]) -> Derived:
+    hidden = section_of(job, "model").get("hidden_size")
+    if not isinstance(hidden, int):
+        return {}
+    return {"model.ffn_hidden_size": (_usual_width(settings, hidden), settings.dialect.origin)}
 
 
 def _activation(settings: Settings) -> str:
@@ -70,8 +96,11 @@ def query_groups(settings: Settings) -> None:
     switch, groups = names = ("group_query_attention", "num_query_groups")
     if not settings.applies(*names):
         return
-    if settings.on(switch) or (settings.base is not None and settings.has(groups)):
+    off = settings.has(switch) and not settings.on(switch)
+    if settings.on(switch) or (settings.base is not None and settings.has(groups) and not off):
         settings.put("model.num_query_groups", settings.integer(groups, 1), *names)
+    elif settings.base is not None and off:
+        settings.put("model.num_query_groups", None, switch)
     elif settings.base is None and settings.has(groups):
         text = f" was ignored, as Megatron does without {settings.spell(switch)}"
         settings.warn(groups, text)
@@ -79,15 +108,17 @@ def query_groups(settings: Settings) -> None:
 
 def positions(settings: Settings) -> None:
     """Set the kind of position information."""
-    kind, rotary, learned = names = (
+    kind, rotary, learned, gpt_oss = names = (
         "position_embedding_type",
         "use_rotary_position_embeddings",
         "add_position_embedding",
+        "enable_gpt_oss",
     )
-    if not settings.applies(kind, rotary):
+    if not settings.applies(kind, rotary, gpt_oss):
         return
     embedding = settings.read(kind, CHOICES[kind])
-    if settings.on(rotary):
+    # That switch brings YaRN along: NVIDIA/Megatron-LM, megatron/post_training/arguments.py.
+    if settings.on(rotary) or (settings.on(gpt_oss) and not settings.has(kind)):
         embedding = "rope"
     elif embedding == "learned" and settings.stated.get(learned) is False:
         embedding = "none"
@@ -96,25 +127,31 @@ def positions(settings: Settings) -> None:
 
 def window(settings: Settings) -> None:
     """Set attention sinks and sliding windows."""
-    if settings.word("softmax_type") == "learnable" or settings.on("use_sink_attention"):
-        settings.put("model.attention_sinks", True, "softmax_type", "use_sink_attention")
-    layers = settings.num_layers()
+    names = ("softmax_type", "use_sink_attention")
+    sinks = settings.word("softmax_type") == "learnable" or settings.on("use_sink_attention")
+    if sinks or settings.overrides(*names):
+        settings.put("model.attention_sinks", sinks, *names)
+    found = _window(settings, settings.num_layers())
+    names = ("window_size", "sink_sliding_window")
+    if found is not None and (found[0] or settings.overrides(*names)):
+        width, windowed = found
+        settings.put("model.sliding_window", width, *names)
+        settings.put("model.sliding_window_layers", windowed if width else 0, *names)
+
+
+def _window(settings: Settings, layers: int) -> tuple[int, int] | None:
+    """Return width and number of the windowed layers, None where nothing is said of them."""
     if settings.has("window_size"):
         widths = settings.read("window_size", integers)
         if not widths:
             given = settings.get("window_size")
             raise bad(settings.spell("window_size"), given, "two integers")
-        width, windowed = max(0, widths[0]), _windowed_layers(settings, layers)
-    elif settings.on("use_sink_attention") and settings.integer("sink_sliding_window"):
-        width = settings.integer("sink_sliding_window")
+        return max(0, widths[0]), _windowed_layers(settings, layers)
+    if settings.on("use_sink_attention") and settings.has("sink_sliding_window"):
         every_other = settings.get("sink_window_even_layers_only") in (None, True)
         windowed = (layers + 1) // 2 if every_other else layers
-    else:
-        return
-    if width:
-        names = ("window_size", "sink_sliding_window")
-        settings.put("model.sliding_window", width, *names)
-        settings.put("model.sliding_window_layers", windowed, *names)
+        return settings.integer("sink_sliding_window"), windowed
+    return (0, 0) if "window_size" in settings.stated else None
 
 
 def _windowed_layers(settings: Settings, layers: int) -> int:
@@ -128,18 +165,24 @@ def _windowed_layers(settings: Settings, layers: int) -> int:
 
 
 def further(settings: Settings) -> None:
-    """Set multi-token prediction and the norms of queries and keys."""
-    name = "mtp_num_layers"
-    if name in settings.stated and settings.stated[name] is None and settings.base:
-        settings.put_none(f"model.{name}", 0)
-    if settings.on("qk_layernorm") and not settings.latent():
-        settings.put("model.qk_norm", "head", "qk_layernorm")
+    """Set the norms of queries and keys, and what Megatron's own None means."""
+    name = "qk_layernorm"
+    if settings.latent():
+        pass
+    elif settings.on(name):
+        settings.put("model.qk_norm", "head", name)
+    elif settings.overrides(name):
+        settings.put("model.qk_norm", "none", name)
+    for field in FIELDS:
+        taken_back = settings.overrides(field.name) and not settings.has(field.name)
+        if taken_back and field.name in NONE_MEANS:
+            settings.put_none(field.target, NONE_MEANS[field.name])
 
 
 def experts(settings: Settings) -> None:
     """Set the mixture of experts, or take it out of the base architecture."""
     base = settings.base_section("moe")
-    named = settings.has("num_experts")
+    named = settings.named("num_experts")
     if base and "num_experts" in settings.stated and not named:
         settings.job.setdefault("model", {})["moe"] = None
         return
@@ -149,10 +192,13 @@ def experts(settings: Settings) -> None:
         value = settings.get(field.name) if base is None else settings.stated.get(field.name)
         if value is not None:
             settings.put(field.target, field.convert(settings.spell(field.name), value), field.name)
+        elif base and field.name in settings.stated and field.name in NONE_MEANS:
+            settings.put_none(field.target, NONE_MEANS[field.name])
     if base is None and not settings.has("moe_ffn_hidden_size"):
         dense = settings.base_section("ffn_hidden_size")
         width = settings.native("model").get("ffn_hidden_size", dense)
-        settings.put("model.moe.ffn_hidden_size", width, "moe_ffn_hidden_size")
+        if width is not None:
+            settings.put("model.moe.ffn_hidden_size", width, "moe_ffn_hidden_size")
     name = "moe_grouped_gemm"
     if settings.get(name) is not None and not settings.on(name):
         text = "Megatron runs the experts one by one, they are projected with grouped GEMMs"
@@ -178,6 +224,9 @@ def latent_attention(settings: Settings) -> None:
             settings.put_none(field.target, 0)
 
 
+_NO_TOKENIZER = "NullTokenizer"
+
+
 def vocabulary(settings: Settings) -> None:
     """Set the vocabulary, as it is or to be padded."""
     padded, size, multiple = "padded_vocab_size", "vocab_size", "make_vocab_size_divisible_by"
@@ -186,14 +235,17 @@ def vocabulary(settings: Settings) -> None:
         settings.put("model.make_vocab_size_divisible_by", None, padded)
         return
     if settings.has(size):
-        settings.put("model.vocab_size", settings.integer(size), size)
+        # Megatron's stand-in for a tokenizer adds the end of a document to the tokens.
+        ended = settings.get("tokenizer_type") == _NO_TOKENIZER
+        settings.put("model.vocab_size", settings.integer(size) + ended, size)
     elif settings.base is None:
         name = settings.spell(size)
         text = (
             " is missing: the vocabulary's size cannot be read from a tokenizer's name; "
             f"add {name} (for example 128256 for Llama 3)"
         )
-        settings.fail(size, text, allowed=f"{name} with the number of tokens")
+        allowed = f"{name} with the number of tokens"
+        settings.leave_open("model.vocab_size", size, text, allowed=allowed)
     if settings.get(multiple) is not None:
         settings.put(f"model.{multiple}", settings.integer(multiple), multiple)
 

@@ -2,10 +2,13 @@
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from projector.config.formats.megatron_settings.fields import CHOICES
-from projector.config.formats.megatron_settings.settings import Settings
+from projector.config.formats.megatron_settings.settings import Settings, section_of
 from projector.config.formats.megatron_settings.values import integer, pipeline_layout
+from projector.config.formats.read_job import Derived
 
 
 def layout_stages(layout: str) -> int:
@@ -34,6 +37,9 @@ def virtual_stages(settings: Settings) -> None:
             return
     name = "num_layers_per_virtual_pipeline_stage"
     if not settings.has(name):
+        return
+    if settings.missing.keys() & {"model.num_layers", "parallelism.pp"}:
+        settings.leave_open("parallelism.vpp", name, " hangs on the layers of a stage")
         return
     layers = settings.num_layers() + settings.on("account_for_embedding_in_pipeline_split")
     layers += settings.on("account_for_loss_in_pipeline_split")
@@ -108,18 +114,25 @@ def _zero_bubble_runtime(settings: Settings) -> None:
 
 def batch(settings: Settings) -> None:
     """Megatron's default global batch is one microbatch for each data-parallel rank."""
-    if settings.has("global_batch_size") or not settings.has("micro_batch_size"):
+    name = "global_batch_size"
+    if settings.has(name):
         return
-    cluster = settings.native("cluster")
-    if "gpus_per_node" not in cluster:
-        return
-    world = cluster["gpus_per_node"] * cluster.get("nodes", 1)
-    sizes = (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-    )
-    split = math.prod(max(1, settings.integer(name, 1)) for name in sizes)
-    if world % split == 0:
-        micro_batches = settings.integer("micro_batch_size") * (world // split)
-        settings.put("training.global_batch_size", micro_batches, "global_batch_size")
+    text = " is missing, and nothing says how many GPUs a node has"
+    settings.leave_open("training.global_batch_size", name, text, allowed="an integer")
+    settings.derived.append(lambda job: _one_microbatch_each(settings, job))
+
+
+def _one_microbatch_each(settings: Settings, job: dict[str, Any]) -> Derived:
+    """Return the global batch of a job with one microbatch on each data-parallel rank."""
+    cluster, split = section_of(job, "cluster"), section_of(job, "parallelism")
+    world = _count(cluster, "gpus_per_node", 0) * _count(cluster, "nodes", 1)
+    ranks = math.prod(_count(split, name, 1) for name in ("tp", "pp", "cp"))
+    micro = _count(section_of(job, "training"), "micro_batch_size", 0)
+    if not world or not micro or ranks < 1 or world % ranks:
+        return {}
+    return {"training.global_batch_size": (micro * (world // ranks), settings.dialect.origin)}
+
+
+def _count(section: Mapping[str, Any], name: str, default: int) -> int:
+    value = section.get(name, default)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

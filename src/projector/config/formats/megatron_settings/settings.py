@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from projector.config.formats.megatron_settings.fields import ALIASES, CHOICES
+from projector.config.formats.megatron_settings.fields import ALIASES, CHOICES, OPEN
 from projector.config.formats.megatron_settings.values import (
     Converter,
     flag,
     integer,
     word,
 )
+from projector.config.formats.read_job import Derived
 from projector.errors import ConfigError, UnsupportedError
 
 
@@ -51,6 +52,12 @@ class Settings:
         What is projected otherwise than stated.
     origins : dict
         Dotted field -> where its value came from, if not from the file.
+    ignored : list of str
+        Settings that cannot change a projection, as they are written.
+    missing : dict
+        Dotted field that is left open -> the error where nobody else gives it.
+    derived : list of callable
+        Fields that follow from others; each is called with the native job behind overrides.
     """
 
     def __init__(
@@ -65,6 +72,9 @@ class Settings:
         self.job: dict[str, Any] = {}
         self.warnings: list[str] = []
         self.origins: dict[str, str] = {}
+        self.ignored: list[str] = []
+        self.missing: dict[str, ConfigError] = {}
+        self.derived: list[Callable[[dict[str, Any]], Derived]] = []
         self.stated: dict[str, Any] = {}
         self._sources = sources
         for given, value in stated.items():
@@ -84,6 +94,10 @@ class Settings:
     def has(self, name: str) -> bool:
         """Whether a setting is stated and not None."""
         return self.stated.get(name) is not None
+
+    def named(self, name: str) -> bool:
+        """Whether a setting is stated, be it with a value that is left open."""
+        return self.has(name) or OPEN.get(name) in self.missing
 
     def on(self, name: str) -> bool:
         """Whether a switch is on."""
@@ -109,7 +123,12 @@ class Settings:
         return CHOICES[name](self.spell(name), self.word(name))
 
     def put(self, target: str, value: Any, *names: str) -> None:
-        """Set a dotted field; mark its origin unless one of ``names`` is in the user's file."""
+        """Set a dotted field, unless it is left open; mark where it comes from.
+
+        A field that one of ``names`` in the user's file states has no mark.
+        """
+        if target in self.missing:
+            return
         node = self.job
         *path, last = target.split(".")
         for part in path:
@@ -140,6 +159,16 @@ class Settings:
         msg = f"{self.spell(name)}{text}"
         raise ConfigError(msg, key=self.spell(name), value=value, allowed=allowed)
 
+    def leave_open(self, target: str, name: str, text: str, *, allowed: Any = None) -> None:
+        """Leave a dotted field to the user: a setting as it is written, and ``text``."""
+        spelt = self.spell(name)
+        msg = f"{spelt}{text}; or give {target}=..."
+        self.missing.setdefault(target, ConfigError(msg, key=spelt, allowed=allowed))
+
+    def derive(self, job: dict[str, Any]) -> Derived:
+        """Return all fields that follow from others."""
+        return {field: value for each in self.derived for field, value in each(job).items()}
+
     def refuse(self, name: str, text: str, *, allowed: Any = None, value: Any = None) -> NoReturn:
         """Raise `UnsupportedError`: a setting as it is written, and ``text``."""
         msg = f"{self.spell(name)}{text}"
@@ -148,6 +177,10 @@ class Settings:
     def applies(self, *names: str) -> bool:
         """Whether a model setting applies: always without a base, else only when stated."""
         return self.base is None or any(self.has(name) for name in names)
+
+    def overrides(self, *names: str) -> bool:
+        """Whether a setting is stated, maybe as None, over a base architecture."""
+        return self.base is not None and any(name in self.stated for name in names)
 
     def base_section(self, name: str) -> Any:
         """Return a mapping of the base architecture, None if it has none."""
@@ -169,3 +202,9 @@ class Settings:
         if self.has("multi_latent_attention") or self.base is None:
             return self.on("multi_latent_attention")
         return self.base.get("mla") is not None
+
+
+def section_of(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a native job, an empty one where it is missing or a name."""
+    section = job.get(name)
+    return section if isinstance(section, Mapping) else {}

@@ -1,5 +1,7 @@
 """Settings that say what one step does: precision, optimizer, recompute, dispatch, kernels."""
 
+from typing import Any
+
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES
 from projector.config.formats.megatron_settings.settings import Settings
 from projector.config.formats.megatron_settings.values import integers, number, words
@@ -18,11 +20,12 @@ def precision(settings: Settings) -> None:
         narrow = _fp8(settings)
     if settings.has("fp4"):
         names.append("fp4")
-        recipe = settings.word("fp4_recipe")
-        if recipe != "nvfp4":
-            text = f" {recipe!r} is not supported; only nvfp4 is"
-            settings.refuse("fp4_recipe", text, value=recipe, allowed=["nvfp4"])
-        narrow = "nvfp4"
+        narrow = settings.choice("fp4_recipe")
+        backward = "mxfp4_backward_precision"
+        if settings.has(backward) and settings.word(backward) != "mxfp4":
+            given = settings.word(backward)
+            text = f" {given!r} is not supported; both directions are projected in MXFP4"
+            settings.refuse(backward, text, value=given, allowed=["mxfp4"])
     settings.put("training.precision", narrow, *names)
     if narrow != base and settings.on("first_last_layers_bf16"):
         _wide_layers(settings)
@@ -66,13 +69,19 @@ def _gradients(settings: Settings, base: str) -> None:
     # switch of the command line turns it off.
     off = settings.stated.get(accumulate) is False
     aware = settings.on("use_precision_aware_optimizer")
+    fsdp_main = "megatron_fsdp_main_grads_dtype"
+    of_fsdp = settings.on("use_megatron_fsdp") and settings.word(fsdp_main) in {"bf16", "fp16"}
     narrow = (
         settings.on(reduce)
         or (off and settings.dialect.label == "argument")
         or (aware and settings.word(main) == "bf16")
+        or of_fsdp
         or (base == "fp16" and not settings.on(accumulate))
     )
-    settings.put("training.gradient_dtype", "bf16" if narrow else "fp32", *names)
+    settings.put("training.gradient_dtype", "bf16" if narrow else "fp32", *names, fsdp_main)
+    sent = "megatron_fsdp_grad_comm_dtype"
+    if settings.on("use_megatron_fsdp") and not narrow and settings.word(sent) in {"bf16", "fp16"}:
+        settings.warn(sent, " is not modelled: gradients travel as wide as they are kept")
 
 
 def optimizer(settings: Settings) -> None:
@@ -113,8 +122,14 @@ def recompute(settings: Settings) -> None:
     modules = settings.get("recompute_modules")
     if settings.on("recompute_activations"):
         granularity = "selective"
+    old = [name for name in _OLD_RECOMPUTE if settings.has(name)]
+    if old:
+        granularity = "full"
+        names += old
     if settings.on("moe_layer_recompute"):
-        granularity, modules = "selective", [*(modules or ["core_attn"]), "moe"]
+        granularity = "selective"
+        named = words(settings.spell("recompute_modules"), modules) if modules else ["core_attn"]
+        modules = [*named, "moe"]
         names.append("moe_layer_recompute")
     if settings.has(layers):
         granularity = "full"
@@ -125,41 +140,57 @@ def recompute(settings: Settings) -> None:
         chosen = words(settings.spell(name), modules)
         settings.put("training.recompute.modules", chosen, name, *names)
     elif kind == "full" and settings.has(layers):
-        ids = _global_layers(settings, settings.read(layers, integers))
-        settings.put("training.recompute.layers", ids, layers)
+        settings.put("training.recompute.layers", _named_layers(settings), layers)
     elif kind == "full":
         _whole_layers(settings)
 
 
+# From memory of old releases of Megatron-LM; not looked up.
+_OLD_RECOMPUTE = ("activations_checkpoint_method", "checkpoint_activations")
+"""Names of full recomputation before selective recomputation was known."""
+
+
 def _whole_layers(settings: Settings) -> None:
     method, count = "recompute_method", "recompute_num_layers"
-    if not settings.has(method):
+    if settings.on("checkpoint_activations"):
+        settings.put("training.recompute.method", "uniform", "checkpoint_activations")
+        return
+    if settings.has(_OLD_RECOMPUTE[0]):
+        method = _OLD_RECOMPUTE[0]
+    elif not settings.has(method):
         spelt = settings.spell(method)
         msg = f"{settings.spell('recompute_granularity')} full needs {spelt}"
         raise ConfigError(msg, key=spelt, allowed=["uniform", "block"])
-    settings.put("training.recompute.method", settings.read(method, CHOICES[method]), method)
+    kind = settings.read(method, CHOICES["recompute_method"])
+    settings.put("training.recompute.method", kind, method)
     if settings.has(count):
         settings.put("training.recompute.num_layers", settings.integer(count), count)
 
 
-def _global_layers(settings: Settings, ids: list[int]) -> list[int]:
-    """Primus counts recomputed layers within a pipeline stage; here they count overall."""
+def _named_layers(settings: Settings) -> list[int]:
+    """Return the recomputed layers, counted from 0 over the whole model.
+
+    MTP modules continue the numbers of the layers (Primus, ``recompute_layer_patches.py``).
+    """
     name = "recompute_layer_ids"
-    pp, layers = settings.integer("pipeline_model_parallel_size", 1), settings.num_layers()
-    outside = [number for number in ids if not 0 <= number < max(layers, 1)]
+    ids = settings.read(name, integers)
+    layers = settings.num_layers()
+    modules = int(settings.native("model").get("mtp_num_layers", 0))
+    if not settings.has("mtp_num_layers") and settings.base is not None:
+        modules = modules or int(settings.base.get("mtp_num_layers", 0))
+    outside = [number for number in ids if not 0 <= number < max(layers + modules, 1)]
     if outside:
         known = f"0 to {layers - 1}"
         text = f" names layer {outside[0]}, the model has {layers} ({known})"
         settings.fail(name, text, value=outside[0], allowed=known)
-    if pp <= 1 or layers % pp or not ids or max(ids) >= layers // pp:
-        return ids
-    settings.warn(name, f" was taken to count within each of the {pp} pipeline stages")
-    return [stage * (layers // pp) + number for stage in range(pp) for number in ids]
+    if any(number >= layers for number in ids):
+        settings.warn(name, " names MTP modules, which are projected as not recomputed")
+    return sorted({number for number in ids if number < layers})
 
 
 def dispatch(settings: Settings) -> None:
     """Set how tokens travel to the experts."""
-    if not settings.has("num_experts") and not settings.base_section("moe"):
+    if not settings.named("num_experts") and not settings.base_section("moe"):
         _drop_dispatch(settings)
         return
     kind_name, backend, load = (
@@ -168,31 +199,65 @@ def dispatch(settings: Settings) -> None:
         "moe_router_force_load_balancing",
     )
     turbo = settings.on("enable_primus_turbo")
-    stage = settings.integer("turbo_sync_free_moe_stage") if turbo else 0
+    stage = _sync_free_stage(settings, turbo=turbo)
     names = [kind_name]
     kind = settings.choice(kind_name)
     if kind == "deepep" and settings.has(backend):
         kind = settings.choice(backend)
         names.append(backend)
     deepep = settings.on("moe_enable_deepep")
-    if deepep or (turbo and settings.on("use_turbo_deepep")) or stage >= 2:
+    if deepep or (turbo and settings.on("use_turbo_deepep")):
         kind = "deepep"
-        names += ["moe_enable_deepep", "use_turbo_deepep", "turbo_sync_free_moe_stage"]
+        names += ["moe_enable_deepep", "use_turbo_deepep"]
     elif settings.on("use_turbo_deepep"):
         off = f"{settings.spell('enable_primus_turbo')} is off"
         settings.warn("use_turbo_deepep", f" was ignored: {off}")
     settings.put("training.moe.dispatcher", kind, *names)
+    for field, value in sync_free(stage).items():
+        settings.put(field, value, "turbo_sync_free_moe_stage")
+    kind = settings.native("training")["moe"]["dispatcher"]
     if kind in FUSED_UNITS:
         _dispatcher_units(settings, kind, turbo=turbo and settings.on("use_turbo_deepep"))
-    if stage > 0:
-        # Stage 1 has fused kernels for router and permutation, but still waits for counts.
-        settings.put("training.moe.permute_fusion", True, "turbo_sync_free_moe_stage")
-    if stage > 1:
-        settings.put("training.moe.host_sync", False, "turbo_sync_free_moe_stage")
-    elif settings.on("moe_pad_expert_input_to_capacity"):
+    if stage < 2 and settings.on("moe_pad_expert_input_to_capacity"):
         settings.put("training.moe.host_sync", False, "moe_pad_expert_input_to_capacity")
     if settings.on(load):
         settings.put("training.moe.load", "balanced", load)
+
+
+SYNC_FREE_STAGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"permute_fusion": True},
+    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
+    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
+)
+"""What stages 0 to 3 of Primus-Turbo's synchronisation-free experts set. Stage 1 has fused kernels
+for router and permutation, but still waits for counts (Primus, ``rocm_arg_validation.py``)."""
+
+
+def sync_free(stage: int, name: str = "--sync-free-stage") -> dict[str, Any]:
+    """Return the dotted fields that a stage of synchronisation-free experts sets.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such stage; ``name`` is what sets it.
+    """
+    if not 0 <= stage < len(SYNC_FREE_STAGES):
+        legal = list(range(len(SYNC_FREE_STAGES)))
+        msg = f"{name} is {stage}, not 0 to {legal[-1]}"
+        raise ConfigError(msg, key=name, value=stage, allowed=legal)
+    return {f"training.moe.{field}": value for field, value in SYNC_FREE_STAGES[stage].items()}
+
+
+def _sync_free_stage(settings: Settings, *, turbo: bool) -> int:
+    """Return the stage; without Primus-Turbo it is 0."""
+    name = "turbo_sync_free_moe_stage"
+    stage = settings.integer(name)
+    sync_free(stage, settings.spell(name))
+    if stage and not turbo:
+        settings.warn(name, f" was ignored: {settings.spell('enable_primus_turbo')} is off")
+        return 0
+    return stage
 
 
 def _dispatcher_units(settings: Settings, kind: str, *, turbo: bool) -> None:
@@ -230,3 +295,9 @@ def kernels(settings: Settings) -> None:
     if backend == "unfused" or by_default:
         names = ("attention_backend", "transformer_impl")
         settings.put("training.flash_attention", False, *names)
+    softmax = "masked_softmax_fusion"
+    if settings.stated.get(softmax) is not None and not settings.on(softmax):
+        if settings.native("training").get("flash_attention") is False:
+            settings.warn(softmax, " is not modelled: softmax is projected as one kernel")
+        else:
+            settings.ignored.append(settings.spell(softmax))  # attention is one kernel

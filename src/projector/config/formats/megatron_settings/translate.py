@@ -4,20 +4,19 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from projector.config.formats.megatron_settings import model, parallelism, training
-from projector.config.formats.megatron_settings.fields import FIELDS, TAKEN_OVER
+from projector.config.formats.megatron_settings import adapters, model, parallelism, training
+from projector.config.formats.megatron_settings.fields import FIELDS, OPEN, TAKEN_OVER
 from projector.config.formats.megatron_settings.others import (
-    IGNORED,
-    IGNORED_PREFIXES,
     UNMODELLED,
     UNSUPPORTED,
+    is_harmless,
 )
 from projector.config.formats.megatron_settings.settings import Dialect, Settings
+from projector.config.formats.megatron_settings.values import is_off, is_unresolved, not_set
+from projector.config.formats.read_job import ReadJob
+from projector.errors import shown
 
-Triple = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
-"""Job mapping, warnings, and origins of values that the file does not state."""
-
-_KNOWN = TAKEN_OVER | UNSUPPORTED.keys()
+_KNOWN = TAKEN_OVER | adapters.TAKEN_OVER | UNSUPPORTED.keys()
 
 
 def translate(
@@ -26,7 +25,7 @@ def translate(
     *,
     base: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
-) -> Triple:
+) -> ReadJob:
     """Turn Megatron settings into a native job mapping.
 
     Parameters
@@ -42,20 +41,41 @@ def translate(
 
     Returns
     -------
-    tuple
-        Job mapping, warnings, and origins of values that the file does not state.
+    ReadJob
+        Without what needs the file around the settings.
     """
     settings = Settings(stated, dialect, base, sources or {})
     for rule in _RULES:
         rule(settings)
-    return settings.job, tuple(settings.warnings), settings.origins
+    return ReadJob(
+        settings.job,
+        tuple(settings.warnings),
+        settings.origins,
+        tuple(settings.ignored),
+        settings.missing,
+        derive=settings.derive if settings.derived else None,
+    )
 
 
 def _refuse(settings: Settings) -> None:
-    for name, reason in UNSUPPORTED.items():
+    """Refuse what makes another model of it, by the name that the user wrote."""
+    for name, unsupported in UNSUPPORTED.items():
         value = settings.stated.get(name)
-        if value not in (None, False, 0, 0.0, "0", "0.0", "false"):
-            settings.refuse(name, f": {reason}", value=value)
+        if is_off(value) or any(_same(value, one) for one in unsupported.without_effect):
+            continue
+        legal = unsupported.instead
+        given = "" if value is True else f" ({shown(value)})"
+        text = f"{given}: {unsupported.what} not supported; supported: {legal}"
+        settings.refuse(name, text, value=value, allowed=legal)
+
+
+def _open(settings: Settings) -> None:
+    """Leave to the user what hangs on a variable that the script does not set."""
+    for name, target in OPEN.items():
+        value = settings.stated.get(name)
+        if is_unresolved(value):
+            settings.leave_open(target, name, not_set(value), allowed="a value")
+            settings.stated[name] = None
 
 
 def _take_over(settings: Settings) -> None:
@@ -67,20 +87,43 @@ def _take_over(settings: Settings) -> None:
 
 
 def _report_rest(settings: Settings) -> None:
-    """Name what was not taken over, unless it cannot matter."""
+    """Name what was not taken over: by what is done instead, as unknown, or as harmless."""
+    by_note: dict[str, list[str]] = {}
+    unknown: list[str] = []
     for name, value in settings.stated.items():
         if name in _KNOWN or value is None:
             continue
-        if name in UNMODELLED:
-            without_effect, note = UNMODELLED[name]
-            if not any(_same(value, one) for one in without_effect):
-                settings.warn(name, f" is not modelled: {note}")
-        elif name not in IGNORED and not name.startswith(IGNORED_PREFIXES):
-            close = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85)
-            hint = f"; did you mean {settings.spell(close[0])}?" if close else ""
-            label = settings.dialect.label
-            spelt = settings.spell(name)
-            settings.warn_that(f"unknown Megatron {label} {spelt} was ignored{hint}")
+        without_effect, note = UNMODELLED.get(name, ((), ""))
+        if note and not any(_same(value, one) for one in without_effect):
+            by_note.setdefault(note, []).append(settings.spell(name))
+        elif note or is_harmless(name):
+            settings.ignored.append(settings.spell(name))
+        else:
+            unknown.append(name)
+    for note, names in by_note.items():
+        verb = "is" if len(names) == 1 else "are"
+        settings.warn_that(f"{_listed(names)} {verb} not modelled: {note}")
+    if unknown:
+        settings.warn_that(_about_unknown(settings, unknown))
+
+
+def _about_unknown(settings: Settings, names: list[str]) -> str:
+    """Return one warning about all unknown settings, with the known ones they resemble."""
+    label = settings.dialect.label
+    close = {name: difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85) for name in names}
+    if len(names) == 1:
+        hint = [f"; did you mean {settings.spell(near)}?" for near in close[names[0]]]
+        return f"unknown Megatron {label} {settings.spell(names[0])} was ignored{''.join(hint)}"
+    told = [
+        "".join([settings.spell(name), *(f" (or {settings.spell(near)}?)" for near in close[name])])
+        for name in names
+    ]
+    return f"{len(names)} unknown Megatron {label}s were ignored: {', '.join(told)}"
+
+
+def _listed(names: list[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -89,6 +132,7 @@ def _same(value: Any, other: Any) -> bool:
 
 _RULES: tuple[Callable[[Settings], None], ...] = (
     _refuse,
+    _open,
     model.layer_spec,
     _take_over,
     *model.RULES,
@@ -101,6 +145,7 @@ _RULES: tuple[Callable[[Settings], None], ...] = (
     training.recompute,
     training.dispatch,
     training.kernels,
+    adapters.adapter,
     parallelism.schedule,
     parallelism.batch,
     _report_rest,

@@ -17,8 +17,29 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value else value
 
 
-def _unresolved(value: Any) -> bool:
+def is_unresolved(value: Any) -> bool:
+    """Whether a value hangs on what the script itself does not set."""
+    value = _first(value)
     return isinstance(value, str) and ("${" in value or "$(" in value)
+
+
+def is_off(value: Any) -> bool:
+    """Whether a setting of any kind switches off: none, 0, false, or a pattern of zeros."""
+    if isinstance(value, list | tuple):
+        return all(is_off(item) for item in value)
+    text = str(value).strip().lower()
+    if value in (None, False, 0) or text in {"", "0", "0.0", "false", "none", "null"}:
+        return True
+    try:
+        pattern = int_or_list(text) if text[0] in "[(" else 1
+    except ValueError:
+        return False
+    return not pattern or (isinstance(pattern, list) and not any(pattern))
+
+
+def not_set(value: Any) -> str:
+    """Return what is said of a value that hangs on what the script itself does not set."""
+    return f" is {_first(value)!r}, which the script itself does not set"
 
 
 def bad(name: str, value: Any, allowed: str) -> ConfigError:
@@ -26,8 +47,8 @@ def bad(name: str, value: Any, allowed: str) -> ConfigError:
     msg = f"{name} should be {allowed} (got {value!r})"
     if value is True:
         return ConfigError(f"{name} needs a value: {allowed}", key=name, allowed=allowed)
-    if _unresolved(value):
-        msg = f"{name} is {value!r}, which the script itself does not set; write the value there"
+    if is_unresolved(value):
+        msg = f"{name}{not_set(value)}; write the value there"
     return ConfigError(msg, key=name, value=value, allowed=allowed)
 
 
@@ -63,7 +84,7 @@ def flag(name: str, value: Any) -> bool:
     """Read a switch: a bare argument, a boolean, 0 or 1."""
     value = _first(value)
     text = str(value).strip().lower()
-    if text in {"true", "1", "yes", "on"} or _unresolved(value):
+    if text in {"true", "1", "yes", "on"} or is_unresolved(value):
         return True
     if text in {"false", "0", "no", "off"}:
         return False
@@ -73,7 +94,7 @@ def flag(name: str, value: Any) -> bool:
 def word(name: str, value: Any) -> str:
     """Read a name."""
     value = _first(value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or _unresolved(value):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or is_unresolved(value):
         raise bad(name, value, "a name")
     return str(value)
 

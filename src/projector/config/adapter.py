@@ -1,0 +1,238 @@
+"""Adapters: small matrices that are trained beside weights that stay as they are."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from projector.config._base import Config
+from projector.config.formats.peft import read_peft
+from projector.config.model import ModelConfig
+from projector.config.model_file import read_json
+from projector.errors import ConfigError, UnsupportedError
+
+SITES: Final = (
+    "qkv", "q", "k", "v", "proj", "q_down", "q_up", "kv_down", "kv_up", "fc1", "gate", "up", "fc2",
+)  # fmt: skip
+"""Linear layers that an adapter may stand beside; ``qkv`` and ``fc1`` are one adapter beside what
+``q``, ``k``, ``v`` and ``gate``, ``up`` have one each beside."""
+
+_FUSED: Final = {"qkv": ("q", "k", "v"), "fc1": ("gate", "up")}
+
+_EVERY: Final = tuple(site for site in SITES if site not in _FUSED)
+
+TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "linear_qkv": ("qkv",),
+    "linear_q": ("q",),
+    "linear_k": ("k",),
+    "linear_v": ("v",),
+    "linear_proj": ("proj",),
+    "linear_fc1": ("fc1",),
+    "linear_fc1_gate": ("gate",),
+    "linear_fc1_up": ("up",),
+    "linear_fc2": ("fc2",),
+    "linear_q_proj": ("q",),
+    "linear_q_down_proj": ("q_down",),
+    "linear_q_up_proj": ("q_up",),
+    "linear_kv_down_proj": ("kv_down",),
+    "linear_kv_up_proj": ("kv_up",),
+    "q_proj": ("q",),
+    "k_proj": ("k",),
+    "v_proj": ("v",),
+    "o_proj": ("proj",),
+    "qkv_proj": ("qkv",),
+    "gate_proj": ("gate",),
+    "up_proj": ("up",),
+    "gate_up_proj": ("fc1",),
+    "down_proj": ("fc2",),
+    "w1": ("gate",),
+    "w2": ("fc2",),
+    "w3": ("up",),
+    "q_a_proj": ("q_down",),
+    "q_b_proj": ("q_up",),
+    "kv_a_proj_with_mqa": ("kv_down",),
+    "kv_b_proj": ("kv_up",),
+    "all-linear": _EVERY,
+}
+"""Name of a module, as Megatron or Hugging Face has it -> the linear layers it stands for."""
+
+MEGATRON_TARGETS: Final = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Modules that Megatron-Bridge and Primus put adapters beside where nothing is stated."""
+
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "lora": {},
+    "qlora": {"base_precision": "nf4"},
+    "canonical_lora": {
+        "targets": (
+            "linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up",
+            "linear_fc2",
+        ),
+    },
+}  # fmt: skip
+"""Kind of adapter -> what it sets where nothing is stated."""
+
+_OTHER_KINDS: Final = {
+    "adalora": "it changes the ranks while it trains",
+    "boft": "it rotates weights by butterfly factors",
+    "bottleneck": "its layers stand one behind the other, not beside weights",
+    "dora": "it finds the norm of each adapted weight anew in every forward",
+    "fourierft": "it trains spectra of weights",
+    "hra": "it reflects weights",
+    "ia3": "it scales activations",
+    "ln_tuning": "it trains norms",
+    "loha": "its matrices are Hadamard products",
+    "lokr": "its matrices are Kronecker products",
+    "miss": "it trains shards of weights",
+    "multitask_prompt_tuning": "it trains tokens before the input",
+    "oft": "it rotates weights",
+    "p_tuning": "it trains tokens before the input",
+    "poly": "it mixes adapters by task",
+    "prefix_tuning": "it trains keys and values before the input",
+    "prompt_tuning": "it trains tokens before the input",
+    "vblora": "its matrices share a bank of vectors",
+    "vera": "its matrices are shared by all layers",
+    "xlora": "it mixes several adapters",
+}
+"""Kinds of adapters that are not modelled -> why none of `KINDS` stands for them."""
+
+
+class AdapterConfig(Config):
+    """Low-rank adapters: beside a frozen ``W`` of a layer ``B A`` is trained."""
+
+    kind: Literal["lora"] = "lora"
+    """``lora``; ``qlora`` is short for one over a base in ``nf4``, ``canonical_lora`` for one with
+    adapters of their own beside Q, K, V, gate and up."""
+
+    rank: PositiveInt = Field(default=32, le=1 << 20)
+    """Width between ``A`` and ``B``; Megatron-Bridge takes 32 where nothing is stated."""
+
+    alpha: PositiveFloat | None = None
+    """Scale of what an adapter adds, times its rank. Changes no projection."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the input of an adapter, or of its output, that is dropped."""
+
+    dropout_position: Literal["pre", "post"] = "pre"
+    """Before ``A``, or behind ``B``."""
+
+    targets: tuple[str, ...] = MEGATRON_TARGETS
+    """Modules that have an adapter, by the names of Megatron or of Hugging Face."""
+
+    expert_rank: PositiveInt | None = Field(default=None, le=1 << 20)
+    """Rank beside routed experts; none given means ``rank``."""
+
+    expert_adapters: Literal["shared", "each"] = "shared"
+    """One adapter beside all experts of a rank, as Megatron-Bridge has it, or one beside each."""
+
+    base_precision: Literal["nf4"] | None = None
+    """Storage of the frozen linear layers: 4 bits (``nf4``), made 16 bits for each use. None given
+    means the type of training."""
+
+    aliases: ClassVar = {
+        "dim": "rank",
+        "adapter_dim": "rank",
+        "r": "rank",
+        "lora_alpha": "alpha",
+        "lora_dropout": "dropout",
+        "adapter_dropout": "dropout",
+        "target_modules": "targets",
+        "peft_scheme": "kind",
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_files(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        key = "peft_scheme" if "kind" not in data and "peft_scheme" in data else "kind"
+        name = str(data.get(key, "lora")).lower()
+        if name in _OTHER_KINDS:
+            msg = f"{name} is not modelled: {_OTHER_KINDS[name]}"
+            raise UnsupportedError(msg, key=key, value=data[key], allowed=sorted(KINDS))
+        if name not in KINDS:
+            msg = f"unknown kind of adapter {data[key]!r}; known: {', '.join(sorted(KINDS))}"
+            raise ConfigError(msg, key=key, value=data[key], allowed=sorted(KINDS))
+        stated = {cls.aliases.get(str(given), given) for given in data}
+        missing = {field: value for field, value in KINDS[name].items() if field not in stated}
+        return {**data, **missing, key: "lora"}
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_target(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("targets", mode="after")
+    @classmethod
+    def _targets_are_known(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        known = sorted(TARGETS)
+        for name in targets:
+            if name not in TARGETS:
+                msg = f"no adapter can stand beside {name!r}; known: {', '.join(known)}"
+                raise UnsupportedError(msg, value=name, allowed=known)
+        if not targets:
+            msg = "names no module"
+            raise ConfigError(msg, value=[], allowed=known)
+        sites = sites_of(targets)
+        for fused, parts in _FUSED.items():
+            both = [name for name in targets if sites & {fused, *parts} & {*TARGETS[name]}]
+            if fused in sites and sites & {*parts}:
+                msg = f"{', '.join(both)} name one layer as a whole and in parts"
+                raise ConfigError(msg, value=both, allowed="the whole, or its parts")
+        return targets
+
+    @cached_property
+    def sites(self) -> frozenset[str]:
+        """The linear layers that have an adapter, of `SITES`."""
+        return sites_of(self.targets)
+
+    @property
+    def rank_of_experts(self) -> int:
+        """Rank beside routed experts."""
+        return self.expert_rank or self.rank
+
+
+def sites_of(targets: Iterable[str]) -> frozenset[str]:
+    """Return the linear layers that some of `TARGETS` stand for."""
+    return frozenset(site for name in targets for site in TARGETS[name])
+
+
+def model_sites(model: ModelConfig) -> frozenset[str]:
+    """Return the linear layers that a model has, of `SITES`."""
+    mla = model.mla
+    if mla is None:
+        attention = {"qkv", "q", "k", "v"}
+    elif mla.q_lora_rank:
+        attention = {"q_down", "q_up", "kv_down", "kv_up"}
+    else:
+        attention = {"q", "kv_down", "kv_up"}
+    return frozenset({*attention, "proj", "fc1", "up", "fc2", *(["gate"] if model.gated else [])})
+
+
+def adapter_data(value: Any) -> Any:
+    """Return what ``training.adapter`` states as a mapping: a kind, a file of PEFT, or a mapping.
+
+    Raises
+    ------
+    ConfigError
+        If a file cannot be read.
+    """
+    if value is False:
+        return None
+    if isinstance(value, str):
+        value = read_json(Path(value)) if value.endswith(".json") else {"kind": value}
+    return read_peft(value) if isinstance(value, Mapping) and "peft_type" in value else value
+
+
+def refuse_adapter(adapter: AdapterConfig | None, why: str) -> None:
+    """Refuse a job with adapters where they are not modelled.
+
+    Raises
+    ------
+    UnsupportedError
+        With the reason.
+    """
+    if adapter is not None:
+        msg = f"training.adapter is not modelled here: {why}"
+        raise UnsupportedError(msg, key="training.adapter", value=adapter.kind, allowed="none")

@@ -1,0 +1,303 @@
+"""DeepSpeed's JSON file: batch, precision, ZeRO and the degrees it knows.
+
+Settings and defaults: docs/_pages/config-json.md and deepspeed/runtime/zero/config.py of
+deepspeedai/DeepSpeed (2026). The file names neither model, sequence nor devices.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from projector.config.formats.carried import KEY
+from projector.config.formats.megatron_settings.values import integer, number
+from projector.config.formats.read_job import Derived, ReadJob
+from projector.config.formats.stated import Stated
+from projector.config.formats.world import data_parallel, nodes_for
+
+TOOL: Final = "DeepSpeed"
+
+ASSUMED: Final = "derived as DeepSpeed does"
+
+PREFIX: Final = "deepspeed."
+"""Before its settings where they stand beside those of a trainer."""
+
+AUTO: Final = "auto"
+"""A value that the trainer fills in."""
+
+OPTIMIZERS: Final = {
+    "adam": "adam", "adamw": "adam", "fusedadam": "adam", "cpuadam": "adam",
+    "deepspeedcpuadam": "adam", "torchadam": "adam", "muon": "muon", "sgd": "sgd",
+}  # fmt: skip
+"""Type of optimizer in small letters -> the rule here."""
+
+DTYPES: Final = {
+    "fp32": "fp32", "float32": "fp32", "float": "fp32",
+    "bf16": "bf16", "bfp16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16",
+}  # fmt: skip
+"""Type of gradients -> one as wide here."""
+
+_OFF: Final[tuple[Any, ...]] = (False, 0, 1, -1, "", "none", AUTO)
+
+_UNMODELLED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    "zero_optimization.zero_hpz_partition_size": (_OFF, "weights are gathered from all ranks"),
+    "zero_optimization.zero_quantized_weights": (_OFF, "weights are gathered in 16 bits"),
+    "zero_optimization.zero_quantized_gradients": (_OFF, "gradients are reduced in 16 bits"),
+    "zero_optimization.mics_hierarchical_params_gather": (_OFF, "weights are gathered at once"),
+    "sparse_gradients": (_OFF, "gradients of the embedding are dense"),
+    "sparse_attention.mode": (_OFF, "attention is dense"),
+    "hybrid_engine.enabled": (_OFF, "only training is projected"),
+    "curriculum_learning.enabled": (_OFF, "sequences have their full length"),
+    "data_efficiency.enabled": (_OFF, "sequences have their full length"),
+    "progressive_layer_drop.enabled": (_OFF, "all layers run"),
+    "compression_training.weight_quantization.shared_parameters.enabled": (_OFF, "no compression"),
+    "compile.deepcompile": (_OFF, "only torch.compile is"),
+    "eigenvalue.enabled": (_OFF, "a step has no such work"),
+}
+"""Setting -> values without effect, and what is projected."""
+
+_HARMLESS: Final = frozenset(
+    {
+        "steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown",
+        "gradient_clipping", "prescale_gradients", "gradient_predivide_factor",
+        "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "disable_allgather",
+        "managed_gradient_accumulation", "data_parallel_size", "graph_harvesting", "seed",
+        "use_data_before_expert_parallel_", "train_batch_size", "gradient_accumulation_steps",
+        "scheduler.", "optimizer.", "fp16.", "bf16.", "amp.", "flops_profiler.", "autotuning.",
+        "elasticity.", "comms_logger.", "monitor_config.", "tensorboard.", "wandb.", "comet.",
+        "csv_monitor.", "checkpoint.", "aio.", "data_types.", "activation_checkpointing.",
+        "zero_optimization.", "tensor_parallel.", "expert_parallel.", "compile.", "pipeline.",
+        "weight_quantization.", "nebula.", "timers.", "dataloader_drop_last", "torch_autocast.",
+        "load_universal_checkpoint", "use_node_local_storage", "sparse_attention.",
+        "data_efficiency.", "curriculum_learning.", "compression_training.", "hybrid_engine.",
+        "progressive_layer_drop.", "eigenvalue.", f"{KEY}.",
+    }
+)  # fmt: skip
+
+HARMLESS: Final = frozenset(PREFIX + name for name in _HARMLESS)
+"""Settings that cannot change a projection; sections whose decisive settings were read."""
+
+
+def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
+    """Read a DeepSpeed file without the arguments of a trainer.
+
+    Parameters
+    ----------
+    data : mapping
+        The parsed JSON file.
+    name : str
+        Name of the job.
+
+    Returns
+    -------
+    ReadJob
+        Without model, sequence and device.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is malformed.
+    """
+    stated = Stated(without_auto(data), TOOL, prefix=PREFIX)
+    stated.put("name", name, origin="the file's name")
+    stated.put("training.framework", "huggingface", origin="assumed: DeepSpeed under transformers")
+    stated.ask_for("model", "model=NAME (projector models lists them) or model=config.json")
+    stated.ask_for("training.seq_length", "training.seq_length=4096")
+    batch = Batch(stated)
+    zero(stated)
+    if _asks_trainer(data):
+        precision(stated, "bf16")
+        del stated.job["training"]["precision"]
+        stated.ask_for("training.precision", "training.precision=bf16: the trainer fills it in")
+    else:
+        precision(stated)
+    degrees(stated)
+    if stated.values.keys() & {f"{PREFIX}activation_checkpointing.{key}" for key in _CHECKPOINTS}:
+        stated.warn(
+            "activation_checkpointing only works where the model calls it: nothing is recomputed "
+            "unless training.recompute says so"
+        )
+    unmodelled(stated)
+    return stated.read_job(HARMLESS, derive=batch.derive, least_nodes=batch.data_parallel == 0)
+
+
+def _asks_trainer(data: Mapping[str, Any]) -> bool:
+    """Whether the type of training is left to the trainer."""
+    sections = [data.get(name) for name in ("bf16", "fp16")]
+    values = [each.get("enabled") for each in sections if isinstance(each, Mapping)]
+    return AUTO in values and True not in values
+
+
+_CHECKPOINTS: Final = ("partition_activations", "cpu_checkpointing", "number_checkpoints")
+
+
+def without_auto(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out values that a trainer would fill in."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            found[name] = {key: item for key, item in value.items() if item != AUTO}
+        elif value != AUTO:
+            found[name] = value
+    if isinstance(found.get("zero_optimization"), bool):
+        found["zero_optimization"] = {"stage": int(found["zero_optimization"])}
+    return found
+
+
+def unmodelled(stated: Stated) -> None:
+    """Warn of what changes a run and is not modelled."""
+    stated.unmodelled({PREFIX + name: rest for name, rest in _UNMODELLED.items()})
+
+
+def zero(stated: Stated) -> None:
+    """Set what data parallelism divides, what overlaps, and what the host holds."""
+    section = f"{PREFIX}zero_optimization."
+    name = f"{section}stage"
+    stage = stated.integer(name, 0, least=0)
+    if stage > 3:
+        stated.fail(name, "0, 1, 2 or 3", [0, 1, 2, 3])
+    stated.put("parallelism.zero_stage", stage, name)
+    name = f"{section}overlap_comm"
+    overlaps = stated.on(name, default=stage == 3)
+    stated.put("parallelism.overlap_grad_reduce", overlaps, name)
+    # Weights are gathered after the update, or, with stage 3, ahead of each layer.
+    stated.put("parallelism.overlap_param_gather", stage == 3, f"{section}stage")
+    name = f"{section}reduce_bucket_size"
+    size = stated.integer(name, 500_000_000, least=0)
+    stated.put("parallelism.ddp_bucket_size", max(1, size), name)
+    name = f"{section}mics_shard_size"
+    if stated.get(name, integer, -1) > 0:
+        stated.put("parallelism.sharding_group_size", stated.integer(name, 1), name)
+    _offload(stated, section)
+
+
+def _offload(stated: Stated, section: str) -> None:
+    name, ratio = f"{section}offload_optimizer.device", f"{section}offload_optimizer.ratio"
+    if stated.word(name, "none") != "none" or stated.on(f"{section}cpu_offload"):
+        share = stated.get(ratio, number, 1.0)
+        stated.put("training.optimizer.offload_fraction", share, name, f"{section}cpu_offload")
+        if stated.word(name) == "nvme":
+            stated.warn(f"{name.removeprefix(PREFIX)} nvme is projected as host memory")
+    name = f"{section}offload_param.device"
+    if stated.word(name, "none") != "none" or stated.on(f"{section}cpu_offload_param"):
+        stated.warn("offload_param is not modelled: weights are projected on the device")
+
+
+def precision(stated: Stated, kind: str = "") -> None:
+    """Set the types of weights, gradients and states; ``kind`` is what a trainer asks for."""
+    names = {"bf16": f"{PREFIX}bf16.enabled", "fp16": f"{PREFIX}fp16.enabled"}
+    given = [each for each, name in names.items() if stated.on(name)]
+    if len(given) == 2:
+        stated.fail(names["fp16"], "off where bf16 is on", False)
+    found = given[0] if given else kind or "fp32"
+    stated.put("training.precision", found, *names.values(), "bf16", "fp16")
+    name = f"{PREFIX}data_types.grad_accum_dtype"
+    # By default gradients have the type of the model, and 32 bits for BF16 without ZeRO
+    # (`get_data_types` of DeepSpeed's engine).
+    sharded = stated.integer(f"{PREFIX}zero_optimization.stage", 0, least=0) > 0
+    kept = found == "fp32" or (found == "bf16" and not sharded)
+    wide = stated.choice(name, DTYPES, "fp32" if kept else "bf16")
+    stated.put("training.gradient_dtype", wide, name)
+    name = f"{PREFIX}communication_data_type"
+    if stated.has(name):
+        stated.put("training.grad_reduce_dtype", stated.choice(name, DTYPES, "fp32"), name)
+    stated.put("training.gradient_accumulation_fusion", False)
+    for name in (
+        f"{PREFIX}bf16.bf16_master_weights_and_grads",
+        f"{PREFIX}fp16.fp16_master_weights_and_grads",
+    ):
+        if stated.on(name):
+            stated.put("training.optimizer.master_weights", "none", name)
+    name = f"{PREFIX}bf16.bf16_optimizer_states"
+    if stated.on(name):
+        stated.put("training.optimizer.moment_dtype", "bf16", name)
+    name = f"{PREFIX}torch_autocast.enabled"
+    if stated.on(name):
+        kind = stated.choice(f"{PREFIX}torch_autocast.dtype", _AUTOCAST, "bfloat16")
+        stated.put("training.precision", kind, name)
+        stated.put("training.optimizer.master_weights", "shared", name)
+    name = f"{PREFIX}optimizer.type"
+    if stated.has(name):
+        optimizer(stated, name, stated.word(name).lower().replace("_", ""))
+
+
+_AUTOCAST: Final = {"bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16"}
+
+
+def optimizer(stated: Stated, name: str, rule: str) -> None:
+    """Set the rule of the optimizer."""
+    if rule not in OPTIMIZERS:
+        stated.warn(f"{stated.spell(name)} {stated.values[name]} is projected as adam")
+    stated.put("training.optimizer.name", OPTIMIZERS.get(rule, "adam"), name)
+
+
+def degrees(stated: Stated) -> None:
+    """Set the degrees of a job."""
+    tensor = f"{PREFIX}tensor_parallel."
+    for field, names in (
+        ("tp", (f"{tensor}autotp_size", f"{tensor}tp_size", f"{tensor}tp.tp_size")),
+        # This one and the stages of a pipeline are from memory; not looked up.
+        ("cp", (f"{PREFIX}sequence_parallel_size",)),
+        ("pp", (f"{PREFIX}pipeline.stages",)),
+        ("ep", (f"{PREFIX}expert_parallel.autoep_size",)),
+        ("etp", (f"{PREFIX}expert_parallel.expert_tensor_parallel_size",)),
+    ):
+        for name in names:
+            if stated.has(name):
+                stated.put(f"parallelism.{field}", stated.integer(name, 1, least=1), name)
+    split = stated.job.get("parallelism", {})
+    if split.get("cp", 1) > 1:
+        # Ulysses exchanges heads.
+        stated.put("parallelism.cp_comm_type", "a2a", f"{PREFIX}sequence_parallel_size")
+    if split.get("tp", 1) > 1:
+        stated.put("parallelism.sequence_parallel", False, f"{tensor}autotp_size")
+
+
+class Batch:
+    """Global batch = micro-batch * accumulation * data-parallel ranks, of which one may be open."""
+
+    def __init__(self, stated: Stated, *, trainer: tuple[str, str] = ("", ""), micro: int = 0):
+        """Read what is stated.
+
+        ``trainer`` names the trainer's settings of the micro-batch and of the accumulation,
+        ``micro`` is the trainer's default of the first.
+        """
+        whole = f"{PREFIX}train_batch_size"
+        part, times = (
+            f"{PREFIX}train_micro_batch_size_per_gpu",
+            f"{PREFIX}gradient_accumulation_steps",
+        )
+        size, steps = trainer
+        self.whole = stated.integer(whole, 0, least=0)
+        self.micro = stated.integer(part, stated.integer(size, micro, least=0), least=0)
+        self.steps = stated.integer(times, stated.integer(steps, 0, least=0), least=0)
+        if not self.whole and not self.micro:
+            stated.ask_for("training.micro_batch_size", "training.micro_batch_size=1")
+        if self.whole:
+            stated.put("training.global_batch_size", self.whole, whole)
+        if self.micro:
+            stated.put("training.micro_batch_size", self.micro, part, size)
+        self.data_parallel = 0
+        """Ranks that follow from the rest, 0 where they do not."""
+        if self.whole and self.micro and self.steps:
+            ranks, rest = divmod(self.whole, self.micro * self.steps)
+            if rest or not ranks:
+                stated.fail(
+                    whole, f"a multiple of micro-batch * accumulation ({self.micro} * {self.steps})"
+                )
+            self.data_parallel = ranks
+
+    def derive(self, data: dict[str, Any]) -> Derived:
+        """Return the nodes, or the part of the batch that is open."""
+        fields: dict[str, Any] = {}
+        split = data.get("parallelism") or {}
+        if self.data_parallel and not (data.get("cluster") or {}).get("nodes"):
+            each = [split.get(name) or 1 for name in ("tp", "pp", "cp")]
+            if all(isinstance(degree, int) for degree in each):
+                fields |= nodes_for(self.data_parallel * each[0] * each[1] * each[2], data)
+        ranks, training = data_parallel(data), data.get("training") or {}
+        steps = self.steps or 1
+        micro, whole = training.get("micro_batch_size"), training.get("global_batch_size")
+        if ranks and isinstance(micro, int):
+            fields["training.global_batch_size"] = micro * steps * ranks
+        if ranks and isinstance(whole, int):
+            fields["training.micro_batch_size"] = max(1, whole // (steps * ranks))
+        return {name: (value, ASSUMED) for name, value in fields.items()}

@@ -1,0 +1,240 @@
+"""Which reader a file belongs to: by its ending, else by the keys at its top."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from projector.config.formats.read_job import ReadJob
+from projector.config.model_file import read_json
+from projector.config.resources import known
+from projector.config.yaml_file import read_text, read_yaml
+from projector.errors import ConfigError, UnsupportedError
+
+Keys = frozenset[str]
+
+
+def _launch_script(path: Path) -> ReadJob:
+    from projector.config.formats.megatron import read_megatron
+    from projector.config.formats.trainer import is_trainer_script, read_trainer_script
+
+    text = read_text(path)
+    if is_trainer_script(text):
+        return read_trainer_script(text, path=path)
+    return read_megatron(text, name=path.stem, path=path)
+
+
+def _torchtitan(path: Path) -> ReadJob:
+    from projector.config.formats.torchtitan import read_toml
+
+    return read_toml(path)
+
+
+def _program(path: Path) -> ReadJob:
+    msg = (
+        f"{path} is a program, and nothing is executed here; torchtitan, NeMo 2 and "
+        "Megatron-Bridge write recipes as Python: give the arguments or the file that it writes"
+    )
+    raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
+
+
+_BY_ENDING: dict[str, Callable[[Path], ReadJob]] = {
+    ".sh": _launch_script,
+    ".args": _launch_script,
+    ".txt": _launch_script,
+    ".toml": _torchtitan,
+    ".py": _program,
+}
+"""Ending of a file's name -> what reads it."""
+
+
+def _primus(data: dict[str, Any], path: Path) -> ReadJob:
+    from projector.config.formats.primus import read_primus
+
+    return read_primus(data, path=path)
+
+
+def _architecture(_: dict[str, Any], path: Path) -> ReadJob:
+    msg = (
+        f"{path} describes an architecture, not a job; name it as the model of a job: model: {path}"
+    )
+    raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+
+
+def _adapter(_: dict[str, Any], path: Path) -> ReadJob:
+    msg = f"{path} describes an adapter, not a job; name it in a job: training.adapter: {path}"
+    raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+
+
+def _deepspeed(data: dict[str, Any], path: Path) -> ReadJob:
+    from projector.config.formats.deepspeed import read_deepspeed
+
+    return read_deepspeed(data, name=path.stem)
+
+
+def _trainer(data: dict[str, Any], path: Path) -> ReadJob:
+    from projector.config.formats.trainer import read_trainer
+
+    return read_trainer(data, path=path)
+
+
+def _accelerate(data: dict[str, Any], path: Path) -> ReadJob:
+    from projector.config.formats.trainer import read_accelerate
+
+    return read_accelerate(data, path=path)
+
+
+def _simumax(data: dict[str, Any], path: Path) -> ReadJob:
+    from projector.config.formats.simumax import read_strategy
+
+    return read_strategy(data, title=path.stem)
+
+
+class _Format(NamedTuple):
+    """A kind of file with keys and values."""
+
+    name: str
+    marks: tuple[Keys, ...]
+    """Keys at the top of a file: it is of this kind where it has all of one of these sets."""
+    read: Callable[[dict[str, Any], Path], ReadJob]
+
+
+class _Foreign(NamedTuple):
+    """A kind of file that is known and not read."""
+
+    name: str
+    marks: tuple[Keys, ...]
+    instead: str
+
+
+def _has(*sets: str) -> tuple[Keys, ...]:
+    return tuple(frozenset(keys.split()) for keys in sets)
+
+
+_FORMATS = (
+    _Format("a Primus experiment", _has("modules", "extends"), _primus),
+    _Format("an adapter", _has("peft_type"), _adapter),
+    _Format(
+        "an architecture",
+        _has("model_type", "architectures", "layer_num head_num"),
+        _architecture,
+    ),
+    _Format(
+        "arguments of a Hugging Face trainer",
+        _has(
+            "per_device_train_batch_size",
+            "model_name_or_path",
+            "base_model sequence_len",
+            "base_model micro_batch_size",
+        ),
+        _trainer,
+    ),
+    _Format(
+        "a strategy of SimuMax",
+        _has("tp_size world_size", "tp_size micro_batch_num", "pp_size micro_batch_num"),
+        _simumax,
+    ),
+    _Format("a file of accelerate", _has("distributed_type num_processes"), _accelerate),
+    _Format(
+        "a DeepSpeed configuration",
+        _has("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"),
+        _deepspeed,
+    ),
+)
+"""Kinds of files, the first that fits wins; what fits none is a native job."""
+
+_ARGUMENTS = "give the Megatron-LM arguments that it stands for, or a native job"
+_NATIVE = "write a native job (projector init shows one)"
+
+_FOREIGN = (
+    _Foreign("a recipe of NeMo", _has("trainer exp_manager", "trainer model"), _ARGUMENTS),
+    _Foreign(
+        "a recipe of Megatron-Bridge",
+        _has("model train", "model ddp", "train checkpoint", "ddp optimizer"),
+        _ARGUMENTS,
+    ),
+    _Foreign("a recipe of NeMo AutoModel", _has("step_scheduler", "distributed model"), _NATIVE),
+    _Foreign("a recipe of torchtune", _has("checkpointer tokenizer"), _NATIVE),
+    _Foreign("a configuration of LLM Foundry", _has("device_train_microbatch_size"), _NATIVE),
+    _Foreign("a configuration of MaxText", _has("base_emb_dim", "ici_fsdp_parallelism"), _NATIVE),
+    _Foreign(
+        "a configuration of GPT-NeoX",
+        _has(
+            "pipe_parallel_size", "pipe-parallel-size", "model_parallel_size", "model-parallel-size"
+        ),
+        _NATIVE,
+    ),
+    _Foreign(
+        "an execution of Calculon",
+        _has("tensor_par pipeline_par"),
+        "its sizes are parallelism.tp, pp, dp and training.micro_batch_size, global_batch_size",
+    ),
+    _Foreign(
+        "an application of Calculon",
+        _has("attn_heads num_blocks"),
+        "it has no vocabulary; give model=NAME, or a mapping with one",
+    ),
+    _Foreign(
+        "a system of Calculon or SimuMax",
+        _has("matrix mem1", "accelerator networks"),
+        "give cluster.device=NAME (projector hardware lists them), or a device file",
+    ),
+)
+"""Kinds of files that people have and that are not read: the error names them."""
+
+KNOWN = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"] + [
+    kind.name for kind in _FORMATS if kind.read not in (_architecture, _adapter)
+]
+"""Files that are read, as errors list them."""
+
+
+def read_file(path: Path) -> ReadJob | dict[str, Any]:
+    """Read a job file of any known kind.
+
+    Returns
+    -------
+    ReadJob or dict
+        What the reader of another tool's files made of it, or a native job as it was written.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or is of a kind that is known and not read.
+    """
+    by_ending = _BY_ENDING.get(path.suffix.lower())
+    if by_ending is not None:
+        return by_ending(path)
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    _refuse_other_files_of_ours(data, path)
+    found = kind_of(data)
+    if found is not None:
+        return found.read(data, path)
+    for kind in _FOREIGN:
+        if _fits(kind.marks, data):
+            msg = f"{path} is {kind.name}, which is not read; {kind.instead}"
+            raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
+    return data
+
+
+def _refuse_other_files_of_ours(data: Mapping[str, Any], path: Path) -> None:
+    """Refuse a space, and a device or model that starts from a shipped one."""
+    if "base" in data and ("axes" in data or "best_of" in data):
+        msg = f"{path} is a space of jobs, not a job; projector sweep takes it"
+        raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+    base = data.get("extends")
+    for kind, name, field in (
+        ("hardware", "a device", "cluster.device"),
+        ("models", "an architecture", "model"),
+    ):
+        if isinstance(base, str) and known(kind, base) is not None:
+            msg = f"{path} describes {name}, not a job; name it in a job: {field}={path}"
+            raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+
+
+def kind_of(keys: Iterable[str] | Mapping[str, Any]) -> _Format | None:
+    """Return the kind of file that has these keys at its top, None for a native job."""
+    return next((kind for kind in _FORMATS if _fits(kind.marks, keys)), None)
+
+
+def _fits(marks: tuple[Keys, ...], keys: Iterable[str]) -> bool:
+    there = frozenset(keys)
+    return any(each <= there for each in marks)

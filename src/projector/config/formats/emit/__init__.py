@@ -1,0 +1,1 @@
+"""Writing a job as the configuration of a training framework."""

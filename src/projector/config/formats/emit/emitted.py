@@ -1,0 +1,223 @@
+"""A job in the words of a training framework, so that reading them again gives the same job."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from pydantic import BaseModel
+
+from projector.config import resources
+from projector.config.device import is_first_order, load_device
+from projector.config.job import Job
+from projector.config.load import load_job
+from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown
+from projector.files import check_place
+
+FORMATS: Final = ("megatron", "primus", "torchtitan", "deepspeed")
+"""Frameworks whose configuration can be written; each is a module of this package."""
+
+
+class Emitted(NamedTuple):
+    """A file that starts a job."""
+
+    format: str
+    """One of `FORMATS`."""
+
+    text: str
+    """What the file holds."""
+
+    suffix: str
+    """Ending that the file's name needs to be read again."""
+
+    carried: Mapping[str, Any]
+    """Dotted field -> value, of what the framework has no words for. The text carries it too,
+    where the framework does not read it (`projector.config.formats.carried`)."""
+
+
+class Writer(Protocol):
+    """What a module of this package offers."""
+
+    SUFFIX: str
+
+    def own(self, job: Job) -> dict[str, Any]:
+        """Return what the framework is told elsewhere, dotted field -> value."""
+
+    def write(self, job: Job, carried: Mapping[str, Any]) -> str:
+        """Return the file of a job, with fields that it carries beside the framework's own."""
+
+
+def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's name
+    """Write a job as the configuration of a training framework.
+
+    The text is read again before it is returned: it gives the same job, field by field.
+
+    Parameters
+    ----------
+    job : Job
+        What is to be started.
+    format : str
+        One of `FORMATS`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown format.
+    UnsupportedError
+        If the file would not give the same job; the message names what differs.
+    """
+    writer = _writer(format)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"job{writer.SUFFIX}")
+        known = {"cluster.device": _device_name(job)} | writer.own(job) | _titles(job)
+        again = _read(writer, file, job, known)
+        framework = job.training.framework
+        if again.training.framework != framework:
+            known["training.framework"] = framework and framework.model_dump(exclude_none=True)
+            again = _read(writer, file, job, known)
+        carried = known
+        # A field that is carried can move a default of another one.
+        for _ in range(_ROUNDS):
+            left = _differences(job, again)
+            if not left:
+                break
+            carried = carried | left
+            again = _read(writer, file, job, carried)
+    if left:
+        msg = f"{format} cannot say {', '.join(left)} of this job"
+        raise UnsupportedError(msg, key="emit", value=format, allowed=list(FORMATS))
+    if "training.adapter" in carried:
+        # A comment would not keep the framework from training every weight.
+        msg = f"{format} files have no words for this job's adapters, and would train every weight"
+        raise UnsupportedError(msg, key="emit", value=format, allowed=["primus, for its targets"])
+    return Emitted(format, writer.write(job, carried), writer.SUFFIX, carried)
+
+
+def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name
+    """Refuse a format that is not known, and a file that could not be made or read again.
+
+    Raises
+    ------
+    ConfigError
+        With what would do.
+    """
+    suffix = _writer(format).SUFFIX
+    if file is None:
+        return
+    if Path(file).suffix != suffix:
+        msg = f"emit: the name of a {format} file must end in {suffix}, got {shown(file)}"
+        raise ConfigError(msg, key="emit", value=file, allowed=suffix)
+    check_place(file, key="emit")
+
+
+def _writer(name: str) -> Writer:
+    if name not in FORMATS:
+        msg = f"emit: unknown format {name!r}; known: {', '.join(FORMATS)}"
+        raise ConfigError(msg, key="emit", value=name, allowed=list(FORMATS))
+    return cast("Writer", import_module(f"{__package__}.{name}"))
+
+
+def _read(writer: Writer, file: Path, job: Job, carried: Mapping[str, Any]) -> Job:
+    file.write_text(writer.write(job, carried), encoding="utf-8")
+    try:
+        return load_job(file)
+    except ProjectorError as error:
+        msg = f"this job cannot be written: {error}"
+        raise UnsupportedError(msg, key="emit", value=error.key) from error
+
+
+def _titles(job: Job) -> dict[str, str]:
+    """Return the names that reports show."""
+    titles = {"name": job.name, "model.name": job.model.name}
+    return {field: title for field, title in titles.items() if title}
+
+
+def _device_name(job: Job) -> Any:
+    """Return a shipped device by its name, any other in full."""
+    device = job.cluster.device
+    known = resources.index("hardware").get(resources.normalise(device.name))
+    stems = [*([known.stem] if known else ()), *resources.shipped("hardware")]
+    for stem in stems:
+        if not is_first_order(stem, "cluster.device") and load_device(stem).name == device.name:
+            return stem
+    return device.model_dump(mode="json", exclude_unset=True, exclude={"source", "sources"})
+
+
+def _differences(job: Job, again: Job) -> dict[str, Any]:
+    """Return the fields of a job in which another one is not its equal, with its values."""
+    stated, ours, theirs = dict(_leaves(job)), _in_effect(job), _in_effect(again)
+    if job.parallelism.fsdp:
+        stated["parallelism.zero_stage"] = job.parallelism.sharding_stage
+    found = {
+        name: _section(job, name) for name in _WHOLE if getattr(job, name) != getattr(again, name)
+    }
+    for field, value in ours.items():
+        if field in theirs:
+            if theirs[field] != value:
+                found[field] = stated[field]
+            continue
+        # One of the two has nothing where the other has a section.
+        section = field
+        while section and section not in theirs:
+            section = section.rpartition(".")[0]
+        where = section or field
+        found[where] = _section(job, where) if section else stated[field]
+    return {field: _plain(value) for field, value in found.items()}
+
+
+def _section(job: Job, dotted: str) -> Any:
+    value: Any = job
+    for name in dotted.split("."):
+        value = getattr(value, name)
+    return value
+
+
+_UNREAD: Final = {"name", "notes", "origins", "ignored", "source", "sources"}
+"""Names of fields that no projection reads."""
+
+
+_WHOLE: Final = ("run", "first_order")
+"""Sections that no framework knows; their fields only make sense together."""
+
+_ROUNDS: Final = 4
+
+
+def _leaves(owner: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in type(owner).model_fields:
+        value, field = getattr(owner, name), f"{prefix}{name}"
+        if field in _WHOLE:
+            continue
+        if isinstance(value, BaseModel) and field != "training.framework":
+            yield from _leaves(value, f"{field}.")
+        elif name not in _UNREAD:
+            yield field, value
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as YAML writes it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _in_effect(job: Job) -> dict[str, Any]:
+    """Return the fields of a job, where several values mean the same as one of them."""
+    model, split, training = job.model, job.parallelism, job.training
+    found = dict(_leaves(job))
+    found["parallelism.dp"] = None
+    found["parallelism.zero_stage"] = split.sharding_stage
+    found["parallelism.etp"] = split.expert_tp
+    found["parallelism.sequence_parallel"] = split.splits_sequence
+    found["parallelism.tp_comm_overlap"] = split.tp_overlap
+    found["training.grad_reduce_dtype"] = training.reduce_dtype
+    found["model.num_query_groups"] = model.query_groups
+    if model.mla is None:
+        found["model.kv_channels"] = model.head_dim
+    if training.schedule == "auto":
+        found["training.schedule"] = "interleaved" if split.vpp > 1 else "1f1b"
+    if training.recompute.num_layers is None and training.recompute.method == "uniform":
+        found["training.recompute.num_layers"] = 1
+    return found

@@ -1,0 +1,100 @@
+"""An experiment file of Primus."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from projector.config.adapter import MEGATRON_TARGETS
+from projector.config.formats.carried import comment_lines
+from projector.config.formats.emit.megatron_arguments import Arguments, megatron_arguments
+from projector.config.job import Job
+from projector.distribution import package_version
+
+SUFFIX: Final = ".yaml"
+
+_HEAD: Final = """\
+# {title}: an experiment of Primus, written by projector {version}.
+# Data, tokenizer, learning rate, iterations and checkpoints are yours to set.
+# The next comments say what the settings cannot; projector reads them with the settings.
+{carried}
+"""
+
+ALGORITHMS: Final = {
+    "gpipe": "gpipe",
+    "zerobubble": "zero_bubble",
+    "zbv-formatted": "zbv_formatted",
+    "zbv-greedy-half": "v_half",
+    "zbv-greedy-min": "v_min",
+    "seaailab": "zero_bubble_heuristic",
+    "seaailab-ilp": "seaailab_ilp",
+}
+"""Schedule -> ``pp_algorithm`` of Primus' pipeline runtime."""
+
+
+def own(job: Job) -> dict[str, Any]:
+    """Return the nodes, which Primus is told in ``NNODES``."""
+    return {"cluster.nodes": job.cluster.nodes}
+
+
+def write(job: Job, carried: Mapping[str, Any]) -> str:
+    """Return the file of a job; see `projector.config.formats.emit.emitted.Writer`."""
+    title = " ".join((job.name or job.model.name).split())
+    groups = megatron_arguments(job)
+    groups["training"] |= _own(job)
+    overrides = {name: value for settings in groups.values() for name, value in settings.items()}
+    adapters = _adapters(job)
+    overrides |= adapters
+    trainer = {
+        "framework": "megatron",
+        "config": "sft_trainer.yaml" if adapters else "pre_trainer.yaml",
+        "model": "language_model.yaml",
+        "overrides": overrides,
+    }
+    data = {
+        "work_group": "${PRIMUS_TEAM:amd}",
+        "user_name": "${PRIMUS_USER:root}",
+        "exp_name": title,
+        "workspace": "./output",
+        "modules": {"post_trainer" if adapters else "pre_trainer": trainer},
+    }
+    head = _HEAD.format(title=title, version=package_version(), carried=comment_lines(carried))
+    body: str = yaml.safe_dump(data, sort_keys=False, width=1 << 20)
+    return head + body
+
+
+def _adapters(job: Job) -> dict[str, Any]:
+    """Return what the fine-tuning trainer is told of adapters, if it has words for them."""
+    adapter = job.training.adapter
+    if adapter is None or not {*adapter.targets} <= {*MEGATRON_TARGETS}:
+        return {}
+    lora = {
+        "enabled": True,
+        "dim": adapter.rank,
+        "alpha": adapter.alpha or adapter.rank,
+        "dropout": adapter.dropout,
+        "dropout_position": adapter.dropout_position,
+        "target_modules": [*adapter.targets],
+    }
+    return {"stage": "sft", "lora": lora}
+
+
+def _own(job: Job) -> Arguments:
+    """Return settings of the trainer that Megatron-LM does not have."""
+    training, settings = job.training, Arguments()
+    algorithm = ALGORITHMS.get(training.schedule)
+    if algorithm is not None:
+        settings["patch_primus_pipeline"] = True
+        settings["pp_algorithm"] = algorithm
+    if training.recompute.layers is not None:
+        settings["recompute_layer_ids"] = [*training.recompute.layers]
+    choice = training.moe
+    if job.model.moe and choice.dispatcher == "deepep" and not choice.host_sync:
+        settings |= {
+            "enable_primus_turbo": True,
+            "use_turbo_deepep": True,
+            "turbo_sync_free_moe_stage": 2,
+        }
+        if choice.dispatcher_sms is not None:
+            settings["turbo_deepep_num_cu"] = choice.dispatcher_sms
+    return settings

@@ -1,0 +1,225 @@
+"""A TOML file of torchtitan."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from projector.config.formats.carried import comment_lines
+from projector.config.formats.emit.words import model_words, recompute_words, same_model
+from projector.config.formats.torchtitan_tables import (
+    COMM_TYPES,
+    DISPATCHERS,
+    FLAVORS,
+    SCHEDULES,
+)
+from projector.config.job import Job
+from projector.config.model import ModelConfig
+from projector.config.model_file import load_model
+from projector.distribution import package_version
+
+SUFFIX: Final = ".toml"
+
+_HEAD: Final = """\
+# {title}: a job of torchtitan, written by projector {version}.
+# Tokenizer, data, learning rate, steps and checkpoints are yours to set.
+# The next comments say what the settings cannot; projector reads them with the settings, and
+# torchtitan does what it does without them.
+{carried}
+"""
+
+_ROTATIONS: Final = {ours: theirs for theirs, ours in COMM_TYPES.items()}
+
+_BACKENDS: Final = {ours: theirs for theirs, ours in DISPATCHERS.items()}
+
+_PIPELINES: Final = {ours: spelling for spelling, ours in SCHEDULES.values()}
+
+_UNKNOWN: Final = ("llama3", "custom")
+"""Name and flavour of an architecture that torchtitan does not ship."""
+
+_PART: Final = re.compile(r"(E?)(?:t\*(\d+)|(t*))(L?)")
+
+
+def own(job: Job) -> dict[str, Any]:
+    """Return an architecture that torchtitan does not ship, and recomputation of its own kind."""
+    found = {} if _flavor(job) != _UNKNOWN else {"model": model_words(job)}
+    recompute = recompute_words(job)
+    if recompute != "none" and _recompute(job)["mode"] == "none":
+        found["training.recompute"] = recompute
+    return found
+
+
+def write(job: Job, carried: Mapping[str, Any]) -> str:
+    """Return the file of a job; see `projector.config.formats.emit.emitted.Writer`."""
+    title = "".join(char for char in job.name or job.model.name if char.isprintable())
+    name, flavor = _flavor(job)
+    compiled = {"model": job.training.torch_compile, "loss": job.training.cross_entropy_fusion}
+    sections: dict[str, dict[str, Any]] = {
+        "job": {"description": title},
+        "model": {"name": name, "flavor": flavor, "converters": _converters(job)},
+        "optimizer": _optimizer(job),
+        "training": _training(job),
+        "parallelism": {**_sharding(job), **_degrees(job), **_pipeline(job)},
+        "activation_checkpoint": _recompute(job),
+        "compile": {
+            "enable": any(compiled.values()),
+            "components": [part for part, on in compiled.items() if on],
+        },
+        "quantize.linear.float8": _float8(job),
+    }
+    head = _HEAD.format(title=title, version=package_version(), carried=comment_lines(carried))
+    return head + "\n".join(
+        _section(name, section) for name, section in sections.items() if section
+    )
+
+
+def _section(name: str, settings: Mapping[str, Any]) -> str:
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items()
+    ]
+    return f"[{name}]\n{''.join(lines)}"
+
+
+def _flavor(job: Job) -> tuple[str, str]:
+    """Return name and flavour of an architecture."""
+    for (name, flavor), known in _architectures().items():
+        if same_model(known, job.model):
+            return name, flavor.upper() if flavor[0].isdigit() else flavor
+    return _UNKNOWN
+
+
+@cache
+def _architectures() -> dict[tuple[str, str], ModelConfig]:
+    """Return the architectures that torchtitan ships, by name and flavour."""
+    return {
+        (name, flavor): load_model(known)
+        for name, flavors in FLAVORS.items()
+        for flavor, known in flavors.items()
+    }
+
+
+def _converters(job: Job) -> list[str]:
+    names = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
+    return names.get(job.training.precision, [])
+
+
+def _float8(job: Job) -> dict[str, Any]:
+    training = job.training
+    if training.precision != "fp8" or training.fp8_recipe not in {"tensorwise", "rowwise"}:
+        return {}
+    gather = training.fp8_param_gather
+    return {"recipe_name": training.fp8_recipe, "enable_fsdp_float8_all_gather": gather}
+
+
+def _optimizer(job: Job) -> dict[str, Any]:
+    foreach = job.training.optimizer.update_bytes > 0
+    return {"name": "AdamW", "implementation": "foreach" if foreach else "fused"}
+
+
+def _training(job: Job) -> dict[str, Any]:
+    training, split = job.training, job.parallelism
+    wide = training.precision == "fp32"
+    settings: dict[str, Any] = {
+        "seq_len": training.seq_length,
+        "local_batch_size": training.micro_batch_size,
+        "mixed_precision_param": "float32" if wide else "bfloat16",
+    }
+    if split.pp > 1:
+        # Its pipeline cuts the local batch into microbatches.
+        settings["local_batch_size"] = max(1, training.global_batch_size // _ranks(job))
+    else:
+        settings["global_batch_size"] = training.global_batch_size
+    return settings
+
+
+def _ranks(job: Job) -> int:
+    split = job.parallelism
+    return max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
+
+
+def _sharding(job: Job) -> dict[str, Any]:
+    split, ranks = job.parallelism, _ranks(job)
+    if split.sharding_stage == 0:
+        return {"data_parallel_replicate_degree": ranks, "data_parallel_shard_degree": 1}
+    copies = split.num_distributed_optimizer_instances
+    if split.sharding_group_size:
+        copies = max(1, ranks * split.cp // split.sharding_group_size)
+    if ranks % copies:
+        copies = 1
+    return {
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": ranks // copies,
+        "fsdp_reshard_after_forward": "always" if split.fsdp_reshard_after_forward else "never",
+    }
+
+
+def _degrees(job: Job) -> dict[str, Any]:
+    split = job.parallelism
+    settings: dict[str, Any] = {
+        "tensor_parallel_degree": split.tp,
+        "enable_async_tensor_parallel": split.tp_overlap == "async_tp",
+        "context_parallel_degree": split.cp,
+    }
+    if not (job.training.torch_compile and split.tp_overlap == "async_tp"):
+        del settings["enable_async_tensor_parallel"]
+    if split.cp > 1 and split.cp_comm_type in _ROTATIONS:
+        settings["context_parallel_rotate_method"] = _ROTATIONS[split.cp_comm_type]
+    if job.model.moe is not None:
+        settings["expert_parallel_degree"] = split.ep
+        if split.ep > 1:
+            settings["expert_tensor_parallel_degree"] = split.expert_tp
+        backend = _BACKENDS.get(job.training.moe.dispatcher)
+        if backend is not None:
+            settings["expert_parallel_comm_backend"] = backend
+    return settings
+
+
+def _pipeline(job: Job) -> dict[str, Any]:
+    split, training = job.parallelism, job.training
+    if split.pp == 1:
+        return {}
+    usual = "interleaved" if split.vpp > 1 else "1f1b"
+    settings: dict[str, Any] = {
+        "pipeline_parallel_degree": split.pp,
+        "pipeline_parallel_schedule": _PIPELINES.get(training.schedule, _PIPELINES[usual]),
+        "pipeline_parallel_microbatch_size": training.micro_batch_size,
+    }
+    parts = _parts(split.pipeline_model_parallel_layout or "")
+    if parts:
+        settings["module_fqns_per_model_part"] = parts
+        return settings
+    ends = (split.account_for_embedding_in_pipeline_split, split.account_for_loss_in_pipeline_split)
+    settings["pipeline_parallel_first_stage_less_layers"] = int(ends[0])
+    settings["pipeline_parallel_last_stage_less_layers"] = int(ends[1])
+    length, rest = divmod(job.model.num_layers + sum(ends), split.pp * split.vpp)
+    if not rest:
+        settings["pipeline_parallel_layers_per_stage"] = length
+    return settings
+
+
+def _parts(layout: str) -> list[list[str]]:
+    """Return the modules of each stage of a plain layout, nothing for another one."""
+    found, layer = [], 0
+    for text in layout.split("|") if layout else []:
+        match = _PART.fullmatch(text)
+        if match is None:
+            return []
+        count = int(match[2]) if match[2] else len(match[3] or "")
+        names = [f"layers.{layer + place}" for place in range(count)]
+        layer += count
+        start = ["tok_embeddings"] if match[1] else []
+        found.append([*start, *names, *(["norm", "output"] if match[4] else [])])
+    return found
+
+
+def _recompute(job: Job) -> dict[str, Any]:
+    kind, layers = job.training.recompute, job.model.num_layers
+    settings: dict[str, Any] = {"mode": "none"}
+    if kind.granularity == "full" and kind.layers:
+        every = kind.layers[0] + 1
+        if kind.layers == tuple(range(every - 1, layers, every)):
+            settings = {"mode": "selective", "selective_ac_option": str(every)}
+    elif kind.granularity == "full" and kind.layers is None and kind.method == "uniform":
+        settings = {"mode": "full"}
+    return {**settings, "early_stop": job.training.recompute_early_stop}

@@ -1,0 +1,204 @@
+"""Files of Primus: experiments and presets that extend others, and where presets lie."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from projector.config import resources
+from projector.config.formats.primus_presets import BASES, preset
+from projector.config.model_file import model_data
+from projector.config.yaml_file import parse_yaml, read_yaml
+from projector.errors import ConfigError
+from projector.files import is_file
+
+_PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}")
+_MOST_FILES = 256
+"""Files that an experiment may lead to; Primus' own lead to a dozen."""
+
+_EXTENDS = ("extends", "bases", "includes")
+"""Keys by which a file starts from others: later ones outrank earlier ones, the file them all."""
+
+
+class Surroundings:
+    """What a file is read with: the environment, and what has been noticed.
+
+    Attributes
+    ----------
+    environ : mapping
+        Environment variables.
+    used : dict
+        Setting -> the variable that gave it.
+    warnings : list of str
+        What was left out.
+    files : int
+        Files that were read, each as often as it was.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self.environ = os.environ if environ is None else environ
+        self.used: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.files = 0
+
+    def enter(self, file: Path, above: tuple[Path, ...]) -> tuple[Path, ...]:
+        """Return the chain of files down to one that is read next.
+
+        Raises
+        ------
+        ConfigError
+            If the file extends itself by way of others, or too many files are extended.
+        """
+        here = file.resolve()
+        if here in above:
+            circle = " -> ".join(path.name for path in (*above[above.index(here) :], here))
+            msg = f"{file}: 'extends' goes in a circle: {circle}"
+            raise ConfigError(msg, key="extends", value=str(file), allowed="a chain of files")
+        self.files += 1
+        if self.files > _MOST_FILES:
+            msg = f"{file}: 'extends' leads to more than {_MOST_FILES} files"
+            raise ConfigError(msg, key="extends", value=str(file), allowed="fewer files")
+        return (*above, here)
+
+    def substitute(self, value: Any, name: str) -> Any:
+        """Fill in ``${VAR:default}``; the result has the type that YAML gives its text."""
+        if isinstance(value, list):
+            return [self.substitute(item, name) for item in value]
+        if isinstance(value, Mapping):
+            return {key: self.substitute(item, f"{name}.{key}") for key, item in value.items()}
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        text = _PLACEHOLDER.sub(lambda match: self._fill(match, value, name), value)
+        if "${" in text:
+            msg = f"{name}: {value!r} is not of the form ${{VARIABLE:default}}"
+            raise ConfigError(msg, key=name, value=value, allowed="${VARIABLE:default}")
+        try:
+            return parse_yaml(text, name=name)
+        except ConfigError:
+            return text
+
+    def _fill(self, match: re.Match[str], value: str, name: str) -> str:
+        variable, default = match[1], match[2]
+        if self.environ.get(variable):
+            self.used[name] = variable
+            return self.environ[variable]
+        if default is None:
+            msg = f"{name} needs the environment variable {variable}, which is not set"
+            raise ConfigError(msg, key=name, value=value, allowed=f"${{{variable}:default}}")
+        return default
+
+
+def whole_experiment(data: Mapping[str, Any], path: Path, around: Surroundings) -> dict[str, Any]:
+    """Return an experiment with the files that it extends; mappings are merged key by key.
+
+    Raises
+    ------
+    ConfigError
+        If a file is missing or malformed, or files extend each other in a circle.
+    """
+    return _merged(dict(data), path, around, ())
+
+
+def _merged(
+    data: dict[str, Any], path: Path, around: Surroundings, above: tuple[Path, ...]
+) -> dict[str, Any]:
+    above = around.enter(path, above)
+    merged: dict[str, Any] = {}
+    for parent in _parents(data, path):
+        file = path.parent / parent
+        merged = _deep(merged, _merged(read_yaml(file, key="extends"), file, around, above))
+    return _deep(merged, data)
+
+
+def _parents(data: dict[str, Any], path: Path) -> list[str]:
+    """Take the names of the files that a file starts from out of what it says."""
+    parents: list[str] = []
+    for key in _EXTENDS:
+        given = data.pop(key, None) or []
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            msg = f"{path.name}: {key} should list the names of files (got {given!r})"
+            raise ConfigError(msg, key=key, value=given, allowed="names of files")
+        parents += names
+    return parents
+
+
+def _deep(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for key, value in upper.items():
+        known = merged.get(key)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        merged[key] = _deep(known, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def preset_file(name: str, kind: str, experiment: Path) -> Path | None:
+    """Return the file of a preset that an experiment names, None where it is not at hand.
+
+    Parameters
+    ----------
+    name : str
+        As the experiment writes it, maybe with a folder.
+    kind : str
+        ``models`` or ``modules``.
+    experiment : Path
+        Presets lie beside it, in a folder of that kind beside it, or in a checkout above it.
+    """
+    own = {experiment.resolve(), *resources.index("models").values()}
+    for candidate in _candidates(name, kind, experiment):
+        if is_file(candidate) and candidate.resolve() not in own:
+            return candidate
+    return None
+
+
+def _candidates(name: str, kind: str, experiment: Path) -> Iterator[Path]:
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    folder = experiment.parent
+    yield from (folder / file, folder / file.name, folder / kind / file.name)
+    for parent in experiment.absolute().parents:
+        presets = parent / "primus" / "configs" / kind / "megatron"
+        yield from (presets / file, presets / file.name)
+
+
+def preset_settings(
+    file: Path, around: Surroundings, above: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Read a preset and what it extends.
+
+    Returns
+    -------
+    tuple
+        The shipped architecture that stands for a preset which is not at hand, None where there is
+        none; and the settings, over it or describing all of the model.
+
+    Raises
+    ------
+    ConfigError
+        If a file is malformed, or files extend each other in a circle.
+    """
+    above = around.enter(file, above)
+    data = read_yaml(file, key="model")
+    base: dict[str, Any] | None = None
+    settings: dict[str, Any] = {}
+    for parent in _parents(data, file):
+        beside = file.parent / parent
+        stem = Path(parent).name.removesuffix(".yaml")
+        if is_file(beside):
+            found, inherited = preset_settings(beside, around, above)
+            base = found or base
+            settings |= inherited
+        elif stem in BASES:
+            settings |= BASES[stem]
+        elif is_shipped(stem):
+            base = model_data(stem)
+            settings |= {**preset(stem).run, **preset(stem).model}
+        elif stem != "module_base":
+            around.warnings.append(f"{file.name}: preset {parent} was not found and was left out")
+    settings |= {name: around.substitute(value, name) for name, value in data.items()}
+    return base, settings
+
+
+def is_shipped(name: str) -> bool:
+    """Whether an architecture of this name is shipped."""
+    return resources.normalise(name) in resources.index("models")

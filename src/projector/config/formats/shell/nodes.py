@@ -1,0 +1,189 @@
+"""What a shell script consists of: words and the commands that they make."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Text(NamedTuple):
+    """Characters that stand for themselves."""
+
+    text: str
+    quoted: bool = False
+
+
+class Parameter(NamedTuple):
+    """``$NAME`` or ``${NAME...}``."""
+
+    name: str
+    place: str = ""
+    """Between brackets, ``@`` and ``*`` for all."""
+    operation: str = ""
+    """Such as ``:-``; ``#`` before the name is ``length``."""
+    argument: "Word" = ()
+    quoted: bool = False
+
+
+class Output(NamedTuple):
+    """``$(...)``: what commands would print."""
+
+    body: tuple["Node", ...]
+    quoted: bool = False
+
+
+class Sum(NamedTuple):
+    """``$((...))``."""
+
+    text: str
+    quoted: bool = False
+
+
+Word = tuple[Text | Parameter | Output | Sum, ...]
+
+
+class Assign(NamedTuple):
+    """``NAME=word``, or ``NAME+=word``."""
+
+    name: str
+    word: Word
+    more: bool = False
+    place: str = ""
+    """Of ``NAME[place]=word``."""
+
+
+class AssignArray(NamedTuple):
+    """``NAME=( ... )``, or ``NAME+=( ... )``."""
+
+    name: str
+    words: tuple[Word, ...]
+    more: bool = False
+
+
+class Document(NamedTuple):
+    """Text that a command reads: ``<<END ... END``."""
+
+    word: Word
+
+
+@dataclass
+class Simple:
+    """A command with its words and assignments."""
+
+    items: list[Word | Assign | AssignArray] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+
+
+@dataclass
+class Condition:
+    """``[[ ... ]]``, or ``(( ... ))`` as one text."""
+
+    words: list[Word]
+    arithmetic: str = ""
+
+
+@dataclass
+class Chain:
+    """Commands joined by ``&&`` and ``||``; the first has no operator."""
+
+    links: list[tuple[str, "Node"]]
+
+
+@dataclass
+class Pipe:
+    """Commands joined by ``|``."""
+
+    stages: list["Node"]
+
+
+@dataclass
+class Not:
+    """``! command``."""
+
+    node: "Node"
+
+
+@dataclass
+class Group:
+    """``{ ... }`` or ``( ... )``."""
+
+    body: list["Node"]
+
+
+@dataclass
+class If:
+    """Conditions with what follows each, ``else`` with none."""
+
+    branches: list[tuple[list["Node"], list["Node"]]]
+
+
+@dataclass
+class Case:
+    """A word, and patterns with what follows each."""
+
+    subject: Word
+    arms: list[tuple[list[Word], list["Node"]]]
+
+
+@dataclass
+class Loop:
+    """``while`` and ``until`` with a condition, or ``for`` with the words it goes through."""
+
+    kind: str
+    name: str
+    condition: list["Node"]
+    words: list[Word]
+    body: list["Node"]
+
+
+@dataclass
+class Function:
+    """``name() { ... }``."""
+
+    name: str
+    body: list["Node"]
+
+
+Node = Simple | Condition | Chain | Pipe | Not | Group | If | Case | Loop | Function
+
+
+def literal(word: Word) -> str:
+    """Return the characters of a word, without what is to be filled in."""
+    return "".join(part.text for part in word if isinstance(part, Text))
+
+
+def first_word(node: Node) -> str:
+    """Return the first word of a simple command, ``""`` if it has none."""
+    if isinstance(node, Simple) and node.items and isinstance(node.items[0], tuple):
+        item = node.items[0]
+        return "" if isinstance(item, Assign | AssignArray) else literal(item)
+    return ""
+
+
+def simple_commands(nodes: list[Node]) -> Iterator[Simple]:
+    """Yield every simple command within, in the order of the script."""
+    rest = list(reversed(nodes))
+    while rest:
+        node = rest.pop()
+        match node:
+            case Simple():
+                yield node
+            case Chain(links):
+                rest.extend(part for _, part in reversed(links))
+            case Pipe(stages):
+                rest.extend(reversed(stages))
+            case Not(inner):
+                rest.append(inner)
+            case Group(body) | Function(_, body):
+                rest.extend(reversed(body))
+            case If(branches):
+                for condition, body in reversed(branches):
+                    rest.extend(reversed(body))
+                    rest.extend(reversed(condition))
+            case Case(_, arms):
+                for _, body in reversed(arms):
+                    rest.extend(reversed(body))
+            case Loop():
+                rest.extend(reversed(node.body))
+                rest.extend(reversed(node.condition))
+            case _:
+                pass

@@ -1,0 +1,377 @@
+"""Commands of a shell script, in one pass over its text.
+
+The reader forgives: a block that is never closed ends with the text, a closing word without its
+block is passed over. Quotes and brackets that are never closed are errors.
+"""
+
+import re
+from collections.abc import Callable
+
+from projector.config.formats.shell.nodes import (
+    Assign,
+    AssignArray,
+    Case,
+    Chain,
+    Condition,
+    Document,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Not,
+    Pipe,
+    Simple,
+    Text,
+    Word,
+    literal,
+)
+from projector.config.formats.shell.words import PATTERN, Budget, Words
+from projector.errors import ConfigError
+
+_SEPARATORS = re.compile(r"(?:[ \t\n;&]++|#[^\n]*+)++")
+_BETWEEN = re.compile(r"(?:[ \t\n]|\\\n|#[^\n]*)+")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*+)(\[[^\]\n]{0,200}\])?(\+?)=", re.ASCII)
+_FUNCTION = re.compile(r"(?:function[ \t]++)?([\w.-]++)[ \t]*+\([ \t]*+\)", re.ASCII)
+_FUNCTION_WORD = re.compile(r"function[ \t]++([\w.-]++)", re.ASCII)
+_KEYWORD = re.compile(r"(?:[a-z]++|[{}!]|\[\[)(?=[\s;|&()<>]|\Z)")
+_REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|&>>?|>>|>\||>&|<&|<>|>|<)(?!\()")
+_CLOSING = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
+DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
+
+
+class Parser(Words):
+    """Reads one text; `parse` returns its commands."""
+
+    def __init__(self, text: str, budget: Budget | None = None, depth: int = 0) -> None:
+        super().__init__(text, budget or Budget(), depth)
+        self._documents: list[tuple[Simple, str, bool, bool]] = []
+
+    def parse(self) -> list[Node]:
+        """Return the commands of the text.
+
+        Raises
+        ------
+        ConfigError
+            For a quote or bracket that is never closed, and for a text that is nested or divided
+            beyond any launch script.
+        """
+        nodes: list[Node] = []
+        while self._at < len(self._text):
+            nodes.extend(self._list(frozenset()))
+            self._at += 1  # a closing bracket without its opening one
+        return nodes
+
+    def whole(self) -> Word:
+        """Return the text as one word in which blanks and quotes stand for themselves."""
+        return self._parts("")
+
+    # Lists of commands.
+
+    def _list(self, stops: frozenset[str], *, arm: bool = False) -> list[Node]:
+        """Read commands up to one of ``stops``, a closing bracket, or the end of an arm."""
+        nodes: list[Node] = []
+        while True:
+            self._separators(arm=arm)
+            if self._at >= len(self._text) or self._text[self._at] == ")":
+                return nodes
+            if arm and self._text.startswith(";;", self._at):
+                return nodes
+            word = self._keyword()
+            if word in stops:
+                return nodes
+            if word in _CLOSING:
+                self._at += len(word)
+                continue
+            nodes.append(self._chain())
+
+    def _separators(self, *, arm: bool) -> None:
+        """Pass over blanks, comments, line ends, ``;`` and ``&``."""
+        text, size = self._text, len(self._text)
+        while self._at < size:
+            run = None if arm or self._documents else _SEPARATORS.match(text, self._at)
+            if run is not None:
+                self._at = run.end()
+                continue
+            char = text[self._at]
+            if char in " \t" or text.startswith("\\\n", self._at):
+                self._blanks()
+            elif char == "#":
+                self._to_line_end()
+            elif char == "\n":
+                self._line_end()
+            elif char in ";&" and not (arm and text.startswith(";;", self._at)):
+                self._at += 1
+            else:
+                return
+
+    def _between(self) -> None:
+        """Pass over blanks, comments and line ends."""
+        if self._documents:
+            self._blanks()
+            if self._starts("\n"):
+                self._line_end()
+        match = _BETWEEN.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+
+    def _keyword(self) -> str:
+        match = _KEYWORD.match(self._text, self._at)
+        return match[0] if match else ""
+
+    def _take(self, word: str) -> bool:
+        self._separators(arm=False)
+        if self._keyword() != word:
+            return False
+        self._at += len(word)
+        return True
+
+    def _chain(self) -> Node:
+        links = [("", self._pipe())]
+        while True:
+            self._blanks()
+            operator = self._text[self._at : self._at + 2]
+            if operator not in {"&&", "||"}:
+                return links[0][1] if len(links) == 1 else Chain(links)
+            self._at += 2
+            self._budget.spend()
+            self._between()
+            links.append((operator, self._pipe()))
+
+    def _pipe(self) -> Node:
+        self._budget.spend()
+        self._blanks()
+        if self._keyword() == "!":
+            self._at += 1
+            return Not(self._nested(self._pipe))
+        stages = [self._command()]
+        while True:
+            self._blanks()
+            if not self._text.startswith("|", self._at) or self._text.startswith("||", self._at):
+                return stages[0] if len(stages) == 1 else Pipe(stages)
+            self._at += 2 if self._text.startswith("|&", self._at) else 1
+            self._budget.spend()
+            self._between()
+            stages.append(self._command())
+
+    def _command(self) -> Node:
+        text = self._text
+        if text.startswith("((", self._at):
+            return Condition([], self._arithmetic(self._at + 2))
+        if text.startswith("(", self._at):
+            self._at += 1
+            body = self._nested(lambda: self._list(frozenset()))
+            self._close(")")
+            return Group(body)
+        function = _FUNCTION.match(text, self._at) or _FUNCTION_WORD.match(text, self._at)
+        if function is not None:
+            return self._function(function)
+        word = self._keyword()
+        if word not in _BLOCKS:
+            return self._simple()
+        self._at += len(word)
+        block: Callable[[str], Node] = getattr(self, _BLOCKS[word])
+        return self._nested(lambda: block(word))
+
+    # Blocks.
+
+    def _function(self, match: re.Match[str]) -> Node:
+        self._at = match.end()
+        self._between()
+        body = self._nested(self._command)
+        return Function(match[1], body.body if isinstance(body, Group) else [body])
+
+    def _braces(self, _: str) -> Node:
+        body = self._list(frozenset({"}"}))
+        self._take("}")
+        return Group(body)
+
+    def _if(self, _: str) -> Node:
+        branches: list[tuple[list[Node], list[Node]]] = []
+        stops = frozenset({"elif", "else", "fi"})
+        while True:
+            condition = self._list(frozenset({"then"}) | stops)
+            self._take("then")
+            branches.append((condition, self._list(stops)))
+            if self._take("elif"):
+                continue
+            if self._take("else"):
+                branches.append(([], self._list(frozenset({"fi"}))))
+            self._take("fi")
+            return If(branches)
+
+    def _loop(self, word: str) -> Node:
+        condition = self._list(frozenset({"do", "done"}))
+        self._take("do")
+        body = self._list(frozenset({"done"}))
+        self._take("done")
+        return Loop(word, "", condition, [], body)
+
+    def _for(self, word: str) -> Node:
+        self._blanks()
+        words: list[Word] = []
+        name = ""
+        if self._text.startswith("((", self._at):
+            self._arithmetic(self._at + 2)
+        else:
+            name = literal(self._word())
+            if self._take("in"):
+                while (found := self._one_word()) is not None:
+                    words.append(found)
+        self._take("do")
+        body = self._list(frozenset({"done"}))
+        self._take("done")
+        return Loop(word, name, [], words, body)
+
+    def _case(self, _: str) -> Node:
+        subject = self._one_word() or ()
+        self._take("in")
+        arms: list[tuple[list[Word], list[Node]]] = []
+        while not self._take("esac"):
+            self._between()
+            if self._at >= len(self._text):
+                break
+            if self._text.startswith("(", self._at):
+                self._at += 1
+            patterns: list[Word] = []
+            while (pattern := self._one_word()) is not None:
+                patterns.append(pattern)
+                self._blanks()
+                if not self._text.startswith("|", self._at):
+                    break
+                self._at += 1
+            if not self._text.startswith(")", self._at):
+                break
+            self._at += 1
+            arms.append((patterns, self._list(frozenset({"esac"}), arm=True)))
+            while self._text.startswith((";", "&"), self._at):
+                self._at += 1
+        return Case(subject, arms)
+
+    def _double_brackets(self, _: str) -> Node:
+        """Read a condition; within it ``&&``, ``<`` and brackets are words."""
+        words: list[Word] = []
+        while True:
+            self._between()
+            if self._at >= len(self._text):
+                return Condition(words)
+            operator = next(
+                (sign for sign in ("&&", "||", "(", ")", "<", ">") if self._starts(sign)), ""
+            )
+            if operator:
+                self._at += len(operator)
+                words.append((Text(operator),))
+                self._budget.spend()
+                continue
+            word = self._word()
+            if word == (Text("]]"),):
+                return Condition(words)
+            words.append(word)
+
+    # Simple commands.
+
+    def _simple(self) -> Node:
+        command = Simple()
+        plain = declares = False
+        while True:
+            self._blanks()
+            if self._at >= len(self._text):
+                return command
+            char = self._text[self._at]
+            redirection = _REDIRECTION.match(self._text, self._at)
+            if redirection is not None:
+                self._redirect(command, redirection)
+            elif char == "#":
+                self._to_line_end()
+            elif char == "(" and command.items and PATTERN.match(self._text, self._at):
+                command.items.append(self._word())
+            elif char in "<>":
+                self._at += 2
+                self._nested(lambda: self._list(frozenset()))
+                self._close(")")
+                command.items.append((Text("$(...)"),))
+            elif char in "\n;|&()":
+                if char == "(":
+                    self._at += 1
+                return command
+            elif not plain and (match := _ASSIGNMENT.match(self._text, self._at)):
+                command.items.append(self._assignment(match))
+            else:
+                word = self._word()
+                declares = declares or (not command.items and word[:1] in _DECLARED)
+                plain = not declares
+                command.items.append(word)
+
+    def _assignment(self, match: re.Match[str]) -> Assign | AssignArray:
+        self._at = match.end()
+        more = bool(match[3])
+        if not self._text.startswith("(", self._at):
+            at_end = self._at >= len(self._text) or self._text[self._at] in " \t\n;|&()<>"
+            place = (match[2] or "").strip("[]")
+            return Assign(match[1], () if at_end else self._word(), more, place)
+        opened = self._at
+        self._at += 1
+        words: list[Word] = []
+        while True:
+            self._between()
+            if self._at >= len(self._text):
+                name = match[1]
+                msg = f"array {name} (line {self._line(opened)}) is never closed with ')'"
+                raise ConfigError(msg, key=name, allowed=f"{name}=( ... )")
+            if self._text[self._at] == ")":
+                self._at += 1
+                return AssignArray(match[1], tuple(words), more)
+            self._budget.spend()
+            if self._text[self._at] in "(;|&<>" and not PATTERN.match(self._text, self._at):
+                self._at += 1
+            else:
+                words.append(self._word())
+
+    def _redirect(self, command: Simple, match: re.Match[str]) -> None:
+        self._at = match.end()
+        self._budget.spend()
+        self._blanks()
+        if match[0].endswith(("<<", "<<-")) and "<<<" not in match[0]:
+            mark = re.compile(r"['\"\\]?([\w.-]+)['\"]?").match(self._text, self._at)
+            if mark is not None:
+                self._at = mark.end()
+                plain = mark[0] == mark[1]
+                self._documents.append((command, mark[1], plain, match[0].endswith("-")))
+        elif self._at < len(self._text) and self._text[self._at] not in "\n;|&()<>":
+            self._word()
+
+    def _line_end(self) -> None:
+        """Pass over the end of a line, and over the texts that commands of the line read."""
+        self._at += 1
+        waiting, self._documents = self._documents, []
+        for command, mark, plain, indented in waiting:
+            indent = r"[ \t]*" if indented else ""
+            close = re.compile(rf"^{indent}{re.escape(mark)}[ \t]*$", re.MULTILINE)
+            end = close.search(self._text, self._at)
+            body = self._text[self._at : end.start() if end else len(self._text)]
+            self._at = end.end() if end else len(self._text)
+            word: Word = (Text(body, quoted=True),)
+            if plain and ("$" in body or "`" in body or "\\" in body):
+                word = self._text_within(body)
+            command.documents.append(Document(word))
+
+    def _text_within(self, body: str) -> Word:
+        """Return a text in which only ``$``, back quotes and backslashes have a meaning."""
+        return Parser(body, self._budget, self._depth + 1).whole()
+
+    def _commands_within(self, body: str) -> list[Node]:
+        return Parser(body, self._budget, self._depth).parse()
+
+
+_DECLARED = [(Text(word),) for word in DECLARATIONS]
+
+_BLOCKS = {
+    "{": "_braces",
+    "if": "_if",
+    "while": "_loop",
+    "until": "_loop",
+    "for": "_for",
+    "select": "_for",
+    "case": "_case",
+    "[[": "_double_brackets",
+}
+"""What begins a block, and the method that reads it."""

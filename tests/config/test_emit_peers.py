@@ -1,0 +1,190 @@
+"""What files of torchtitan and DeepSpeed say of a job in their own words."""
+
+import json
+import tomllib
+
+import pytest
+
+from projector import emit_job, load_job
+from projector.config.formats.carried import carried_fields
+from projector.errors import ConfigError
+
+JOB = {
+    "name": "peer",
+    "model": "llama3.1_8b",
+    "parallelism": {"tp": 2, "fsdp": 2, "num_distributed_optimizer_instances": 2},
+    "training": {
+        "micro_batch_size": 2,
+        "global_batch_size": 64,
+        "seq_length": 4096,
+        "framework": "torchtitan",
+        "precision": "fp8",
+        "fp8_recipe": "rowwise",
+        "recompute": {"granularity": "full", "layers": list(range(3, 32, 4))},
+        "torch_compile": True,
+        "gradient_accumulation_fusion": False,
+    },
+    "cluster": {"device": "h100", "nodes": 2},
+}
+PIPELINE = {
+    "parallelism.num_distributed_optimizer_instances": 1,
+    "parallelism.pp": 2,
+    "parallelism.vpp": 2,
+    "parallelism.fsdp_reshard_after_forward": False,
+}
+
+
+def test_torchtitan_is_told_in_its_own_words():
+    emitted = emit_job(load_job(JOB), "torchtitan")
+    said = tomllib.loads(emitted.text)
+    assert said["model"] == {
+        "name": "llama3", "flavor": "8B", "converters": ["quantize.linear.float8"],
+    }  # fmt: skip
+    assert said["parallelism"] == {
+        "data_parallel_replicate_degree": 2,
+        "data_parallel_shard_degree": 4,
+        "fsdp_reshard_after_forward": "always",
+        "tensor_parallel_degree": 2,
+        "context_parallel_degree": 1,
+    }
+    assert said["training"]["local_batch_size"] == 2
+    assert said["training"]["global_batch_size"] == 64
+    assert said["activation_checkpoint"]["selective_ac_option"] == "4"
+    assert said["quantize"]["linear"]["float8"]["recipe_name"] == "rowwise"
+    assert said["compile"] == {"enable": True, "components": ["model", "loss"]}
+    assert emitted.carried.keys() == {"cluster.device", "name", "model.name"}
+
+
+def test_a_pipeline_of_torchtitan_takes_the_local_batch_in_parts():
+    emitted = emit_job(load_job(JOB, PIPELINE), "torchtitan")
+    said = tomllib.loads(emitted.text)
+    assert said["training"]["local_batch_size"] == 16
+    assert "global_batch_size" not in said["training"]
+    assert said["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert said["parallelism"]["pipeline_parallel_microbatch_size"] == 2
+    assert said["parallelism"]["pipeline_parallel_layers_per_stage"] == 8
+    assert emitted.carried.keys() == {"cluster.device", "name", "model.name"}
+
+
+def test_a_layout_lists_the_modules_of_each_stage():
+    layout = {"parallelism.pipeline_model_parallel_layout": "Et*7|t*9|t*9|t*7L"}
+    said = tomllib.loads(emit_job(load_job(JOB, PIPELINE | layout), "torchtitan").text)
+    parts = said["parallelism"]["module_fqns_per_model_part"]
+    assert [len(part) for part in parts] == [8, 9, 9, 9]
+    assert parts[0][:2] == ["tok_embeddings", "layers.0"]
+    assert parts[-1][-2:] == ["norm", "output"]
+
+
+def test_a_model_that_torchtitan_does_not_ship_is_carried():
+    emitted = emit_job(load_job(JOB, {"model": "mixtral_8x7b"}), "torchtitan")
+    assert tomllib.loads(emitted.text)["model"]["flavor"] == "custom"
+    assert emitted.carried["model"] == "mixtral_8x7b"
+    own = emit_job(
+        load_job(JOB, {"model.num_layers": 8, "training.recompute": "none"}), "deepspeed"
+    )
+    assert own.carried["model"]["num_layers"] == 8
+    # Narrow GEMMs of a framework's library run in a training in 16 bits.
+    assert json.loads(own.text)["bf16"] == {"enabled": True}
+    assert own.carried["training.precision"] == "fp8"
+
+
+def test_deepspeed_is_told_in_its_own_words():
+    changes = {
+        "training.framework": "huggingface",
+        "training.precision": "bf16",
+        "training.fp8_recipe": "delayed",
+        "training.torch_compile": False,
+        "parallelism.fsdp": False,
+        "parallelism.num_distributed_optimizer_instances": 1,
+        "parallelism.zero_stage": 2,
+        "parallelism.overlap_param_gather": False,
+        "parallelism.ddp_bucket_size": 10_000_000,
+        "parallelism.sequence_parallel": False,
+        "training.optimizer.offload_fraction": 0.5,
+        "training.optimizer.master_weights": "fp32",
+    }
+    emitted = emit_job(load_job(JOB, changes), "deepspeed")
+    said = json.loads(emitted.text)
+    assert said["train_batch_size"] == 64
+    assert said["train_micro_batch_size_per_gpu"] == 2
+    assert said["gradient_accumulation_steps"] == 4
+    assert said["zero_optimization"] == {
+        "stage": 2,
+        "overlap_comm": True,
+        "reduce_bucket_size": 10_000_000,
+        "offload_optimizer": {"device": "cpu", "ratio": 0.5},
+    }
+    assert said["bf16"] == {"enabled": True}
+    assert said["tensor_parallel"] == {"autotp_size": 2}
+    assert emitted.carried == said["projector"]
+    assert emitted.carried.keys() == {
+        "cluster.device", "model", "model.name", "name", "training.recompute",
+        "training.seq_length",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["torchtitan", "deepspeed"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.schedule": "dualpipe", "parallelism.pp": 2},
+        {"parallelism.zero_stage": 2, "parallelism.fsdp": False},
+        {"training.recompute": {"method": "block", "num_layers": 1}},
+        {"name": 'a "title" \\ with \u2028 odd\tsigns'},
+    ],
+)
+def test_what_the_framework_has_no_words_for_is_carried(kind, changes, tmp_path):
+    plain = {"parallelism.num_distributed_optimizer_instances": 1}
+    job = load_job(JOB, plain | changes)
+    emitted = emit_job(job, kind)
+    path = tmp_path / f"job{emitted.suffix}"
+    path.write_text(emitted.text, encoding="utf-8")
+    again = load_job(path)
+    assert again.name == job.name
+    assert again.training.schedule == job.training.schedule
+    assert again.training.recompute.num_layers == job.training.recompute.num_layers
+    assert again.parallelism.sharding_stage == job.parallelism.sharding_stage
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "given"),
+    [
+        (
+            ".toml",
+            (
+                '[model]\nname = "qwen3"\nflavor = "30B-A3B"\n[training]\nlocal_batch_size = 4\n'
+                "[parallelism]\nexpert_parallel_degree = 8\npipeline_parallel_degree = 2\n"
+                '[activation_checkpoint]\nselective_ac_option = "3"\n[compile]\nenable = true\n'
+            ),
+            {},
+        ),
+        (
+            ".json",
+            (
+                '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3,'
+                ' "zero_optimization": {"stage": 2, "overlap_comm": true},'
+                ' "bf16": {"enabled": true},'
+                ' "tensor_parallel": {"autotp_size": 2}}'
+            ),
+            {"model": "llama3_8b", "training.seq_length": 4096},
+        ),
+    ],
+)
+def test_a_file_of_its_own_is_written_as_it_was_meant(suffix, text, given, tmp_path):
+    path = tmp_path / f"mine{suffix}"
+    path.write_text(text)
+    job = load_job(path, {"cluster.device": "h100", "cluster.nodes": 2, **given})
+    emitted = emit_job(job, {".toml": "torchtitan", ".json": "deepspeed"}[suffix])
+    assert (
+        emitted.carried.keys()
+        <= {"name", "model.name", "cluster.device", "training.framework"} | given.keys()
+    )
+
+
+def test_json_carries_fields_under_a_key(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"projector": {"cluster.device": "h100"}}')
+    assert carried_fields(path) == {"cluster.device": "h100"}
+    path.write_text('{"projector": 3}')
+    with pytest.raises(ConfigError, match="projector should be a mapping"):
+        carried_fields(path)

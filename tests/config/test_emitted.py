@@ -1,0 +1,233 @@
+"""Jobs written for frameworks, and read again."""
+
+from pathlib import Path
+
+import pytest
+
+from projector import emit_job, load_job, project_performance
+from projector.config.formats.carried import MARK, carried_fields, comment_lines
+from projector.config.formats.emit.emitted import FORMATS
+from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError, UnsupportedError
+from sweeps.variants import BASES, variants
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [
+    path
+    for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/primus/*/*.yaml")])
+    if "training" in (data := read_yaml(path)) or "modules" in data
+]
+TITLES = {"cluster.device", "name", "model.name", "training.framework"}
+SMALL = {
+    "name": "small",
+    "model": "llama3.1_8b",
+    "parallelism": {"tp": 2, "pp": 2, "vpp": 2, "overlap_grad_reduce": False},
+    "training": {
+        "micro_batch_size": 1,
+        "global_batch_size": 32,
+        "seq_length": 4096,
+        "gradient_accumulation_fusion": False,
+        "recompute": "full",
+        "framework": "megatron_lm",
+    },
+    "cluster": {"device": "h100", "nodes": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def read_again(emitted, folder):
+    path = folder / f"job{emitted.suffix}"
+    path.write_text(emitted.text, encoding="utf-8")
+    return load_job(path)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_reads_back_as_the_same_job(path, kind, tmp_path):
+    job = load_job(path)
+    if job.training.adapter and kind != "primus":
+        return
+    again = read_again(emit_job(job, kind), tmp_path)
+    assert not again.notes, "what is written is said without a warning"
+    assert again.model.name == job.model.name
+    expected, result = (project_performance(each).to_dict() for each in (job, again))
+    for known in (expected, result):
+        del known["provenance"], known["warnings"], known["ignored_settings"]
+    assert result == expected
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("base", [base for base in BASES if base != "adapters"])
+def test_a_change_of_any_field_survives(base, kind, tmp_path):
+    written = 0
+    for variant in variants(base, device=False)[::41]:
+        if ".sources." in variant.field:
+            continue
+        try:
+            emitted = emit_job(variant.job, kind)
+        except UnsupportedError:
+            continue
+        written += 1
+        again = read_again(emitted, tmp_path)
+        assert again.parallelism.sharding_stage == variant.job.parallelism.sharding_stage
+        for section, field in (("model", "ffn_hidden_size"), ("training", "precision")):
+            assert getattr(getattr(again, section), field) == getattr(
+                getattr(variant.job, section), field
+            ), variant
+        assert again.cluster == variant.job.cluster, variant
+        assert again.run == variant.job.run, variant
+        assert again.training.moe == variant.job.training.moe or variant.job.model.moe is None
+    assert written > 5
+
+
+def test_the_script_says_what_megatron_has_words_for():
+    emitted = emit_job(load_job(SMALL), "megatron")
+    words = emitted.text.split()
+    for argument, value in {
+        "--num-layers": "32",
+        "--ffn-hidden-size": "14336",
+        "--num-query-groups": "8",
+        "--tensor-model-parallel-size": "2",
+        "--num-virtual-stages-per-pipeline-rank": "2",
+        "--recompute-granularity": "full",
+        "--recompute-method": "uniform",
+        "--recompute-num-layers": "1",
+        "--global-batch-size": "32",
+        "--nnodes": "2",
+        "--nproc-per-node": "8",
+    }.items():
+        assert words[words.index(argument) + 1] == value, argument
+    assert {"--swiglu", "--disable-bias-linear", "--no-gradient-accumulation-fusion"} < set(words)
+    assert {"--bf16", "--sequence-parallel", "--use-distributed-optimizer"} < set(words)
+    assert "--overlap-grad-reduce" not in words
+    assert emitted.carried.keys() <= TITLES
+
+
+def test_the_experiment_states_switches_that_are_off():
+    """The presets of a trainer would decide them otherwise."""
+    emitted = emit_job(load_job(SMALL), "primus")
+    assert "overlap_grad_reduce: false" in emitted.text
+    assert "framework: megatron\n" in emitted.text
+    assert emitted.carried.keys() <= TITLES | {"cluster.nodes"}
+
+
+def test_a_device_of_ones_own_is_carried_along(tmp_path):
+    job = load_job(SMALL, {"cluster.device.hbm_gib": 100, "cluster.gpu_clock_mhz": 1500})
+    emitted = emit_job(job, "megatron")
+    assert emitted.carried["cluster.device"] == "h100"
+    assert read_again(emitted, tmp_path).cluster == job.cluster
+    own = load_job(SMALL, {"cluster.device.name": "nobody's chip"})
+    assert read_again(emit_job(own, "primus"), tmp_path).cluster.device.name == "nobody's chip"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "primus"])
+def test_adapters_are_no_comment(kind):
+    """The framework would read past it and train every weight."""
+    with pytest.raises(UnsupportedError, match="would train every weight"):
+        emit_job(load_job(SMALL, {"training.adapter": "lora"}), kind)
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ConfigError, match="known: megatron, primus"):
+        emit_job(load_job(SMALL), "fortran")
+
+
+def test_overrides_win_over_what_a_comment_carries(tmp_path):
+    emitted = emit_job(load_job(SMALL), "megatron")
+    path = tmp_path / "job.sh"
+    path.write_text(emitted.text, encoding="utf-8")
+    job = load_job(path, {"cluster.device": "h200"})
+    assert job.cluster.device.name.startswith("NVIDIA H200")
+    assert load_job(path).origins["cluster.device"] == "comment of the file"
+
+
+def test_carried_fields_survive_quoting(tmp_path):
+    fields = {"name": 'it\'s # a "name"', "run": {"tokens": 1e12}, "training.framework": None}
+    path = tmp_path / "job.sh"
+    path.write_text(f"x\n{comment_lines(fields)}y\n", encoding="utf-8")
+    assert carried_fields(path) == fields
+    for bad in ("no_value", "'open"):
+        path.write_text(f"{MARK} {bad}\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match="key=value"):
+            carried_fields(path)
+
+
+def test_text_of_several_lines_stays_within_its_comment(tmp_path):
+    fields = {
+        "name": 'two\nlines, "quotes"\n# projector: parallelism.tp=2',
+        "run": {"note": "a\nb"},
+    }
+    path = tmp_path / "job.sh"
+    path.write_text(f"x\n{comment_lines(fields)}y\n", encoding="utf-8")
+    assert carried_fields(path) == fields
+    lines = path.read_text(encoding="utf-8").splitlines()[1:-1]
+    assert all(line.startswith(MARK) for line in lines)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_job_whose_name_has_several_lines_is_written(kind, tmp_path):
+    names = {"name": "mine\nrm -rf x", "model.name": "a 'model\nfoo\"", "model.num_layers": 16}
+    job = load_job(SMALL, names)
+    again = read_again(emit_job(job, kind), tmp_path)
+    assert (again.name, again.model.name) == (job.name, job.model.name)
+
+
+FSDP = {"parallelism": {"fsdp": 2, "fsdp_reshard_after_forward": False}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "has", "has_not"),
+    [
+        (
+            FSDP,
+            ["--torch-fsdp2-no-reshard-after-forward", "--no-gradient-accumulation-fusion"],
+            ["--overlap-param-gather", "--use-distributed-optimizer"],
+        ),
+        ({"parallelism": {"zero_stage": 3}}, ["--ckpt-format fsdp_dtensor"], []),
+        ({"parallelism": {"zero_stage": 0}}, [], ["--overlap-param-gather"]),
+        (
+            {"training": {"optimizer": {"offload_fraction": 0.5}}},
+            ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"],
+            [],
+        ),
+    ],
+)
+def test_megatron_starts_with_the_arguments(fields, has, has_not, tmp_path):
+    """Megatron-LM ends at the start where these arguments do not go together."""
+    base = {section: {**SMALL[section]} for section in ("training", "cluster")}
+    base["training"].pop("gradient_accumulation_fusion")
+    base["training"] |= fields.get("training", {})
+    parts = {"parallelism": fields.get("parallelism", {})}
+    job = load_job({"model": SMALL["model"], **base, **parts})
+    emitted = emit_job(job, "megatron")
+    assert all(f"  {argument}\n" in emitted.text for argument in has)
+    assert not any(f"  {argument}\n" in emitted.text for argument in has_not)
+    again = read_again(emitted, tmp_path)
+    assert again.training.gradient_accumulation_fusion == job.training.gradient_accumulation_fusion
+    assert again.parallelism == job.parallelism.model_copy(
+        update={"zero_stage": again.parallelism.zero_stage, "dp": again.parallelism.dp}
+        | {"sequence_parallel": again.parallelism.sequence_parallel, "etp": again.parallelism.etp}
+    )
+
+
+def test_a_padded_vocabulary_is_what_the_script_makes(tmp_path):
+    """Its NullTokenizer adds one token before Megatron pads."""
+    job = load_job(SMALL, {"model.vocab_size": 32768, "model.make_vocab_size_divisible_by": 128})
+    emitted = emit_job(job, "megatron")
+    assert "--vocab-size 32767\n" in emitted.text
+    assert read_again(emitted, tmp_path).model.padded_vocab_size(2) == 32768
+
+
+@pytest.mark.parametrize("kind", ["megatron", "primus"])
+def test_stages_that_differ_have_the_layout_that_megatron_asks_for(kind, tmp_path):
+    job = load_job(SMALL, {"parallelism.vpp": 1, "parallelism.pp": 4, "model.num_layers": 30})
+    emitted = emit_job(job, kind)
+    assert "Et*8|t*8|t*7|t*7L" in emitted.text
+    again = read_again(emitted, tmp_path)
+    assert again.parallelism.pipeline_model_parallel_layout is None
+    assert project_performance(again).iteration_time_s == project_performance(job).iteration_time_s
