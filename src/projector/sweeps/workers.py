@@ -23,13 +23,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from projector.errors import ProjectorError
+from projector.errors import OutOfMemoryError, ProjectorError
 
 if TYPE_CHECKING:
     # A worker imports this module before `_prepare` says how many threads libraries start.
@@ -56,6 +57,14 @@ rows, 7 % of the rate. 32 MiB is the largest that every version takes."""
 UNUSED = ("pandas", "scipy.linalg")
 """What Arrow and numba load at their first use, if it is there, for tables and functions that no
 chunk has: 0.65 s and 53 MB of each worker."""
+
+ENDINGS = [signal.SIGINT, signal.SIGTERM]
+"""Signals that end the caller and all its group."""
+if sys.platform != "win32":
+    ENDINGS.append(signal.SIGHUP)
+
+NOT_STARTED = 70
+"""Exit code of a process that could not become a worker."""
 
 _resting: "list[_Pool]" = []
 _starting = threading.Lock()
@@ -130,6 +139,12 @@ def answer(project: "Callable[[], Part]") -> "Part | ProjectorError | str":
         return project()
     except ProjectorError as error:
         return error
+    except MemoryError:
+        msg = (
+            "workers: memory ran out in a worker of the sweep; give it fewer workers (what an "
+            "output already holds is kept)"
+        )
+        return OutOfMemoryError(msg, key="workers", allowed="fewer workers")
     except Exception:  # noqa: BLE001, RUF100  # told to the caller
         return traceback.format_exc()
 
@@ -147,29 +162,32 @@ def unwrap(answer: "Part | ProjectorError | str", chunk: int) -> "Part":
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Let interrupts wait; processes that are started meanwhile never see one.
+def _endings_blocked() -> Iterator[None]:
+    """Let signals that end the caller wait; processes that are started meanwhile never see one.
 
     Blocking them in this thread is what those inherit. Another thread may still take one, and
     Python then calls the handler in the main thread: so that waits, too.
     """
     waiting: list[tuple[int, FrameType | None]] = []
-    handler = None
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
     if threading.current_thread() is threading.main_thread():
-        handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):
-        signal.signal(signal.SIGINT, lambda *received: waiting.append(received))
-    blocks = sys.platform != "win32"
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
-    try:
+        known = {number: signal.getsignal(number) for number in ENDINGS}
+        handlers = {number: handler for number, handler in known.items() if callable(handler)}
+
+    def call_first() -> None:
+        for number, frame in waiting[:1]:
+            handlers[number](number, frame)
+
+    # One of them may raise: the others are undone all the same.
+    with ExitStack() as undone:
+        undone.callback(call_first)
+        for number, handler in handlers.items():
+            undone.callback(signal.signal, number, handler)
+            signal.signal(number, lambda *received: waiting.append(received))
+        if sys.platform != "win32":
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+            undone.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         yield
-    finally:
-        if blocks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if callable(handler):
-            signal.signal(signal.SIGINT, handler)
-            if waiting:
-                handler(*waiting[0])
 
 
 class _Worker(SpawnProcess):
@@ -178,7 +196,7 @@ class _Worker(SpawnProcess):
     def start(self) -> None:
         self.caller = os.getpid()
         main = sys.modules["__main__"]
-        with _starting, _interrupts_blocked():
+        with _starting, _endings_blocked():
             before = main.__spec__
             # The module of a script would be run again; it may have no guard against that. Main
             # modules of packages, which have this name, never are.
@@ -210,11 +228,16 @@ class _Pool(ProcessPoolExecutor):
     def __init__(self, workers: int, surroundings: tuple[object, ...]) -> None:
         self.surroundings = surroundings
         self._context = _Context()
+        if sys.platform != "win32":
+            # It removes our semaphores when we have ended, and so must outlive a signal to all of
+            # the group. Python has it ignore interrupts and SIGTERM, but a hang-up ended it.
+            with _endings_blocked():
+                resource_tracker.ensure_running()
         super().__init__(workers, self._context, _prepare)
 
     def submit(self, *args: Any, **keywords: Any) -> Future[Any]:
-        """Take a task, and start what it needs; an interrupt waits until all of it has started."""
-        with _interrupts_blocked():
+        """Take a task, and start what it needs; a signal waits until all of it has started."""
+        with _endings_blocked():
             return super().submit(*args, **keywords)
 
     def is_whole(self) -> bool:
@@ -272,13 +295,23 @@ def _take(workers: int) -> _Pool:
 
 
 def _prepare() -> None:
-    """Make this process a worker."""
+    """Make this process a worker; where there is no memory for it, it ends without a word."""
+    try:
+        _become_worker()
+    except (MemoryError, OSError, ImportError, RuntimeError):
+        # A limit shows as any of these: no pages, no library, no thread. The caller tells it once.
+        os._exit(NOT_STARTED)
+
+
+def _become_worker() -> None:
     if sys.platform == "win32":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     else:
         # Linux shares a busy machine out among sessions. With 15 processes waiting for two
         # processors the first row came after 11 s, in the session of the caller after 38 s.
         os.setsid()
+        # A pool that has lost a worker ends the others by SIGTERM.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS[1:])
     threading.Thread(target=_end_with_caller, daemon=True).start()
     # Taking all modules apart would take 0.4 s.
     atexit.register(os._exit, 0)
