@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from projector.config.formats.emit.emitted import emit_job
     from projector.config.job import Job
     from projector.config.load import load_job
     from projector.config.space import load_space
@@ -53,6 +54,7 @@ _HOMES = {
     "collective_time": "projector.single.times",
     "compare_trace": "projector.validate.traces.api",
     "compare_traces": "projector.validate.traces.api",
+    "emit_job": "projector.config.formats.emit.emitted",
     "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
     "load_record": "projector.measure.record",
@@ -93,6 +95,7 @@ __all__ = [  # types first, then functions
     "collective_time",
     "compare_trace",
     "compare_traces",
+    "emit_job",
     "gemm_time",
     "load_job",
     "load_record",
@@ -117,9 +120,9 @@ __all__ = [  # types first, then functions
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
     if name == "__version__":
-        from importlib.metadata import version
+        from projector.distribution import package_version
 
-        return version("projector")
+        return package_version()
     home = _HOMES.get(name)
     if home is None:
         msg = f"module 'projector' has no attribute {name!r}"

@@ -1,9 +1,9 @@
 """Keys that every JSON object of a projection carries."""
 
 from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from projector.distribution import package_version
 
 SCHEMA_VERSION = 1
 
@@ -16,12 +16,3 @@ def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, 
         "warnings": list(warnings),
         "uncertainty": uncertainty,
     }
-
-
-@cache
-def package_version() -> str:
-    """Return the installed version of the package; looking it up reads its metadata from disk."""
-    try:
-        return version("projector")
-    except PackageNotFoundError:
-        return "unknown"

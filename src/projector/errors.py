@@ -34,8 +34,8 @@ class ProjectorError(Exception):
         return {
             "error": self.message,
             "key": self.key,
-            "value": _plain(self.value),
-            "allowed": _plain(self.allowed),
+            "value": _for_json(self.value),
+            "allowed": _for_json(self.allowed),
         }
 
 
@@ -55,6 +55,10 @@ class NumericError(ProjectorError, ArithmeticError):
     """A kernel reported a status other than success: a number left its range."""
 
 
+class OutOfMemoryError(ProjectorError, MemoryError):
+    """The memory of this machine ran out, or what a limit leaves of it; no input is wrong."""
+
+
 class MeasurementError(ProjectorError, RuntimeError):
     """Something could not be measured on this machine: no torch, a process that died or hung."""
 
@@ -72,7 +76,17 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:
         text = "a number of thousands of digits"
+    except RecursionError:
+        text = f"a {type(value).__name__} nested too deeply"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _for_json(value: Any) -> Any:
+    """Return what JSON can hold, text for what nests too deeply to be walked."""
+    try:
+        return _plain(value)
+    except RecursionError:
+        return shown(value)
 
 
 def _plain(value: Any) -> Any:

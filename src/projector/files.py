@@ -1,10 +1,29 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that are read up to a bound."""
 
 import os
+import select
+import stat
 import tempfile
+from io import FileIO, StringIO
 from pathlib import Path
+from typing import NoReturn
 
 from projector.errors import ConfigError, shown
+
+PIPE_S = 30.0
+"""Seconds that a pipe may say nothing; then nobody writes into it."""
+
+MOST_TABLE_BYTES = 64 * 1024**2
+
+_BLOCK_BYTES = 1 << 20
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)
+_NOT_FILES = {
+    stat.S_IFDIR: "is a directory, not a file",
+    stat.S_IFCHR: "is a device, not a file",
+    stat.S_IFBLK: "is a device, not a file",
+    stat.S_IFSOCK: "is a socket, not a file",
+}
 
 
 def check_place(path: str | Path, *, key: str) -> None:
@@ -38,6 +57,107 @@ def check_name(path: str | Path, *, key: str) -> None:
     if why:
         msg = f"{key}: {shown(str(path))} cannot be read: {why}"
         raise ConfigError(msg, key=key, value=str(path), allowed="a file or a folder")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that the system does not take is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_bounded(path: str | Path, most_bytes: int, *, key: str, allowed: str) -> bytes:
+    """Return the content of a file, or of a pipe that somebody writes into.
+
+    Parameters
+    ----------
+    path : str or Path
+    most_bytes : int
+        A larger file is refused. No more is read of one that does not know its size.
+    key, allowed : str
+        Option that named the file, and what the file should be, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not there, is a folder or a device, is larger, or cannot be read.
+    """
+
+    def no(why: str) -> NoReturn:
+        msg = f"{path} {why}"
+        raise ConfigError(msg, key=key, value=str(path), allowed=allowed) from None
+
+    try:
+        kind = stat.S_IFMT(Path(path).stat().st_mode)
+        if kind in _NOT_FILES:
+            no(_NOT_FILES[kind])
+        is_pipe = stat.S_ISFIFO(kind)
+        # Else a pipe without a writer would be waited for when it is opened.
+        handle = os.open(path, os.O_RDONLY | _BINARY | (_AT_ONCE if is_pipe else 0))
+        with os.fdopen(handle, "rb", buffering=0) as stream:
+            content = _some(stream, most_bytes + 1, is_pipe=is_pipe)
+    except FileNotFoundError:
+        no("does not exist")
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        no(f"cannot be read: {why}")
+    if len(content) > most_bytes:
+        no(f"is larger than {most_bytes // 1024**2} MiB, too large for {allowed}")
+    return content
+
+
+def open_table(path: str | Path, *, key: str) -> StringIO:
+    """Return a table of text for `csv`, whose file may begin with a byte order mark.
+
+    Raises
+    ------
+    ConfigError
+        As `read_bounded`, or if the file is no text in UTF-8.
+    """
+    content = read_bounded(path, MOST_TABLE_BYTES, key=key, allowed="a CSV table")
+    try:
+        return StringIO(content.decode("utf-8-sig"), newline="")
+    except UnicodeDecodeError as error:
+        msg = f"{path} cannot be read: {error}"
+        raise ConfigError(msg, key=key, value=str(path), allowed="a CSV table") from None
+
+
+def refuse_special(path: str | Path, *, key: str) -> None:
+    """Refuse what is there and is no file: devices are endless, and pipes are read only once.
+
+    Raises
+    ------
+    ConfigError
+        If the path is a folder, a device, a socket or a pipe. One that is not there passes.
+    """
+    try:
+        kind = stat.S_IFMT(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return
+    why = {**_NOT_FILES, stat.S_IFIFO: "is a pipe, not a file"}.get(kind)
+    if why is not None:
+        msg = f"{path} {why}"
+        raise ConfigError(msg, key=key, value=str(path), allowed="a file")
+
+
+def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
+    """Return what is left of a file, at most so many bytes."""
+    parts, size = [], 0
+    while size < most_bytes:
+        if is_pipe and not select.select([stream], [], [], PIPE_S)[0]:
+            msg = f"nothing came out of this pipe for {PIPE_S:g} s"
+            raise OSError(msg)
+        part = stream.read(min(_BLOCK_BYTES, most_bytes - size))
+        if part is None:
+            continue
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def made_folder(path: str | Path, *, key: str) -> Path:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from projector.distribution import install_command
 from projector.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ def to_pandas(table: "pa.Table") -> "pd.DataFrame":
     try:
         import pandas  # noqa: ICN001, F401
     except ImportError:
-        msg = (
-            "pandas is not installed; install it (pip install 'projector[pandas]') or use "
-            "to_arrow()"
-        )
+        msg = f"pandas is not installed; install it ({install_command('pandas')}) or use to_arrow()"
         raise UnsupportedError(msg, key="pandas") from None
     return table.to_pandas()

@@ -4,7 +4,7 @@ A rate of memory or of a link is decimal (1 GB/s = 1e9 bytes/s), a capacity is b
 (1 GiB = 2**30 bytes), as vendors print them.
 """
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,3 +44,9 @@ def to_gib(num_bytes: Numbers) -> Numbers:
 def to_ms(seconds: Numbers) -> Numbers:
     """Convert seconds to milliseconds."""
     return seconds / MILLISECOND
+
+
+def unwrapped(value: Any) -> Any:
+    """Return a scalar or an array of NumPy as Python has it; anything else as it is."""
+    as_python = getattr(value, "tolist", None)
+    return value if as_python is None else as_python()

@@ -174,7 +174,7 @@ def test_tables_that_say_nothing(tmp_path, text, message):
 
 
 def test_no_such_table(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="does not exist"):
         read_table(tmp_path / "none.csv")
 
 

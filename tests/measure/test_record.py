@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import projector as pj
 from projector.config.job import Job
-from projector.envelope import package_version
+from projector.distribution import package_version
 from projector.errors import ConfigError
 from projector.measure import record as module
 from projector.measure.devices import GpusAtHand

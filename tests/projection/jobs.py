@@ -23,6 +23,16 @@ RECOMPUTE = [
 ]
 
 
+ADAPTERS = [
+    None,
+    None,
+    "lora",
+    {"kind": "qlora", "dropout": 0.1},
+    {"rank": 16, "targets": ["all-linear"], "expert_adapters": "each", "expert_rank": 8},
+    {"rank": 8, "targets": ["o_proj", "down_proj"], "dropout": 0.1, "dropout_position": "post"},
+]
+
+
 @st.composite
 def jobs(draw, **fixed):
     """Draw a job in which every degree fits; ``fixed`` dotted fields are laid over it."""
@@ -69,6 +79,7 @@ def jobs(draw, **fixed):
             "precision": precision,
             "fp8_recipe": draw(st.sampled_from(["delayed", "tensorwise", "rowwise", "blockwise"])),
             "recompute": draw(st.sampled_from(RECOMPUTE)),
+            "adapter": draw(st.sampled_from(ADAPTERS)),
             "cuda_graphs": draw(st.booleans()),
             "torch_compile": draw(st.booleans()),
             "flash_attention": draw(st.booleans()),

@@ -81,6 +81,22 @@ def test_terms_are_positive_and_add_up(job):
 
 
 @settings(max_examples=200)
+@given(jobs())
+def test_exposed_is_part_of_the_whole_and_adds_up_to_its_term(job):
+    step = project_performance(job)
+    for name, entry in step.communication.items():
+        assert 0.0 <= entry.exposed_s <= entry.time_s * (1.0 + 1e-9), name
+    for term, seconds in step.breakdown_s.items():
+        group, comm, rest = term.partition("_comm")
+        if comm and not rest:
+            exposed = [
+                entry.exposed_s
+                for name, entry in step.communication.items()
+                if name.startswith(f"{group}:")
+            ]
+            assert math.fsum(exposed) == pytest.approx(seconds, rel=1e-9, abs=1e-12), term
+
+
 @given(
     jobs(),
     st.sampled_from([*RATES, "clock", "matrix", "scale_up", "nic", "atomics"]),

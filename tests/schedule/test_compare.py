@@ -210,5 +210,6 @@ def test_a_job_that_does_not_fit_and_one_that_cannot_exist():
     comparison = compare_job_schedules(projector.load_job(TOO_LARGE, large))
     assert not comparison.fits
     assert comparison.best.status == DOES_NOT_FIT
-    with pytest.raises(ScheduleError, match="vpp"):
-        compare_job_schedules(projector.load_job(TOO_LARGE), "interleaved")
+    one_rank = projector.load_job(TOO_LARGE, {"parallelism.pp": 1})
+    with pytest.raises(ScheduleError, match="at least two ranks"):
+        compare_job_schedules(one_rank, "zbv-formatted")

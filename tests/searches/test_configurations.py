@@ -1,12 +1,18 @@
 """Every legal configuration of a job, ranked."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
+import yaml
 
 import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError, ProjectorError
+from projector.report.terminal.console import render
+from projector.report.terminal.search import command_of, search_report
+from projector.schedule.registry import SCHEDULES
 from projector.searches.configurations import Limits, search
 
 JOB = {
@@ -156,3 +162,110 @@ def test_the_command(tmp_path, capsys):
     assert result["best"][0]["tokens_per_s_per_gpu"] >= result["best"][1]["tokens_per_s_per_gpu"]
     assert run([*arguments, "model=llama3.1_405b"]) == 3
     assert "NOTHING FITS" in capsys.readouterr().out
+
+
+def test_overrides_turn_the_given_job_into_a_configuration():
+    given = {
+        "model": "llama3.1_8b", "cluster": {"device": "h100", "nodes": 1},
+        "parallelism": {"pp": 2, "decoder_first_pipeline_num_layers": 14},
+        "training": {"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 4096},
+    }  # fmt: skip
+    limits = Limits(recompute=("none",), micro_batch_sizes=(1,))
+    found = search(given, nodes=2, top=1, limits=limits)
+    assert found.cleared == {
+        "cluster.nodes": 2, "parallelism.decoder_first_pipeline_num_layers": None,
+    }  # fmt: skip
+    for candidate in (found.configurations[0], found.configurations[-1]):
+        again = pj.load_job(given, found.overrides(candidate))
+        step = pj.project_performance(again)
+        assert step.iteration_time_s == candidate.iteration_time_s
+    page = command_of(found, found.configurations[0])
+    assert "parallelism.decoder_first_pipeline_num_layers=null" in page
+
+
+def test_fields_that_are_fixed_are_not_searched(found):
+    job = pj.load_job(JOB, {"parallelism.tp": 2, "training.micro_batch_size": 3})
+    fixed = ("parallelism.tp", "training.micro_batch_size")
+    kept = search(job, top=1, limits=replace(SMALL, fixed=fixed[:1]))
+    of_two = [each for each in found.configurations if each.overrides["parallelism.tp"] == 2]
+    assert kept.configurations == tuple(of_two)
+    job = pj.load_job(JOB, {"training.micro_batch_size": 4, "parallelism.fsdp": 2})
+    other = search(job, top=1, limits=replace(SMALL, fixed=("parallelism.fsdp", fixed[1])))
+    for name, value in (("parallelism.fsdp", 2), ("training.micro_batch_size", 4)):
+        assert {each.overrides[name] for each in other.configurations} == {value}
+    with pytest.raises(ConfigError, match="fixed must be among"):
+        search(JOB, limits=Limits(fixed=("model",)))
+
+
+def test_a_fixed_schedule_that_is_unknown_is_refused():
+    job = pj.load_job(JOB, {"training.schedule": "zerobuble"})
+    with pytest.raises(ProjectorError, match="did you mean 'zerobubble'"):
+        search(job, limits=replace(SMALL, fixed=("training.schedule",)))
+
+
+def test_recompute_that_is_fixed_keeps_its_modules():
+    stated = {"granularity": "selective", "modules": ["mlp"]}
+    job = pj.load_job(JOB, {"training.recompute": stated})
+    kept = search(job, top=1, limits=replace(SMALL, fixed=("training.recompute",)))
+    assert kept.best[0].job.training.recompute.modules == ("mlp",)
+    assert {str(each.overrides["training.recompute"]) for each in kept.configurations} == {
+        str(stated)
+    }
+    text = render(*search_report(kept))
+    assert "'training.recompute={granularity: selective, modules: [mlp]}'" in text
+    assert search_report(kept)
+
+
+@pytest.fixture(scope="module")
+def job_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("search") / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    return str(path)
+
+
+def searched(job_file, capsys, *options):
+    assert run(["search", "--config", job_file, "--json", "--top", "1000", *options]) in {0, 3}
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_the_command_line_states_is_kept(job_file, capsys):
+    options = ("tp=2", "--micro-batch-size", "2", "training.recompute=none")
+    best = searched(job_file, capsys, *options)["best"]
+    for each in best:
+        assert each["overrides"]["parallelism.tp"] == 2
+        assert each["overrides"]["training.micro_batch_size"] == 2
+        assert each["overrides"]["training.recompute"] == "none"
+    assert {each["overrides"]["parallelism.pp"] for each in best} >= {1, 2, 4}
+
+
+def test_all_schedules_are_searched_where_all_is_asked_for(job_file, capsys):
+    fixed = ("tp=1", "pp=4", "cp=1", "vpp=1", "--micro-batch-size", "1", "--allow-risk")
+    few = ("zero_stage=1", "recompute=full")
+    auto = searched(job_file, capsys, *fixed, *few)
+    every = searched(job_file, capsys, *fixed, *few, "--pipeline-schedule-algorithm", "all")
+    tried = {each["schedule"] for each in every["best"]}
+    assert len(tried) > len({each["schedule"] for each in auto["best"]}) == 1
+    assert tried <= set(SCHEDULES)
+    assert every["best"][0]["iteration_time_ms"] <= auto["best"][0]["iteration_time_ms"]
+    one = searched(job_file, capsys, *fixed, *few, "--pipeline-schedule-algorithm", "gpipe")
+    assert {each["schedule"] for each in one["best"]} <= {"gpipe"}
+    assert one["evaluated"]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["parallelism.dp=4"], "parallelism.dp"),
+        (["recompute=full", "--recompute", "none"], "training.recompute"),
+        (["training.schedule=gpipe", "--schedule", "1f1b"], "training.schedule"),
+        (
+            ["--pipeline-schedule-algorithm", "gpipe", "--schedule", "1f1b"],
+            "training.schedule",
+        ),
+        (["--pipeline-schedule-algorithm", "all", "--schedule", "1f1b"], "schedule"),
+        (["--pipeline-schedule-algorithm", "all", "training.schedule=1f1b"], "schedule"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(job_file, capsys, options, key):
+    assert run(["search", "--config", job_file, "--json", *options]) == 2
+    assert json.loads(capsys.readouterr().out)["key"] == key

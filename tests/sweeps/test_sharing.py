@@ -20,6 +20,8 @@ SHOWN = {
     "cluster.device.calibrated_to": "runs that a device was calibrated to: they choose its band",
     "cluster.device.sources": "a device's notes on its numbers, written when it is read",
     "cluster.network.sources": "the same of a network",
+    "model.notes": "warnings of the reader of a model, which no projection reads",
+    "training.adapter.kind": "the other kinds stand for values of other fields",
 }
 """Fields without other values -> why."""
 

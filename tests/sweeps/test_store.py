@@ -13,8 +13,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from projector.config.space import load_space
 from projector.errors import ConfigError
-from projector.sweeps import engine, store
+from projector.sweeps import engine, journal, store
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
@@ -320,11 +321,11 @@ def test_a_finished_sweep_may_be_read_only(copy, whole, monkeypatch):
 
 
 def test_many_reasons_are_counted_together():
-    totals = store.Totals()
-    for number in range(store.MOST_REASONS + 50):
-        totals.add(store.Totals(infeasible={f"reason {number}": 1}))
-    assert len(totals.infeasible) == store.MOST_REASONS + 1
-    assert totals.infeasible[store.OTHER_REASONS] == 50
+    totals = journal.Totals()
+    for number in range(journal.MOST_REASONS + 50):
+        totals.add(journal.Totals(infeasible={f"reason {number}": 1}))
+    assert len(totals.infeasible) == journal.MOST_REASONS + 1
+    assert totals.infeasible[journal.OTHER_REASONS] == 50
 
 
 def test_files_that_change_afterwards_are_not_read_as_rows(copy):
@@ -340,3 +341,12 @@ def test_files_that_change_afterwards_are_not_read_as_rows(copy):
     part.unlink()
     with pytest.raises(ConfigError, match="rows, not 153"):
         result.pareto()
+
+
+@pytest.mark.parametrize("spelling", ["v-half", "zerobubble-heuristic"])
+def test_parts_of_planned_schedules_are_small_by_any_name(monkeypatch, spelling):
+    monkeypatch.setattr(store, "CHUNK_POINTS", 4096)
+    base = Path(__file__).parents[2] / "examples" / "mixtral_8x22b_mi355x.yaml"
+    axes = {"training.schedule": [spelling], "parallelism.tp": [1, 2]}
+    space = load_space({"base": str(base), "axes": axes})
+    assert store.chunk_points(space) == store.PLANNED_CHUNK_POINTS

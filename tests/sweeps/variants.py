@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import numpy as np
 from pydantic import BaseModel
 
+from projector.config.adapter import AdapterConfig
 from projector.config.job import Job
 from projector.config.load import load_job, load_model
 from projector.config.training import RECOMPUTE_MODULES
@@ -108,6 +109,12 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "cluster": {**_NODES, "software": _SLOW_HOST},
     },
+    "adapters": {
+        "model": {"extends": "mixtral_8x7b", "num_layers": 8},
+        "parallelism": {"tp": 2, "ep": 4, "etp": 1},
+        "training": {**_STEP, "adapter": {"rank": 16, "dropout": 0.1}},
+        "cluster": _NODES,
+    },
     "fsdp": {
         "model": "llama3.2_3b",
         "parallelism": {"fsdp": 2, "cp": 4, "cp_comm_type": "a2a"},
@@ -176,6 +183,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "parallelism.decoder_first_pipeline_num_layers": _end_layers,
     "parallelism.decoder_last_pipeline_num_layers": _end_layers,
     "parallelism.rank_order": lambda _: ["tp-cp-ep-pp-dp", "pp-dp-cp-ep-tp"],
+    "training.adapter": lambda _: [AdapterConfig(rank=8), None],
+    "training.adapter.targets": lambda _: [("linear_qkv",), ("linear_fc1", "linear_fc2")],
     "training.framework": lambda _: [{"name": "nemo"}, {"name": "torchtitan"}],
     "training.framework.name": lambda _: ["nemo", "torchtitan"],
     "training.framework.release": lambda _: ["0.12"],

@@ -102,7 +102,7 @@ def test_a_matrix_says_the_same_as_lists():
          "given in wide and in thin"),
         ({"links": {"wide": 5}}, "node.links.wide", "must be a list of pairs or all"),
         ({"links": {"wide": [[0, 1], [2]]}}, "node.links.wide.1", "must be a pair of devices"),
-        ({"links": [[0, 1]]}, "node.links", "valid dictionary"),
+        ({"links": [[0, 1]]}, "node.links", "should be a mapping"),
         ({"switch": {"name": "numa0", "tier": "thin"}}, "node.switch.name", "no other part has"),
         ({"switch": {"name": "a-b", "tier": "thin"}}, "node.switch.name", "no other part has"),
         ({"links": {"broad": [[0, 1]]}}, "node.links.broad.0", "unknown tier 'broad'"),

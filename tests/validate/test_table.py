@@ -55,5 +55,5 @@ def test_a_file_that_is_no_such_table(tmp_path, text, message):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Table(tmp_path / "missing.csv", ["a"], "demo")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is a directory, not a file"):
         Table(tmp_path, ["a"], "demo")

@@ -26,6 +26,7 @@ from projector.config.device import Device, load_device
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError
+from projector.files import open_table
 from projector.projection.bands import run_class
 
 DIGITS = 4
@@ -43,9 +44,9 @@ def read_table(path: str | Path) -> tuple[list[str], list[float]]:
         If the file cannot be read, lacks a column or a number, or has no row.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with open_table(path, key="from-runs") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except csv.Error as error:
         msg = f"from-runs: {path} cannot be read: {error}"
         raise ConfigError(msg, key="from-runs", value=str(path), allowed="a CSV file") from None
     jobs, measured_ms = [], []

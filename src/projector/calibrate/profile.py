@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from projector.calibrate.result import Base, Calibration, Fitted, OwnCalibration
 from projector.config import resources
 from projector.config.device import Device, load_device, merge
 from projector.config.yaml_file import base_of, read_yaml
+from projector.distribution import package_version
 from projector.errors import ConfigError
 
 SUFFIXES = (".yaml", ".yml")
@@ -56,7 +56,7 @@ def profile_text(calibration: Calibration) -> str:
     change = calibration.fitted
     source = (
         f"fit of {len(calibration.fields)} fields to {calibration.table} "
-        f"(sha256 {calibration.digest[:DIGEST_DIGITS]}) by projector {version('projector')}"
+        f"(sha256 {calibration.digest[:DIGEST_DIGITS]}) by projector {package_version()}"
     )
     for field in calibration.fields:
         if field.seen:
@@ -97,7 +97,7 @@ def own_profile_text(calibration: OwnCalibration) -> str:
     base = calibration.base
     data: dict[str, Any] = dict(base.overrides)
     count = len(calibration.runs)
-    source = f"fit to {count} own run{'s' * (count > 1)} by projector {version('projector')}"
+    source = f"fit to {count} own run{'s' * (count > 1)} by projector {package_version()}"
     for field in calibration.fields:
         if field.seen:
             note = f"was {field.prior:g}, moved by {field.shift:+.2f} widths of its prior"

@@ -5,7 +5,14 @@ from typing import Any
 import click
 
 from projector.cli import first_order
-from projector.cli.job_options import JobRequest, fidelity_option, job_options, output_options
+from projector.cli.emit import Emission, emit_option
+from projector.cli.job_options import (
+    JobRequest,
+    fidelity_option,
+    job_options,
+    output_options,
+    primus_options,
+)
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
@@ -18,13 +25,17 @@ from projector.cli.profiling import profiling_options, take_profiling
 
 @click.command("both")
 @job_options
+@primus_options
 @profiling_options
+@emit_option
 @fidelity_option
 @output_options
-def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
+def command(
+    as_json: bool, quiet: bool, fidelity: str, emit: tuple[str, ...], **request: Any
+) -> int:
     """Project memory, then performance, of one job.
 
-    KEY=VALUE overrides a field of the job file, for example parallelism.tp=4.
+    KEY=VALUE overrides a field of the job file: parallelism.tp=4, or tp=4 in short.
 
     Exit code 3: the projected peak does not fit; the projection is printed all the same. A warning
     says where a job is at risk: the limit lies within the band of its peak. This does not change
@@ -33,20 +44,26 @@ def command(as_json: bool, quiet: bool, fidelity: str, **request: Any) -> int:
     profiling = take_profiling(request)
     profiling.check()
     if first_order.is_asked(fidelity):
+        first_order.refuse_options({"emit": emit or None})
         first_order.refuse_measuring(profiling.measuring)
         return first_order.both(JobRequest(**request), as_json=as_json, quiet=quiet)
+    emission = Emission.of(emit)
     result = JobRequest(**request).project_performance(quiet=quiet, profiling=profiling)
+    emitted = emission.of_job(result.job)
     if as_json:
         from projector.projection.provenance import envelope
 
         parts = {"memory": result.memory.to_dict(), "performance": result.to_dict()}
         head = envelope(result.provenance, result.uncertainty)
-        print_json({**head, "warnings": list(result.warnings), **parts})
-    else:
+        whole = {**head, "warnings": list(result.warnings), **parts}
+        print_json(emission.add_to(whole, emitted))
+    elif not emission.on_output:
         from projector.report.terminal.both import both_report
         from projector.report.terminal.suggestions import suggest
 
         suggestions = suggest(result) if result.record is None else ()
         print_report(both_report(result, suggestions))
+    if not as_json:
         print_warnings(result.warnings, quiet=quiet)
+        emission.show(emitted, quiet=quiet)
     return SUCCESS if result.memory.fits else DOES_NOT_FIT

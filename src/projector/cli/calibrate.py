@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from projector.cli.given import refuse_idle
 from projector.cli.job_options import output_options
 from projector.cli.output import (
     announce_compilation,
@@ -88,6 +89,8 @@ def command(
     The profile extends the device; use it with --gpu-arch FILE.yaml or cluster.device. Shipped
     profiles are never written.
     """
+    if out is None:
+        refuse_idle("force", needs="--out FILE.yaml")
     calibration: Calibration | OwnCalibration
     if from_run or from_runs or measured_ms:
         _no_table_options(fields, holdout)

@@ -5,7 +5,14 @@ from pathlib import Path
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import plain_envelope, print_json, say, write
+from projector.cli.output import (
+    announce_compilation,
+    plain_envelope,
+    print_json,
+    print_warnings,
+    say,
+    write,
+)
 from projector.errors import ConfigError
 
 
@@ -13,27 +20,39 @@ from projector.errors import ConfigError
 @click.option("--output", metavar="FILE", help="File to write; standard output when left out.")
 @click.option("--model", default="llama3.1_8b", show_default=True, metavar="NAME")
 @click.option("--device", default="mi300x", show_default=True, metavar="NAME")
-@click.option("--nodes", type=int, default=1, show_default=True, metavar="N")
+@click.option(
+    "--nodes", type=int, metavar="N", help="Hosts; left out, the least on which a layout fits."
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @output_options
 def command(
-    output: str | None, model: str, device: str, nodes: int, force: bool, as_json: bool, quiet: bool
+    output: str | None,
+    model: str,
+    device: str,
+    nodes: int | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write a commented job file: every field explained, with its default.
 
-    The file can be projected as it is.
+    The file can be projected as it is. Its job fits: where the default layout does not, a small
+    search chooses one that does. If none does on --nodes, a warning says how many would do.
     """
-    from projector.report.job_file import job_file
+    announce_compilation(quiet=quiet)
+    from projector.report.job_file import fitting_job_file
 
-    text = job_file(model, device, nodes)
+    text, note = fitting_job_file(model, device, nodes)
     if output is not None:
         _write(Path(output), text, force=force)
         if not quiet:
             say(f"wrote {output}; next: projector performance --config {output}")
     if as_json:
-        print_json({**plain_envelope(), "output": output, "text": text})
+        warnings = {"warnings": [note] if note else []}
+        print_json({**plain_envelope(), **warnings, "output": output, "text": text})
     elif output is None:
         write(text)
+    print_warnings([note] if note else [], quiet=quiet)
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

@@ -3,20 +3,26 @@
 import difflib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from projector.cli.output import SUCCESS, WRONG_INPUT, print_error, say
-from projector.errors import ProjectorError, check_working_folder
+from projector.errors import OutOfMemoryError, ProjectorError, check_working_folder
 
 CANNOT_WRITE = 1
+OUT_OF_MEMORY = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """Exit code that a shell reports when the reader of a command stops."""
+
+COMPLETING = "_PROJECTOR_COMPLETE"
+"""Variable of the environment by which a shell asks for completions."""
 
 GC_THRESHOLD = 200_000
 """New objects between two garbage collections."""
@@ -77,7 +83,11 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         command: click.Command = import_module(entry.module).command
-        return command
+        if COMPLETING not in os.environ:
+            return command
+        from projector.cli.completion import complete
+
+        return complete(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -101,9 +111,9 @@ class LazyGroup(click.Group):
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from projector.distribution import package_version
 
-        click.echo(f"projector {version('projector')}")
+        click.echo(f"projector {package_version()}")
         ctx.exit()
 
 
@@ -119,8 +129,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def cli() -> None:
     """Project memory and speed of large language model training on GPU clusters.
 
-    Exit codes: 0 success, 1 the output cannot be written, 2 bad input, 3 the job does not fit (it
-    is projected all the same).
+    Exit codes: 0 success, 1 the output cannot be written or memory ran out, 2 bad input, 3 the job
+    does not fit (it is projected all the same).
     """
 
 
@@ -151,6 +161,11 @@ def _run(arguments: Sequence[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message())
         return WRONG_INPUT
+    except MemoryError as error:
+        known = error if isinstance(error, OutOfMemoryError) else None
+        told = known or OutOfMemoryError("memory ran out", allowed="more memory")
+        print_error(told, as_json="--json" in arguments)
+        return OUT_OF_MEMORY
     except (click.ClickException, ProjectorError) as error:
         print_error(error, as_json="--json" in arguments)
         return WRONG_INPUT
@@ -162,9 +177,29 @@ def _run(arguments: Sequence[str]) -> int:
             print_error(error, as_json="--json" in arguments)
             return WRONG_INPUT
         raise
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        ended = error.__cause__ if isinstance(error, click.Abort) else error
+        return ended.code if isinstance(ended, _Ended) else INTERRUPTED
     return code if isinstance(code, int) else SUCCESS
+
+
+class _Ended(KeyboardInterrupt):
+    """The system asks this process to end, which is done as if the user had interrupted it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.code = 128 + number
+        """Exit code that shells report for the signal."""
+
+
+def _end_cleanly(number: int, frame: FrameType | None) -> NoReturn:
+    """End workers and remove temporary files.
+
+    A second signal changes nothing: ``timeout`` sends one to the process and one to its group.
+    """
+    del frame
+    signal.signal(number, signal.SIG_IGN)
+    raise _Ended(number)
 
 
 def _drop_output() -> None:
@@ -176,4 +211,9 @@ def main() -> None:
     """Entry point of the installed command."""
     # Most of a short run is importing, where the collector looks a lot and finds nothing.
     gc.set_threshold(GC_THRESHOLD)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Whoever starts it with nohup does not want to end it.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end_cleanly)
     sys.exit(run(sys.argv[1:]))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.errors import ProjectorError
 
 if TYPE_CHECKING:

@@ -95,8 +95,8 @@ def command(
     \b
     Examples:
       projector plan --model llama3.1_70b --tokens 1T --deadline-days 30
-      projector plan --model llama3.1_70b --tokens 1T --device h100 --budget-usd 1e6
-                     --usd-per-gpu-hour 2.5
+      projector plan --model llama3.1_70b --tokens 1T --device h100 \\
+        --budget-usd 1e6 --usd-per-gpu-hour 2.5
       projector plan --config job.yaml --tokens 300B --gpus 256 --gpus 512 --html plan.html
     """  # noqa: D301  click looks for the backspace
     days = _deadline(deadline_days, deadline)
@@ -207,5 +207,7 @@ def _write_files(
 
         write_job(result.choices[0].job, job_out, result.answer)
         written.append(job_out)
+    elif job_out is not None:
+        print_warnings([f"there is no choice: {job_out} is not written"], quiet=quiet)
     for path in written:
         say_written(path, quiet=quiet)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from projector.cli.given import refuse_idle
 from projector.cli.job_options import output_options
 from projector.cli.output import (
     announce_compilation,
@@ -63,7 +64,9 @@ def command(
 
     It takes a few minutes. Leave the machine alone meanwhile: a busy one is measured as busy.
     """
-    if out is not None:
+    if out is None:
+        refuse_idle("force", needs="--out FILE.yaml")
+    else:
         _check_place(out, force=force)
     announce_compilation(quiet=quiet)
     probed = _probe(device, threads, base, timeout_s, quiet=quiet)

@@ -17,6 +17,8 @@ MODES = "auto|simulate|benchmark|both"
 _OPTIONS = (
     click.option(
         "--profiling-mode",
+        "--memory-mode",
+        "profiling_mode",
         default="auto",
         metavar=MODES,
         help="Where times come from. simulate: the models alone. benchmark: a record or this "
@@ -33,6 +35,8 @@ _OPTIONS = (
     ),
     click.option(
         "--save-benchmark",
+        "--save-profiling",
+        "save_benchmark",
         metavar="FILE",
         help="Measure, and write the result as a record: one JSON file.",
     ),

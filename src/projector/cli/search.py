@@ -1,10 +1,12 @@
 """``projector search``."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from projector.cli.job_options import JobRequest, job_options, output_options
+from projector.cli.emit import Emission, emit_option
+from projector.cli.job_options import ALL_SCHEDULES, JobRequest, job_options, output_options
 from projector.cli.output import (
     ALLOW_RISK,
     DOES_NOT_FIT,
@@ -15,6 +17,7 @@ from projector.cli.output import (
     print_warnings,
 )
 from projector.cli.pictures import read_pictures, say_written, write_pictures
+from projector.errors import ConfigError, shown
 
 
 @click.command("search")
@@ -45,7 +48,7 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
     "schedules",
     multiple=True,
     metavar="NAME",
-    help="Schedule to try; may be repeated; auto when left out.",
+    help="Schedule to try; may be repeated; --pipeline-schedule-algorithm when left out.",
 )
 @click.option(
     "--plot",
@@ -55,6 +58,7 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
     help="Draw speed against memory as .png, .svg or .pdf.",
 )
 @click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
+@emit_option
 @output_options
 def command(
     top: int,
@@ -66,6 +70,7 @@ def command(
     schedules: tuple[str, ...],
     plots: tuple[str, ...],
     html: str | None,
+    emit: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **request: Any,
@@ -74,7 +79,8 @@ def command(
 
     Model, cluster, sequence length and global batch are those of the job. The search tries all
     legal combinations of tensor, pipeline, virtual pipeline, context and expert degrees,
-    micro-batch size, recompute and ZeRO stage. Nothing is sampled. Configurations of one group
+    micro-batch size, recompute and ZeRO stage. Nothing is sampled. What the command line states of
+    these, as tp=8 or --micro-batch-size 2, is kept and not searched. Configurations of one group
     differ by less than a projection can tell.
 
     Exit code 3: nothing fits, or without --allow-risk nothing but what is at risk.
@@ -85,9 +91,13 @@ def command(
       projector search --config job.yaml --objective energy run.tokens=1e12
       projector search --config job.yaml --target-nodes 32 --headroom-gib 8 --recompute none
       projector search --config job.yaml --plot pareto=front.png --html ranked.html
+      projector search --config job.yaml --emit megatron=winner.sh
     """  # noqa: D301  click looks for the backspace
     pictures = read_pictures(plots, html, "OF_SEARCH")
-    job = JobRequest(**request).load()
+    emission = Emission.of(emit)
+    asked = JobRequest(**request)
+    job = asked.load()
+    fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     announce_compilation(quiet=quiet)
     from projector.projection.provenance import envelope, provenance_of
     from projector.searches.configurations import RECOMPUTE, Limits, search
@@ -97,7 +107,8 @@ def command(
         allow_risk=allow_risk,
         tp_inside_node=not tp_across_nodes,
         recompute=recompute or RECOMPUTE,
-        schedules=schedules or ("auto",),
+        schedules=schedules or _schedules(asked),
+        fixed=fixed,
     )
     result = search(job, top=top, limits=limits, objective=objective)
     write_pictures(pictures, result, quiet=quiet)
@@ -106,12 +117,59 @@ def command(
 
         write_search_page(result, html)
         say_written(html, quiet=quiet)
+    emitted = emission.of_job(result.best[0].job) if result.best else []
     provenance = provenance_of(result.job)
     if as_json:
-        print_json({**envelope(provenance, result.uncertainty), **result.to_dict()})
-    else:
+        whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
+        print_json(emission.add_to(whole, emitted))
+    elif not (emission.on_output and emitted):
         from projector.report.terminal.search import search_report
 
         print_report(search_report(result))
     print_warnings(provenance.warnings, quiet=quiet or as_json)
+    if not as_json and emitted:
+        emission.show(emitted, quiet=quiet)
+    elif not emitted:
+        emission.refuse("no configuration is within the limits")
     return SUCCESS if result.configurations else DOES_NOT_FIT
+
+
+def _schedules(asked: JobRequest) -> tuple[str, ...]:
+    """Return the schedules that are tried without ``--schedule``."""
+    if asked.schedule != ALL_SCHEDULES:
+        return ("auto",)
+    from projector.schedule.registry import SCHEDULES
+
+    return tuple(name for name, entry in SCHEDULES.items() if not entry.on_request)
+
+
+def _fixed(asked: JobRequest, tried: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the searched fields that the command line states, and that the search keeps.
+
+    Raises
+    ------
+    ConfigError
+        For a field that belongs to one configuration, or one whose values an option names too.
+    """
+    from projector.searches.configurations import PLACED, SEARCHED
+
+    given, _ = asked.overrides()
+    fixed = []
+    for field, value in given.items():
+        name = ".".join(field.split(".")[:2])
+        if field in PLACED and value is not None:
+            msg = f"{field}: a search derives it, so that {shown(value)} has no effect"
+            raise ConfigError(
+                msg, key=field, value=value, allowed="performance projects one layout"
+            )
+        if name not in SEARCHED:
+            continue
+        option = name.partition(".")[2]
+        if tried.get(option):
+            msg = f"{field} and --{option} both say what is tried; give one of them"
+            raise ConfigError(msg, key=field, value=value, allowed=f"without --{option}")
+        fixed.append(name)
+    if asked.schedule == ALL_SCHEDULES and (tried["schedule"] or "training.schedule" in fixed):
+        msg = "--pipeline-schedule-algorithm all tries every schedule; name none beside it"
+        raise ConfigError(msg, key="schedule", value=ALL_SCHEDULES, allowed="one of the two")
+    return tuple(dict.fromkeys(fixed))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.cli.given import refuse_idle
 from projector.cli.job_options import JobRequest, output_options, several_job_options
 from projector.cli.output import (
     SUCCESS,
@@ -116,14 +117,20 @@ def command(
     Examples:
       projector sensitivity --config job.yaml --plot tornado.svg
       projector sensitivity --config a.yaml --config b.yaml --weight 3 --weight 1 --sobol
-      projector sensitivity --config job.yaml --plot map=map.png
+      projector sensitivity --config job.yaml --plot map=map.png \\
         --map cluster.device.hbm_peak_tb_per_s,cluster.network.nic_gbit_per_s
     """  # noqa: D301  click looks for the backspace
     drawn = _figures(plots, {"tornado": True, "sobol": sobol, "map": map_fields is not None})
     axes = None if map_fields is None else _axes(map_fields)
+    if not sobol:
+        refuse_idle("samples", "seed", needs="--sobol")
+        if axes is None:
+            refuse_idle("factor", needs="--sobol or --map")
     sampling = {name: request.pop(name) for name in ("samples", "seed")}
     configs = request.pop("config")
-    jobs = [JobRequest(config=config, **request).load() for config in configs]
+    if len(configs) == 1:
+        refuse_idle("weights", needs="several --config")
+    jobs = [JobRequest(config=config, **request).load_scheduled() for config in configs]
     announce_compilation(quiet=quiet)
     from projector.searches.multi_job import sensitivity_of, workloads_of
 

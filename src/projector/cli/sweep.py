@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from projector.cli.given import refuse_idle
 from projector.cli.job_options import output_options
 from projector.cli.output import (
     ALLOW_RISK,
@@ -87,6 +88,8 @@ def command(
       projector sweep space.yaml --out rows.parquet --plot pareto=front.png --html rows.html
       projector sweep space.yaml --plot heatmap:tp,pp=tp_pp.svg --plot heatmap:tp,nodes,mfu=mfu.svg
     """  # noqa: D301  click looks for the backspace
+    if out is None:
+        refuse_idle("overwrite", needs="--out PATH")
     if dry_run and (plots or html is not None):
         msg = "--plot and --html need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)

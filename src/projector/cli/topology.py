@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from projector.cli.given import refuse_idle
 from projector.cli.job_options import output_options
 from projector.cli.output import plain_envelope, print_json, print_report, say
 
@@ -123,6 +124,10 @@ def routes(
     from projector.topology.build import load_topology
     from projector.topology.shown import show_flows, show_routes
 
+    if flows:
+        refuse_idle("ends", needs="to be given without --flow")
+    else:
+        refuse_idle("route", needs="--flow")
     topology = load_topology(node)
     shown = show_flows(topology, flows, route) if flows else show_routes(topology, ends)
     if as_json:
@@ -183,6 +188,7 @@ def transfer(
     topology, choice = load_topology(node), check_choice(route)
     length = byte_count("bytes", size)
     if len(targets) > 1:
+        refuse_idle("size", "accesses", "sweep", "route", needs="one --to alone")
         flows = [(source, target) for target in targets]
         both = bool(options["both_directions"])
         shown = show_sharing(topology, flows, engine=engine, both_directions=both)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from projector.arrays import Flags, Floats
+from projector.config.adapter import refuse_adapter
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.job import Job
@@ -101,7 +102,11 @@ def data_parallel(job: AnyJob) -> int:
     split, training, gpus = job.parallelism, job.training, job.cluster.gpus
     world = split.tp * split.pp * split.cp
     if gpus % world:
-        msg = f"tp * pp * cp ({world}) must divide the {gpus} devices of the cluster"
+        least = split.least_nodes(job.cluster.gpus_per_node, experts=False)
+        msg = (
+            f"tp * pp * cp ({world}) must divide the {gpus} devices of the cluster; a multiple of "
+            f"{least} nodes of {job.cluster.gpus_per_node} would do"
+        )
         raise ConfigError(msg, key="parallelism", value=world, allowed=f"a divisor of {gpus}")
     dp = gpus // world
     if split.dp not in (None, dp):
@@ -121,6 +126,7 @@ def data_parallel(job: AnyJob) -> int:
 
 def _row(job: AnyJob) -> dict[str, float]:
     model, split, training = job.model, job.parallelism, job.training
+    refuse_adapter(training.adapter, "the closed forms train every weight")
     device, counts = device_of(job), count_parameters(model)
     selective = training.recompute.granularity == "selective"
     narrow = training.gradient_dtype == "bf16"

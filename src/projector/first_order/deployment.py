@@ -70,7 +70,8 @@ def project_deployment(
     config = FirstOrderConfig.parse(constants, path="first_order")
     kept = {name: value for name, value in given.items() if value is not None}
     result = project_serving(kept.pop("model"), kept.pop("device"), **kept, first_order=config)
-    return result, [f"{name} has no meaning in closed forms and is not used" for name in ignored]
+    unused = [f"{name} has no meaning in closed forms and is not used" for name in ignored]
+    return result, [*result.warnings, *unused]
 
 
 def _is_used(name: str) -> bool:

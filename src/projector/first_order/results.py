@@ -84,6 +84,7 @@ class FirstOrderMemory:
         """Return the object that ``projector memory --fidelity first-order --json`` prints."""
         return {
             **envelope(self.warnings, UNKNOWN_BAND),
+            "ignored_settings": list(self.job.ignored),
             "fidelity": FIRST_ORDER,
             "parameters_total": self.parameters_total,
             "parameters_active": self.parameters_active,
@@ -198,6 +199,7 @@ class FirstOrderPerformance:
         run = self.run
         return {
             **envelope(self.warnings, UNKNOWN_BAND),
+            "ignored_settings": list(self.job.ignored),
             "fidelity": FIRST_ORDER,
             "iteration_time_ms": to_ms(self.iteration_time_s),
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,

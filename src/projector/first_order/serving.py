@@ -179,8 +179,8 @@ class FirstOrderServing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Nothing of its own so far."""
-        return ()
+        """What the projection does not follow of the model."""
+        return self.model.notes
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector serve --fidelity first-order --json`` prints."""

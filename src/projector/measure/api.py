@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
 from projector.measure.process import run_task
 from projector.measure.programs import record_of, task_of
@@ -49,6 +50,7 @@ def benchmark_record(
     ProjectorError
         If the job cannot be reduced to so few devices, or cannot be measured here.
     """
+    refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
     reduction = reduce_job(job, benchmark_gpus)
     return measure_reduction(
         reduction, device=device, pace=pace, threads=threads, timeout_s=timeout_s, tell=tell

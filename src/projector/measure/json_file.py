@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
+from projector.config.yaml_file import check_nesting
 from projector.errors import ConfigError
+from projector.files import read_bounded
 
 MOST_BYTES = 64 * 1024**2
 """A record of a large model has one or two MiB."""
+
+MOST_COLLECTIONS = 1_000_000
 
 
 def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
@@ -33,7 +37,10 @@ def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
         msg = f"{path} {why}"
         raise ConfigError(msg, key=key, value=str(path), allowed=what)
 
-    text = _text(path, no)
+    try:
+        text = read_bounded(path, MOST_BYTES, key=key, allowed=what).decode()
+    except UnicodeDecodeError:
+        no("is no text in UTF-8")
     if not text.strip():
         no("is empty")
     try:
@@ -48,25 +55,10 @@ def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
         no(f"ends too early, it was cut off: {where}" if cut else f"is not valid JSON: {where}")
     except (ValueError, RecursionError) as error:
         no(f"is not valid JSON: {str(error) or type(error).__name__}")
+    check_nesting(data, name=str(path), most=MOST_COLLECTIONS)
     if not isinstance(data, dict):
         no(f"holds a {type(data).__name__}, not {what}")
     return data
-
-
-def _text(path: Path, no: Any) -> str:
-    try:
-        if path.is_dir():
-            no("is a directory, not a file")
-        if path.stat().st_size > MOST_BYTES:
-            no(f"is larger than {MOST_BYTES // 1024**2} MiB")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        no("does not exist")
-    except UnicodeDecodeError:
-        no("is no text in UTF-8")
-    except OSError as error:
-        no(f"cannot be read: {error.strerror or error}")
-    raise AssertionError
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

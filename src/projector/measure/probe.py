@@ -23,7 +23,7 @@ from projector.config.gemm import MatrixType
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.yaml_file import read_yaml
-from projector.envelope import package_version
+from projector.distribution import package_version
 from projector.errors import ConfigError, MeasurementError
 from projector.measure.devices import profile_of
 from projector.measure.keys import OperationKey

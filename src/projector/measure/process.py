@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from projector.distribution import install_command
 from projector.errors import MeasurementError
 from projector.measure import guard
 from projector.measure.answers import LOST_RANK, read_answer, read_error
@@ -35,7 +36,7 @@ TORCHRUN = (sys.executable, "-P", "-m", "torch.distributed.run")
 LEAST_TORCH = (2, 6)
 """Oldest torch that has what the worker calls; that of the extra ``torch``."""
 
-INSTALL = "pip install 'projector[torch]'"
+INSTALL = install_command("torch")
 
 SILENCE_S = 600.0
 """A worker that says nothing for so long counts as hung."""

@@ -11,12 +11,13 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, field_validator
 
 from projector.config._base import Config, config_error
+from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
-from projector.envelope import package_version
+from projector.distribution import package_version
 from projector.errors import ConfigError, shown
 from projector.files import check_place, write_whole
 from projector.measure.described import DescribedReduction
@@ -157,6 +158,7 @@ class Record(Config):
             If the device, the matrix type, the shapes of the layers or the context parallelism
             are not those that were measured.
         """
+        refuse_adapter(job.training.adapter, "records have layers whose weights are all trained")
         self._check_device(job)
         self._check_shapes(job)
         return [

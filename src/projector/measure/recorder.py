@@ -27,6 +27,7 @@ from projector.measure.counter_commands import write_counter_commands
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
 from projector.measure.smi import Library, address_of, open_library
 from projector.trace.modules import PREFIX
+from projector.units import unwrapped
 
 WARMUP, ACTIVE = 10, 10
 """Iterations of the study: the profiler warms up in the first ten and records the next ten."""
@@ -206,10 +207,10 @@ def plain_name(name: str) -> str:
 
 def _check(warmup: Any, active: Any, period_s: Any) -> None:
     for key, value in (("warmup", warmup), ("active", active)):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(unwrapped(value), int) or value < 1:
             msg = f"{key} counts iterations, 1 or more, and cannot be {shown(value)}"
             raise ConfigError(msg, key=key, value=value, allowed="at least 1")
-    if not isinstance(period_s, int | float) or not 0 < period_s < float("inf"):
+    if not isinstance(unwrapped(period_s), int | float) or not 0 < period_s < float("inf"):
         msg = f"period_s: samples need time between them, and {shown(period_s)} is none"
         raise ConfigError(msg, key="period_s", value=period_s, allowed="more than 0")
     # Torch has one profiler in a process, and a second one ends the process with a fault.

@@ -17,11 +17,8 @@ from projector.planning.run_figures import RunFigures, first_order_figures, run_
 from projector.projection import api
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import FITS
-from projector.searches.configurations import (
-    Configuration,
-    SearchResult,
-    search,
-)
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import SearchResult, search
 from projector.searches.groups import pair_noise
 from projector.units import TERA
 

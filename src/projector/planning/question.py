@@ -6,8 +6,8 @@ from typing import Any
 
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
+from projector.config.names import in_full
 from projector.config.planning import PlanSettings
-from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, shown
 from projector.planning.fidelity import FIRST_ORDER, TILES, Fidelity, fidelity_named
@@ -106,8 +106,9 @@ def ask(
     deadline = positive(deadline_days, "deadline_days")
     budget = positive(budget_usd, "budget_usd")
     length = {} if tokens is None else stating(read_tokens(tokens))
+    stated = in_full(overrides or {})
     _check_changes(overrides or {}, length)
-    changes = {**dict(overrides or {}), **length}
+    changes = {**stated, **length}
     if job is not None:
         source: Any = job
         base = answers.load(source, changes)
@@ -160,12 +161,13 @@ def _check_changes(overrides: Mapping[str, Any], length: Mapping[str, Any]) -> N
     A job file may have such fields: it is a job of its own.
     """
     for key, value in overrides.items():
-        section, _, name = key.replace("-", "_").partition(".")
-        if length and section == "run" and RunConfig.aliases.get(name, name) in LENGTHS:
+        (field,) = in_full({key: value})
+        section, _, name = field.partition(".")
+        if length and section == "run" and name in LENGTHS:
             msg = f"{key} and tokens both say how much is trained; give one of them"
             raise ConfigError(msg, key=key, value=value, allowed="without tokens")
-        if key in CHOSEN:
-            instead = "give gpus" if key == "cluster.nodes" else "performance projects one layout"
+        if field in CHOSEN:
+            instead = "give gpus" if field == "cluster.nodes" else "performance projects one layout"
             msg = f"{key}: a plan chooses it, so that {shown(value)} has no effect; {instead}"
             raise ConfigError(msg, key=key, value=value, allowed=instead)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from projector.errors import ConfigError, shown
+from projector.units import unwrapped
 
 _NUMBER = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)", re.IGNORECASE)
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -24,6 +25,7 @@ def read_tokens(value: Any) -> float:
         If it is neither, or not above 0.
     """
     number: float | None = None
+    value = unwrapped(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     elif isinstance(value, str) and (match := _NUMBER.fullmatch(value.strip())):
@@ -65,6 +67,7 @@ def positive(value: Any, key: str) -> float | None:
     ConfigError
         If it is anything else.
     """
+    value = unwrapped(value)
     if value is None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -129,9 +132,10 @@ def read_gpus(gpus: Any) -> tuple[int, ...]:
     ConfigError
         If one is no whole number above 0.
     """
+    gpus = unwrapped(gpus)
     if gpus is None:
         return ()
-    given: Sequence[Any] = list(gpus) if isinstance(gpus, list | tuple) else [gpus]
+    given: Sequence[Any] = list(map(unwrapped, gpus if isinstance(gpus, list | tuple) else [gpus]))
     for each in given:
         if isinstance(each, bool) or not isinstance(each, int) or each < 1:
             msg = f"gpus is a whole number above 0, got {shown(each)}"

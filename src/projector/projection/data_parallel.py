@@ -12,6 +12,7 @@ from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.lower.placement import Place
 from projector.operations.cost import WorkloadCosts, share_leaving
+from projector.operations.linear import NF4_BYTES
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import Replicas
 
@@ -82,20 +83,30 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     sums = {name: np.zeros(len(first)) for name in names}
     algorithms: dict[str, Ints] = {}
     groups = _groups(replicas)
-    for position, parameters in enumerate(
-        (costs.dense_parameters[workload], costs.expert_parameters[workload])
+    whole = costs.dense_parameters + costs.expert_parameters
+    packed = (costs.packed_parameters / np.maximum(whole, 1.0))[workload]
+    # All weights are gathered to be used, or those that were updated.
+    sent_bytes = weight_bytes * (1.0 - packed) + NF4_BYTES * packed
+    sent_bytes = np.where(stage >= 3, sent_bytes, weight_bytes)
+    for position, (parameters, trained) in enumerate(
+        (
+            (costs.dense_parameters[workload], costs.trained_dense[workload]),
+            (costs.expert_parameters[workload], costs.trained_experts[workload]),
+        )
     ):
         if position and not parameters.any():
             continue
         shard, across = (each.take(owner) for each in groups[position])
         ranks = shard.ranks
         bucket = bucket_parameters(replicas.jobs.parallelism.bucket[owner], ranks)
-        size = np.where(stage >= 3, parameters, np.maximum(parameters, bucket))
-        share = parameters / np.maximum(size, 1.0)
+        gathered = np.where(stage >= 3, parameters, trained)
+        gather_size = np.where(stage >= 3, gathered, np.maximum(gathered, bucket))
+        size = np.where(stage >= 3, trained, np.maximum(trained, bucket))
+        share = trained / np.maximum(size, 1.0)
         gathers = (stage >= 1) & (ranks > 1)
         operation = np.where(stage >= 1, REDUCE_SCATTER, ALL_REDUCE)
         gather_s, gather_algorithm = collective_time_columns(
-            ALL_GATHER, size * weight_bytes * gathers, ranks, shard.local, fabric,
+            ALL_GATHER, gather_size * sent_bytes * gathers, ranks, shard.local, fabric,
             workloads.fabrics, shard.span,
         )  # fmt: skip
         reduce_s, reduce_algorithm = collective_time_columns(
@@ -106,10 +117,10 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
             workloads.fabrics, across.span,
         )  # fmt: skip
         reduce_s += summed_s
-        sums["gather_s"] += gather_s * share
+        sums["gather_s"] += gather_s * (gathered / np.maximum(gather_size, 1.0))
         sums["reduce_s"] += reduce_s * share
-        sums["gather_bytes"] += parameters * weight_bytes * gathers
-        sums["reduce_bytes"] += parameters * grad_bytes * (ranks * across.ranks > 1)
+        sums["gather_bytes"] += gathered * sent_bytes * gathers
+        sums["reduce_bytes"] += trained * grad_bytes * (ranks * across.ranks > 1)
         if position == 0:
             algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
     copied = _copy_passes(replicas)[owner]

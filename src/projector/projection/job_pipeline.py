@@ -45,7 +45,7 @@ def under_schedule(job: Job, name: str) -> Job:
     """Return a job under another schedule, its layers in as many chunks as that needs."""
     overrides: dict[str, Any] = {SCHEDULE: name}
     chunks = SCHEDULES[name].chunks(job.parallelism.vpp)
-    if chunks != job.parallelism.vpp:
+    if chunks != job.parallelism.vpp and job.parallelism.pp > 1:
         overrides["parallelism.vpp"] = chunks
     return load_job(job, overrides)
 
@@ -53,8 +53,7 @@ def under_schedule(job: Job, name: str) -> Job:
 def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
     """Run one schedule of a job or all of them.
 
-    With ``all``, a schedule that needs another number of chunks has the layers laid out in them;
-    one that is named runs in the layout of the job.
+    A schedule that needs another number of chunks has the layers laid out in them.
 
     Parameters
     ----------
@@ -76,11 +75,10 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
         def run() -> tuple[PipelineRun, float]:
             if compare_all:
                 refuse_on_request(name)
-            run_job = under_schedule(job, name) if compare_all else load_job(job, {SCHEDULE: name})
-            evaluation = evaluate([run_job])
+            evaluation = evaluate([under_schedule(job, name)])
             return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
 
-        chunks = SCHEDULES[name].chunks(split.vpp) if compare_all else split.vpp
+        chunks = SCHEDULES[name].chunks(split.vpp)
         return attempt(name, chunks, run, excuse=compare_all)
 
     names = SCHEDULES if compare_all else [resolve(algorithm, split.vpp).name]

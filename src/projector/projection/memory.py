@@ -192,6 +192,7 @@ class MemoryProjection:
         return {
             **envelope(self.provenance, self.uncertainty),
             "warnings": list(self.warnings),
+            "ignored_settings": list(self.job.ignored),
             **scalars,
             "schedule": self.schedule,
             "stages": [stage.to_dict() for stage in self.stages],

@@ -9,6 +9,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.kernels.grouping import largest_of_segments
 from projector.lower.workload_columns import padded_vocab
+from projector.operations.linear import NF4_BYTES
 from projector.projection.data_parallel import bucket_parameters
 from projector.projection.memory_terms import MemoryTerms
 from projector.projection.pipeline_costs import PipelineCosts
@@ -71,47 +72,76 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     # The copies of a model that runs in several directions share their gradients and shards.
     dense_ranks = (columns.dp * columns.cp // columns.copies * replicas.directions)[rank]
     expert_ranks = (columns.edp // columns.copies * replicas.directions)[rank]
-    owned = dense / dense_ranks + experts / expert_ranks
-    everything = dense + experts
+    trained, trained_experts = per_rank(costs.trained_dense), per_rank(costs.trained_experts)
+    frozen = training.adapted[rank] == 1
+    trained -= np.where(frozen, 0.0, replicas.joins_ends * copy[rank])
+    shard = dense / dense_ranks + experts / expert_ranks
+    owned = trained / dense_ranks + trained_experts / expert_ranks
+    everything, everything_trained = dense + experts, trained + trained_experts
     gradient = training.gradient_bytes[rank]
     sharded = zero >= 3
     # Quantised copies of the linear layers' weights live through the step, but not those of
     # gathered weights unless a cache keeps them.
     quantised = training.quantised_copies[rank] * per_rank(costs.narrow_parameters)
     kept = np.where(sharded & (training.keeps_quantised[rank] == 0), 0.0, quantised)
-    weights = training.held_weight_bytes[rank] * np.where(sharded, owned, everything) + kept
+    held = _Held(
+        training.held_weight_bytes[rank],
+        np.where(frozen, training.weight_bytes[rank], training.held_weight_bytes[rank]),
+        per_rank(costs.packed_parameters) / np.maximum(everything, 1.0),
+    )
+    whole_bytes = held.bytes(everything, everything_trained)
+    weights = np.where(sharded, held.bytes(shard, owned), whole_bytes) + kept
     on_device = (1.0 - training.optimizer_offload)[rank]
-    updated = np.where(zero >= 1, owned, everything)
+    updated = np.where(zero >= 1, owned, everything_trained)
     in_layers, at_ends = largest(costs.layer_transient_bytes), largest(costs.end_transient_bytes)
     groups = (
         _Sharded(
-            dense, largest(costs.layer_parameters), per_rank(costs.end_parameters), dense_ranks
+            dense, largest(costs.layer_parameters), per_rank(costs.end_parameters), dense_ranks,
+            trained, largest(costs.trained_layer), per_rank(costs.trained_ends),
         ),
         _Sharded(
-            experts, largest(costs.layer_expert_parameters), np.zeros(len(rank)), expert_ranks
+            experts, largest(costs.layer_expert_parameters), np.zeros(len(rank)), expert_ranks,
+            trained_experts, largest(costs.trained_layer_experts), np.zeros(len(rank)),
         ),
-    )
-    gathered = _gathered(replicas, zero, groups)
-    at_two = everything * training.held_weight_bytes[rank] + quantised
-    at_two += _gathered(replicas, np.full(len(rank), 2), groups)
+    )  # fmt: skip
+    gathered = _gathered(replicas, zero, groups, held.packed_share)
+    at_two = whole_bytes + quantised
+    at_two += _gathered(replicas, np.full(len(rank), 2), groups, held.packed_share)
     updating = training.update_bytes[rank] * updated
     transient = np.maximum(np.maximum(in_layers, at_ends) + gathered, updating)
     return StateMemory(
         parameters=everything,
-        held_parameters=np.where(sharded, owned, everything),
+        held_parameters=np.where(sharded, shard, everything),
         owned_parameters=updated,
         weights_bytes=weights,
-        gradients_bytes=gradient * np.where(zero >= 2, owned, everything),
+        gradients_bytes=gradient * np.where(zero >= 2, owned, everything_trained),
         optimizer_bytes=training.state_bytes[rank] * on_device * updated,
         activations_bytes=None,
         transient_bytes=transient,
-        buffers_bytes=_buffers(replicas, everything) + largest(costs.placeholder_bytes),
+        buffers_bytes=_buffers(replicas, everything_trained) + largest(costs.placeholder_bytes),
         unplaced_bytes=np.minimum(in_layers, at_ends),
         embedding_bytes=largest(costs.embedding_bytes),
         sharding_excess_bytes=np.where(sharded, weights + gathered - at_two, 0.0),
         gathered_bytes=gathered,
         updating_bytes=updating,
     )
+
+
+class _Held(NamedTuple):
+    """How a rank stores parameters, float64[ranks] each."""
+
+    trained_bytes: Floats
+    """Of a parameter that is trained."""
+    frozen_bytes: Floats
+    """Of one that is not."""
+    packed_share: Floats
+    """Of all parameters, those that lie in 4 bits."""
+
+    def bytes(self, parameters: Floats, trained: Floats) -> Floats:
+        """Return the bytes of some parameters, of which ``trained`` are."""
+        packed = self.packed_share * parameters
+        rest = parameters - trained - packed
+        return self.trained_bytes * trained + self.frozen_bytes * rest + NF4_BYTES * packed
 
 
 class _Sharded(NamedTuple):
@@ -124,9 +154,15 @@ class _Sharded(NamedTuple):
     """Of the embedding, the head and MTP's projections."""
     ranks: Ints
     """That share one copy."""
+    trained: Floats
+    """Of all of them."""
+    trained_layer: Floats
+    trained_ends: Floats
 
 
-def _gathered(replicas: Replicas, zero: Ints, groups: Sequence[_Sharded]) -> Floats:
+def _gathered(
+    replicas: Replicas, zero: Ints, groups: Sequence[_Sharded], packed_share: Floats
+) -> Floats:
     """Return the bytes of weights and gradients that lie whole beside a rank's shards.
 
     Of the weights these are the ends of the model, which one unit holds through the step; the layer
@@ -140,19 +176,19 @@ def _gathered(replicas: Replicas, zero: Ints, groups: Sequence[_Sharded]) -> Flo
     layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
     again, fsdp = split.regathers[rank] == 1, split.fsdp[rank] > 0
     waits = fsdp & (replicas.columns.pp > 1)[rank]
+    weight_bytes = training.weight_bytes[rank] * (1.0 - packed_share) + NF4_BYTES * packed_share
     total = np.zeros(len(rank))
     for group in groups:
         ends = np.minimum(group.ends, group.everything)
         body = group.everything - ends
         layer = np.minimum(group.layer, body)
         whole = ends + np.where(again, np.minimum(layers * layer, body), body)
-        summed = np.where(waits, group.everything, np.maximum(layer, np.where(fsdp, 0.0, ends)))
-        sharded = (
-            training.weight_bytes[rank] * whole
-            + 2.0 * layer * fsdp
-            + training.reduce_bytes[rank] * summed
-        )
-        reduced = training.gradient_bytes[rank] * np.maximum(layer, ends)
+        trained_ends = np.minimum(group.trained_ends, group.trained)
+        trained = np.minimum(group.trained_layer, group.trained - trained_ends)
+        largest = np.maximum(trained, trained_ends)
+        summed = np.where(waits, group.trained, np.where(fsdp, trained, largest))
+        sharded = weight_bytes * whole + 2.0 * trained * fsdp + training.reduce_bytes[rank] * summed
+        reduced = training.gradient_bytes[rank] * largest
         beside = np.where(zero >= 3, sharded, np.where(zero == 2, reduced, 0.0))
         total += beside * (group.ranks > 1)
     return total

@@ -10,13 +10,15 @@ from projector.config.bands import Band
 from projector.config.job import Job
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
-from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE, FORWARD
+from projector.operations.repeats import repeated_rows
+from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE
 from projector.projection.bands import time_band
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
 from projector.projection.verdict import WORDS
@@ -41,7 +43,9 @@ class Communication:
     time_s: float
     """Time of all of them, hidden or not."""
     exposed_s: float
-    """What of it lengthens the step, with the slowdown of the compute it hides behind."""
+    """What of it lengthens the step, with the slowdown of the compute it hides behind; never more
+    than all of it, but where it slows compute down by more than its own time. Those of a group add
+    up to its term of the breakdown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as ``--json`` prints it."""
@@ -52,6 +56,9 @@ class Communication:
             "exposed_ms": to_ms(self.exposed_s),
         }
 
+
+ELSEWHERE = "elsewhere"
+"""Entry of a group for what the rank that ends the step waits for collectives of other ranks."""
 
 NOT_NARROWED = (
     "not narrower for measured terms, since no published run was restored from a measurement"
@@ -86,6 +93,8 @@ class PerformanceProjection:
     """Matrix FLOP that recomputation repeats in one step, over all devices."""
     busiest_s: float
     """Work of the pipeline rank with the most work."""
+    ending_stage: int
+    """Pipeline rank that ends the step; breakdown and communication are its own."""
     ending_s: float
     """Work of the rank that ends the step."""
     pipeline_s: float
@@ -215,6 +224,7 @@ class PerformanceProjection:
         result = {
             **envelope(self.provenance, self.uncertainty),
             "warnings": list(self.warnings),
+            "ignored_settings": list(self.job.ignored),
             **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
             "memory": {
@@ -280,6 +290,7 @@ def performance_projection(results: Results, row: int) -> PerformanceProjection:
         model_flop=float(results.model_flop[row]),
         recompute_flop=float(results.recompute_flop[row]),
         busiest_s=float(steps.busiest_s[row]),
+        ending_stage=int(steps.ending_rank[row]),
         ending_s=float(steps.ending_s[row]),
         pipeline_s=float(steps.pipeline_s[row]),
         memory=memory,
@@ -312,14 +323,13 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     held = replica_of(evaluation, row)[1].model_stage[rank].tolist()
     weights = run_weights(evaluation, row, held, evaluation.order(row).microbatches)
     collectives: dict[str, Communication] = {}
-    recompute = evaluation.workloads.columns.recompute
+    again = repeated_rows(table, evaluation.workloads)
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
         workload = int(table.workload[index])
         times = weights.get(workload, 0.0)
         if times == 0.0 or rows.time_s[index] == 0.0:
             continue
-        if table.phase[index] == FORWARD and recompute[workload] == 2:
-            times *= 2.0
+        times *= 2.0 if again[index] else 1.0
         exchange = table.kind[index] == EXCHANGE
         code = int(rows.detail[index])
         algorithm = "exchange" if exchange else ALGORITHMS[code]
@@ -335,7 +345,7 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
         collectives[name] = _add(collectives[name], entry) if name in collectives else entry
     collectives.update(_data_parallel_communication(evaluation, row, rank))
     if evaluation.inputs.p2p.bytes[replica_of(evaluation, row)[0]] > 0.0:
-        collectives["pp:send_recv"] = _pipeline_communication(evaluation, row, rank)
+        collectives.update(_pipeline_communication(evaluation, row, rank))
     return collectives
 
 
@@ -395,19 +405,41 @@ def _data_parallel_communication(
                 codes[name] = max(codes[name], int(code[run]))
     total = sum(seconds for _, seconds in sums.values())
     exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("dp_comm")])
-    return {
-        name: Communication(
-            ALGORITHMS[codes[name]] if codes[name] >= 0 else "exchange",
-            num_bytes,
-            seconds,
-            exposed * seconds / total,
-        )
-        for name, (num_bytes, seconds) in sums.items()
-        if seconds > 0.0
-    }
+    found: dict[str, Communication] = {}
+    tied = _tied_embeddings(evaluation, row, rank)
+    if tied is not None:
+        found["dp:tied_embeddings"] = tied
+        exposed -= tied.exposed_s
+    own = min(max(exposed, 0.0), total)
+    for name, (moved, spent) in sums.items():
+        if spent > 0.0:
+            algorithm = ALGORITHMS[codes[name]] if codes[name] >= 0 else "exchange"
+            found[name] = Communication(algorithm, moved, spent, own * spent / total)
+    return found | _elsewhere("dp", exposed - own, exposed)
 
 
-def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Communication:
+def _tied_embeddings(evaluation: Evaluation, row: int, rank: int) -> Communication | None:
+    """Return the sum of the gradients of two copies of an embedding, at the ends of a pipeline."""
+    replica = int(evaluation.inputs.replicas.of_job[row])
+    seconds = float(evaluation.inputs.tied_s[replica])
+    last = int(evaluation.workloads.jobs.pp[row]) - 1
+    if seconds == 0.0 or rank not in (0, last):
+        return None
+    num_bytes = float(tied_embedding_bytes(evaluation.inputs.replicas)[replica])
+    return Communication("all_reduce", num_bytes, seconds, seconds)
+
+
+def _elsewhere(group: str, seconds: float, exposed_s: float) -> dict[str, Communication]:
+    """Return what a rank waits for collectives of others, apart from rounding."""
+    if seconds <= 1e-12 * exposed_s:
+        return {}
+    return {f"{group}:{ELSEWHERE}": Communication("wait", 0.0, seconds, seconds)}
+
+
+def _pipeline_communication(
+    evaluation: Evaluation, row: int, rank: int
+) -> dict[str, Communication]:
+    """Return the messages of one rank, and what it waits for those between others."""
     replica, placement = replica_of(evaluation, row)
     p2p = evaluation.inputs.p2p
     p2p_s = p2p.latency_s[evaluation.inputs.replicas.chunk_first[replica] :]
@@ -419,4 +451,7 @@ def _pipeline_communication(evaluation: Evaluation, row: int, rank: int) -> Comm
                 seconds += microbatches * float(p2p_s[stage, direction])
                 messages += microbatches
     exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("pp_comm")])
-    return Communication("send_recv", messages * float(p2p.bytes[replica]), seconds, exposed)
+    # The replay also waits for messages that others send.
+    own = min(exposed, seconds)
+    sends = Communication("send_recv", messages * float(p2p.bytes[replica]), seconds, own)
+    return {"pp:send_recv": sends, **_elsewhere("pp", exposed - own, exposed)}

@@ -36,6 +36,12 @@ class PipelineCosts:
     """float64[stages]: parameters of one rank outside routed experts."""
     expert_parameters: Floats
     """float64[stages]: parameters of routed experts of one rank."""
+    trained_dense: Floats
+    """float64[stages]: those of `dense_parameters` that are trained: all, or adapters."""
+    trained_experts: Floats
+    """float64[stages]: the same of `expert_parameters`."""
+    packed_parameters: Floats
+    """float64[stages]: frozen parameters that lie in 4 bits, experts included."""
     narrow_parameters: Floats
     """float64[stages]: dense and expert parameters that linear layers quantise."""
     layer_transient_bytes: Floats
@@ -50,6 +56,12 @@ class PipelineCosts:
     """float64[stages]: those of the routed experts of a layer."""
     end_parameters: Floats
     """float64[stages]: parameters of the embedding, the head and MTP's projections."""
+    trained_layer: Floats
+    """float64[stages]: those of `layer_parameters` that are trained."""
+    trained_layer_experts: Floats
+    """float64[stages]: the same of `layer_expert_parameters`."""
+    trained_ends: Floats
+    """float64[stages]: the same of `end_parameters`."""
     embedding_bytes: Floats
     """float64[stages]: the embedding's gradient in 16 bits, which its backward makes whole."""
     weight_share: Floats
@@ -81,7 +93,9 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     stays = (1.0 - jobs.training.offload)[stage_of_pipeline]
     copies = workloads.run_copies.astype(np.float64)
     dense, experts = costs.dense_parameters[workload], costs.expert_parameters[workload]
+    trained, trained_experts = costs.trained_dense[workload], costs.trained_experts[workload]
     columns = workloads.columns
+    frozen = (columns.frozen == 1)[workload]
     narrow = ((columns.dtype >= FIRST_NARROW) & is_layer(columns.kind))[workload]
     unit = jobs.training.recompute_unit[workloads.pipeline_of_run]
     full = (columns.recompute == RECOMPUTE_FULL)[workload]
@@ -90,6 +104,9 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     layers = is_layer(columns.kind)[workload]
     ends = np.where(layers, 0.0, dense + experts)
     embedding = (columns.kind == Kind.EMBEDDING) & (columns.accumulation != ADDS_NOTHING)
+    embedding &= columns.frozen == 0
+    # Adapters beside narrow layers are in 16 bits.
+    beside = np.where(frozen, trained + trained_experts, 0.0)
     return PipelineCosts(
         forward_s=np.ascontiguousarray(runs.layer_s[:, FORWARD]),
         backward_s=runs.layer_s[:, 1] + runs.layer_s[:, 2],
@@ -99,13 +116,19 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
         saved_bytes=per_stage(saved) * stays,
         dense_parameters=per_stage(dense * copies),
         expert_parameters=per_stage(experts * copies),
-        narrow_parameters=per_stage((dense + experts) * narrow * copies),
+        trained_dense=per_stage(trained * copies),
+        trained_experts=per_stage(trained_experts * copies),
+        packed_parameters=per_stage(costs.packed_parameters[workload] * copies),
+        narrow_parameters=per_stage((dense + experts - beside) * narrow * copies),
         layer_transient_bytes=segment_maxima(workloads.run_offset, transient * layers),
         end_transient_bytes=segment_maxima(workloads.run_offset, transient * ~layers),
         placeholder_bytes=segment_maxima(workloads.run_offset, costs.placeholder_bytes[workload]),
         layer_parameters=segment_maxima(workloads.run_offset, dense * layers),
         layer_expert_parameters=segment_maxima(workloads.run_offset, experts),
         end_parameters=per_stage(ends * copies),
+        trained_layer=segment_maxima(workloads.run_offset, trained * layers),
+        trained_layer_experts=segment_maxima(workloads.run_offset, trained_experts),
+        trained_ends=per_stage(np.where(layers, 0.0, trained + trained_experts) * copies),
         embedding_bytes=per_stage(2.0 * dense * embedding[workload]),
         weight_share=per_pipeline(costs.weight_bytes[workload] * count) / per_pipeline(saved),
         recompute_flop=per_pipeline(costs.recompute_flop[workload] * count),

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from projector.config.adapter import TARGETS, model_sites
 from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
@@ -113,7 +114,19 @@ def _warnings(job: Job, today: dt.date | None) -> list[str]:
     if dated and today is None:
         today = dt.datetime.now(dt.UTC).date()
     old = [] if today is None else price_warnings(dated, today)
-    return [*_uneven_stages(job), *_binding_links(job), *old]
+    return [*_uneven_stages(job), *_binding_links(job), *_missed_targets(job), *old]
+
+
+def _missed_targets(job: Job) -> list[str]:
+    """Name the modules that adapters should stand beside and the model does not have."""
+    adapter = job.training.adapter
+    if adapter is None:
+        return []
+    sites = model_sites(job.model)
+    missed = [name for name in adapter.targets if not sites & {*TARGETS[name]}]
+    if not missed:
+        return []
+    return [f"training.adapter.targets: {job.model.name} has no {', '.join(missed)}"]
 
 
 def _binding_links(job: Job) -> list[str]:

@@ -238,16 +238,22 @@ def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
 def cost_tied_embeddings(replicas: Replicas) -> Floats:
     """Return the seconds of summing the gradients of the two copies of an embedding.
 
-    0 where they are one, or lie on one rank of the pipeline.
+    0 where they are one, lie on one rank of the pipeline, or are frozen.
     """
-    columns, jobs = replicas.columns, replicas.jobs
-    together = segment_sums(replicas.rank_offset, replicas.joins_ends.astype(np.float64)) > 0.0
-    tied = (jobs.model.tied == 1) & ~together
-    rows = -(-padded_vocab(jobs, columns) // columns.tp)
-    size = rows * jobs.model.hidden * jobs.training.reduce_bytes
+    columns = replicas.columns
     local, span = _pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
     fabric = replicas.workloads.fabric[replicas.pipeline]
     seconds, _ = collective_time_columns(
-        ALL_REDUCE, size * tied, 2, local, fabric, replicas.workloads.fabrics, span
-    )
+        ALL_REDUCE, tied_embedding_bytes(replicas), 2, local, fabric, replicas.workloads.fabrics,
+        span,
+    )  # fmt: skip
     return seconds
+
+
+def tied_embedding_bytes(replicas: Replicas) -> Floats:
+    """Return the bytes of the gradients that two copies of an embedding sum, float64[replicas]."""
+    columns, jobs = replicas.columns, replicas.jobs
+    together = segment_sums(replicas.rank_offset, replicas.joins_ends.astype(np.float64)) > 0.0
+    tied = (jobs.model.tied == 1) & ~together & (jobs.training.adapted == 0)
+    rows = -(-padded_vocab(jobs, columns) // columns.tp)
+    return np.asarray(rows * jobs.model.hidden * jobs.training.reduce_bytes * tied)

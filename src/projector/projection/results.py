@@ -35,12 +35,12 @@ class Counts(NamedTuple):
 
     parameters_total: Ints
     parameters_active: Ints
+    parameters_trained: Ints
     flop_per_sequence: Floats
 
     def of(self, row: int) -> ModelCounts:
         """Return those of one job."""
-        total, active, flop = (column[row].item() for column in self)
-        return ModelCounts(total, active, flop)
+        return ModelCounts(*(column[row].item() for column in self))
 
 
 class Results:
@@ -177,13 +177,21 @@ class Results:
     def counts(self) -> Counts:
         """What the models have and need."""
         workloads, jobs = self.evaluation.workloads, self._first_jobs
-        first, group = group_rows(jobs.model.index, jobs.training.seq, jobs.training.layout_key)
+        training = jobs.training
+        first, group = group_rows(
+            jobs.model.index,
+            training.seq,
+            training.layout_key,
+            training.adapter_key,
+            np.where(training.adapted == 1, jobs.parallelism.ep, 1),
+        )
         firsts = workloads.first[first].tolist()
         counts: list[ModelCounts] = [count_model(self.evaluation.job(row)) for row in firsts]
         of_job = group[workloads.pipeline]
         return Counts(
             np.array([model.parameters_total for model in counts], np.int64)[of_job],
             np.array([model.parameters_active for model in counts], np.int64)[of_job],
+            np.array([model.parameters_trained for model in counts], np.int64)[of_job],
             np.array([model.flop_per_sequence for model in counts], np.float64)[of_job],
         )
 
@@ -307,6 +315,7 @@ PERFORMANCE_SCALARS = (
 MEMORY_SCALARS = (
     Scalar("parameters_total", INT, "", lambda r: r.counts.parameters_total),
     Scalar("parameters_active", INT, "", lambda r: r.counts.parameters_active),
+    Scalar("parameters_trained", INT, "", lambda r: r.counts.parameters_trained),
     Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
     Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.usable_bytes), True),
     Scalar("reserve_gib", FLOAT, "GiB", lambda r: to_gib(r.memory.reserve_bytes)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.envelope import package_version
+from projector.distribution import package_version
 from projector.files import write_whole
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.performance import PerformanceProjection

@@ -3,8 +3,9 @@
 import ast
 import inspect
 import textwrap
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
@@ -12,10 +13,14 @@ from pydantic import BaseModel
 from projector.config.cluster import ClusterConfig
 from projector.config.device import load_device
 from projector.config.first_order import FirstOrderConfig
+from projector.config.load import load_job
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
+from projector.projection.api import project_memory
+from projector.projection.verdict import FITS
+from projector.searches.configurations import fitting_overrides
 
 WIDTH = 92
 """Columns of the comments."""
@@ -47,7 +52,71 @@ def field_docstrings(owner: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1) -> str:
+class JobFile(NamedTuple):
+    """A job file, and what is to be said about it."""
+
+    text: str
+    note: str = ""
+    """Why the job does not fit; nothing where it does."""
+
+
+def fitting_job_file(
+    model: str = "llama3.1_8b", device: str = "mi300x", nodes: int | None = None
+) -> JobFile:
+    """Return a job file whose job fits, or say that none does.
+
+    The layout is the default one where it fits, else the fastest of a small search.
+
+    Parameters
+    ----------
+    model, device : str
+        Names as a job file gives them.
+    nodes : int, optional
+        Hosts; left out, one where a layout fits on one, else the least on which one does.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown model or device.
+    """
+    job = load_job(_stated(model, device, 1 if nodes is None else nodes))
+    memory = project_memory(job)
+    if memory.verdict == FITS:
+        return JobFile(job_file(model, device, job.cluster.nodes))
+    found = fitting_overrides(job)
+    needed = None if found is None else found.get("cluster.nodes")
+    if found is not None and (needed is None or nodes is None):
+        return JobFile(job_file(model, device, job.cluster.nodes, found))
+    size = f"{model} on {job.cluster.gpus:,} GPUs fits in no layout"
+    remedy = "no number of hosts that was tried would do"
+    if needed is not None:
+        remedy = f"--nodes {needed} ({needed * job.cluster.gpus_per_node:,} GPUs) would do"
+    note = f"{size}; {remedy}"
+    return JobFile(f"# {note}.\n{job_file(model, device, job.cluster.nodes)}", note)
+
+
+def _stated(model: str, device: str, nodes: int) -> dict[str, Any]:
+    """Return what a job file states, before its layout is chosen."""
+    architecture = load_model(model)
+    cluster = ClusterConfig.parse({"device": device, "nodes": nodes}, path="cluster")
+    training = {
+        "micro_batch_size": 1,
+        "global_batch_size": 16 * cluster.gpus,
+        "seq_length": min(8192, architecture.max_position_embeddings),
+    }
+    return {
+        "model": model,
+        "training": training,
+        "cluster": {"device": device, "nodes": nodes},
+    }
+
+
+def job_file(
+    model: str = "llama3.1_8b",
+    device: str = "mi300x",
+    nodes: int = 1,
+    layout: Mapping[str, Any] | None = None,
+) -> str:
     """Return a job file with every field explained, its default behind a comment sign.
 
     Parameters
@@ -56,32 +125,37 @@ def job_file(model: str = "llama3.1_8b", device: str = "mi300x", nodes: int = 1)
         Names as a job file gives them.
     nodes : int
         Hosts.
+    layout : mapping, optional
+        Dotted field -> value, stated in the file too; ``cluster.nodes`` among them is meant.
 
     Raises
     ------
     ConfigError
         For an unknown model or device.
     """
-    architecture = load_model(model)
+    stated = _stated(model, device, nodes)
     chip = load_device(device)
-    cluster = ClusterConfig.parse({"device": device, "nodes": nodes}, path="cluster")
-    seq_length = min(8192, architecture.max_position_embeddings)
-    stated = {
-        "micro_batch_size": 1,
-        "global_batch_size": 16 * cluster.gpus,
-        "seq_length": seq_length,
-    }
+    for dotted, value in (layout or {}).items():
+        if value is not None:
+            section, _, name = dotted.partition(".")
+            given = {"granularity": value} if name == "recompute" else value
+            stated.setdefault(section, {})[name] = given
+    cluster = ClusterConfig.parse(stated["cluster"], path="cluster")
     filled = {"network": chip.network, "gpus_per_node": cluster.gpus_per_node}
     sections = [
         _HEADER,
         _line("model", model, _comment(_MODEL, "")),
-        "parallelism:\n" + _note_on_dp(cluster.gpus) + _fields(ParallelismConfig, {}, {}),
-        "training:\n" + _fields(TrainingConfig, stated, {}),
-        "cluster:\n" + _fields(ClusterConfig, {"device": device, "nodes": nodes}, filled),
+        "parallelism:\n" + _note_on_dp(cluster.gpus) + _layout(stated),
+        "training:\n" + _fields(TrainingConfig, stated["training"], {}),
+        "cluster:\n" + _fields(ClusterConfig, stated["cluster"], filled),
         "run:\n" + _fields(RunConfig, {}, {}),
         "first_order:\n" + _fields(FirstOrderConfig, {}, {}),
     ]
     return "\n".join(sections)
+
+
+def _layout(stated: Mapping[str, Any]) -> str:
+    return _fields(ParallelismConfig, stated.get("parallelism", {}), {})
 
 
 def _note_on_dp(gpus: int) -> str:

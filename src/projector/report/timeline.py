@@ -7,13 +7,13 @@ operation a complete event; arrows are messages between ranks, counters what the
 import gzip
 import json
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from projector.distribution import package_version
 from projector.files import check_place, write_whole
 from projector.schedule.order import BACKWARD, FORWARD
 from projector.schedule.replay.run import PipelineRun
@@ -86,12 +86,8 @@ def trace_events(run: PipelineRun, title: str = "") -> Iterator[dict[str, Any]]:
 
 def _about(run: PipelineRun) -> dict[str, Any]:
     order = run.order
-    try:
-        release = version("projector")
-    except PackageNotFoundError:
-        release = "unknown"
     return {
-        "producer": f"projector {release}",
+        "producer": f"projector {package_version()}",
         "schedule": run.schedule,
         "pp": order.pp,
         "chunks": order.vpp,

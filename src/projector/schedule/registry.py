@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from projector.arrays import Ints
+from projector.config.schedule_names import AUTO, chunks_of, schedule_name, spellings
 from projector.errors import ScheduleError
 from projector.schedule.order import Order, round_robin_stages, v_shape
 from projector.schedule.orders import (
@@ -33,21 +34,6 @@ MOST = {"pp": 1024, "vpp": 64}
 def _as_given(vpp: int) -> int:
     """Keep the chunks that the work comes in."""
     return vpp
-
-
-def _one(vpp: int) -> int:  # noqa: ARG001  one of the rules of `Entry.chunks`
-    """Run the whole work of a rank as one chunk."""
-    return 1
-
-
-def _two(vpp: int) -> int:  # noqa: ARG001
-    """Run the work of a rank as two chunks."""
-    return 2
-
-
-def _two_or_more(vpp: int) -> int:
-    """Split the work of a rank, if it is not split already."""
-    return max(2, vpp)
 
 
 def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
@@ -98,24 +84,20 @@ def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], O
 
 
 SCHEDULES: dict[str, Entry] = {
-    entry.name: entry
+    entry.name: entry._replace(chunks=partial(chunks_of, entry.name))
     for entry in (
         Entry(
             "gpipe",
             "all forwards, then all backwards",
             _one_chunk("gpipe"),
             gpipe.order,
-            chunks=_one,
         ),
-        Entry(
-            "1f1b", "one forward, one backward", _one_chunk("1f1b"), one_f_one_b.order, chunks=_one
-        ),
+        Entry("1f1b", "one forward, one backward", _one_chunk("1f1b"), one_f_one_b.order),
         Entry(
             "interleaved",
             "1F1B over several chunks a rank, in Megatron's order",
             interleaved.check,
             interleaved.order,
-            chunks=_two_or_more,
             grouped=True,
         ),
         Entry(
@@ -123,21 +105,18 @@ SCHEDULES: dict[str, Entry] = {
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
             _one_chunk("zerobubble"),
             zerobubble.order,
-            chunks=_one,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
             _one_chunk("zerobubble-h2"),
             zerobubble.order_h2,
-            chunks=_one,
         ),
         Entry(
             "zbv-formatted",
             "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
             partial(two_chunks, "zbv-formatted"),
             zbv_formatted.order,
-            chunks=_two,
             stages=_v_stages,
         ),
         *(
@@ -146,7 +125,6 @@ SCHEDULES: dict[str, Entry] = {
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy", mode),
-                chunks=_two,
                 stages=_v_stages,
             )
             for mode, memory in (
@@ -160,7 +138,6 @@ SCHEDULES: dict[str, Entry] = {
             "two copies of the model, fed from either end: twice the weights, one microbatch more",
             dualpipe.check,
             dualpipe.order,
-            chunks=_one,
             stages=_v_stages,
             directions=2,
         ),
@@ -169,14 +146,12 @@ SCHEDULES: dict[str, Entry] = {
             "zero bubble planned with the times and memory at hand",
             _one_chunk("seaailab"),
             plan=_planner("seaailab"),
-            chunks=_one,
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
             _one_chunk("seaailab-ilp"),
             plan=_planner("seaailab_ilp"),
-            chunks=_one,
             on_request=True,
         ),
     )
@@ -185,13 +160,15 @@ SCHEDULES: dict[str, Entry] = {
 
 def resolve(name: str, vpp: int = 1) -> Entry:
     """Return the schedule of a name; ``auto`` is 1f1b, or interleaved with virtual stages."""
-    if name == "auto":
+    called = schedule_name(str(name))
+    if called == AUTO:
         return SCHEDULES["1f1b" if vpp == 1 else "interleaved"]
-    if name in SCHEDULES:
-        return SCHEDULES[name]
-    known = ["auto", *SCHEDULES]
-    close = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    if called in SCHEDULES:
+        return SCHEDULES[called]
+    known = [AUTO, *SCHEDULES]
+    names = spellings()
+    close = difflib.get_close_matches(str(name).lower(), names, n=1)
+    hint = f" (did you mean {names[close[0]]!r}?)" if close else ""
     msg = f"there is no schedule {name!r}{hint}; choose one of {', '.join(known)}"
     raise ScheduleError(msg, key="schedule", value=name, allowed=known)
 

@@ -14,6 +14,7 @@ from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, 
 from projector.schedule.registry import SCHEDULES, build, check, check_sizes
 from projector.schedule.replay.order_times import to_ps
 from projector.schedule.replay.run import PipelineRun
+from projector.units import unwrapped
 
 MAX_TIME_S = 5e5
 """Longest time of an argument; b and w together still fit :func:`to_ps`."""
@@ -210,6 +211,7 @@ def _objective(value: Any) -> Objective:
 
 
 def _limit(value: Any) -> float | None:
+    value = unwrapped(value)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

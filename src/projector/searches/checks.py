@@ -3,6 +3,7 @@
 from typing import Any
 
 from projector.errors import ConfigError
+from projector.units import unwrapped
 
 
 def check_top(top: Any) -> None:
@@ -13,6 +14,7 @@ def check_top(top: Any) -> None:
     ConfigError
         If it is no integer of at least 1.
     """
+    top = unwrapped(top)
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         msg = f"top must be an integer of at least 1, got {top!r}"
         raise ConfigError(msg, key="top", value=top, allowed=">= 1")

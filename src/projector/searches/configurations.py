@@ -4,7 +4,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.config.load import Variants, load_job
+from projector.config.schedule_names import schedule_name
+from projector.config.space import flat_fields
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import job_domain_gpus
@@ -24,7 +26,9 @@ from projector.projection.results import Results
 from projector.projection.verdict import FITS
 from projector.schedule import registry
 from projector.searches.checks import check_top
+from projector.searches.configuration import Configuration
 from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.least import Least, closest, least_nodes
 from projector.searches.objectives import KEYS, TIME, check_objective, objective_values
 from projector.units import GIB, to_gib, to_ms
 
@@ -36,6 +40,16 @@ PLACED = (
 )
 """Fields that belong to one configuration; the search starts without them."""
 
+SEARCHED = (
+    *(f"parallelism.{name}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+    "parallelism.zero_stage",
+    "parallelism.fsdp",
+    "training.micro_batch_size",
+    "training.recompute",
+    "training.schedule",
+)
+"""Fields that a search sets."""
+
 BATCH = 8192
 """Configurations that are evaluated together."""
 
@@ -43,6 +57,7 @@ RECOMPUTE = ("none", "selective", "full")
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 ZERO_STAGES = (1, 3)
 MOST_CHUNKS = 8
+_STAGE_OF_FSDP = 3
 LEAST_TOKENS_OF_A_CP_RANK = 2048
 """Sequences are not cut into shorter pieces; below, context parallelism only adds traffic."""
 
@@ -61,10 +76,22 @@ class Limits:
     micro_batch_sizes: tuple[int, ...] = MICRO_BATCHES
     zero_stages: tuple[int, ...] = ZERO_STAGES
     schedules: tuple[str, ...] = ("auto",)
+    fixed: tuple[str, ...] = ()
+    """Fields of `SEARCHED` that keep the value of the job."""
+
+    def __post_init__(self) -> None:
+        """Name schedules as they are called here."""
+        names = tuple(schedule_name(str(name)) for name in self.schedules)
+        object.__setattr__(self, "schedules", names)
 
     def check(self) -> None:
         """Raise `ConfigError` if a limit leaves nothing to try or has an unknown value."""
-        for name, known in (("recompute", RECOMPUTE), ("schedules", ("auto", *registry.SCHEDULES))):
+        known_schedules = ("auto", *registry.SCHEDULES)
+        for name, known in (
+            ("recompute", RECOMPUTE),
+            ("schedules", known_schedules),
+            ("fixed", SEARCHED),
+        ):
             for value in getattr(self, name):
                 if value not in known:
                     msg = f"{name} must be among {', '.join(known)}, got {value!r}"
@@ -77,29 +104,6 @@ class Limits:
         if not self.headroom_gib >= 0.0:
             msg = f"headroom_gib is at least 0, got {self.headroom_gib!r}"
             raise ConfigError(msg, key="headroom_gib", value=str(self.headroom_gib), allowed=">= 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """One configuration that was evaluated."""
-
-    overrides: Mapping[str, Any]
-    """Dotted fields that differ from the job, and their values."""
-    iteration_time_s: float
-    peak_bytes: float
-    headroom_bytes: float
-    peak_low_bytes: float
-    """Lower end of the band of the peak."""
-    peak_high_bytes: float
-    verdict: str
-    """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
-    value: float
-    """Of the objective: seconds of a step, or USD, MWh or tonnes of CO2 of the run."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the device has room for its projected peak, limits of the search aside."""
-        return self.headroom_bytes >= 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,6 +128,17 @@ class SearchResult:
     seconds: float
     objective: str = TIME
     """What is ranked by: ``time``, ``cost``, ``energy`` or ``co2``."""
+    closest: Configuration | None = None
+    """Where nothing is ranked: the configuration that needs least memory."""
+    least: Least | None = None
+    """Where nothing is ranked: the least hosts on which something is, if any of those tried."""
+    cleared: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted fields in which every configuration differs from the job that was given: the number
+    of nodes that was asked for, and settings of its own layout that would not suit another."""
+
+    def overrides(self, configuration: Configuration) -> dict[str, Any]:
+        """Return all fields that turn the job that was given into a configuration."""
+        return {**self.cleared, **configuration.overrides}
 
     @property
     def uncertainty(self) -> dict[str, Any]:
@@ -159,6 +174,22 @@ class SearchResult:
             f"{self.at_risk:,} are at risk; the best: {self.best[0] if self.best else None!r})"
         )
 
+    def _ways_out(self) -> dict[str, Any]:
+        """Return the keys of JSON that stand where nothing is ranked."""
+        closest, least = self.closest, self.least
+        return {
+            "closest": None if closest is None else _plain(closest, self.job, self.objective),
+            "least_nodes": None if least is None else least.nodes,
+            "least_gpus": None if least is None else least.gpus,
+            "least_overrides": None if least is None else self.least_overrides,
+        }
+
+    @property
+    def least_overrides(self) -> dict[str, Any]:
+        """What turns the job into the one that fits on the least hosts."""
+        assert self.least is not None, "nothing fits on any number of hosts that was tried"
+        return self.overrides(self.least.configuration) | {"cluster.nodes": self.least.nodes}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector search --json`` prints, without its envelope."""
         configurations, groups = self.configurations, self.groups
@@ -172,16 +203,20 @@ class SearchResult:
             "within_noise": groups.count(1),
             "infeasible": dict(self.illegal),
             "seconds": self.seconds,
+            **({} if self.configurations else self._ways_out()),
             "best": [
                 {
                     "rank": index + 1,
                     "group": groups[index],
-                    **_plain(configurations[index], self),
+                    **_plain(configurations[index], self.job, self.objective),
                     **_figures(step),
                 }
                 for index, step in enumerate(self.best)
             ],
-            "pareto": [{"group": group_of[id(each)], **_plain(each, self)} for each in self.pareto],
+            "pareto": [
+                {"group": group_of[id(each)], **_plain(each, self.job, self.objective)}
+                for each in self.pareto
+            ],
         }
 
 
@@ -198,7 +233,8 @@ def search(
 
     Model, cluster, sequence length and global batch stay. Tried are all tensor, pipeline, virtual
     pipeline, context and expert degrees that divide what they must, micro-batch sizes, recompute
-    and ZeRO stages of the limits, and their schedules.
+    and ZeRO stages of the limits, and their schedules. Fields that the limits fix keep the value
+    of the job.
 
     Parameters
     ----------
@@ -228,18 +264,25 @@ def search(
     if allow_risk:
         limits = replace(limits, allow_risk=True)
     limits.check()
-    base = load_job(job, {} if nodes is None else {"cluster.nodes": nodes})
+    cleared: dict[str, Any] = {} if nodes is None else {"cluster.nodes": nodes}
+    base = load_job(job, cleared)
+    stated = flat_fields(base)
+    cleared |= {name: None for name in PLACED if stated.get(name) is not None}
     base = load_job(base, dict.fromkeys(PLACED))
     check_objective(base, objective)
+    if "training.schedule" in limits.fixed:
+        registry.resolve(base.training.schedule)
+    result = _search(base, limits, top, objective)
+    return replace(result, cleared=cleared, seconds=time.perf_counter() - began)
+
+
+def _search(base: Job, limits: Limits, top: int, objective: str) -> SearchResult:
+    """Evaluate and rank the layouts of a job that states none; ``seconds`` are left open."""
     illegal: Counter[str] = Counter()
     evaluated = _evaluate(base, _candidates(base, limits), illegal, objective)
-    roomy = [each for each in evaluated if each.headroom_bytes >= limits.headroom_gib * GIB]
+    roomy = _roomy(evaluated, limits)
     fitting = [each for each in roomy if each.verdict == FITS]
-    ranked = roomy if limits.allow_risk else fitting
-    # Runs that never end come into no ranking, unless none ends: then the first says why.
-    ranked = [each for each in ranked if np.isfinite(each.value)] or ranked
-    # Equally good ones are sorted by memory, then by the order in which they were tried.
-    ranked.sort(key=lambda each: (each.value, each.peak_bytes))
+    ranked = _ranked(evaluated, limits)
     best = project_jobs([load_job(base, each.overrides) for each in ranked[:top]])
     return SearchResult(
         job=base,
@@ -251,9 +294,83 @@ def search(
         at_risk=len(roomy) - len(fitting),
         too_large=len(evaluated) - len(roomy),
         illegal=dict(sorted(illegal.items())),
-        seconds=time.perf_counter() - began,
+        seconds=0.0,
         objective=objective,
+        closest=None if ranked else closest(evaluated),
+        least=None if ranked else least_nodes(base, lambda job: find_fitting(job, limits)),
     )
+
+
+def find_fitting(job: Job, limits: Limits) -> list[Configuration]:
+    """Rank by speed those layouts of a job within limits that need little memory.
+
+    They have the smallest micro-batch and the most recomputation that the limits allow.
+
+    Parameters
+    ----------
+    job : Job
+        The job; where it lays layers out is not kept.
+    limits : Limits
+        Limits of the configurations.
+    """
+    small = replace(
+        limits,
+        micro_batch_sizes=(min(limits.micro_batch_sizes),),
+        recompute=(max(limits.recompute, key=RECOMPUTE.index),),
+    )
+    return _ranked(_evaluate(job, _candidates(job, small), Counter(), TIME), limits)
+
+
+def fitting_overrides(job: Job) -> dict[str, Any] | None:
+    """Return what makes a job fit: a layout on the hosts it has, else on the least that would do.
+
+    The layout is the fastest with micro-batches of one sequence. What the job has already is left
+    out. None means that no number of hosts that was tried would do.
+
+    Parameters
+    ----------
+    job : Job
+        A job that does not fit. Its model, sequence and global batch stay.
+    """
+    freed = {field: None for field in PLACED if _field(job, field) is not None}
+    base = load_job(job, freed)
+    limits = Limits(micro_batch_sizes=MICRO_BATCHES[:1])
+    found = _ranked(_evaluate(base, _candidates(base, limits), Counter(), TIME), limits)
+    overrides: dict[str, Any] = {}
+    if found:
+        overrides |= found[0].overrides
+    else:
+        least = least_nodes(base, lambda larger: find_fitting(larger, limits))
+        if least is None:
+            return None
+        overrides |= {"cluster.nodes": least.nodes, **least.configuration.overrides}
+    return freed | {
+        field: value for field, value in overrides.items() if not _has(job, field, value)
+    }
+
+
+def _field(job: Job, dotted: str) -> Any:
+    section, _, name = dotted.partition(".")
+    return getattr(getattr(job, section), name)
+
+
+def _has(job: Job, dotted: str, value: Any) -> bool:
+    given = _field(job, dotted)
+    return bool(given == value or getattr(given, "granularity", None) == value)
+
+
+def _roomy(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
+    return [each for each in evaluated if each.headroom_bytes >= limits.headroom_gib * GIB]
+
+
+def _ranked(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
+    """Return the configurations within the limits, the best first."""
+    roomy = _roomy(evaluated, limits)
+    ranked = roomy if limits.allow_risk else [each for each in roomy if each.verdict == FITS]
+    # Runs that never end come into no ranking, unless none ends: then the first says why.
+    ranked = [each for each in ranked if np.isfinite(each.value)] or ranked
+    # Equally good ones are sorted by memory, then by the order in which they were tried.
+    return sorted(ranked, key=lambda each: (each.value, each.peak_bytes))
 
 
 def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
@@ -262,31 +379,69 @@ def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
     domain = job_domain_gpus(job.cluster, gpus)
     most_tp = domain if limits.tp_inside_node else gpus
     experts = model.moe.num_experts if model.moe else 1
-    for tp in divisors(model.num_attention_heads, most_tp):
+    kept = _kept(job, limits)
+
+    def tried(field: str, values: Iterable[Any]) -> Iterable[Any]:
+        return (kept[field],) if field in kept else values
+
+    (etp,) = tried("parallelism.etp", (1 if model.moe else None,))
+    (fsdp,) = tried("parallelism.fsdp", (False,))
+    settings = [
+        *itertools.product(
+            tried("training.schedule", limits.schedules),
+            tried("training.micro_batch_size", limits.micro_batch_sizes),
+            tried("training.recompute", limits.recompute),
+            tried("parallelism.zero_stage", limits.zero_stages),
+        )
+    ]
+    for tp in tried("parallelism.tp", divisors(model.num_attention_heads, most_tp)):
         if gpus % tp:
             continue
-        for pp, cp in itertools.product(divisors(gpus // tp, model.num_layers), divisors(seq)):
-            if gpus % (tp * pp * cp) or (cp > 1 and seq // cp < LEAST_TOKENS_OF_A_CP_RANK):
+        for pp, cp in itertools.product(
+            tried("parallelism.pp", divisors(gpus // tp, model.num_layers)),
+            tried("parallelism.cp", _slices(seq)),
+        ):
+            if gpus % (tp * pp * cp):
                 continue
             for vpp, ep in itertools.product(
-                _chunks(_counted_layers(job), pp), divisors(experts, gpus // pp)
+                tried("parallelism.vpp", _chunks(_counted_layers(job), pp)),
+                tried("parallelism.ep", divisors(experts, gpus // pp)),
             ):
-                for schedule, micro_batch, recompute, zero in itertools.product(
-                    limits.schedules, limits.micro_batch_sizes, limits.recompute, limits.zero_stages
-                ):
+                for schedule, micro_batch, recompute, zero in settings:
                     yield {
                         "parallelism.tp": tp,
                         "parallelism.pp": pp,
                         "parallelism.vpp": vpp,
                         "parallelism.cp": cp,
                         "parallelism.ep": ep,
-                        "parallelism.etp": 1 if model.moe else None,
+                        "parallelism.etp": etp,
                         "parallelism.zero_stage": zero,
-                        "parallelism.fsdp": False,
+                        "parallelism.fsdp": fsdp,
                         "training.micro_batch_size": micro_batch,
                         "training.recompute": recompute,
                         "training.schedule": schedule,
                     }
+
+
+def _kept(job: Job, limits: Limits) -> dict[str, Any]:
+    """Return the fields that are not searched, with the value of the job as a file states it."""
+    kept: dict[str, Any] = {}
+    for dotted in limits.fixed:
+        section, name = dotted.split(".")
+        kept[dotted] = getattr(getattr(job, section), name)
+    if "training.recompute" in kept:
+        stated = job.training.recompute.model_dump(mode="json", exclude_unset=True)
+        kept["training.recompute"] = (
+            stated if len(stated) > 1 else job.training.recompute.granularity
+        )
+    if kept.get("parallelism.fsdp"):
+        kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
+    return kept
+
+
+def _slices(seq: int) -> list[int]:
+    """Return the degrees of context parallelism whose ranks have enough tokens each."""
+    return [cp for cp in divisors(seq) if cp == 1 or seq // cp >= LEAST_TOKENS_OF_A_CP_RANK]
 
 
 def _counted_layers(job: Job) -> int:
@@ -362,9 +517,8 @@ def _pareto(ranked: list[Configuration]) -> Iterator[Configuration]:
             yield configuration
 
 
-def _plain(configuration: Configuration, result: SearchResult) -> dict[str, Any]:
-    job = result.job
-    key = KEYS.get(result.objective)
+def _plain(configuration: Configuration, job: Job, objective: str) -> dict[str, Any]:
+    key = KEYS.get(objective)
     tokens = job.training.global_batch_size * job.training.seq_length
     return {
         "overrides": dict(configuration.overrides),

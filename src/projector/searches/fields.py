@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 from projector.config.job import Job
 from projector.config.load import Variants
+from projector.config.names import job_field
 from projector.config.space import flat_fields
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.hardware import attention_name
 from projector.projection.evaluate import Evaluation, evaluate
+from projector.units import unwrapped
 
 T = TypeVar("T")
 Number = int | float
@@ -114,7 +116,7 @@ def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
 
 
 def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:
-    fields = tuple(part.strip() for part in str(text).split("+"))
+    fields = tuple(job_field(part.strip()) for part in str(text).split("+"))
     for field in fields:
         if not _is_rate(numbers.get(field)):
             known = [name for name, value in numbers.items() if _is_rate(value)]
@@ -186,6 +188,7 @@ def check_factor(name: str, value: Any, most: float, least: float = 0.0) -> floa
     ConfigError
         If it is anything else.
     """
+    value = unwrapped(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not least < value <= most:
         msg = f"{name} is a number above {least:g}, at most {most:g}, got {value!r}"

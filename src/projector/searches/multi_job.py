@@ -14,7 +14,7 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.searches.fields import levers_of
 from projector.searches.sensitivity import CHANGE, STEP, UNSEEN, Effect, Sensitivity, sensitivity
-from projector.units import to_ms
+from projector.units import to_ms, unwrapped
 
 MOST_JOBS = 100
 
@@ -269,6 +269,7 @@ def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _weight(value: Any) -> float:
+    value = unwrapped(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0.0:
         msg = f"weight: a weight is a number above 0, got {value!r}"

@@ -40,7 +40,7 @@ def check_objective(job: Job, objective: str) -> None:
     if objective == TIME:
         return
     if not job.run.is_stated:
-        msg = f"objective {objective} is of a whole run: state its tokens, run.tokens=N"
+        msg = f"objective {objective} is of a whole run: state its tokens, as run.tokens=1e12"
         raise ConfigError(msg, key="run.tokens", allowed="tokens of the run")
     if objective == COST and not _has_price(job):
         name = job.cluster.device.name

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats
+from projector.distribution import install_command
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
 from projector.searches.multi_job import Workload
 from projector.searches.screening import sampled_fields
+from projector.units import unwrapped
 
 RANGE = 2.0
 MOST_RANGE = 10.0
@@ -190,6 +192,7 @@ def check_samples(samples: Any) -> int:
     ConfigError
         If it is anything else.
     """
+    samples = unwrapped(samples)
     is_integer = isinstance(samples, int) and not isinstance(samples, bool)
     if not is_integer or not 2 <= samples <= MOST_SAMPLES or samples & (samples - 1):
         msg = f"samples must be a power of two from 2 to {MOST_SAMPLES}, got {samples!r}"
@@ -199,6 +202,7 @@ def check_samples(samples: Any) -> int:
 
 
 def _check_seed(seed: Any) -> int:
+    seed = unwrapped(seed)
     is_integer = isinstance(seed, int) and not isinstance(seed, bool)
     if not is_integer or not 0 <= seed <= MOST_SEED:
         msg = f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}"
@@ -212,7 +216,7 @@ def _salib() -> tuple[Any, Any]:
         from SALib.analyze import sobol as analyze
         from SALib.sample import sobol as sample
     except ImportError:
-        msg = "Sobol indices need SALib: pip install 'projector[sensitivity]'"
+        msg = f"Sobol indices need SALib: {install_command('sensitivity')}"
         allowed = "an installed SALib (extra sensitivity)"
         raise UnsupportedError(msg, key="sobol", value="SALib", allowed=allowed) from None
     return sample.sample, analyze.analyze

@@ -286,7 +286,7 @@ def longest_prompt(memory: ServingMemory, batch: int, output: int) -> int:
 def _warnings(deployment: Deployment, traffic: Traffic) -> list[str]:
     """List settings that are projected as given, and may not be what was meant."""
     model, device = deployment.model, deployment.cluster.device
-    found = []
+    found = [*model.notes]
     most = model.max_position_embeddings
     if "max_position_embeddings" in model.model_fields_set and traffic.longest > most:
         found.append(

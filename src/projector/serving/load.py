@@ -1,7 +1,6 @@
 """What arrives at a deployment, and how its engine schedules it."""
 
 import csv
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -10,6 +9,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from projector.arrays import Floats, Ints
 from projector.config._base import Config, Positive
 from projector.errors import ConfigError
+from projector.files import open_table
 
 MAX_TOKENS = 1 << 24
 """Longest prompt or output."""
@@ -275,12 +275,14 @@ def _read_table(path: str) -> Ints:
     """Return int64[rows, 2] of a table of lengths."""
     columns = ("input_tokens", "output_tokens")
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with open_table(path, key="") as file:
             rows = [[int(row[name]) for name in columns] for row in csv.DictReader(file)]
     except KeyError as error:
         msg = f"{path} has no column {error}"
         raise ConfigError(msg, value=path, allowed=list(columns)) from None
-    except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
+    except (csv.Error, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         msg = f"{path} is no table of lengths: {error}"
         raise ConfigError(msg, value=path, allowed=list(columns)) from None
     if not rows:

@@ -13,6 +13,7 @@ from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
 from projector.serving.load import Scheduler
 from projector.serving.traffic import Traffic
+from projector.units import unwrapped
 
 LOAD = "load"
 """Section of a serving file that describes the requests."""
@@ -141,7 +142,7 @@ def _cluster(data: Mapping[str, Any], derived: dict[str, str]) -> ClusterConfig:
     cluster = ClusterConfig.parse(given, path="cluster")
     if "nodes" in cluster.model_fields_set:
         return cluster
-    degrees = [data.get(name, 1) for name in ("tp", "pp", "attention_dp")]
+    degrees = [unwrapped(data.get(name, 1)) for name in ("tp", "pp", "attention_dp")]
     if not all(isinstance(value, int) and 0 < value <= 1 << 20 for value in degrees):
         return cluster
     gpus = degrees[0] * degrees[1] * degrees[2]

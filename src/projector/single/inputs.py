@@ -15,6 +15,7 @@ from projector.config.formats.written import MAX_EXTENT
 from projector.config.gemm import MatrixType, matrix_type_named
 from projector.errors import ConfigError, shown
 from projector.lower.hardware import RUNS, Run
+from projector.units import unwrapped
 
 DeviceLike = str | Path | Mapping[str, Any] | Device
 
@@ -56,6 +57,7 @@ def clock_within(
     peak = device.highest_clock_mhz
     if attention:
         peak = max(peak, device.attention_boost_clock_mhz or 0.0)
+    clock_mhz = unwrapped(clock_mhz)
     is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
     if not (is_number and 1 <= clock_mhz <= peak):
         msg = (
@@ -89,6 +91,7 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
     ConfigError
         If the value is not such an integer.
     """
+    value = unwrapped(value)
     if not (is_integer(value) and least <= value <= MAX_EXTENT):
         msg = f"{key} must be an integer from {least} to 2**40, got {shown(value)}"
         raise ConfigError(msg, key=key, value=value, allowed=f"{least} <= integer <= 2**40")

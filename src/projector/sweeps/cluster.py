@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from projector.config.resources import data_dir
 from projector.config.space import Space
-from projector.envelope import package_version
+from projector.distribution import install_command, package_version
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import Part
@@ -333,7 +333,7 @@ def _distributed() -> Any:
     try:
         return import_module("distributed")
     except ImportError:
-        msg = "engine: Dask is not installed; install it (pip install 'projector[dask]')"
+        msg = f"engine: Dask is not installed; install it ({install_command('dask')})"
         raise UnsupportedError(
             msg, key="engine", value="dask", allowed="local, or the extra dask"
         ) from None

@@ -13,11 +13,13 @@ import numpy as np
 
 from projector.config.space import Space
 from projector.errors import ConfigError, UnsupportedError, check_working_folder
+from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, Sweeper, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample, states_run
-from projector.sweeps.store import Part, Plan, Store, Totals, chunk_points, is_begun
+from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
 from projector.sweeps.workers import project_side_by_side, start_ahead
+from projector.units import unwrapped
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -117,6 +119,7 @@ def sweep(
     with _cluster(engine, scheduler, workers) as cluster:
         result = _sweep(loaded, out, overwrite, _workers(workers), cluster, progress)
     result.allow_risk = allow_risk
+    result.warnings = (*loaded.notes, *result.warnings)
     return result
 
 
@@ -249,6 +252,7 @@ def _cluster(
 
 
 def _workers(workers: int | None) -> int:
+    workers = unwrapped(workers)
     if workers is None:
         known = getattr(os, "sched_getaffinity", None)
         workers = max(1, len(known(0)) if known is not None else os.cpu_count() or 1)

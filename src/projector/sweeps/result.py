@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.frames import to_pandas
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
+from projector.sweeps.journal import Totals, is_of_the_system, no_memory, not_read, part_path
 from projector.sweeps.rows import fits_with_band, flags
-from projector.sweeps.store import (
-    Part,
-    Plan,
-    Store,
-    Totals,
-    part_path,
-    part_paths,
-    stored_chunks,
-)
+from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -162,7 +156,11 @@ class SweepResult:
             try:
                 with pq.ParquetFile(source, page_checksum_verification=True) as part:
                     table = part.read(columns=names).select(names)
+            except MemoryError:
+                raise no_memory(name) from None
             except (OSError, KeyError, pa.ArrowException) as error:
+                if is_of_the_system(error):
+                    raise not_read(name, error) from None
                 raise _changed(name, f"it cannot be read ({error})") from None
             count += len(table)
             yield table
@@ -207,7 +205,13 @@ class SweepResult:
             return
         source = Path(self.output)
         for number, totals in stored_chunks(source):
-            content = part_path(source, number).read_bytes() if totals.rows else b""
+            path = part_path(source, number)
+            try:
+                content = path.read_bytes() if totals.rows else b""
+            except FileNotFoundError:
+                raise _changed(path, "it is missing") from None
+            except OSError as error:
+                raise not_read(path, error) from None
             yield Part(number, content, totals)
 
     def is_ranked(self, table: "pa.Table") -> Flags:

@@ -18,9 +18,10 @@ from projector.projection.evaluate import Evaluation, evaluate_possible, find_le
 from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
+from projector.sweeps.journal import Totals
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell, states_run
-from projector.sweeps.store import Part, Plan, Totals, arrow_types, encode, write_draft
+from projector.sweeps.store import Part, Plan, arrow_types, encode, write_draft
 
 if TYPE_CHECKING:
     import pyarrow as pa

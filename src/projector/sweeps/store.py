@@ -14,15 +14,28 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from projector.config.schedule_names import schedule_name
 from projector.config.space import Space
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.projection.results import BOOL, FLOAT, INT, TEXT
 from projector.schedule.registry import SCHEDULES
+from projector.sweeps.journal import (
+    JOURNAL,
+    KEY,
+    MANIFEST,
+    Totals,
+    damage,
+    entries,
+    part_path,
+    read_manifest,
+    totals_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +52,8 @@ PARTS = 64
 """A smaller space is cut into about as many parts, so that all workers have something to do."""
 
 FORMAT = 1
-MANIFEST, JOURNAL, LOCK, NEW = "_sweep.json", "_chunks.jsonl", "_lock", "_new-"
-KEY = "out"
+LOCK, NEW = "_lock", "_new-"
 SCHEDULE = "training.schedule"
-
-MOST_REASONS = 1000
-"""Reasons told apart; further ones are counted together."""
-OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,10 @@ def chunk_points(space: Space) -> int:
     if not schedule_axes:
         names = [space.base.training.schedule]
     whole = space.choices
-    planned = any(name in SCHEDULES and SCHEDULES[name].planned for name in map(str, names))
+    planned = any(
+        name in SCHEDULES and SCHEDULES[name].planned
+        for name in map(schedule_name, map(str, names))
+    )
     if planned or SCHEDULE in space.derived:
         most = min(CHUNK_POINTS, PLANNED_CHUNK_POINTS)
     else:
@@ -130,29 +141,6 @@ def arrow_types() -> dict[str, "pa.DataType"]:
     import pyarrow as pa
 
     return {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counts of chunks, together or of one."""
-
-    points: int = 0
-    rows: int = 0
-    fit: int = 0
-    infeasible: dict[str, int] = field(default_factory=dict)
-    at_risk: int = 0
-    """Of those that fit, the rows that do not at the upper end of the band of memory."""
-
-    def add(self, other: "Totals") -> None:
-        """Count more chunks."""
-        self.points += other.points
-        self.rows += other.rows
-        self.fit += other.fit
-        self.at_risk += other.at_risk
-        for reason, count in other.infeasible.items():
-            known = reason in self.infeasible or len(self.infeasible) < MOST_REASONS
-            name = reason if known else OTHER_REASONS
-            self.infeasible[name] = self.infeasible.get(name, 0) + count
 
 
 class Draft(NamedTuple):
@@ -229,6 +217,9 @@ class Store:
         """How the names of drafts begin."""
         try:
             self._open(overwrite=overwrite)
+        except ConfigError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise not_written(path, error) from None
@@ -301,7 +292,7 @@ class Store:
         if not (path / MANIFEST).exists() and any(not _leftover(entry) for entry in path.iterdir()):
             raise _refused(path, "the folder holds something else than a sweep")
         read_only = self._take_lock()
-        manifest = _manifest(path)
+        manifest = read_manifest(path)
         if manifest is not None and manifest != json.loads(_json(self.plan.manifest())):
             if not overwrite:
                 raise _other(path, manifest, self.plan.manifest())
@@ -349,18 +340,18 @@ class Store:
         """Find out which chunks are finished and whole."""
         schema = self.plan.schema()
         all_good = True
-        for _, entry in _entries(self.path):
+        for _, entry in entries(self.path):
             if entry is None or entry["chunk"] >= len(self._done) or self._done[entry["chunk"]]:
                 all_good = False
                 continue
-            wrong = _damage(self.path, entry, schema)
+            wrong = damage(self.path, entry, schema)
             if wrong:
                 all_good = False
                 name = part_path(self.path, entry["chunk"])
                 self.warnings.append(f"{name} is computed again: {wrong}")
                 continue
             self._done[entry["chunk"]] = 1
-            self._totals.add(_totals(entry))
+            self._totals.add(totals_of(entry))
         if self.finished:
             return
         if read_only is not None:
@@ -379,7 +370,7 @@ class Store:
         """Leave only the lines of finished chunks."""
         seen = bytearray(len(self._done))
         lines = []
-        for line, entry in _entries(self.path):
+        for line, entry in entries(self.path):
             chunk = -1 if entry is None else entry["chunk"]
             if 0 <= chunk < len(seen) and self._done[chunk] and not seen[chunk]:
                 seen[chunk] = 1
@@ -430,11 +421,6 @@ def is_begun(folder: Path) -> bool:
         return False
 
 
-def part_path(folder: Path, chunk: int) -> Path:
-    """Return where the rows of a chunk are."""
-    return folder / f"part-{chunk:06d}.parquet"
-
-
 def part_paths(folder: Path, plan: Plan) -> Iterator[Path]:
     """Yield the parts of a sweep in order."""
     paths = (part_path(folder, chunk) for chunk in range(plan.chunks))
@@ -443,9 +429,9 @@ def part_paths(folder: Path, plan: Plan) -> Iterator[Path]:
 
 def stored_chunks(folder: Path) -> Iterator[tuple[int, Totals]]:
     """Yield the finished chunks of a sweep with their counts, as they were finished."""
-    for _, entry in _entries(folder):
+    for _, entry in entries(folder):
         if entry is not None:
-            yield entry["chunk"], _totals(entry)
+            yield entry["chunk"], totals_of(entry)
 
 
 def not_written(path: Path, error: OSError) -> ConfigError:
@@ -502,70 +488,6 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 def _leftover(path: Path) -> bool:
     """Whether a run that ended before it had said its name left this."""
     return path.name == LOCK or path.name.startswith(NEW)
-
-
-def _manifest(folder: Path) -> dict[str, Any] | None:
-    """Return which sweep a folder holds: None for none, nothing for one that cannot be read."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
-def _entries(folder: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Yield the lines of the journal with what they say; None for one that was cut short."""
-    try:
-        stream = (folder / JOURNAL).open("rb")
-    except FileNotFoundError:
-        return
-    with stream:
-        for line in stream:
-            try:
-                entry = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                entry = None
-            yield line, entry if _is_entry(entry) else None
-
-
-def _is_entry(entry: Any) -> bool:
-    numbers = ("chunk", "points", "rows", "fit", "at_risk", "bytes")
-    return (
-        isinstance(entry, dict)
-        and all(isinstance(entry.get(name), int) and entry[name] >= 0 for name in numbers)
-        and isinstance(entry.get("infeasible"), dict)
-    )
-
-
-def _totals(entry: Mapping[str, Any]) -> Totals:
-    counts = (entry[name] for name in ("points", "rows", "fit", "infeasible", "at_risk"))
-    return Totals(*counts)
-
-
-def _damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
-    """Say what is wrong with a part, as far as its size and its footer tell."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if entry["rows"] == 0:
-        return ""
-    path = part_path(folder, entry["chunk"])
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return "it is missing"
-    if size != entry["bytes"]:
-        return f"it has {size:,} bytes, not {entry['bytes']:,}"
-    try:
-        with pq.ParquetFile(path) as part:
-            rows, columns = part.metadata.num_rows, part.schema_arrow
-    except (OSError, pa.ArrowException):
-        return "it is damaged"
-    if rows != entry["rows"]:
-        return f"it has {rows:,} rows, not {entry['rows']:,}"
-    return "" if columns.equals(schema, check_metadata=True) else "it has other columns"
 
 
 def _write_whole(target: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from projector.config import resources
 from projector.config._base import Config, Count, NotNegative, Positive
 from projector.config.device import Sourced, merge
-from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, read_yaml
+from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, extended, read_yaml
 from projector.errors import ConfigError, shown
 from projector.topology.engines import Transfers
 
@@ -23,9 +23,6 @@ KIND = "hardware/nodes"
 
 MOST_DEVICES = 1024
 """Devices of one node file; a cluster has nodes, which are counted instead."""
-
-MOST_EXTENDED = 8
-"""Files that may extend one another."""
 
 End = int | str
 """A vertex: a device by its number, the others by their name (``numa0``, ``nic3``)."""
@@ -195,22 +192,21 @@ def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
     """
     if isinstance(name, str) and not is_file(name):
         return _shipped(name, key)
-    return Node.parse(_node_data(name, key, depth=0), path=key)
+    return Node.parse(_node_data(name, key, ()), path=key)
 
 
 @lru_cache(maxsize=64)
 def _shipped(name: str, key: str) -> Node:
-    return Node.parse(_node_data(name, key, depth=0), path=key)
+    return Node.parse(_node_data(name, key, ()), path=key)
 
 
-def _node_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:
+def _node_data(
+    name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
+) -> dict[str, Any]:
     if not isinstance(name, str | Path | Mapping):
         msg = f"{key}: a node is a name, a file or a mapping, got {shown(name)}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    if depth > MOST_EXTENDED:
-        msg = f"{key}: 'extends' goes in a circle, or over more than {MOST_EXTENDED} files"
-        allowed = f"at most {MOST_EXTENDED} files"
-        raise ConfigError(msg, key=f"{key}.extends", value=name, allowed=allowed)
+    chain = extended(chain, name, key=key)
     if isinstance(name, Mapping):
         data = dict(name)
         base = data.pop("extends", None)
@@ -222,4 +218,4 @@ def _node_data(name: str | Path | Mapping[str, Any], key: str, depth: int) -> di
     else:
         data = read_yaml(resources.find(KIND, str(name), key=key), key=key)
         base = data.pop("extends", None)
-    return data if base is None else merge(_node_data(base, key, depth + 1), data)
+    return data if base is None else merge(_node_data(base, key, chain), data)

@@ -28,7 +28,7 @@ from projector.topology.routes import (
     find_route,
     find_routes,
 )
-from projector.units import GB, KIB, MIB, MICROSECOND, TB
+from projector.units import GB, KIB, MIB, MICROSECOND, TB, unwrapped
 
 HOST = "host"
 """Host memory next to the device at the other end."""
@@ -333,6 +333,7 @@ def check_accesses(accesses: Any) -> None:
     ConfigError
         With the value.
     """
+    accesses = unwrapped(accesses)
     if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
         msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"
         raise ConfigError(msg, key="accesses", value=accesses, allowed=">= 1")

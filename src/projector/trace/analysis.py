@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.frames import to_pandas
 from projector.html import html_table

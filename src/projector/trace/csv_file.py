@@ -20,6 +20,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
+from projector.files import refuse_special
 from projector.trace.events import NONE, Problem
 
 CHUNK_ROWS = 65_536
@@ -163,6 +164,7 @@ class Table:
 
 def open_text(path: Path) -> IO[str]:
     """Open a file of text, plain or gzip; bytes that are no UTF-8 become marks."""
+    refuse_special(path, key="trace")
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
     return path.open(encoding="utf-8-sig", errors="replace", newline="")

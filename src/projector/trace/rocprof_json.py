@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from projector.arrays import Ints
+from projector.distribution import install_command
 from projector.errors import ConfigError
 from projector.trace import events as ev
 from projector.trace.csv_file import load_formats, whole_numbers
@@ -98,8 +99,9 @@ def read_processes(path: Path, problems: list[Problem]) -> list[Process]:
     try:
         import ijson
     except ImportError:
-        msg = "reading the JSON of rocprofv3 needs ijson; install projector[trace]"
-        raise ConfigError(msg, key="trace", value=str(path), allowed="projector[trace]") from None
+        install = install_command("trace")
+        msg = f"reading the JSON of rocprofv3 needs ijson: {install}"
+        raise ConfigError(msg, key="trace", value=str(path), allowed=install) from None
     found: list[Process] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         try:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from projector.errors import ConfigError
+from projector.files import refuse_special
 from projector.trace.notes import Notes
 
 BLOCK_BYTES = 1 << 18
@@ -50,6 +51,7 @@ class Source:
         self.path, self._notes = path, notes
         self.read_bytes = 0
         """Bytes of the file that were read so far, as they lie on the disk."""
+        refuse_special(path, key="trace")
         try:
             self._file = path.open("rb")
             self.size_bytes = path.stat().st_size

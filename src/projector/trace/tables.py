@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.files import write_whole
 from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
 from projector.trace.events import KINDS, NONE

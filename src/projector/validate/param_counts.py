@@ -4,12 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from projector.config.cluster import ClusterConfig
-from projector.config.job import Job
 from projector.config.model import ModelConfig
-from projector.config.training import TrainingConfig
 from projector.errors import ProjectorError
-from projector.operations.counts import count_model
+from projector.operations.counts import count_architecture
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Kind, Outcome, Row, failed, integer
 from projector.validate.models import model_of
 
@@ -32,8 +29,6 @@ _MLA = {
     "v_head": "v_head_dim",
 }
 MAX_LAYERS = 10_000
-_SEQ = 128
-"""Any length: it does not enter the counts."""
 
 
 def why_not_eligible(row: Row) -> str:
@@ -44,24 +39,18 @@ def why_not_eligible(row: Row) -> str:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Count each row's architecture."""
-    cluster = ClusterConfig.parse({"device": "h100"})
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(_project(row, cluster))
+            outcomes.append(_project(row))
         except (ValueError, ProjectorError) as error:
             outcomes.append(failed(str(error)))
     return outcomes
 
 
-def _project(row: Row, cluster: ClusterConfig) -> Outcome:
+def _project(row: Row) -> Outcome:
     model, mark, note = architecture(row)
-    job = Job.model_construct(
-        model=model,
-        training=TrainingConfig(micro_batch_size=1, global_batch_size=1, seq_length=_SEQ),
-        cluster=cluster,
-    )
-    counts = count_model(job)
+    counts = count_architecture(model)
     pairs = [
         (float(counts.parameters_total), _positive(row, "computed_total")),
         (float(counts.parameters_active), _positive(row, "computed_active")),

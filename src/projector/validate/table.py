@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from projector.errors import ConfigError
+from projector.files import refuse_special
 from projector.validate.kind import Row
 
 
@@ -72,6 +73,7 @@ class Table:
         return Line(number, dict(zip(self.columns, fields, strict=False)), error)
 
     def _open(self) -> TextIO:
+        refuse_special(self.path, key="file")
         try:
             return self.path.open(encoding="utf-8-sig", errors="replace", newline="")
         except OSError as error:

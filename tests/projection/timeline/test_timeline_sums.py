@@ -56,6 +56,9 @@ LAYOUTS = {
     "host_bound": {"cluster.software.launch_us": 100, "training.seq_length": 128},
     "tied": {"model": "llama3.2_1b", "parallelism.pp": 2},
     "mtp": {"model.mtp_num_layers": 1, "parallelism.pp": 2},
+    "adapters": {"training.adapter.dropout": 0.1, "training.recompute": "full"},
+    "adapters_divided": {"training.adapter": "lora", "parallelism.tp": 4},
+    "adapters_packed": {"training.adapter": "qlora", "parallelism.fsdp": 2},
 }  # fmt: skip
 BASE = {
     "model": "llama3.1_8b",

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from projector.errors import ConfigError
-from projector.files import check_place, not_written, write_whole
+from projector.files import check_place, not_written, open_table, write_whole
 from projector.measure.bench.cases import BenchKind
 from projector.measure.bench.rows import COLUMNS, Row, identity, is_readable, status_of
 
@@ -99,11 +99,8 @@ class Results:
 
     def _read(self, path: Path) -> list[Row]:
         columns = COLUMNS[self._kind]
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"{path} cannot be read: {error}"
-            raise ConfigError(msg, key=KEY, value=str(path)) from None
+        with open_table(path, key=KEY) as stream:
+            text = stream.read()
         # A line that was cut off while it was written is measured again.
         whole = text[: text.rfind("\n") + 1]
         lines = csv.reader(io.StringIO(whole, newline=""))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.operations.table import BACKWARD, FORWARD
 from projector.projection.data_parallel import Passes, pass_flags
 from projector.projection.evaluate import Evaluation
@@ -199,7 +199,7 @@ class Traffic:
             waits_s / self.longer, layers.before_s, np.zeros(count), layers.after_s,
             np.array(knots_s, np.float64), channel.events,
         )  # fmt: skip
-        _slow(traffic, self.slowdown * hidden_s)
+        _slow(traffic, self.slowdown * hidden_s, layers.compute_s > 0.0)
         self._end(traffic, computed, waits=waits)
         return traffic
 
@@ -255,7 +255,7 @@ class Traffic:
                 waits_s, nothing, nothing.copy(), nothing.copy(),
                 np.array([*knots_s, computed, computed], np.float64), events, ahead=True,
             )  # fmt: skip
-            _slow(traffic, added)
+            _slow(traffic, added, layers.compute_s > 0.0)
             computed += self.slowdown * beside
             traffic.knots_s[-2:] = computed
             found[stage] = traffic
@@ -295,8 +295,11 @@ class _Channel:
         )
 
 
-def _slow(traffic: BlockTraffic, seconds: float) -> None:
-    """Divide the slowdown over the layers that compute beside collectives, and say beside which."""
+def _slow(traffic: BlockTraffic, seconds: float, computes: Flags) -> None:
+    """Divide the slowdown over the layers that compute beside collectives, and say beside which.
+
+    A frozen embedding computes nothing in the backward.
+    """
     layers = len(traffic.waits_s)
     traffic.waits_for = np.full(layers, NONE)
     traffic.slowed_by = np.full(layers, NONE)
@@ -310,10 +313,10 @@ def _slow(traffic: BlockTraffic, seconds: float) -> None:
     beside = np.minimum(ends[:, None], times[:, 1]) - np.maximum(begins[:, None], times[:, 0])
     beside = np.maximum(beside, 0.0)
     traffic.slowed_by[:] = np.argmax(beside, axis=1)
-    of_layer = beside.sum(axis=1)
+    of_layer = beside.sum(axis=1) * computes
     if not of_layer.any():
         # Gathers of other stages of the rank run on beside this one.
-        of_layer = ends - begins
+        of_layer = (ends - begins) * computes
     total = float(of_layer.sum())
     if total > 0.0:
         traffic.slows_s[:] = seconds * of_layer / total

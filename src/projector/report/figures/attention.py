@@ -102,8 +102,8 @@ def _draw_curves(
         )  # fmt: skip
     axes.axhline(projection.peak_flop_per_s / TERA, color=INK, lw=1.0, ls=(0, (4, 3)))
     axes.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
-    axes.set_xlabel("keys")
-    axes.set_ylabel("TFLOP/s of visible work")
+    axes.set_xlabel("length of the keys, tokens")
+    axes.set_ylabel("rate of visible work, TFLOP/s")
     axes.set_title("Rate by sequence length")
     axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
 
@@ -140,7 +140,7 @@ def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
             alpha=0.75, edgecolors="white", linewidths=0.6, zorder=5, label=name,
         )  # fmt: skip
     axes.set_xlabel("FLOP per byte of memory traffic")
-    axes.set_ylabel("TFLOP/s of visible work")
+    axes.set_ylabel("rate of visible work, TFLOP/s")
     axes.set_title("Roofline, by limit")
     if len(bounds):
-        axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
+        axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")

@@ -18,6 +18,7 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    WIDE,
     head,
     new_figure,
     number_ticks,
@@ -42,8 +43,11 @@ _TITLES: dict[BenchKind, str] = {
     "memory": "Copies within memory", "clock": "Rate under load",
 }  # fmt: skip
 _RATES: dict[BenchKind, tuple[str, float]] = {
-    "gemm": ("TFLOP/s", TERA), "attention": ("TFLOP/s", TERA), "collective": ("bus GB/s", GB),
-    "memory": ("GB/s", GB), "clock": ("TFLOP/s", TERA),
+    "gemm": ("rate, TFLOP/s", TERA),
+    "attention": ("rate, TFLOP/s", TERA),
+    "collective": ("bus bandwidth, GB/s", GB),
+    "memory": ("bandwidth, GB/s", GB),
+    "clock": ("rate, TFLOP/s", TERA),
 }  # fmt: skip
 _SIZES: dict[BenchKind, str] = {
     "gemm": "FLOP of a problem", "attention": "FLOP of a pass", "collective": "bytes of a buffer",
@@ -82,7 +86,7 @@ def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
 
 def benchmark_figure(benchmark: Benchmark) -> "Figure":
     """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
-    figure = new_figure(13.0, 5.4)
+    figure = new_figure(WIDE[0], 5.4)
     where = benchmark.machine.environment
     note = f"torch {where.torch}, {benchmark.machine.clock}"
     if benchmark.device:
@@ -272,7 +276,7 @@ def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     number_ticks(axes.yaxis, low, high)
     _size_axis(axes, points, kind)
     axes.set_title("Time by size")
-    axes.set_ylabel("µs")
+    axes.set_ylabel("time, µs")
     axes.grid(color=FAINT, lw=0.6)
 
 
@@ -280,7 +284,7 @@ def _draw_bars(axes: "Axes", points: _Points) -> None:
     pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
     _bars(axes, points.series.tolist(), pairs)
     axes.set_title("Rate that is sustained")
-    axes.set_ylabel("TFLOP/s")
+    axes.set_ylabel("rate, TFLOP/s")
 
 
 def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
@@ -295,7 +299,7 @@ def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no clock was read", ha="center", color=SOFT)
     axes.set_title("Clock that is sustained")
-    axes.set_ylabel("MHz")
+    axes.set_ylabel("clock, MHz")
 
 
 def _bars(axes: "Axes", names: Sequence[str], pairs: Mapping[str, Floats]) -> None:

@@ -1,5 +1,6 @@
 """The map of what bounds a step, as a picture."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from projector.arrays import Floats
-from projector.report.figures.figure import INK, SOFT, new_figure, save_figure
+from projector.report.figures.figure import INK, SOFT, WIDE, new_figure, save_figure
+from projector.report.figures.words import label_of, relative_ticks
 from projector.report.terminal.bottleneck import three_digits
 from projector.report.terminal.job import short_title
-from projector.report.terminal.sensitivity import short_field
 from projector.searches.bottleneck import CLASSES
 from projector.searches.bottleneck_map import BottleneckMap
 
@@ -34,6 +35,9 @@ MOST_PRINTED = 81
 
 FEW_TICKS = 9
 
+LONG_S = 10.0
+"""Longest step of a map from which all of them are written in seconds."""
+
 
 def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
     """Draw maps side by side; the file appears whole or not at all.
@@ -51,7 +55,7 @@ def map_figure(maps: Sequence[BottleneckMap]) -> "Figure":
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure = new_figure(1.2 + 6.4 * len(maps), 6.2, wspace=0.02)
+    figure = new_figure(min(1.2 + 6.4 * len(maps), max(WIDE[0], 4.4 * len(maps))), 6.2, wspace=0.02)
     for axes, bottleneck_map in zip(
         figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True
     ):
@@ -103,20 +107,31 @@ def _draw(axes: "Axes", bottleneck_map: BottleneckMap) -> None:
         bottleneck_map.x.values.index(bottleneck_map.x.value),
         bottleneck_map.y.values.index(bottleneck_map.y.value),
     )
-    # Above the number, where numbers are printed.
-    up = 0.3 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
+    # Beside the number, where numbers are printed.
+    beside = -0.4 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
     axes.plot(
-        job_cell[0], job_cell[1] + up, marker="o", color=INK, markerfacecolor="white", markersize=7
-    )
+        job_cell[0] + beside, job_cell[1], marker="o", color=INK, markerfacecolor="white",
+        markersize=7,
+    )  # fmt: skip
     for axis, which, set_label in (
         (axes.xaxis, bottleneck_map.x, axes.set_xlabel),
         (axes.yaxis, bottleneck_map.y, axes.set_ylabel),
     ):
         step = max(1, -(-len(which.values) // FEW_TICKS))
-        ticks = range(which.values.index(which.value) % step, len(which.values), step)
-        axis.set_ticks(ticks, [three_digits(which.values[tick]) for tick in ticks])
-        set_label(short_field(which.field, in_figure=True))
-    axes.set_title(f"{short_title(bottleneck_map.job)}: what bounds the step", fontsize=10.5)
+        places = range(which.values.index(which.value) % step, len(which.values), step)
+        relative = relative_ticks(which.field, which.values, float(which.value))
+        texts = relative.texts if relative else [three_digits(value) for value in which.values]
+        axis.set_ticks(places, [texts[place] for place in places])
+        set_label(relative.label if relative else label_of(which.field))
+    title = f"What bounds the step: {short_title(bottleneck_map.job)}"
+    axes.set_title("\n".join(textwrap.wrap(title, 56)), fontsize=10.5)
+
+
+def step_text(seconds: float, longest: float) -> str:
+    """Write the time of a step in the unit of its map: ms, or seconds where steps are long."""
+    if longest >= LONG_S:
+        return f"{three_digits(seconds)} s"
+    return f"{three_digits(1e3 * seconds)} ms"
 
 
 def _print_steps(axes: "Axes", seconds: Floats) -> None:
@@ -125,7 +140,7 @@ def _print_steps(axes: "Axes", seconds: Floats) -> None:
             axes.text(
                 x,
                 y,
-                f"{three_digits(1e3 * float(step_s))} ms",
+                step_text(float(step_s), float(np.nanmax(seconds))),
                 ha="center",
                 va="center",
                 fontsize=8.0,
@@ -142,4 +157,4 @@ def _draw_contours(axes: "Axes", seconds: Floats) -> None:
     lines = axes.contour(
         np.ma.masked_invalid(seconds), levels=levels, colors=INK, linewidths=0.8, alpha=0.75
     )
-    axes.clabel(lines, fmt=lambda level: f"{three_digits(1e3 * float(level))} ms", fontsize=8.0)
+    axes.clabel(lines, fmt=lambda level: step_text(float(level), high), fontsize=8.0)

@@ -59,7 +59,7 @@ def collective_figure(projection: CollectiveProjection) -> "Figure":
     left.set_title("Bus bandwidth by size")
     right.set_yscale("log")
     number_ticks(right.yaxis, *right.get_ylim())
-    right.set_ylabel("microseconds")
+    right.set_ylabel("time, µs")
     right.set_title("Time by size")
     if projection.fine.each_s:
         left.legend(loc="upper left", framealpha=0.9, edgecolor="none")
@@ -104,7 +104,7 @@ def _size_axis(axes: "Axes") -> None:
     axes.minorticks_off()
     axes.set_xlim(FINE_BYTES[0], FINE_BYTES[-1])
     axes.grid(color=FAINT, lw=0.6)
-    axes.set_xlabel("buffer")
+    axes.set_xlabel("size of the buffer")
 
 
 def _mark_crossovers(axes: "Axes", projection: CollectiveProjection, *, named: bool) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from projector.distribution import install_command
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-DPI = 110
+DPI = 100
+WIDE = 12.8, 7.2
+"""Inches of a large figure: 1280 x 720 pixels, which fill a projector."""
 INK, SOFT, FAINT = "#222222", "#6E6E6E", "#E6E6E6"
 
 # Okabe and Ito's palette, which keeps apart for the colour-blind; its yellow is too faint on white.
@@ -74,7 +77,7 @@ def check_figure(path: str | Path) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: F401  # whether it is there
     except ImportError:
-        msg = "--plot needs matplotlib: pip install 'projector[plot]'"
+        msg = f"--plot needs matplotlib: {install_command('plot')}"
         raise ConfigError(msg, key="plot", value=str(target)) from None
 
 

@@ -1,13 +1,18 @@
 """Speed against memory: all rows as a cloud, and the Pareto front."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.projection.verdict import AT_RISK, FITS, VERDICTS
+from projector.config.bands import Band
+from projector.config.load import load_job
+from projector.errors import ProjectorError
+from projector.projection.bands import time_band
+from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
+from projector.report.figures.axes import is_layout, untied
 from projector.report.figures.rows import (
     HIGH,
     LOW,
@@ -18,11 +23,14 @@ from projector.report.figures.rows import (
     axes_of,
     configuration,
     differing,
+    merged,
     numbers,
     shared,
     verdicts,
 )
-from projector.searches.configurations import Configuration, SearchResult
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import SearchResult
+from projector.searches.groups import noise_groups, pair_noise
 from projector.sweeps.result import SweepResult
 from projector.units import to_gib
 
@@ -34,6 +42,10 @@ CELLS = 110, 80
 
 BEYOND = 1.3
 """Largest memory shown, relative to the usable memory; rows above it are only counted."""
+
+MEMORY_WORTH = 0.1
+"""Share of the speed that all of the memory is worth where the knee of a front is named: one
+percent of the speed for ten percent of the memory. A convention, not a model."""
 
 Triple = tuple[Floats, Floats, Ints]
 """Speed, peak memory and verdict, as its position in `VERDICTS`, of some rows."""
@@ -73,15 +85,51 @@ class Front:
     settings: tuple[Mapping[str, Any], ...]
     """Field -> value of each of its rows."""
     usable: tuple[float, float] | None
-    """Least and most usable memory of the devices, GiB."""
+    """Least and most usable memory of the rows that may fit, GiB."""
+    free: Floats = field(default_factory=lambda: np.zeros(0))
+    """Share of the usable memory that each point of the front leaves free."""
+    groups: tuple[int, ...] = ()
+    """Group of each point, 1 with the fastest: layouts of one cannot be told apart."""
+    equal: tuple[int, ...] = ()
+    """Rows that each point stands for: they are equal in speed and memory."""
+    band: Band | None = None
+    """Factors of the time of a step, the same for all points as far as one knows."""
+
+    @property
+    def knee(self) -> int | None:
+        """The point to show: a percent of the speed is given up only for enough memory.
+
+        It has the largest sum of the speed, as a share of the fastest one's, and of `MEMORY_WORTH`
+        times the free memory, as a share of the usable. None where the front has fewer than two
+        points.
+        """
+        if len(self.rate) < 2 or len(self.free) != len(self.rate):
+            return None
+        worth = self.rate / self.rate.max() + MEMORY_WORTH * self.free
+        return int(np.flatnonzero(worth >= worth.max() - 1e-12)[0])
+
+    @property
+    def knee_text(self) -> str:
+        """What the knee gives up and leaves free; empty where there is none."""
+        if self.knee is None or not self.free[self.knee]:
+            return ""
+        free_gib = self.peak[self.knee] / (1.0 - self.free[self.knee]) - self.peak[self.knee]
+        slower = 100.0 * (1.0 - self.rate[self.knee] / self.rate.max())
+        speed = "the fastest" if slower < 0.05 else f"{slower:.1f} % slower than the fastest"
+        return f"knee: {speed}, {free_gib:,.0f} GiB free"
+
+    @property
+    def within_noise(self) -> int:
+        """Points that cannot be told apart from the fastest, itself among them."""
+        return self.groups.count(1)
 
     def chosen(self, most: int) -> Ints:
         """Return the rows to name: both ends, then repeatedly the row farthest from these."""
         if len(self.rate) <= most:
             return np.arange(len(self.rate))
         points = np.column_stack([_unit(self.rate), _unit(self.peak)])
-        rows = [0, len(points) - 1]
-        nearest = np.minimum(*(np.hypot(*(points - points[row]).T) for row in rows))
+        rows = list(dict.fromkeys([0, len(points) - 1, *([self.knee] if self.knee else [])]))
+        nearest = np.min([np.hypot(*(points - points[row]).T) for row in rows], axis=0)
         while len(rows) < most and float(nearest.max()) > 0.0:
             rows.append(int(np.argmax(nearest)))
             nearest = np.minimum(nearest, np.hypot(*(points - points[rows[-1]]).T))
@@ -102,8 +150,10 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
         for table in result.tables([RATE, PEAK, VERDICT]):
             yield numbers(table, RATE), numbers(table, PEAK), verdicts(table)
 
-    for table in result.tables([USABLE]):
-        usable_gib = numbers(table, USABLE)
+    for table in result.tables([USABLE, VERDICT]):
+        # Rows that leave no memory at all say nothing about the devices of the others.
+        may_fit = verdicts(table) != VERDICTS.index(DOES_NOT_FIT)
+        usable_gib = numbers(table, USABLE)[may_fit]
         if len(usable_gib):
             low, high = (
                 min(low, float(np.nanmin(usable_gib))),
@@ -112,16 +162,65 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
     usable = (low, high) if high > 0.0 and np.isfinite(low) else None
     best = result.pareto([RATE, PEAK])
     fields = axes_of(result.columns)
+    settings = best.select(untied(result.plan, fields)).to_pylist()
+    kept, equal = distinct(numbers(best, RATE), numbers(best, PEAK))
+    best = best.take(kept)
+    rate = numbers(best, RATE)
+    shown = tuple(merged([settings[row] for row in rows]) for rows in equal)
     return Front(
         title=title,
         cloud=_cloud(triples, usable),
-        rate=numbers(best, RATE),
+        rate=rate,
         peak=numbers(best, PEAK),
         low=numbers(best, LOW),
         high=numbers(best, HIGH),
-        settings=tuple(best.select(list(fields)).to_pylist()),
+        settings=shown,
         usable=usable,
+        free=_free(numbers(best, PEAK), numbers(best, USABLE)),
+        groups=layout_groups(rate, shown),
+        equal=tuple(len(rows) for rows in equal),
+        band=band_of_sweep(result, best.select(list(fields)).slice(0, 1).to_pylist()),
     )
+
+
+def distinct(*columns: Floats) -> tuple[Ints, list[list[int]]]:
+    """Return the first of all rows that are equal in some columns, and the rows of each."""
+    of_key: dict[tuple[float, ...], list[int]] = {}
+    for row, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        of_key.setdefault(key, []).append(row)
+    return np.array([rows[0] for rows in of_key.values()], np.int64), list(of_key.values())
+
+
+def layout_groups(rate: Floats, settings: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the group of each row, the fastest first: those of one differ by less than noise.
+
+    Rows that differ in anything but the layout are never of one group: another chip, model,
+    batch or number of devices is not noise.
+    """
+    if not len(rate) or not settings[0]:
+        return tuple(range(1, len(rate) + 1))
+    return tuple(noise_groups(rate.max() / rate, settings, _layout_noise).tolist())
+
+
+def _layout_noise(fields: Collection[str]) -> float:
+    return pair_noise(fields) if all(is_layout(field) for field in fields) else 0.0
+
+
+def _free(peak: Floats, usable: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(usable > 0.0, 1.0 - peak / usable, 0.0)
+
+
+def band_of_sweep(result: SweepResult, settings: Sequence[Mapping[str, Any]]) -> Band | None:
+    """Return the band of the time of the first row's job; None where it cannot be made again."""
+    base = result.plan.space.get("base")
+    if not settings or not isinstance(base, Mapping):
+        return None
+    try:
+        job = load_job(base, settings[0])
+    except ProjectorError:
+        return None
+    return time_band(job)
 
 
 def front_of_search(result: SearchResult) -> Front:
@@ -135,7 +234,13 @@ def front_of_search(result: SearchResult) -> Front:
     def gib(configurations: Iterable[Configuration], name: str) -> Floats:
         return np.array([to_gib(getattr(each, name)) for each in configurations], np.float64)
 
-    every, front = result.configurations, result.speed_front
+    every = result.configurations
+    place = {id(each): row for row, each in enumerate(every)}
+    whole = result.speed_front
+    kept, equal = distinct(rates(whole), gib(whole, "peak_bytes"))
+    front = [whole[row] for row in kept.tolist()]
+    settings = tuple(merged([_set_fields(whole[row].overrides) for row in rows]) for rows in equal)
+    peak = gib(front, "peak_bytes")
     codes = np.array([VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
     limit_gib = [
@@ -148,15 +253,20 @@ def front_of_search(result: SearchResult) -> Front:
         title=name,
         cloud=_cloud(lambda: [all_points], usable),
         rate=rates(front),
-        peak=gib(front, "peak_bytes"),
+        peak=peak,
         low=gib(front, "peak_low_bytes"),
         high=gib(front, "peak_high_bytes"),
-        settings=tuple(
-            {name: value for name, value in candidate.overrides.items() if value is not None}
-            for candidate in front
-        ),
+        settings=settings,
         usable=usable,
+        free=_free(peak, np.full(len(peak), usable[1] if usable else 0.0)),
+        groups=tuple(result.groups[place[id(each)]] for each in front),
+        equal=tuple(len(rows) for rows in equal),
+        band=time_band(job),
     )
+
+
+def _set_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in overrides.items() if value is not None}
 
 
 def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] | None) -> Cloud:

@@ -247,7 +247,7 @@ def _time_axis(axes: "Axes", makespan_s: float, scale: float, unit: str) -> None
     inside = [tick for tick in ticks if 0.0 <= tick <= makespan_s / scale]
     axes.set_xticks([tick * scale for tick in inside])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale:,.6g}"))
-    axes.set_xlabel(f"time ({unit})", labelpad=3)
+    axes.set_xlabel(f"time, {unit}", labelpad=3)
 
 
 def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) -> None:

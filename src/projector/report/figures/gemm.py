@@ -11,6 +11,7 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    WIDE,
     head,
     new_figure,
     number_ticks,
@@ -43,12 +44,12 @@ def write_gemm_figure(gemms: GemmList, path: str | Path) -> None:
 def gemm_figure(gemms: GemmList) -> "Figure":
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
-    figure = new_figure(13.0, 5.6)
+    figure = new_figure(WIDE[0], 5.6)
     head(
         figure,
         f"GEMM, {case.dtype}, {case.device.name}",
         f"model {case.model}, library {case.library}, run {case.run}, "
-        f"{len(gemms.reports):,} shapes",
+        f"{len(gemms.reports):,} {'shape' if len(gemms.reports) == 1 else 'shapes'}",
     )
     curve, roof = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     device, code = case.device, MATRIX_TYPES.index(case.dtype)
@@ -81,7 +82,7 @@ def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
     )
     axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
     axes.set_title("Share of the roofline")
-    axes.set_ylabel("%")
+    axes.set_ylabel("share of the roof, %")
     axes.set_xlabel("shapes, from the furthest below the roof to the nearest")
     axes.set_xticks([])
     axes.grid(axis="y", color=FAINT, lw=0.6)
@@ -113,5 +114,5 @@ def _draw_roof(
         axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")
     axes.set_title("Roofline")
     axes.set_xlabel("FLOP per byte of compulsory memory traffic")
-    axes.set_ylabel("TFLOP/s")
+    axes.set_ylabel("rate, TFLOP/s")
     axes.grid(color=FAINT, lw=0.6)

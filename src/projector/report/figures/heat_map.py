@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.errors import ConfigError
-from projector.report.figures.best_cells import KEY, MOST_CELLS, HeatMap, check_fields, heat_maps
+from projector.report.figures.axes import check_apart
+from projector.report.figures.best_cells import (
+    KEY,
+    MOST_CELLS,
+    HeatMap,
+    Panel,
+    check_fields,
+    heat_maps,
+)
 from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    WIDE,
     check_figure,
     head,
     new_figure,
@@ -22,6 +32,7 @@ from projector.report.figures.figure import (
 )
 from projector.report.figures.names import title_of_sweep
 from projector.report.figures.rows import RATE, more_is_better, value_text
+from projector.report.figures.words import TIMES, Ticks, relative_ticks, words_of
 from projector.sweeps.result import SweepResult
 
 if TYPE_CHECKING:
@@ -31,9 +42,13 @@ if TYPE_CHECKING:
 MOST_WRITTEN = 240
 """Cells up to which their values are written."""
 
-_NOTHING_FITS, _HATCH, _BEST = "#D9D9D9", "#C4C4C4", PALETTE[3]
-_SCALE = "cividis"
-"""A scale that the colour-blind read like everyone else, and that prints in grey."""
+NOTHING_FITS, _HATCH, _BEST = "#D9D9D9", "#C4C4C4", PALETTE[3]
+SCALE = "viridis"
+"""A scale that the colour-blind read like everyone else, and that prints in grey. None of its
+colours is grey itself, as the middle of cividis is: grey means that nothing fits."""
+
+MOST_PANELS, MOST_COLUMNS = 9, 3
+"""Panels of several workloads, the mean among them, and how many stand in a line."""
 
 _CELL_IN = 0.62, 0.36
 _LETTER_IN = 0.085
@@ -50,6 +65,9 @@ def write_heat_map(
 ) -> None:
     """Draw the best of a column over two axes; the file appears whole or not at all.
 
+    Rows of several workloads (models, sequence lengths) are never compared with each other: each
+    workload has a panel of its own, in multiples, beside the geometric mean of them.
+
     Parameters
     ----------
     result : SweepResult
@@ -65,10 +83,11 @@ def write_heat_map(
     Raises
     ------
     ConfigError
-        If the axis or column does not exist, or the file cannot be written.
+        If the axis or column does not exist, both axes are tied, or the file cannot be written.
     """
     check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)
+    check_apart(result.plan, *chosen[:2], KEY)
     (heat_map,) = heat_maps(result, [chosen])
     if heat_map is None:
         msg = f"{KEY}: {chosen[0]} and {chosen[1]} have more than {MOST_CELLS:,} pairs of values"
@@ -77,77 +96,146 @@ def write_heat_map(
 
 
 def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
-    """Draw one heat map, with the values where they are few."""
-    from matplotlib.colors import ListedColormap
-
-    height, width = heat_map.best.shape
-    size = _size(heat_map)
+    """Draw one heat map, or one for each workload, with the values where they are few."""
+    panels = panels_of(heat_map)
+    columns = min(MOST_COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    size = _size(heat_map, columns, lines)
     figure = new_figure(*size)
     head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
-    axes = figure.subplots()
+    grid = figure.subplots(lines, columns, squeeze=False)
+    every = [axes for line in grid for axes in line]
     if not heat_map.rows.size:
-        axes.text(0.5, 0.5, "no row", ha="center", color=SOFT, transform=axes.transAxes)
-        axes.set_axis_off()
+        every[0].text(0.5, 0.5, "no row", ha="center", color=SOFT, transform=every[0].transAxes)
+        every[0].set_axis_off()
         return figure
-    edges = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
-    # Below everything: an uncovered cell has no job, and what stays grey does not fit.
-    axes.patch.set(facecolor="white", edgecolor=_HATCH, hatch="////", linewidth=0.0)
-    jobs = np.where(heat_map.rows > 0, 1.0, np.nan)
-    axes.pcolormesh(*edges, jobs, cmap=ListedColormap([_NOTHING_FITS]), rasterized=True)
-    few = width * height <= MOST_WRITTEN
-    if np.isfinite(heat_map.best).any():
-        drawn = axes.pcolormesh(
-            *edges,
-            np.ma.masked_invalid(heat_map.best),
-            cmap=_SCALE if more_is_better(heat_map.column) else f"{_SCALE}_r",  # the best is bright
-            rasterized=True,
-            edgecolors="white" if few else "none",
-            linewidth=0.8 if few else 0.0,
-        )
-        bar = figure.colorbar(drawn, ax=axes, pad=0.02, fraction=0.05)
-        bar.set_label(heat_map.label, fontsize=9)
-        _draw_best(axes, heat_map)
-        if few:
-            _write_values(axes, heat_map, drawn)
-    _draw_axes(axes, heat_map, size)
-    _draw_legend(figure, heat_map)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    norm = _norm(panels)
+    width_in = (size[0] - _BESIDE_IN) / columns
+    for place, (panel, axes) in enumerate(zip(panels, every, strict=False)):
+        drawn = _draw_panel(axes, heat_map, panel, norm)
+        lowest = place + columns >= len(panels)
+        _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
+                   (lowest, place % columns == 0))  # fmt: skip
+        if heat_map.workloads:
+            axes.set_title(one_line(panel.name, 44), fontsize=9.5, pad=5.0)
+    if norm is not None:
+        bar = figure.colorbar(drawn, ax=every, pad=0.02, fraction=0.05)
+        label = heat_map.relative_label if heat_map.workloads else heat_map.label
+        bar.set_label(label, fontsize=9)
+    _draw_legend(figure, heat_map, panels)
     return figure
 
 
-def _size(heat_map: HeatMap) -> tuple[float, float]:
+def panels_of(heat_map: HeatMap) -> tuple[Panel, ...]:
+    """Return what is drawn: one map, or the geometric mean and the first of several workloads."""
+    if not heat_map.workloads:
+        return (Panel("", heat_map.best, heat_map.rows),)
+    return heat_map.relative()[:MOST_PANELS]
+
+
+def _norm(panels: Sequence[Panel]) -> Any:
+    """Return one scale for all panels; None where nothing fits in any."""
+    from matplotlib.colors import Normalize
+
+    finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
+    return Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
+
+
+def _draw_panel(axes: "Axes", heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
+    """Draw the cells of one panel; return them for the colour bar."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
+
+    height, width = panel.best.shape
+    edges = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
+    # Below everything: an uncovered cell has no job, and what stays grey does not fit.
+    axes.patch.set(facecolor="white", edgecolor=_HATCH, hatch="////", linewidth=0.0)
+    jobs = np.where(panel.rows > 0, 1.0, np.nan)
+    axes.pcolormesh(*edges, jobs, cmap=ListedColormap([NOTHING_FITS]), rasterized=True)
+    few = width * height <= MOST_WRITTEN
+    # The best is bright.
+    scale = SCALE if more_is_better(heat_map.column) else f"{SCALE}_r"
+    if not np.isfinite(panel.best).any():
+        return ScalarMappable(norm, scale)
+    drawn = axes.pcolormesh(
+        *edges,
+        np.ma.masked_invalid(panel.best),
+        cmap=scale,
+        norm=norm,
+        rasterized=True,
+        edgecolors="white" if few else "none",
+        linewidth=0.8 if few else 0.0,
+    )
+    _draw_best(axes, heat_map, panel.best)
+    if few:
+        _write_values(axes, panel.best, drawn, multiples=bool(heat_map.workloads))
+    if heat_map.reference is not None:
+        y, x = heat_map.reference
+        axes.plot(x + 0.36, y + 0.3, "o", ms=4.5, mfc="white", mec=INK, mew=0.9, zorder=5)
+    return drawn
+
+
+def _size(heat_map: HeatMap, columns: int, lines: int) -> tuple[float, float]:
     """Return inches that give a cell its room as long as there are few."""
     height, width = heat_map.best.shape
-    wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0))
-    tall = float(np.clip(2.6 + _CELL_IN[1] * height, 4.6, 11.0))
-    upright, _ = _labels(heat_map)
+    one = _CELL_IN if lines * columns == 1 else (_CELL_IN[0] * 0.92, _CELL_IN[1])
+    wide = float(np.clip(_BESIDE_IN + (1.2 + one[0] * width) * columns, 7.5, WIDE[0]))
+    label_in = 0.0 if lines == columns == 1 else 0.45
+    tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
+    upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
     return wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
 
 
-def _labels(heat_map: HeatMap) -> tuple[bool, float]:
+def _labels(heat_map: HeatMap, wide_in: float) -> tuple[bool, float]:
     """Tell whether values of the lower axis are upright, and the inches that each takes."""
     flat_in = _LETTER_IN * _longest(heat_map) + 0.1
-    width = heat_map.best.shape[1]
-    wide = float(np.clip(3.4 + _CELL_IN[0] * width, 7.5, 15.0)) - _BESIDE_IN
-    upright = flat_in * width > wide and _longest(heat_map) > _UPRIGHT
+    upright = flat_in * heat_map.best.shape[1] > wide_in and _longest(heat_map) > _UPRIGHT
     return upright, 0.2 if upright else flat_in
 
 
 def _longest(heat_map: HeatMap) -> int:
-    return max((len(_cut(value_text(value))) for value in heat_map.values[0]), default=0)
+    return max((len(_cut(text)) for text in axis_ticks(heat_map, 0).texts), default=0)
+
+
+def axis_ticks(heat_map: HeatMap, axis: int) -> Ticks:
+    """Return the values and the label of an axis: hardware as multiples of the base chip's."""
+    field, values = heat_map.fields[axis], heat_map.values[axis]
+    relative = relative_ticks(field, values, heat_map.base[axis])
+    name = heat_map.names[axis] or words_of(field).name
+    words, unit = words_of(field)
+    if relative is not None:
+        return Ticks(relative.texts, relative.label.replace(words, name, 1))
+    return Ticks([value_text(value) for value in values], f"{name}, {unit}" if unit else name)
 
 
 def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
-    others = ", ".join(name.rpartition(".")[2] for name in heat_map.over)
-    over = f"in each cell the best over {others}" if others else "one configuration in each cell"
-    return f"{heat_map.label}, {title}", "\n".join(textwrap.wrap(over, characters))
+    others = ", ".join(
+        " = ".join(dict.fromkeys(words_of(field).name for field in name.split(" = ")))
+        for name in heat_map.over
+    )
+    over = f"In each cell the best over {others}." if others else "One configuration in each cell."
+    if heat_map.workloads:
+        over += f" {len(heat_map.workloads)} workloads, each in multiples of its own."
+        more = len(heat_map.workloads) + 1 - len(panels_of(heat_map))
+        if more > 0:
+            over += f" {more} of them are only in the mean."
+    if any(
+        relative_ticks(heat_map.fields[axis], heat_map.values[axis], heat_map.base[axis])
+        for axis in (0, 1)
+    ):
+        over += f" 1{TIMES} is {heat_map.chip}."
+    name = words_of(heat_map.column).name
+    return f"{name[:1].upper()}{name[1:]}: {title}", "\n".join(textwrap.wrap(over, characters))
 
 
-def _draw_best(axes: "Axes", heat_map: HeatMap) -> None:
+def _draw_best(axes: "Axes", heat_map: HeatMap, best: Floats) -> None:
     """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
     sign = 1.0 if more_is_better(heat_map.column) else -1.0
-    y, x = np.unravel_index(int(np.nanargmax(sign * heat_map.best)), heat_map.best.shape)
+    y, x = np.unravel_index(int(np.nanargmax(sign * best)), best.shape)
     axes.add_patch(
         Rectangle(
             (x - 0.5, y - 0.5), 1.0, 1.0, fill=False, ec=_BEST, lw=2.4, zorder=4, clip_on=False
@@ -155,14 +243,15 @@ def _draw_best(axes: "Axes", heat_map: HeatMap) -> None:
     )
 
 
-def _write_values(axes: "Axes", heat_map: HeatMap, drawn: Any) -> None:
+def _write_values(axes: "Axes", best: Floats, drawn: Any, *, multiples: bool) -> None:
     """Write the value of each cell, white where the cell is dark."""
-    colours = drawn.get_cmap()(drawn.norm(heat_map.best))
+    colours = drawn.get_cmap()(drawn.norm(best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
-    for (y, x), value in np.ndenumerate(heat_map.best):
+    for (y, x), value in np.ndenumerate(best):
         if not np.isnan(value):
+            text = f"{float(value):.2f}" if multiples else cell_text(float(value))
             axes.text(
-                x, y, cell_text(float(value)), ha="center", va="center", fontsize=8.5,
+                x, y, text, ha="center", va="center", fontsize=8.5,
                 color=INK if light[y, x] else "white",
             )  # fmt: skip
 
@@ -172,37 +261,51 @@ def cell_text(value: float) -> str:
     return f"{value:,.0f}" if 100.0 <= abs(value) < 99_999.5 else short_number(value)
 
 
-def _draw_axes(axes: "Axes", heat_map: HeatMap, size: tuple[float, float]) -> None:
+def _draw_axes(
+    axes: "Axes", heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
+) -> None:
     """Write the values of both axes, each so many that none meets the next."""
-    texts = [[value_text(value) for value in values] for values in heat_map.values]
-    upright, room_in = _labels(heat_map)
-    for axis, names, wide, least, rotation in (
-        (axes.xaxis, texts[0], size[0] - _BESIDE_IN, room_in, 90 if upright else 0),
-        (axes.yaxis, texts[1], size[1] - _ABOVE_IN, 0.2, 0),
+    ticks_of = [axis_ticks(heat_map, 0), axis_ticks(heat_map, 1)]
+    upright, room_in = _labels(heat_map, size_in[0])
+    for axis, ticks, wide, least, rotation, shown in (
+        (axes.xaxis, ticks_of[0], size_in[0], room_in, 90 if upright else 0, labelled[0]),
+        (axes.yaxis, ticks_of[1], size_in[1], 0.2, 0, labelled[1]),
     ):
-        step = max(1, int(np.ceil(least * len(names) / wide)))
-        ticks = range(0, len(names), step)
-        axis.set_ticks(ticks, [_cut(names[tick]) for tick in ticks], rotation=rotation)
+        step = max(1, int(np.ceil(least * len(ticks.texts) / wide)))
+        places = range(0, len(ticks.texts), step)
+        texts = [_cut(ticks.texts[place]) if shown else "" for place in places]
+        axis.set_ticks(places, texts, rotation=rotation)
     axes.tick_params(length=0)
-    axes.set_xlabel(heat_map.fields[0])
-    axes.set_ylabel(heat_map.fields[1])
+    for set_label, ticks, shown, room in (
+        (axes.set_xlabel, ticks_of[0], labelled[0], size_in[0]),
+        (axes.set_ylabel, ticks_of[1], labelled[1], size_in[1]),
+    ):
+        if shown:
+            set_label("\n".join(textwrap.wrap(ticks.label, max(16, round(11.0 * room)))))
     for side in axes.spines.values():
         side.set_visible(False)
 
 
-def _draw_legend(figure: "Figure", heat_map: HeatMap) -> None:
+def _draw_legend(figure: "Figure", heat_map: HeatMap, panels: Sequence[Panel]) -> None:
     """Say what empty cells mean, where there are any, and which cell is framed."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    legal, fits = heat_map.rows > 0, np.isfinite(heat_map.best)
-    handles = []
+    legal = np.array([panel.rows > 0 for panel in panels])
+    fits = np.isfinite([panel.best for panel in panels])
+    handles: list[Any] = []
     if fits.any():
         handles.append(Patch(fc="none", ec=_BEST, lw=2.0, label="best of all"))
     if (legal & ~fits).any():
-        handles.append(Patch(fc=_NOTHING_FITS, label="nothing fits"))
+        what = "nothing fits; in the mean: not every workload" if len(panels) > 1 else ""
+        handles.append(Patch(fc=NOTHING_FITS, label=what or "nothing fits"))
     if not legal.all():
         handles.append(Patch(fc="white", ec=_HATCH, hatch="////", lw=0.0, label="no legal job"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
+    if fits.any() and heat_map.reference is not None:
+        handles.append(
+            Line2D([], [], marker="o", ls="", ms=5, mfc="white", mec=INK, label=heat_map.chip)
+        )
+    figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
 
 
 def _cut(text: str) -> str:

@@ -174,4 +174,5 @@ def _marks(axes: "Axes", run: RunProjection, interruptions: Interruptions, top: 
         axes.annotate(
             f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), xytext=(3, -2),
             textcoords="offset points", fontsize=8.5, color=INK, va="top",
+            bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip

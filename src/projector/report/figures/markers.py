@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-FONT = 8.6
-LINE_IN = 0.165
+FONT = 9.0
+LINE_IN = 0.172
 """Height of a line of the list."""
+
+LETTER_IN = 0.068
+"""Width of a letter of the list, as settings have them: digits and capitals are wide."""
+_LEAST_LETTERS = 12
 
 _ROUNDS = 300
 _BOX_PX = np.array([21.0, 17.0])
@@ -110,8 +114,17 @@ def draw_list(
     """
     axes.set_axis_off()
     axes.set(xlim=(0.0, 1.0))
-    height_in = float(figure_of(axes).get_size_inches()[1]) - 0.9
-    step, y = LINE_IN / height_in, 1.0
+    # How high the axes are is known only after a layout.
+    figure = figure_of(axes)
+    figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    step, y = LINE_IN * figure.dpi / float(frame.height), 1.0
+    # The list may go on below the axes, to the edge of the figure.
+    foot = (0.1 * figure.dpi - float(frame.y0)) / float(frame.height)
+    letters = float(frame.width) / figure.dpi / LETTER_IN
+    longest = round(1.5 * wrap), max(_LEAST_LETTERS, int(letters))
+    below = [textwrap.wrap(one_line(note), min(longest)) for note in notes]
+    wrap = min(wrap, max(_LEAST_LETTERS, int(letters * (1.0 - columns[-1][1])))) if rows else wrap
     style: dict[str, Any] = {"va": "top", "fontsize": FONT, "transform": axes.transAxes}
     style["in_layout"] = False  # a long name must not squeeze the figure beside it
     if rows:
@@ -120,10 +133,10 @@ def draw_list(
         y -= 1.15 * step
         axes.plot([0.0, 1.0], [y, y], color=FAINT, lw=0.8, transform=axes.transAxes)
         y -= 0.3 * step
-    for number, row in enumerate(rows):
-        # Between settings, not within one.
-        text = one_line(row[-1]).replace(" ", "\xa0").replace(",\xa0", ", ")
-        lines = textwrap.wrap(text, wrap) or [""]
+    written, left = _that_fit(rows, below, wrap, (y - foot) / step)
+    if left:
+        below.insert(0, [f"{left} more {'has' if left == 1 else 'have'} no room here."])
+    for number, (row, lines) in enumerate(written):
         for column, (cell, (_, x, side)) in enumerate(zip(row, columns, strict=True)):
             text = "\n".join(lines) if column == len(row) - 1 else cell
             bold = column == 0
@@ -132,8 +145,42 @@ def draw_list(
                 color=colours[number] if bold and colours else INK, linespacing=1.25, **style,
             )  # fmt: skip
         y -= (len(lines) + 0.25) * step
-    for note in notes:
-        lines = textwrap.wrap(one_line(note), round(1.5 * wrap))
+    for lines in below:
         y -= 0.5 * step
         axes.text(0.0, y, "\n".join(lines), ha="left", color=SOFT, linespacing=1.25, **style)
         y -= len(lines) * step
+
+
+def _that_fit(
+    rows: Sequence[Sequence[str]], notes: Sequence[Sequence[str]], wrap: int, room: float
+) -> tuple[list[tuple[Sequence[str], list[str]]], int]:
+    """Return the first rows that leave room for the lines of notes, and how many are left.
+
+    Parameters
+    ----------
+    room : float
+        Lines below the head.
+    """
+    below = sum(len(lines) + 0.5 for lines in notes)
+    written: list[tuple[Sequence[str], list[str]]] = []
+    used = 0.0
+    for row in rows:
+        lines = _broken(row[-1], wrap)
+        used += len(lines) + 0.25
+        written.append((row, lines))
+        if used + below > room:
+            break
+    if used + below <= room:
+        return written, 0
+    while written and used + below + 1.5 > room:
+        used -= len(written.pop()[1]) + 0.25
+    return written, len(rows) - len(written)
+
+
+def _broken(text: str, wrap: int) -> list[str]:
+    """Break a text between settings, and within one only where it is longer than a line."""
+    joined = one_line(text).replace(" ", "\xa0").replace(",\xa0", ", ")
+    lines: list[str] = []
+    for line in textwrap.wrap(joined, wrap, break_long_words=False):
+        lines += [line] if len(line) <= wrap else textwrap.wrap(line.replace("\xa0", " "), wrap)
+    return lines or [""]

@@ -16,6 +16,7 @@ from projector.report.figures.figure import (
     MANY,
     PALETTE,
     SOFT,
+    WIDE,
     new_figure,
     number_ticks,
     one_line,
@@ -45,7 +46,7 @@ _OTHER_COLOUR = "#A6A6A6"
 _UNNAMED = "not stated"
 _BAND_COLOUR = "#DBE1E7"
 
-_SIZE_IN = (15.0, 5.2)
+_SIZE_IN = (WIDE[0], 5.0)
 
 _UNITS = {
     "training_throughput": "s",
@@ -183,8 +184,8 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
             )
     unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-    axes.set_xlabel(f"measured ({unit})")
-    axes.set_ylabel(f"predicted ({unit})")
+    axes.set_xlabel(f"measured, {unit}")
+    axes.set_ylabel(f"predicted, {unit}")
     axes.set_title("Predicted against measured")
     number_ticks(axes.xaxis, low, high)
     number_ticks(axes.yaxis, low, high)
@@ -255,7 +256,7 @@ def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
     axes.set(yscale="log", xlim=(0.0, 100.0), ylim=(low, high))
     _ratio_ticks(axes.yaxis, low, high)
     axes.grid(axis="y", color="#EEEEEE", lw=0.8)
-    axes.set_xlabel("rows, sorted by ratio (%)")
+    axes.set_xlabel("rows, sorted by ratio, %")
     axes.set_ylabel(f"predicted / measured {_RATIO_OF.get(kind, 'time')}")
     axes.set_title("Ratios: 1 is agreement")
 
@@ -292,7 +293,7 @@ def _draw_groups(axes: "Axes", points: _Points) -> None:
     axes.set_ylim(max(len(bars), least) - 0.5, -0.5)
     # Room for the numbers behind the longest bar.
     axes.set_xlim(0.0, longest * 1.7)
-    axes.set_xlabel("error (%): median solid, p90 pale")
+    axes.set_xlabel("error, %: median solid, p90 pale")
     axes.grid(axis="x", color="#EEEEEE", lw=0.8)
     axes.spines["left"].set_visible(False)
     axes.set_title(f"Median / p90 error by {points.grouped_by}")

@@ -1,12 +1,13 @@
 """Pictures as commands ask for them: ``KIND=FIGURE``, checked before anything is computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from projector.config.job import Job
 from projector.config.space import Space
 from projector.errors import ConfigError
+from projector.report.figures.axes import check_apart
 from projector.report.figures.best_cells import check_fields
 from projector.report.figures.figure import check_figure
 from projector.report.figures.heat_map import write_heat_map
@@ -19,6 +20,7 @@ from projector.searches.configurations import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
 from projector.sweeps.space import axis_kinds, states_run
+from projector.sweeps.store import Plan
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
@@ -76,18 +78,19 @@ def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, 
     Raises
     ------
     ConfigError
-        If a heat map names a field that the space does not have.
+        If a heat map names a field that the space does not have, or two that are tied.
     """
     if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
-    kinds = column_kinds(axis_kinds(space), runs=states_run(space))
-    return tuple(_resolved(picture, kinds) for picture in pictures)
+    plan = Plan.of(space, column_kinds(axis_kinds(space), runs=states_run(space)), 1)
+    return tuple(_resolved(picture, plan) for picture in pictures)
 
 
-def _resolved(picture: Picture, kinds: Mapping[str, str]) -> Picture:
+def _resolved(picture: Picture, plan: Plan) -> Picture:
     if picture.kind != HEAT_MAP:
         return picture
-    first, second, column = check_fields(picture.fields, picture.column, kinds)
+    first, second, column = check_fields(picture.fields, picture.column, plan.kinds)
+    check_apart(plan, first, second, KEY)
     return Picture(picture.kind, picture.path, (first, second), column)
 
 

@@ -15,6 +15,7 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    WIDE,
     check_figure,
     head,
     new_figure,
@@ -55,7 +56,7 @@ def spend_label(result: PlanResult) -> str:
 
 def plan_figure(result: PlanResult) -> "Figure":
     """Draw the choices with their bands, the front, the knee, and the limits."""
-    figure = new_figure(14.0, 6.4)
+    figure = new_figure(*WIDE)
     head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.78))
     if not result.choices:
@@ -84,7 +85,7 @@ def _scale(axes: "Axes", result: PlanResult) -> None:
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top))
     number_ticks(axes.xaxis, low, high)
     number_ticks(axes.yaxis, bottom, top)
-    axes.set_xlabel("days")
+    axes.set_xlabel("time of the run, days")
     axes.set_ylabel(spend_label(result))
     axes.grid(color=FAINT, lw=0.6)
 

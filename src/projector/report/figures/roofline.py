@@ -14,6 +14,7 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    WIDE,
     check_figure,
     figure_of,
     head,
@@ -77,18 +78,18 @@ def roofline_figure(roofline: Roofline) -> "Figure":
     Near the roofs matrix operations lie so close together that one figure cannot show both them
     and the memory-bound ones.
     """
-    figure = new_figure(17.0, 6.6)
+    figure = new_figure(*WIDE)
     share = sum(operation.share for operation in roofline.operations)
     head(
         figure,
         f"Roofline: {roofline.title}",
         f"operations of a training step; together they take {100.0 * share:.0f} % of it",
     )
-    whole, near, side = figure.subplots(1, 3, width_ratios=(0.72, 1.0, 0.82))
+    whole, near, side = figure.subplots(1, 3, width_ratios=(0.8, 1.0, 1.0))
     named = roofline.operations[:NAMED]
     numbers = {id(operation): str(number + 1) for number, operation in enumerate(named)}
     _draw(whole, roofline, roofline.operations, _limits(roofline, roofline.operations, whole=True))
-    whole.set_ylabel("TFLOP/s of a GPU")
+    whole.set_ylabel("rate of a GPU, TFLOP/s")
     whole.set_title("All operations")
     _draw_legend(whole, roofline)
     matrix = [operation for operation in roofline.operations if operation.dtype]
@@ -260,7 +261,7 @@ def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
         other = 100.0 * sum(operation.share for operation in rest)
         notes.append(f"{len(rest)} more operations take {other:.1f} % of the step.")
     notes += [_AREAS, _NOMINAL]
-    columns = (("", 0.0, "left"), ("of the step", 0.24, "right"), ("of its roof", 0.41, "right"),
+    columns = (("", 0.0, "left"), ("of the step", 0.24, "right"), ("of roof", 0.41, "right"),
                ("operation", 0.45, "left"))  # fmt: skip
     colours = [_KINDS[operation.category][1] for operation in named]
     draw_list(side, columns, rows, notes=notes, colours=colours, wrap=44)

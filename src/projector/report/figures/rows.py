@@ -1,6 +1,7 @@
 """Input of pictures from a sweep: some columns of all rows, chunk by chunk, and names."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.verdict import VERDICTS
+from projector.report.figures.words import words_of
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 
@@ -21,24 +23,6 @@ LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 
 FIRST_RESULT = "iteration_time_ms"
 """First column after those of the axes."""
-
-UNITS = {
-    "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "tflops_per_gpu": "TFLOP/s/GPU",
-    "iteration_time_ms": "step, ms",
-    "peak_gib": "peak memory, GiB",
-    "peak_gib_low": "lower end of peak memory, GiB",
-    "peak_gib_high": "upper end of peak memory, GiB",
-    "headroom_gib": "free memory, GiB",
-    "usable_gib": "usable memory, GiB",
-    "mfu": "MFU",
-    "hfu": "HFU",
-    "gpu_hours": "GPU-hours",
-    "energy_mwh": "energy, MWh",
-    "co2_t": "CO2, t",
-    "cost_usd": "cost, USD",
-}
-"""Axis labels of columns; other columns keep their name."""
 
 _SHORT = {
     "micro_batch_size": "MBS",
@@ -55,11 +39,6 @@ _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size"
 def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the columns of the axes, in the order of the space."""
     return tuple(takewhile(lambda name: name != FIRST_RESULT, columns))
-
-
-def unit_of(column: str) -> str:
-    """Name a column for the axis of a figure."""
-    return UNITS.get(column, column.replace("breakdown_ms.", "ms of "))
 
 
 def more_is_better(column: str) -> bool:
@@ -143,10 +122,49 @@ def configuration(fields: Mapping[str, Any]) -> str:
         fields,
         key=lambda field: _FIRST.index(names[field]) if names[field] in _FIRST else len(_FIRST),
     )
-    return ", ".join(_setting(names[field], fields[field]) for field in order)
+    return ", ".join(_setting(field, fields[field]) for field in order)
 
 
-def _setting(name: str, value: Any) -> str:
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Values of one field among rows that are equal in everything that a picture shows."""
+
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        """Name the values where they are few."""
+        few = self.values[:MOST_SEVERAL]
+        if len(few) < len(self.values):
+            return f"any of {len(self.values)}"
+        return " or ".join(value_text(value) for value in few)
+
+
+MOST_SEVERAL = 3
+"""Values that are named."""
+
+
+def merged(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of equal rows as one: fields that differ among them have `Several`."""
+    first = settings[0]
+    together: dict[str, Any] = {}
+    for field, value in first.items():
+        values: list[Any] = []
+        for each in settings:
+            if not any(each.get(field) == known for known in values):
+                values.append(each.get(field))
+        together[field] = value if len(values) == 1 else Several(tuple(values))
+    return together
+
+
+def short_name(field: str) -> str:
+    """Name a field for the head of a column: a code that everyone knows, or words."""
+    return _SHORT.get(field.rpartition(".")[2]) or words_of(field).name
+
+
+def _setting(field: str, value: Any) -> str:
+    name = field.rpartition(".")[2]
+    if isinstance(value, Several):
+        return f"{short_name(field)} {value}"
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if name == "nodes":
@@ -155,7 +173,10 @@ def _setting(name: str, value: Any) -> str:
         return f"{'no' if value == 'none' else value_text(value)} recompute"
     short = _SHORT.get(name)
     text = value_text(value)
-    return f"{short}{'' if len(short) < 4 else ' '}{text}" if short else f"{name} {text}"
+    if short:
+        return f"{short}{'' if len(short) < 4 else ' '}{text}"
+    words, unit = words_of(field)
+    return f"{words} {text} {unit}".rstrip()
 
 
 def shared(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

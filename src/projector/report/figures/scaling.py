@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.bands import Band
+from projector.report.figures.axes import untied, workload_fields
 from projector.report.figures.figure import (
     FAINT,
     PALETTE,
     SOFT,
+    WIDE,
     check_figure,
     head,
     new_figure,
@@ -19,6 +22,7 @@ from projector.report.figures.figure import (
     save_figure,
     short_number,
 )
+from projector.report.figures.front import band_of_sweep
 from projector.report.figures.markers import draw_list
 from projector.report.figures.names import title_of_sweep
 from projector.report.figures.rows import (
@@ -53,6 +57,18 @@ class Scaling:
     """tokens/s/GPU; NaN if nothing fits."""
     settings: tuple[Mapping[str, Any] | None, ...]
     """Field -> value of each, without the number of devices; None if nothing fits."""
+    bands: tuple[Band | None, ...] = ()
+    """Factors of the time of each."""
+    mixed: bool = False
+    """Whether the rows are of several workloads, of which the fastest one is shown."""
+
+    def band(self) -> tuple[Floats, Floats]:
+        """tokens/s/GPU between which 68 % of measured speeds lie; NaN where nothing is known."""
+        ends = np.full((2, len(self.gpus)), np.nan)
+        for place, band in enumerate(self.bands):
+            if band is not None and band.low_68 is not None and band.high_68 is not None:
+                ends[:, place] = self.rate[place] / np.array([band.high_68, band.low_68])
+        return ends[0], ends[1]
 
     @property
     def total(self) -> Floats:
@@ -86,9 +102,10 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
 
 def read_scaling(result: SweepResult) -> Scaling:
     """Find the fastest row at each number of devices, one chunk in memory at a time."""
-    fields = [name for name in axes_of(result.columns) if name not in _SIZES]
+    fields = [name for name in untied(result.plan, axes_of(result.columns)) if name not in _SIZES]
+    every = axes_of(result.columns)
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([GPUS, RATE, *VERDICT_COLUMNS, *fields]):
+    for table in result.tables([GPUS, RATE, *VERDICT_COLUMNS, *every]):
         gpus = numbers(table, GPUS).astype(np.int64)
         rate = np.where(result.is_ranked(table), numbers(table, RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
@@ -98,7 +115,7 @@ def read_scaling(result: SweepResult) -> Scaling:
         for row in firsts.tolist():
             number, value = int(gpus[row]), float(rate[row])
             if value > best.get(number, (-np.inf, None))[0]:
-                best[number] = value, table.select(fields).slice(row, 1).to_pylist()[0]
+                best[number] = value, table.select(list(every)).slice(row, 1).to_pylist()[0]
             else:
                 best.setdefault(number, (-np.inf, None))
     sizes = sorted(best)
@@ -107,14 +124,30 @@ def read_scaling(result: SweepResult) -> Scaling:
         title_of_sweep(result),
         np.array(sizes, np.int64),
         np.where(np.isinf(rates), np.nan, rates),
-        tuple(best[number][1] for number in sizes),
+        tuple(_without(best[number][1], fields) for number in sizes),
+        tuple(_band(result, best[number][1]) for number in sizes),
+        _workloads(result),
     )
+
+
+def _without(setting: Mapping[str, Any] | None, fields: list[str]) -> Mapping[str, Any] | None:
+    return None if setting is None else {field: setting[field] for field in fields}
+
+
+def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None:
+    return None if setting is None else band_of_sweep(result, [setting])
+
+
+def _workloads(result: SweepResult) -> bool:
+    return bool(workload_fields(result.plan, axes_of(result.columns)))
 
 
 def scaling_figure(scaling: Scaling) -> "Figure":
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
-    figure = new_figure(15.0, 5.6)
+    figure = new_figure(WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
+    if scaling.mixed:
+        note += "; several workloads: the fastest of them"
     head(figure, f"Scaling: {scaling.title}", note)
     total, per_gpu, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
     fits = ~np.isnan(scaling.rate)
@@ -158,21 +191,37 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     )
     axes.set(xscale="log", yscale="log")
     drawn = np.concatenate([scaling.total[fits], span * scaling.rate[first]])
+    ends = np.concatenate([end[fits] * gpus for end in scaling.band()])
+    drawn = np.concatenate([drawn, ends[np.isfinite(ends)]])
     low, high = float(drawn.min()) / 1.3, float(drawn.max()) * 1.3
     axes.set_ylim(low, high)
     number_ticks(axes.yaxis, low, high)
-    axes.set_ylabel("tokens/s of all GPUs")
+    axes.set_ylabel("speed of all GPUs, tokens/s")
+    _draw_band(axes, scaling, fits, total=True)
     axes.legend(loc="upper left", frameon=False)
     _gpu_axis(axes, scaling)
+
+
+def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> None:
+    """Shade where measured speeds lie; nothing where that is not known."""
+    low, high = (ends[fits] for ends in scaling.band())
+    gpus = scaling.gpus[fits]
+    if np.isfinite(low).any():
+        times = gpus if total else 1.0
+        axes.fill_between(
+            gpus, low * times, high * times, color=PALETTE[0], alpha=0.14, lw=0, zorder=1,
+            label="68 % of measured speeds",
+        )  # fmt: skip
 
 
 def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     axes.plot(
         scaling.gpus[fits], scaling.rate[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white"
     )
-    high = float(np.nanmax(scaling.rate)) * 1.16
+    high = float(np.nanmax([scaling.rate, scaling.band()[1]])) * 1.16
     axes.set(xscale="log", ylim=(0.0, high))
-    axes.set_ylabel("tokens/s/GPU")
+    axes.set_ylabel("speed, tokens/s/GPU")
+    _draw_band(axes, scaling, fits, total=False)
     if int(fits.sum()) <= MOST_LISTED:
         for gpus, rate, share in zip(
             scaling.gpus[fits], scaling.rate[fits], scaling.efficiency[fits], strict=True

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from projector.arrays import Floats
+from projector.config.bands import DECODE
 from projector.errors import ConfigError
 from projector.report.figures.figure import (
     FAINT,
@@ -23,7 +25,7 @@ from projector.serving.projection import ServingProjection
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-USER, GPU = "tokens/s of one user", "tokens/s of one GPU"
+USER, GPU = "speed of one user, tokens/s", "throughput of one GPU, tokens/s"
 
 
 def write_front(result: ServingProjection, path: str | Path) -> None:
@@ -76,6 +78,14 @@ def titles(result: ServingProjection) -> tuple[str, str]:
     return title, note
 
 
+def speed_band(result: ServingProjection, user: Floats) -> tuple[Floats, Floats] | None:
+    """Return where 68 % of measured speeds of one user lie; None where nothing is known."""
+    band = result.band_of(DECODE)
+    if band.low_68 is None or band.high_68 is None:
+        return None
+    return user / band.high_68, user / band.low_68
+
+
 def front_figure(result: ServingProjection, front: ServingFront) -> "Figure":
     """Draw the points that fit, the front over them, and its knee."""
     figure = new_figure(9.0, 5.6)
@@ -96,6 +106,11 @@ def front_figure(result: ServingProjection, front: ServingFront) -> "Figure":
     axes.plot(
         user[rows], device[rows], "-o", color=PALETTE[0], lw=1.4, ms=5.5, label="no other is better"
     )
+    if (ends := speed_band(result, user[rows])) is not None:
+        axes.hlines(
+            device[rows], *ends, color=PALETTE[0], lw=1.0, alpha=0.4, zorder=1.5,
+            label="68 % of measured speeds",
+        )  # fmt: skip
     knee = int(rows[front.knee])
     axes.plot(user[knee], device[knee], "D", color=PALETTE[3], ms=9, label="knee")
     for row, place in ((int(rows[0]), (6, 6)), (knee, (8, 8)), (int(rows[-1]), (4, 14))):

@@ -1,11 +1,12 @@
 """The tornado of a sensitivity study: what each field does to the step."""
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from projector.report.figures.figure import INK, SOFT, new_figure, save_figure
-from projector.report.terminal.job import short_title
-from projector.report.terminal.sensitivity import short_field
+from projector.report.figures.figure import INK, SOFT, head, new_figure, save_figure
+from projector.report.figures.names import title_of_jobs
+from projector.report.figures.words import labels_of
 from projector.searches.multi_job import SharedSensitivity
 from projector.searches.sensitivity import Sensitivity
 
@@ -32,19 +33,15 @@ def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path
 def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "Figure":
     """Draw the tornado: one bar a field, from its shortest to its longest step."""
     shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
-    figure = new_figure(9.0, 1.6 + BAR_IN * max(1, len(shown)), wspace=0.02)
-    what = (
-        f"{len(sensitivity.workloads)} workloads, geometric mean"
-        if isinstance(sensitivity, SharedSensitivity)
-        else short_title(sensitivity.job)
-    )
-    percent = 100.0 * sensitivity.change
-    figure.suptitle(
-        f"{what}: change of the step with each field {percent:g} % less and more",
-        x=0.012,
-        ha="left",
-        fontsize=11.0,
-    )
+    figure = new_figure(9.0, 1.9 + BAR_IN * max(1, len(shown)), wspace=0.02)
+    jobs, mean = [], ""
+    if isinstance(sensitivity, SharedSensitivity):
+        jobs = [each.job for each in sensitivity.workloads]
+        mean = f", geometric mean of {len(jobs)} workloads"
+    else:
+        jobs = [sensitivity.job]
+    note = f"change of the time of a step with each number {100.0 * sensitivity.change:g} % less "
+    head(figure, f"What matters: {title_of_jobs(jobs)}", f"{note}and more{mean}")
     axes = figure.subplots()
     for row, effect in enumerate(shown):
         for seconds, text in ((effect.low_s, "less"), (effect.high_s, "more")):
@@ -53,15 +50,16 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "F
                 axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
                 axes.annotate(
                     text, (share, row), xytext=(4 if share > 0.0 else -4, 0),
-                    textcoords="offset points", va="center", fontsize=7.5, color=SOFT,
+                    textcoords="offset points", va="center", fontsize=8.5, color=SOFT,
                     ha="left" if share > 0.0 else "right",
                 )  # fmt: skip
     axes.axvline(0.0, color=INK, linewidth=0.8)
+    labels = labels_of([effect.field for effect in shown])
     axes.set_yticks(
-        range(len(shown)), [short_field(effect.field, in_figure=True) for effect in shown]
+        range(len(shown)), ["\n".join(textwrap.wrap(label, 44)) for label in labels], fontsize=9.5
     )
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.09)
-    axes.set_xlabel("change of the step, %")
+    axes.set_xlabel("change of the time of a step, %")
     axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
     return figure

@@ -1,19 +1,30 @@
 """The figures of pages as Plotly objects: the same data as the drawn ones, with names to hover."""
 
+import math
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.projection.verdict import VERDICTS, WORDS
-from projector.report.figures.best_cells import HeatMap
-from projector.report.figures.figure import PALETTE
+from projector.report.figures.best_cells import HeatMap, Panel
+from projector.report.figures.figure import INK, PALETTE, short_number
 from projector.report.figures.front import Front
-from projector.report.figures.heat_map import MOST_WRITTEN, cell_text
-from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL
-from projector.report.figures.rows import configuration, more_is_better, value_text
+from projector.report.figures.heat_map import (
+    MOST_COLUMNS,
+    MOST_WRITTEN,
+    NOTHING_FITS,
+    SCALE,
+    axis_ticks,
+    cell_text,
+    panels_of,
+)
+from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, speed_band
+from projector.report.figures.rows import configuration, more_is_better
 from projector.report.figures.scaling import Scaling
+from projector.report.figures.words import Ticks, words_of
 
 _GRID = "#E6E6E6"
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
@@ -67,9 +78,38 @@ def pareto(front: Front, rate: Floats, peak: Floats, verdict: Ints, names: Seque
                 "hovertemplate": _HOVER,
             }
         )
+        data += _marks(front)
     layout = plain_layout(PEAK_LABEL, RATE_LABEL)
+    if (ends := speed_band(front)) is not None:
+        top = max(top, 1.03 * ends[1])
     layout["xaxis"]["range"], layout["yaxis"]["range"] = [low, high], [bottom, top]
     return {"data": data, "layout": {**layout, **_usable_memory(front.usable)}}
+
+
+def _marks(front: Front) -> list[dict[str, Any]]:
+    """Return what is said of points of the front: the group of the fastest, the knee, a band."""
+    marks: list[dict[str, Any]] = []
+
+    def mark(name: str, rows: Ints, marker: dict[str, Any], **more: Any) -> None:
+        points = {"x": front.peak[rows], "y": front.rate[rows]}
+        shown = {"type": "scatter", "mode": "markers", "hoverinfo": "skip"}
+        marks.append({**shown, "name": name, **points, "marker": marker, **more})
+
+    same = np.flatnonzero(np.array(front.groups) == 1)
+    if len(same) > 1:
+        halo = {"size": 17, "color": FRONT, "opacity": 0.3}
+        mark(f"{len(same)} as fast as the fastest, within noise", same, halo)
+    if front.knee is not None and front.knee_text:
+        ring = {"size": 15, "symbol": "diamond-open", "color": INK, "line": {"width": 1.5}}
+        mark(front.knee_text, np.array([front.knee]), ring)
+    if (ends := speed_band(front)) is not None:
+        fastest = np.array([int(np.argmax(front.rate))])
+        rate = float(front.rate[fastest[0]])
+        sides = {"array": [ends[1] - rate], "arrayminus": [rate - ends[0]]}
+        bar = {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **sides}
+        none = {"size": 1, "color": FRONT}
+        mark("68 % band of the speed; all move together", fastest, none, error_y=bar)
+    return marks
 
 
 def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
@@ -86,24 +126,72 @@ def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
 
 
 def heat_map(grid: HeatMap) -> Any:
-    """Return a heat map with the value in each cell; cells without a value are empty."""
-    x, y = ([value_text(value) for value in values] for values in grid.values)
+    """Return a heat map with the value in each cell, or a panel for each workload.
+
+    Cells without a value are empty; several workloads have one colour scale, in multiples.
+    """
+    panels = panels_of(grid)
+    ticks = axis_ticks(grid, 0), axis_ticks(grid, 1)
+    columns = min(MOST_COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
+    layout = plain_layout(ticks[0].label, ticks[1].label)
+    # Upright it would lie on the scale.
+    layout["modebar"] = {"orientation": "h"}
+    layout["coloraxis"] = {
+        "colorscale": SCALE.capitalize(),
+        "reversescale": not more_is_better(grid.column),
+        "colorbar": {
+            "title": {"text": grid.relative_label if grid.workloads else grid.label,
+                      "side": "right"},
+        },
+    }  # fmt: skip
+    if len(finite):
+        layout["coloraxis"] |= {"cmin": float(finite.min()), "cmax": float(finite.max())}
+    data: list[dict[str, Any]] = []
+    for place, panel in enumerate(panels):
+        suffix = "" if place == 0 else str(place + 1)
+        data += _panel(grid, panel, ticks, suffix)
+        line, column = divmod(place, columns)
+        layout |= _panel_axes(layout, ticks, suffix, (line, column), (lines, columns))
+    if grid.workloads:
+        layout["annotations"] = [
+            {
+                "text": escape(panel.name), "showarrow": False, "xref": f"x{suffix} domain",
+                "yref": f"y{suffix} domain", "x": 0.0, "y": 1.0, "xanchor": "left",
+                "yanchor": "bottom", "font": {"size": 12},
+            }
+            for panel, suffix in zip(
+                panels, ["", *(str(number) for number in range(2, len(panels) + 1))], strict=True
+            )
+        ]  # fmt: skip
+        layout["height"] = 190 + 260 * lines
+    return {"data": data, "layout": layout}
+
+
+def _panel(
+    grid: HeatMap, panel: Panel, ticks: tuple[Ticks, Ticks], suffix: str
+) -> list[dict[str, Any]]:
+    """Return the cells of one panel: those in which nothing fits, and the others."""
+    unit = "" if grid.workloads else f"{grid.label}: "
     hover = np.where(
-        grid.rows == 0, "no legal job", np.where(np.isnan(grid.best), "nothing fits", "")
+        panel.rows == 0, "no legal job", np.where(np.isnan(panel.best), "nothing fits", "")
     )
-    texts = [
-        [
-            note or f"{grid.label}: {cell_text(float(value))}"
-            for note, value in zip(notes, values, strict=True)
-        ]
-        for notes, values in zip(hover.tolist(), grid.best.tolist(), strict=True)
+    written = [
+        ["" if np.isnan(value) else _written(grid, value) for value in row]
+        for row in panel.best.tolist()
     ]
-    scale = "Cividis"
-    names = [field.rpartition(".")[2] for field in grid.fields]
+    texts = [
+        [note or f"{unit}{value}" for note, value in zip(notes, values, strict=True)]
+        for notes, values in zip(hover.tolist(), written, strict=True)
+    ]
+    names = [words_of(field).name for field in grid.fields]
     shared: dict[str, Any] = {
         "type": "heatmap",
-        "x": x,
-        "y": y,
+        "x": ticks[0].texts,
+        "y": ticks[1].texts,
+        "xaxis": f"x{suffix}",
+        "yaxis": f"y{suffix}",
         "xgap": 1,
         "ygap": 1,
         "hoverongaps": False,
@@ -111,27 +199,45 @@ def heat_map(grid: HeatMap) -> Any:
         "hovertemplate": f"{names[0]} %{{x}}, {names[1]} %{{y}}<br>%{{hovertext}}<extra></extra>",
     }
     # Jobs that do not fit are drawn below the map, to tell them from illegal ones.
-    jobs = np.where((grid.rows > 0) & np.isnan(grid.best), 1.0, np.nan)
-    data = [
-        {**shared, "z": jobs, "showscale": False, "colorscale": [[0, "#D9D9D9"], [1, "#D9D9D9"]]},
-        {
-            **shared,
-            "z": grid.best,
-            "colorscale": scale,
-            "reversescale": not more_is_better(grid.column),
-            "colorbar": {"title": {"text": grid.label, "side": "right"}},
-        },
-    ]
-    if grid.best.size <= MOST_WRITTEN:
-        data[1]["text"] = [
-            ["" if np.isnan(value) else cell_text(value) for value in row]
-            for row in grid.best.tolist()
-        ]
-        data[1]["texttemplate"] = "%{text}"
-    layout = plain_layout(*grid.fields)
-    for axis, values in (("xaxis", x), ("yaxis", y)):
-        layout[axis] |= {"type": "category", "categoryarray": values, "showgrid": False}
-    return {"data": data, "layout": layout}
+    jobs = np.where((panel.rows > 0) & np.isnan(panel.best), 1.0, np.nan)
+    grey = [[0, NOTHING_FITS], [1, NOTHING_FITS]]
+    cells: dict[str, Any] = {**shared, "z": panel.best, "coloraxis": "coloraxis"}
+    if panel.best.size <= MOST_WRITTEN:
+        cells |= {"text": written, "texttemplate": "%{text}"}
+    return [{**shared, "z": jobs, "showscale": False, "colorscale": grey}, cells]
+
+
+def _written(grid: HeatMap, value: float) -> str:
+    return f"{value:.2f}" if grid.workloads else cell_text(value)
+
+
+def _panel_axes(
+    layout: dict[str, Any],
+    ticks: tuple[Ticks, Ticks],
+    suffix: str,
+    place: tuple[int, int],
+    many: tuple[int, int],
+) -> dict[str, Any]:
+    """Return both axes of a panel: its place in the figure, labels at the left and below."""
+    (line, column), (lines, columns) = place, many
+    wide, high = 1.0 / columns, 1.0 / lines
+    gap_x, gap_y = (0.04, 0.24 / lines) if lines * columns > 1 else (0.0, 0.0)
+    axes: dict[str, Any] = {}
+    for name, texts, domain, anchor, shown in (
+        ("xaxis", ticks[0], [column * wide, (column + 1) * wide - gap_x], "y", line == lines - 1),
+        ("yaxis", ticks[1], [1.0 - (line + 1) * high, 1.0 - line * high - gap_y], "x", column == 0),
+    ):
+        axes[f"{name}{suffix}"] = {
+            **layout[name],
+            "title": {"text": texts.label if shown else ""},
+            "type": "category",
+            "categoryarray": texts.texts,
+            "showgrid": False,
+            "domain": domain,
+            "anchor": f"{anchor}{suffix}",
+            "showticklabels": True,
+        }
+    return axes
 
 
 def scaling(curve: Scaling) -> Any:
@@ -178,20 +284,54 @@ def scaling(curve: Scaling) -> Any:
             "<br>%{text}<extra></extra>",
         },
     ]
-    layout = plain_layout("GPUs", "tokens/s of all GPUs")
+    data += _scaling_band(curve, fits)
+    layout = plain_layout("GPUs", "speed of all GPUs, tokens/s")
     ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(number):,}" for number in gpus]}
     side = {**layout["xaxis"], **ticks}
     layout["xaxis"] |= {**ticks, "domain": [0.0, 0.46]}
-    layout["yaxis"] |= {"type": "log", "dtick": "D2"}
+    ends = np.concatenate([curve.total[fits], ideal * curve.rate[first]])
+    layout["yaxis"] |= log_ticks(float(ends.min()), float(ends.max()))
     layout["xaxis2"] = {**side, "domain": [0.56, 1.0], "anchor": "y2"}
     layout["yaxis2"] = {
-        "title": {"text": "tokens/s/GPU"},
+        "title": {"text": "speed, tokens/s/GPU"},
         "gridcolor": _GRID,
         "rangemode": "tozero",
         "anchor": "x2",
         "zerolinecolor": _GRID,
     }
     return {"data": data, "layout": layout}
+
+
+def _scaling_band(curve: Scaling, fits: Ints) -> list[dict[str, Any]]:
+    """Return the band of the speed of a GPU as bars; nothing where it is not known."""
+    low, high = (ends[fits] for ends in curve.band())
+    if not np.isfinite(low).any():
+        return []
+    rate = curve.rate[fits]
+    bar = {"type": "data", "symmetric": False, "array": high - rate, "arrayminus": rate - low}
+    return [
+        {
+            "type": "scatter", "mode": "markers", "x": curve.gpus[fits].astype(np.float64),
+            "y": rate, "xaxis": "x2", "yaxis": "y2", "name": "68 % of measured speeds",
+            "marker": {"size": 1, "color": PALETTE[0]}, "hoverinfo": "skip",
+            "error_y": {**bar, "thickness": 1, "width": 4},
+        }
+    ]  # fmt: skip
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis over a range, with ticks at 1, 2 and 5, all of one size."""
+    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if high < 6.0 * low else (1.0, 2.0, 5.0)
+    low, high = low / 1.15, high * 1.15
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    return {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [short_number(tick) for tick in ticks],
+    }
 
 
 def plain_layout(x: str, y: str) -> dict[str, Any]:
@@ -204,6 +344,8 @@ def plain_layout(x: str, y: str) -> dict[str, Any]:
         "plot_bgcolor": "white",
         "hovermode": "closest",
         "font": {"color": "#222222"},
-        "margin": {"t": 40, "r": 30},
-        "legend": {"orientation": "h", "y": 1.06, "yanchor": "bottom"},
+        "margin": {"t": 40, "r": 40},
+        # Upright at the right it never lies on the legend.
+        "modebar": {"orientation": "v"},
+        "legend": {"orientation": "h", "y": 1.07, "yanchor": "bottom", "itemsizing": "constant"},
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.envelope import package_version
+from projector.distribution import install_command, package_version
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
 from projector.report.pages.style import SCRIPT, STYLE
@@ -28,6 +28,9 @@ _POLICY = (
 """A page loads nothing, whatever plotly.js asks for."""
 
 Figure = Mapping[str, Any]
+
+LONG = 48
+"""Characters from which a cell is broken into lines, so that columns behind it stay in sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def check_page(path: str | Path) -> None:
     try:
         import plotly  # noqa: F401  # whether it is there
     except ImportError:
-        msg = "--html needs plotly: pip install 'projector[html]'"
+        msg = f"--html needs plotly: {install_command('html')}"
         raise ConfigError(msg, key=KEY, value=str(target)) from None
 
 
@@ -141,7 +144,9 @@ def _table(table: Table) -> str:
                 text = f"{value:,.{table.digits.get(name, 0)}f}"
                 cells.append(f'<td class="number" data-value="{value!r}">{text}</td>')
             else:
-                cells.append(f"<td>{'' if value is None else escape(str(value))}</td>")
+                text = "" if value is None else escape(str(value))
+                long = ' class="long"' if len(text) > LONG else ""
+                cells.append(f"<td{long}>{text}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     inner = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<div class="wide"><table>{inner}</table></div>'

@@ -215,7 +215,7 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
                 "hoverinfo": "skip",
             }
         )
-    laid_out = plain_layout("days", name)
+    laid_out = plain_layout("time of the run, days", name)
     runs = [each.run for each in result.choices]
     spent = [value_of(each, spend) for each in result.choices]
     ranges = {

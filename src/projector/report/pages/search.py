@@ -1,29 +1,40 @@
 """The page of a search."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from projector.projection.verdict import COVERED, VERDICTS, WORDS
+from projector.report.figures.front import distinct
 from projector.report.figures.pareto import read_front
-from projector.report.figures.rows import configuration, sample
+from projector.report.figures.rows import configuration, merged, sample
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, check_page, write_page
-from projector.report.terminal.search import command_of, counts_of, groups_text, nothing_ranked
-from projector.searches.configurations import Configuration, SearchResult
+from projector.report.terminal.search import (
+    command_of,
+    counts_of,
+    groups_text,
+    nothing_ranked,
+    ways_out,
+)
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import SearchResult
 from projector.searches.objectives import NAMES, TIME, UNITS
 from projector.units import to_gib, to_ms
 
 RANKED = 300
 """Configurations of the table."""
 
+MOST_EQUAL = 4
+"""Configurations that are read for each row of the table, for those that equal others."""
+
 SAMPLE = 4_000
 """Configurations of the cloud; fewer are all there."""
 
-_LOW, _HIGH = f"{COVERED} %: from", f"{COVERED} %: to"
+_HIGH = f"{COVERED} %: to"
 
 _DIGITS = {
-    _LOW: 2,
     _HIGH: 2,
     "tokens/s/GPU": 1,
     "step ms": 1,
@@ -60,8 +71,16 @@ def write_search_page(result: SearchResult, path: str | Path) -> None:
 
 def _ranked(result: SearchResult) -> list[Section]:
     if not result.configurations:
-        return [Section("Ranked", f"Nothing fits. {nothing_ranked(result)}")]
-    shown = result.configurations[:RANKED]
+        told = " ".join(f"{text} {overrides}".strip() for text, overrides in ways_out(result))
+        return [Section("Ranked", f"Nothing fits. {nothing_ranked(result)} {told}")]
+    every = result.configurations
+    # Layouts that are equal in time and memory are one row: what differs changes nothing.
+    columns = [
+        np.array([getattr(each, name) for each in every[: MOST_EQUAL * RANKED]], np.float64)
+        for name in ("iteration_time_s", "peak_bytes", "value")
+    ]
+    _, equal = distinct(*columns)
+    equal = equal[:RANKED]
     heads = [
         "#",
         "group",
@@ -69,7 +88,6 @@ def _ranked(result: SearchResult) -> list[Section]:
         "step ms",
         *_objective(result),
         "peak GiB",
-        _LOW,
         _HIGH,
         "free GiB",
         "verdict",
@@ -79,7 +97,8 @@ def _ranked(result: SearchResult) -> list[Section]:
         "overrides",
     ]
     rows = []
-    for index, candidate in enumerate(shown):
+    for same in equal:
+        index, candidate = same[0], every[same[0]]
         step = result.best[index] if index < len(result.best) else None
         rows.append(
             [
@@ -89,22 +108,35 @@ def _ranked(result: SearchResult) -> list[Section]:
                 to_ms(candidate.iteration_time_s),
                 *(candidate.value for _ in _objective(result)),
                 to_gib(candidate.peak_bytes),
-                to_gib(candidate.peak_low_bytes),
                 to_gib(candidate.peak_high_bytes),
                 to_gib(candidate.headroom_bytes),
                 WORDS[candidate.verdict],
-                100.0 * step.mfu if step else "",
+                _mfu_percent(result, index),
                 100.0 * step.bubble_fraction if step else "",
-                _name(candidate),
-                command_of(candidate),
+                configuration(merged([_set_fields(every[row]) for row in same])),
+                command_of(result, candidate),
             ]
         )
     best = "fastest" if result.objective == TIME else f"best by {NAMES[result.objective]}"
-    text = f"The {len(shown):,} {best} of {len(result.configurations):,} that are ranked"
-    if len(result.best) < len(shown):
-        text += f", the first {len(result.best)} of them projected in full"
+    text = f"The {len(equal):,} {best} of {len(every):,} that are ranked"
+    if len(result.best) < len(equal):
+        text += f", the first {len(result.best)} of them projected in full (bubble)"
+    if any(len(same) > 1 for same in equal):
+        text += "; layouts that are equal in time and memory stand once, with all their settings"
     text += f". {groups_text(result)} The band of the peak holds {COVERED} % of comparable runs"
     return [Section("Ranked", f"{text}. A click on a head sorts.", Table(heads, rows, _DIGITS))]
+
+
+def _mfu_percent(result: SearchResult, index: int) -> float | str:
+    """Return the MFU of a configuration, also of one that is not projected in full.
+
+    The FLOP of the model and the peak rate are those of the job: MFU goes with the inverse step.
+    """
+    if not result.best:
+        return ""
+    known = result.best[min(index, len(result.best) - 1)]
+    ratio = known.iteration_time_s / result.configurations[index].iteration_time_s
+    return 100.0 * known.mfu * ratio
 
 
 def _objective(result: SearchResult) -> list[str]:
@@ -119,9 +151,11 @@ def _rate(result: SearchResult, candidate: Configuration) -> float:
 
 
 def _name(candidate: Configuration) -> str:
-    return configuration(
-        {name: value for name, value in candidate.overrides.items() if value is not None}
-    )
+    return configuration(_set_fields(candidate))
+
+
+def _set_fields(candidate: Configuration) -> dict[str, Any]:
+    return {name: value for name, value in candidate.overrides.items() if value is not None}
 
 
 def _pareto(result: SearchResult) -> Section:
@@ -136,6 +170,8 @@ def _pareto(result: SearchResult) -> Section:
         [_name(candidate) for candidate in drawn],
     )
     text = f"The front has {len(front.rate):,} configurations that no other beats in both."
+    if front.knee_text:
+        text += f" {front.knee_text[:1].upper()}{front.knee_text[1:]}."
     if len(drawn) < len(result.configurations):
         text += (
             f" Of all {len(result.configurations):,} a sample of {len(drawn):,} is drawn, chosen "

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.report.figures.figure import PALETTE, SOFT
-from projector.report.figures.serve import GPU, USER, split_name, titles
-from projector.report.pages.figures import plain_layout
+from projector.report.figures.serve import GPU, USER, speed_band, split_name, titles
+from projector.report.pages.figures import log_ticks, plain_layout
 from projector.report.pages.page import Section, Table, check_page, write_page
 from projector.report.terminal.serve import (
     TERMS,
@@ -64,15 +65,26 @@ def _front(result: ServingProjection) -> list[Section]:
         "tokens/s/GPU": [point["tokens_per_s_per_gpu"] for point in points],
     }
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    what = titles(result)[1]
     text = (
-        f"{titles(result)[1]}. These {len(rows):,} are beaten by none in both. Beyond the knee one "
-        f"percent of throughput costs more than one percent of speed. A click on a head sorts."
+        f"{what[:1].upper()}{what[1:]}. These {len(rows):,} are beaten by none in both. "
+        "Beyond the knee one percent of throughput costs more than one percent of speed. "
+        "A click on a head sorts."
     )
+    if speed_band(result, rates_of(front)) is not None:
+        text += " Bars in the figure hold 68 % of measured speeds."
     table = Table(list(columns), rows, _DIGITS)
-    return [Section("Throughput against speed", text, table, figures=[("", _figure(front))])]
+    return [
+        Section("Throughput against speed", text, table, figures=[("", _figure(result, front))])
+    ]
 
 
-def _figure(front: ServingFront) -> Any:
+def rates_of(front: ServingFront) -> Floats:
+    """Return the speed of one user at each point of the front, tokens/s."""
+    return front.rates.tokens_per_s_per_user[front.rows]
+
+
+def _figure(result: ServingProjection, front: ServingFront) -> Any:
     rates = front.rates
     user, device = rates.tokens_per_s_per_user, rates.tokens_per_s_per_gpu
     fits = np.flatnonzero(rates.fits)
@@ -96,6 +108,7 @@ def _figure(front: ServingFront) -> Any:
             mode="lines+markers",
             line={"color": PALETTE[0]},
             marker={"size": 8},
+            **_bars(result, user[front.rows]),
         ),
         points(
             "knee",
@@ -105,8 +118,21 @@ def _figure(front: ServingFront) -> Any:
         ),
     ]
     layout = plain_layout(USER, GPU)
-    layout["xaxis"]["type"] = layout["yaxis"]["type"] = "log"
+    ends = speed_band(result, user[front.rows]) or ()
+    ranges = {"xaxis": np.concatenate([user[fits], *ends]), "yaxis": device[fits]}
+    for axis, values in ranges.items():
+        if len(fits):
+            layout[axis] |= log_ticks(float(values.min()), float(values.max()))
     return {"data": data, "layout": layout}
+
+
+def _bars(result: ServingProjection, user: Floats) -> dict[str, Any]:
+    """Return the band of the speed of one user as bars; nothing where it is not known."""
+    ends = speed_band(result, user)
+    if ends is None:
+        return {}
+    sides = {"array": ends[1] - user, "arrayminus": user - ends[0]}
+    return {"error_x": {"type": "data", "symmetric": False, "thickness": 1, "width": 0, **sides}}
 
 
 def _load(result: ServingProjection) -> list[Section]:

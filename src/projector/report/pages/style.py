@@ -13,6 +13,7 @@ th { position: sticky; top: 0; background: #f4f4f4; cursor: pointer; text-align:
      white-space: nowrap; }
 th, td { padding: .22rem .7rem; border-bottom: 1px solid #eee; white-space: nowrap; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.long { white-space: normal; min-width: 15rem; overflow-wrap: anywhere; }
 tbody tr:hover { background: #f0f6fb; }
 select { font: inherit; margin: .3rem 0; }
 .figure { width: 100%; min-height: 30rem; }
@@ -25,6 +26,8 @@ const figures = JSON.parse(document.getElementById("figures").textContent);
 const options = {responsive: true, displaylogo: false};
 function show(slot, number) {
   const figure = figures[slot][number];
+  const place = document.getElementById("figure-" + slot);
+  place.style.minHeight = figure.layout.height ? "0" : "";
   Plotly.react("figure-" + slot, figure.data, figure.layout, options);
 }
 figures.forEach((_, slot) => show(slot, 0));

@@ -1,28 +1,43 @@
 """The page of a sweep."""
 
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from projector.envelope import package_version
-from projector.projection.verdict import COVERED, VERDICTS, WORDS
+from projector.arrays import Floats
+from projector.distribution import package_version
+from projector.projection.verdict import AT_RISK, COVERED, FITS, VERDICTS, WORDS
+from projector.report.figures.axes import (
+    is_hardware,
+    tied_fields,
+    untied,
+    workload_fields,
+)
 from projector.report.figures.best_cells import HeatMap, heat_maps
+from projector.report.figures.front import Front, distinct, layout_groups
 from projector.report.figures.names import title_of_sweep
+from projector.report.figures.one_workload import MOST_WORKLOADS, workloads_of
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import (
     HIGH,
     PEAK,
     RATE,
     VERDICT,
+    Several,
     axes_of,
     configuration,
+    merged,
     rows_at,
     sample,
+    short_name,
     value_text,
+    verdicts,
 )
 from projector.report.figures.scaling import read_scaling
+from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, write_page
 from projector.report.terminal.sweep import nothing_ranked
@@ -44,7 +59,16 @@ MOST_CELLS = 10_000
 MOST_REASONS = 15
 
 _FIRST = ("tp", "pp", "cp", "ep", "micro_batch_size", "nodes")
-"""Axes that are shown first if there are many."""
+"""Axes that are shown first if there are many, behind those of hardware."""
+
+LEAST_BEST = 8
+"""Rows of a workload in the table, where there are many workloads."""
+
+MOST_EQUAL = 8
+"""Rows that are read for each row of the table, for those that equal others."""
+
+_SHOWN = (RATE, "iteration_time_ms", PEAK, HIGH, "mfu", "gpus")
+"""Columns of the table that must agree for rows to be equal."""
 
 _HIGH = f"{COVERED} %: to"
 
@@ -75,79 +99,159 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
 
     check_page(path)
     title = title_of_sweep(result)
+    workloads = workloads_of(result)
+    shown = workloads[:MOST_WORKLOADS]
+    fronts = [(name, each, read_front(each)) for name, each in shown]
+    fit, at_risk = _counted(result)
     lead = (
-        f"{result.rows:,} jobs of {result.evaluated:,} points: "
-        f"{result.fit:,} fit, {result.at_risk:,} are at risk, {result.does_not_fit:,} do not fit."
+        f"{result.rows:,} jobs of {result.evaluated:,} points: {fit:,} fit, {at_risk:,} are at "
+        f"risk, {result.rows - fit - at_risk:,} do not fit."
     )
+    if len(workloads) > 1:
+        lead += f" They are of {len(workloads)} workloads: compare rows of the same one."
+        if len(workloads) > len(shown):
+            lead += f" The first {len(shown)} have pictures of their own."
     sections = [
-        *_best(result),
-        _pareto(result),
+        *_best(result, workloads),
+        _pareto(fronts),
         *_heat_maps(result, column),
-        *_scaling(result),
+        *_scaling(shown),
         *_reasons(result),
         _space(result),
     ]
     write_page(path, f"Sweep: {title}", lead, sections)
 
 
-def _best(result: SweepResult) -> list[Section]:
+def _counted(result: SweepResult) -> tuple[int, int]:
+    """Count rows that fit and rows at risk as pictures do: by the verdict of the peak's band."""
+    counts = np.zeros(len(VERDICTS), np.int64)
+    for table in result.tables([VERDICT]):
+        counts += np.bincount(verdicts(table), minlength=len(VERDICTS))
+    return int(counts[VERDICTS.index(FITS)]), int(counts[VERDICTS.index(AT_RISK)])
+
+
+def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
     fields = axes_of(result.columns)
-    rows = result.best(BEST)
+    most = max(LEAST_BEST, BEST // len(workloads))
+    # Of each workload as many: the smallest model would fill the table.
+    rows = [row for _, each in workloads for row in each.best(MOST_EQUAL * most)[: BEST * 8]]
     if not rows:
         return [Section("Best that fit", f"{nothing_ranked(result)}.")]
-    names = [field.rpartition(".")[2] for field in fields]
-    heads = [
-        "#",
-        "tokens/s/GPU",
-        "step ms",
-        "MFU %",
-        "peak GiB",
-        _HIGH,
-        "verdict",
-        "GPUs",
-        *(
-            name if names.count(name) == 1 else field
-            for name, field in zip(names, fields, strict=True)
-        ),
+    # Rows that differ in nothing that is shown but their settings are one row.
+    parts = workload_fields(result.plan, fields)
+    numbered = [[str(row[field]) for field in parts] for row in rows]
+    known = {text: float(place) for place, text in enumerate(dict.fromkeys(map(str, numbered)))}
+    of_workload = np.array([known[str(each)] for each in numbered], np.float64)
+    shown_columns = [np.array([row[name] for row in rows], np.float64) for name in _SHOWN]
+    _, equal = distinct(of_workload, *shown_columns)
+    equal = _first(equal, of_workload, most)
+    settings = [
+        merged([{field: rows[index][field] for field in fields} for index in same])
+        for same in equal
     ]
-    cells = [
-        [
-            index + 1,
-            row[RATE],
-            row["iteration_time_ms"],
-            100.0 * row["mfu"],
-            row[PEAK],
-            row[HIGH],
-            WORDS[row[VERDICT]],
-            row["gpus"],
-            *(_cell(row[field]) for field in fields),
-        ]
-        for index, row in enumerate(rows)
-    ]
-    text = f"The {len(rows)} rows with the most tokens/s/GPU. A click on a head sorts."
+    shown = [rows[same[0]] for same in equal]
+    groups = _grouped(shown, settings, [of_workload[same[0]] for same in equal])
+    columns: dict[str, list[Any]] = {
+        "#": _ranks(equal, of_workload),
+        "group": list(groups),
+        "tokens/s/GPU": [row[RATE] for row in shown],
+        "step ms": [row["iteration_time_ms"] for row in shown],
+        "MFU %": [100.0 * row["mfu"] for row in shown],
+        "peak GiB": [row[PEAK] for row in shown],
+        _HIGH: [row[HIGH] for row in shown],
+        "verdict": [WORDS[row[VERDICT]] for row in shown],
+        "GPUs": [row["gpus"] for row in shown],
+    }
+    if len(set(groups)) == len(groups):
+        del columns["group"]
+    tied = tied_fields(result.plan)
+    for field in untied(result.plan, fields):
+        names = dict.fromkeys(short_name(each) for each in (field, *tied.get(field, ())))
+        head = " = ".join(names)
+        head = head if head not in columns else field
+        columns[head] = [_cell(setting[field]) for setting in settings]
+    cells = [list(row) for row in zip(*columns.values(), strict=True)]
+    text = f"The {len(shown)} rows with the most tokens/s/GPU. A click on a head sorts."
+    if len(workloads) > 1:
+        text = f"The {most} rows of each workload with the most tokens/s/GPU. A click sorts."
+    if any(len(same) > 1 for same in equal):
+        text += " Equal rows stand once; a setting that changes nothing has all of its values."
+    if "group" in columns:
+        text += " Layouts of one group differ by less than the noise of a comparison."
     name = "Best, those at risk too" if result.allow_risk else "Best that fit"
-    return [Section(name, text, Table(heads, cells, _DIGITS))]
+    return [Section(name, text, Table(list(columns), cells, _DIGITS))]
+
+
+def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
+    """Return the first rows of each workload."""
+    taken: dict[float, int] = {}
+    kept = []
+    for same in equal:
+        workload = float(of_workload[same[0]])
+        taken[workload] = taken.get(workload, 0) + 1
+        if taken[workload] <= most:
+            kept.append(same)
+    return kept
+
+
+def _ranks(equal: list[list[int]], of_workload: Floats) -> list[int]:
+    """Return the rank of each row within its workload."""
+    begin = {float(number): int(np.argmax(of_workload == number)) for number in set(of_workload)}
+    return [same[0] - begin[float(of_workload[same[0]])] + 1 for same in equal]
+
+
+def _grouped(
+    rows: list[dict[str, Any]], settings: list[dict[str, Any]], of_workload: list[float]
+) -> list[int]:
+    """Return the group of each row, numbered within its workload."""
+    groups = [0] * len(rows)
+    for workload in dict.fromkeys(of_workload):
+        own = [place for place, each in enumerate(of_workload) if each == workload]
+        rates = np.array([rows[place][RATE] for place in own], np.float64)
+        for place, group in zip(
+            own, layout_groups(rates, [settings[place] for place in own]), strict=True
+        ):
+            groups[place] = group
+    return groups
 
 
 def _cell(value: Any) -> Any:
     """Return integers unchanged, so that they sort, and everything else as text."""
+    if isinstance(value, Several):
+        return str(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
-def _pareto(result: SweepResult) -> Section:
-    front = read_front(result)
+def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
+    """Return the fronts, one for each workload to choose from."""
+    drawn = [(name, *_front(result, front)) for name, result, front in fronts]
+    if len(drawn) == 1:
+        ((_, figure, text),) = drawn
+        return Section("Speed against memory", text, figures=[("", figure)])
+    items = [f"{name}: {text}" for name, _, text in drawn]
+    figures = [(name, figure) for name, figure, _ in drawn]
+    return Section("Speed against memory", "Choose a workload.", figures=figures, items=items)
+
+
+def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
+    """Return the figure of one front, and what is said of it."""
     fields = axes_of(result.columns)
     drawn = sample(result.rows, SAMPLE)
     rows = [row for _, row in rows_at(result, [RATE, PEAK, VERDICT, *fields], drawn)]
     rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
     verdict = np.array([VERDICTS.index(row[VERDICT]) for row in rows], np.int64)
-    names = [configuration({field: row[field] for field in fields}) for row in rows]
+    told = untied(result.plan, fields)
+    names = [configuration({field: row[field] for field in told}) for row in rows]
     # What lies outside of the figure would only make the page larger.
     inside = np.flatnonzero((peak <= front.cloud.shown[1]) & (rate <= front.cloud.shown[3]))
     figure = page_figures.pareto(
         front, rate[inside], peak[inside], verdict[inside], [names[row] for row in inside.tolist()]
     )
     text = f"The front has {len(front.rate):,} rows that no other beats in both, all of them shown."
+    if len(front.rate) == 1:
+        text = "One row is the best in both."
+    if front.knee_text:
+        text += f" {front.knee_text[:1].upper()}{front.knee_text[1:]}."
     if len(drawn) < result.rows:
         text += (
             f" Of all {result.rows:,} rows a sample of {len(drawn):,} is drawn, chosen at random, "
@@ -155,11 +259,12 @@ def _pareto(result: SweepResult) -> Section:
         )
     if front.cloud.outside:
         text += f" {front.cloud.outside:,} rows lie outside of the figure."
-    return Section("Speed against memory", text, figures=[("", figure)])
+    return figure, text
 
 
 def _heat_maps(result: SweepResult, column: str) -> list[Section]:
-    axes = _varying(result)
+    workloads = workload_fields(result.plan, axes_of(result.columns))
+    axes = untied(result.plan, [axis for axis in _varying(result) if axis not in workloads])
     chosen = sorted(axes, key=lambda name: _axis_order(name, axes))[:MOST_AXES]
     pairs = list(combinations(chosen, 2))
     maps = heat_maps(result, [(*pair, column) for pair in pairs])
@@ -170,6 +275,14 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
         f"Each cell has the best of all rows with its two values ({shown[0].label}); computed "
         "from all rows. Grey: nothing fits. Empty: no legal job."
     )
+    if shown[0].workloads:
+        text += (
+            " Each workload has a panel, in multiples of its own "
+            f"({shown[0].relative_label}); the first panel is their geometric mean, empty where a "
+            "workload does not fit."
+        )
+    if any(is_hardware(field) for field in chosen):
+        text += f" 1{TIMES} is {shown[0].chip}."
     if len(axes) > len(chosen):
         text += f" {len(axes) - len(chosen)} more axes have no heat map here."
     if len(shown) < len(pairs):
@@ -178,7 +291,8 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
 
 
 def _titled(grid: HeatMap) -> tuple[str, Any]:
-    names = [field.rpartition(".")[2] for field in grid.fields]
+    names = [name or words_of(field).name
+             for name, field in zip(grid.names, grid.fields, strict=True)]  # fmt: skip
     return f"{names[0]} and {names[1]}", page_figures.heat_map(grid)
 
 
@@ -200,20 +314,28 @@ def _varying(result: SweepResult) -> list[str]:
     return [field for field in fields if field in varying]
 
 
-def _axis_order(field: str, axes: list[str]) -> tuple[int, int]:
+def _axis_order(field: str, axes: list[str]) -> tuple[bool, int, int]:
+    """Sort the axes of hardware first: a sweep that varies a chip asks about the chip."""
     name = field.rpartition(".")[2]
-    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), axes.index(field))
+    place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+    return not is_hardware(field), place, axes.index(field)
 
 
-def _scaling(result: SweepResult) -> list[Section]:
-    curve = read_scaling(result)
-    if len(curve.gpus) < 2 or curve.first is None:
+def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
+    found = [(name, read_scaling(result)) for name, result in workloads]
+    curves = [
+        (name, curve) for name, curve in found if len(curve.gpus) > 1 and curve.first is not None
+    ]
+    if not curves:
         return []
     text = "The fastest configuration that fits at each number of GPUs, of all rows."
-    unfit = [value_text(gpus) for gpus in curve.gpus[np.isnan(curve.rate)].tolist()]
-    if unfit:
-        text += f" Nothing fits on {', '.join(unfit)} GPUs."
-    return [Section("Scaling", text, figures=[("", page_figures.scaling(curve))])]
+    for name, curve in curves:
+        unfit = [value_text(gpus) for gpus in curve.gpus[np.isnan(curve.rate)].tolist()]
+        if unfit:
+            whose = f"{name}: nothing" if name else "Nothing"
+            text += f" {whose} fits on {', '.join(unfit)} GPUs."
+    figures = [(name, page_figures.scaling(curve)) for name, curve in curves]
+    return [Section("Scaling", text, figures=figures)]
 
 
 def _reasons(result: SweepResult) -> list[Section]:

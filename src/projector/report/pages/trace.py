@@ -55,7 +55,7 @@ def _phases(analysis: TraceAnalysis) -> list[Section]:
         *_bars(bars.phases, bars.parts, COLOURS, "time"),
         *_bars(bars.phases, bars.communication, TRAFFIC, "communication"),
     ]
-    figure = {"data": data, "layout": _layout("ms of an iteration", len(bars.phases) * 2)}
+    figure = {"data": data, "layout": _layout("time of an iteration, ms", len(bars.phases) * 2)}
     text = (
         "Medians over iterations and devices. Launch is the time between kernels that compute; "
         "communication stands beside it, since it lies behind kernels or between them."
@@ -115,10 +115,10 @@ def _points(panel: OverlapPanel) -> dict[str, Any]:
         }
         for place, rank in enumerate(dict.fromkeys(panel.rank.tolist()))
     ]
-    return {
-        "data": data,
-        "layout": plain_layout("overlap ratio", "duration over the shortest like it"),
-    }
+    layout = plain_layout("overlap ratio", "duration over the shortest like it")
+    # A share: without a range a single value would stand in the middle of 0 to 2.
+    layout["xaxis"]["range"] = [-0.03, 1.03]
+    return {"data": data, "layout": layout}
 
 
 def _curves(panel: OverlapPanel) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
     figure = {
         "data": _bars(bars.names, parts, colours, "time"),
-        "layout": _layout("us before a run, mean", len(bars.names)),
+        "layout": _layout("mean time before a run, µs", len(bars.names)),
     }
     text = (
         "Mean before one run. Preparation: the host had not yet called the launch. Call: it had. "
@@ -160,7 +160,10 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
     names, parts = rank_spread(analysis)
     labels = [f"rank {name}" for name in names]
     colours = dict(zip(parts, SPREAD_COLOURS, strict=True))
-    figure = {"data": _bars(labels, parts, colours, "time"), "layout": _layout("ms", len(labels))}
+    figure = {
+        "data": _bars(labels, parts, colours, "time"),
+        "layout": _layout("time of a rank, ms", len(labels)),
+    }
     heads = ["rank", "span ms", *(f"{name} ms" for name in parts), "kernels"]
     rows = [
         [

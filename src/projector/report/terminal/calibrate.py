@@ -1,9 +1,9 @@
 """Report of a calibration."""
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from projector.calibrate.result import Calibration, Change, Fitted, OwnCalibration
+from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import DIM, add_row, grid, percent, section
 
 
@@ -84,7 +84,7 @@ def _folds(field: Fitted) -> str:
     return f"{field.fold_least:g} to {field.fold_most:g}"
 
 
-def _add(table: Table, name: str, change: Change) -> None:
+def _add(table: Grid, name: str, change: Change) -> None:
     before, after = change.before, change.after
     add_row(
         table,

@@ -2,8 +2,8 @@
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 
+from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import add_row, bar, grid, section
 from projector.single.collective import CollectiveProjection, Crossover
 from projector.units import GB, GIB, KIB, MIB, MICROSECOND
@@ -54,7 +54,7 @@ def _us(seconds: float) -> str:
     return f"{value:,.0f}" if value >= 1000.0 else f"{value:,.1f}"
 
 
-def _algorithms(projection: CollectiveProjection) -> Table:
+def _algorithms(projection: CollectiveProjection) -> Grid:
     table = grid("=algorithm", "us", "bus GB/s", "| of the fastest", "=")
     row = projection.row
     timed = [
@@ -76,7 +76,7 @@ def _algorithms(projection: CollectiveProjection) -> Table:
     return table
 
 
-def _sizes(projection: CollectiveProjection) -> Table:
+def _sizes(projection: CollectiveProjection) -> Grid:
     times = projection.times
     table = grid("size", "us", "bus GB/s", "=algorithm", *times.each_s)
     rates = projection.bus_bytes_per_s(times.num_bytes, times.best_s) / GB
@@ -92,7 +92,7 @@ def _sizes(projection: CollectiveProjection) -> Table:
     return table
 
 
-def _crossovers(points: tuple[Crossover, ...]) -> Table:
+def _crossovers(points: tuple[Crossover, ...]) -> Grid:
     table = grid("size", "=before", "=after")
     for point in points:
         add_row(table, size_name(point.num_bytes), point.before, point.after)

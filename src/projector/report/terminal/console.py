@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.console import Console, RenderableType
 
-NARROWEST, WIDEST = 80, 120
+NARROWEST, WIDEST = 40, 120
 """Reports are laid out for widths in between; a narrower terminal wraps the lines itself."""
 
 PIPED_WIDTH = 100
@@ -44,7 +44,8 @@ def render(*parts: RenderableType, file: TextIO | None = None, width: int | None
         soft_wrap=False,
     )
     for part in parts:
-        console.print(part)
+        # What is to be copied stays on one line, however long.
+        console.print(part, crop=False)
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     return text.translate(_TO_ASCII) if _is_ascii(file) else text
 

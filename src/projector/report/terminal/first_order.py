@@ -8,6 +8,7 @@ from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.first_order.run import FirstOrderRun
+from projector.report.terminal.lines import entries
 from projector.report.terminal.tables import (
     DIM,
     add_row,
@@ -62,23 +63,21 @@ def both_report(result: FirstOrderPerformance) -> list[RenderableType]:
 
 
 def _head(result: FirstOrderPerformance) -> list[RenderableType]:
-    line = Text()
-    for text in (
+    figures = (
         f"{milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
         f"MFU {percent(result.mfu)}",
-    ):
-        line.append("  " if line else "").append(text, style="bold")
+    )
     degrees = {name.upper(): value for name, value in result.degrees.items()}
-    layout = "  ".join(f"{name} {value:,}" for name, value in degrees.items())
+    layout = [f"{name} {value:,}" for name, value in degrees.items()]
     return [
         _title(result.job),
-        Padding(Text(f"{layout}  bubble of {result.schedule}", style=DIM), (0, 0, 0, 2)),
+        Padding(entries([*layout, f"bubble of {result.schedule}"], DIM), (0, 0, 0, 2)),
         Text(PLAIN_WORDS, style="bold yellow"),
         Text(),
         _verdict(result.memory),
-        line,
+        entries(figures, "bold"),
         Text(f"limited by {result.bound}"),
         *_run(result.run),
     ]
@@ -123,24 +122,24 @@ def _memory(result: FirstOrderMemory) -> list[RenderableType]:
 
 
 def _step(result: FirstOrderPerformance) -> list[RenderableType]:
-    table = grid("=term", "ms", "share", "|")
+    table = grid("=term", "<", "ms", "share", "|")
     terms = result.breakdown_s
     for name, seconds in terms.items():
         if seconds > 0.0:
             share = seconds / result.iteration_time_s
-            label = Text(f"{name:12}").append(TERMS[name], style=DIM)
+            what = Text(TERMS[name], DIM)
             length = bar(seconds / max(terms.values()))
-            add_row(table, label, milliseconds(seconds), percent(share), length)
+            add_row(table, name, what, milliseconds(seconds), percent(share), length)
     total = milliseconds(result.iteration_time_s)
-    add_row(table, "total", total, percent(1.0), "", style="bold")
+    add_row(table, "total", "", total, percent(1.0), "", style="bold")
     return section("Time of one step", "max + (1 - overlap) min of compute and the others", table)
 
 
 def constants(config: FirstOrderConfig) -> list[RenderableType]:
     """Return what the closed forms assume."""
-    values = "  ".join(f"{name}={value:g}" for name, value in config.model_dump().items())
+    values = entries((f"{name}={value:g}" for name, value in config.model_dump().items()), DIM)
     return section(
         "Constants",
         "override with first_order.NAME=VALUE",
-        Padding(Text(values, DIM), (0, 0, 0, 2)),
+        Padding(values, (0, 0, 0, 2)),
     )

@@ -5,14 +5,15 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from projector.config.device import Device, Network, Sourced, load_network
 from projector.config.first_order_device import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.origins import origins_of
-from projector.report.terminal.tables import DIM, add_row, flatten, grid, plain, section
+from projector.operations.counts import ModelCounts
+from projector.report.terminal.grid import Grid
+from projector.report.terminal.tables import DIM, add_row, count, flatten, grid, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
@@ -52,13 +53,16 @@ def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     return section("Models", "`projector models NAME` shows one in full", table)
 
 
-def model_report(model: ModelConfig) -> list[RenderableType]:
-    """Return every field of a model."""
+def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType]:
+    """Return the size of a model and every field of it."""
     table = grid("=field", "<value")
     for key, value in flatten(model.model_dump()).items():
         stated = key.partition(".")[0] in model.model_fields_set
         add_row(table, key, _runs(value), style=None if stated else DIM)
-    return section(model.name, "dim: defaults", table)
+    size = f"{counts.parameters_total:,} parameters ({count(counts.parameters_total)})"
+    if counts.parameters_active != counts.parameters_total:
+        size += f", {count(counts.parameters_active)} active for a token"
+    return [Text(size), Text(), *section(model.name, "dim: defaults", table)]
 
 
 def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
@@ -134,7 +138,7 @@ def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableT
     return parts
 
 
-def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Table:
+def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Grid:
     table = grid("=field", "<value", "<source")
     above = ""
     for key, value in fields.items():

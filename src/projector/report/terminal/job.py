@@ -1,6 +1,6 @@
 """Parts of every report of a job: title, configuration, verdict, filled-in values."""
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -10,6 +10,7 @@ from projector.lower.jobs import data_parallel
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
 from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, WORDS
+from projector.report.terminal.lines import pairs
 from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
 from projector.units import to_gib
 
@@ -28,7 +29,7 @@ def title(job: Job) -> Text:
     if job.training.framework is not None:
         line.append(f", {job.training.framework}", style="not bold")
     if job.name and job.name != job.model.name:
-        line.append(f"  {job.name}", style="not bold dim")
+        line.append(f", job {job.name}", style="not bold dim")
     return line
 
 
@@ -87,14 +88,11 @@ def configuration(job: Job, schedule: str) -> Padding:
         ("sequence", f"{training.seq_length:,}"),
         ("recompute", recompute(training.recompute)),
     ]
-    text = Text()
-    for line in (first, second):
-        if text:
-            text.append("\n")
-        for index, (name, value) in enumerate(line):
-            text.append(f"{'  ' if index else ''}{name} ", style=DIM)
-            text.append(value)
-    return Padding(text, (0, 0, 0, 2))
+    if training.adapter is not None:
+        base = training.adapter.base_precision
+        kind = f"{training.adapter.kind}{f' over {base}' if base else ''}"
+        second.append(("adapters", f"{kind}, rank {training.adapter.rank}"))
+    return Padding(Group(pairs(first), pairs(second)), (0, 0, 0, 2))
 
 
 STYLES = {FITS: "green", AT_RISK: "yellow", DOES_NOT_FIT: "red"}
@@ -112,6 +110,14 @@ def verdict(memory: MemoryProjection) -> Text:
         style="not bold default",
     )
     return line
+
+
+def search_hint(memory: MemoryProjection) -> list[RenderableType]:
+    """Name the search where a job does not fit."""
+    if memory.verdict != DOES_NOT_FIT:
+        return []
+    text = "`projector search` with the same job ranks all layouts, or says how many GPUs would do."
+    return [Text(text), Text()]
 
 
 def risk(name: str) -> Text:

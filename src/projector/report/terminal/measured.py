@@ -77,12 +77,12 @@ def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
 
 def compared_step(comparison: Comparison, origins: Mapping[str, str]) -> list[RenderableType]:
     """Return the terms of the restored target's step beside the simulated ones."""
-    table = grid("=term", "ms", "simulated", "sim/meas", "=from")
+    table = grid("=term", "<", "ms", "simulated", "sim/meas", "=from")
     for name, pair in comparison.target.items():
         if name == OF_STEP or pair.measured_s > 0.0 or pair.simulated_s > 0.0:
-            cells = Text(f"{name:18}").append(LIMITS.get(name, ""), style=DIM)
+            cells = name, Text(LIMITS.get(name, ""), DIM)
             style = "bold" if name == OF_STEP else None
-            add_row(table, cells, *_numbers(pair), mark(origins.get(name, "")), style=style)
+            add_row(table, *cells, *_numbers(pair), mark(origins.get(name, "")), style=style)
     note = "restored from what was measured, beside the models alone"
     return section("Time of one step", note, table)
 

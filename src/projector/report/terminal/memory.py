@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
 from projector.projection.memory_terms import MEMORY_TERMS
-from projector.report.terminal.job import configuration, filled_in, title, verdict
+from projector.report.terminal.grid import Grid
+from projector.report.terminal.job import (
+    configuration,
+    filled_in,
+    search_hint,
+    title,
+    verdict,
+)
 from projector.report.terminal.measured import anchored_memory, measurement
 from projector.report.terminal.tables import DIM, add_row, count, gib, grid, section
 
@@ -29,6 +35,7 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         verdict(result),
         parameters(result),
         Text(),
+        *search_hint(result),
         *measurement(result.provenance.times),
         *stages(result),
         *anchored_memory(result),
@@ -42,7 +49,11 @@ def parameters(result: MemoryProjection) -> Text:
     """Return the size of the model."""
     total, active = result.counts.parameters_total, result.counts.parameters_active
     text = f"{count(total)} parameters"
-    return Text(text if active == total else f"{text}, {count(active)} active for a token")
+    if active != total:
+        text += f", {count(active)} active for a token"
+    if result.job.training.adapter is not None:
+        text += f"; {count(result.counts.parameters_trained)} in adapters, which alone are trained"
+    return Text(text)
 
 
 def stages(result: MemoryProjection) -> list[RenderableType]:
@@ -119,6 +130,8 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
             f"{figures['activation_gib']:,.4f}",
         )
     note = "coarse; the verdict does not use them"
+    if result.job.training.adapter is not None:
+        note = "they train every weight; the verdict does not use them"
     return [*section("Documented closed forms", note, table), parts, Text()]
 
 
@@ -127,7 +140,7 @@ def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:
     return (str(stage.parameters), *terms, str(stage.in_flight_microbatches))
 
 
-def _add_component(table: Table, component: Component, depth: int) -> None:
+def _add_component(table: Grid, component: Component, depth: int) -> None:
     name = Text("  " * depth + component.name, style="bold" if depth == 0 else "")
     add_row(
         table,

@@ -3,13 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from projector.projection.breakdown import LIMITS
-from projector.projection.performance import PerformanceProjection
+from projector.projection.performance import ELSEWHERE, PerformanceProjection
 from projector.projection.verdict import FITS, WORDS
-from projector.report.terminal.job import configuration, filled_in, risk, title, verdict
+from projector.report.terminal.job import (
+    configuration,
+    filled_in,
+    risk,
+    search_hint,
+    title,
+    verdict,
+)
+from projector.report.terminal.lines import Entries, Pasted, entries
 from projector.report.terminal.measured import (
     compared_benchmark,
     compared_step,
@@ -20,6 +29,7 @@ from projector.report.terminal.run import run_lines
 from projector.report.terminal.suggestions import Suggestion
 from projector.report.terminal.tables import (
     DIM,
+    Fitting,
     add_row,
     bar,
     gib,
@@ -64,26 +74,24 @@ def band(uncertainty: Mapping[str, Any]) -> str:
     return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
 
 
-def headline(result: PerformanceProjection) -> Text:
+def headline(result: PerformanceProjection) -> Entries:
     """Return the numbers that people ask for first."""
-    line = Text()
-    for text in (
+    figures = (
         f"{milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
         f"MFU {percent(result.mfu)}",
         f"HFU {percent(result.hfu)}",
-    ):
-        line.append("  " if line else "")
-        line.append(text, style="bold")
-    return line
+    )
+    return entries(figures, "bold")
 
 
 def limit(result: PerformanceProjection) -> Text:
     """Name what limits the step."""
     text = f"limited by {result.bound}"
     if result.job.parallelism.pp > 1:
-        text += f"; pipeline idle for {percent(result.bubble_fraction)} of the work"
+        busiest = result.scalars["busiest_stage"]
+        text += f"; bubble {percent(result.bubble_fraction)} of the work of stage {busiest}"
     return Text(text)
 
 
@@ -93,27 +101,32 @@ def breakdown(result: PerformanceProjection) -> list[RenderableType]:
     if result.comparison is not None:
         return compared_step(result.comparison, origins)
     marks = ["=from"] if origins else []
-    table = grid("=term", "ms", "share", *marks, "|")
+    table = grid("=term", "<", "ms", "share", *marks, "|")
     largest = max(result.breakdown_s.values())
     for name, seconds in result.breakdown_s.items():
         if seconds > 0.0:
             add_row(
                 table,
-                Text(f"{name:18}").append(LIMITS[name], style=DIM),
+                name,
+                Text(LIMITS[name], DIM),
                 milliseconds(seconds),
                 percent(seconds / result.iteration_time_s),
                 *([mark(origins[name])] if origins else []),
                 bar(seconds / largest),
             )
-    total = "total", milliseconds(result.iteration_time_s), percent(1.0)
+    total = "total", "", milliseconds(result.iteration_time_s), percent(1.0)
     add_row(table, *total, *([""] if origins else []), "", style="bold")
-    return section("Time of one step", "", table)
+    note = ""
+    if result.job.parallelism.pp > 1:
+        note = f"stage {result.ending_stage}, which ends it; pp_bubble: it waits for others"
+    return section("Time of one step", note, table)
 
 
 def communication(result: PerformanceProjection) -> list[RenderableType]:
     """Return the collectives of the step, the longest first."""
     entries = sorted(result.communication.items(), key=lambda item: -item[1].time_s)
-    entries = [item for item in entries if item[1].time_s > 0.0]
+    waits_s = sum(entry.time_s for name, entry in entries if name.endswith(ELSEWHERE))
+    entries = [item for item in entries if item[1].time_s > 0.0 and not item[0].endswith(ELSEWHERE)]
     if not entries:
         return []
     table = grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
@@ -137,7 +150,10 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
             milliseconds(sum(entry.exposed_s for entry in rest)),
             style=DIM,
         )
-    return section("Communication of one GPU", "on the stage that ends the step", table)
+    note = f"stage {result.ending_stage}; exposed: what lengthens the step"
+    if waits_s:
+        note += f"; {milliseconds(waits_s)} ms more wait for others"
+    return section("Communication of one GPU", note, table)
 
 
 def alternatives(result: PerformanceProjection) -> list[RenderableType]:
@@ -155,7 +171,8 @@ def alternatives(result: PerformanceProjection) -> list[RenderableType]:
             gib(other.memory.peak_bytes),
             Text("chosen") if other is result else risk(other.memory.verdict),
         )
-    parts = section("Schedules", "", table)
+    note = "bubble: idle time of the busiest stage over its work"
+    parts = section("Schedules", note, table)
     if result.left_out:
         left_out = grid("=schedule", "<why")
         for name, reason in result.left_out:
@@ -169,18 +186,21 @@ def next_steps(
 ) -> list[RenderableType]:
     """Return changes that help, with the gain of each."""
     if not suggestions:
-        return []
-    table = grid("<change", "tokens/s", "peak GiB", "<")
+        return search_hint(result.memory)
+    table = grid("=change", "tokens/s", "peak GiB", "=")
+    stacked: list[RenderableType] = []
     for suggestion in suggestions:
         outcome = "trains differently" if suggestion.changes_training else ""
         if result.memory.verdict != FITS:
             still = "still " if suggestion.verdict == result.memory.verdict else ""
             outcome = f"{still}{WORDS[suggestion.verdict]}"
-        add_row(
-            table,
-            suggestion.change,
-            f"{signed(suggestion.speed * 100)} %",
-            signed(suggestion.peak_bytes / 2**30),
-            Text(outcome, style=DIM),
-        )
-    return section("What to try next", "each projected; append to the command", table)
+        speed = f"{signed(suggestion.speed * 100)} %"
+        peak = signed(suggestion.peak_bytes / 2**30)
+        add_row(table, suggestion.change, speed, peak, Text(outcome, style=DIM))
+        gains = [f"tokens/s {speed}", f"peak {peak} GiB", *([outcome] if outcome else [])]
+        stacked += [Pasted(suggestion.change), Padding(entries(gains, DIM), (0, 0, 0, 4))]
+    note = "each projected; append to the command"
+    if not result.memory.fits:
+        note += "; `projector search` ranks all layouts"
+    title, beside = section("What to try next", note, table)
+    return [title, Fitting(beside, Group(*stacked, Text()))]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
@@ -14,6 +13,7 @@ from projector.planning.plan import PlanResult
 from projector.planning.words import KEEPS, OF_RUN
 from projector.projection.verdict import COVERED, WORDS
 from projector.report.terminal.first_order import PLAIN_WORDS
+from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import (
     DIM,
     Fitting,
@@ -67,7 +67,7 @@ def _choices(result: PlanResult) -> list[RenderableType]:
     return section("Choices", note, table)
 
 
-def _table(result: PlanResult, *, is_wide: bool) -> Table:
+def _table(result: PlanResult, *, is_wide: bool) -> Grid:
     """Return the table of choices; a narrow one leaves out rates, energy and the peak."""
     choices = result.choices[: result.top]
     columns: dict[str, Sequence[str]] = {

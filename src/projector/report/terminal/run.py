@@ -5,6 +5,7 @@ from rich.text import Text
 
 from projector.planning.numbers import number
 from projector.projection.run import RunProjection
+from projector.report.terminal.lines import Entries, entries
 from projector.report.terminal.tables import DIM, percent
 from projector.units import HOUR
 
@@ -28,7 +29,7 @@ def run_lines(run: RunProjection | None) -> list[RenderableType]:
     return [Text(), headline(run), terms(run)]
 
 
-def headline(run: RunProjection) -> Text:
+def headline(run: RunProjection) -> Entries:
     """Return the numbers that people ask for first."""
     parts = [
         f"{number(run.tokens)} tokens in {run.days:,.3g} days{_band(run)}",
@@ -39,10 +40,7 @@ def headline(run: RunProjection) -> Text:
         parts.append(f"{_rounded(run.energy_mwh, 3)} MWh")
     if run.cost_usd is not None:
         parts.append(f"${run.cost_usd:,.0f}")
-    line = Text("  ".join(parts[:1]), style="bold")
-    for part in parts[1:]:
-        line.append("  ").append(part, style="bold")
-    return line
+    return entries(parts, "bold")
 
 
 def _band(run: RunProjection) -> str:

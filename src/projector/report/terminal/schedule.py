@@ -1,13 +1,15 @@
 """The report of `projector schedule`: one row a schedule, the fastest that fits first."""
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from projector.config.job import Job
 from projector.projection.verdict import COVERED, FITS, WORDS
 from projector.projection.verdict import DOES_NOT_FIT as NOT
 from projector.report.terminal.job import STYLES, risk, title
-from projector.report.terminal.tables import DIM, add_row, gib, grid, milliseconds, percent, section
+from projector.report.terminal.lines import pairs
+from projector.report.terminal.tables import add_row, gib, grid, milliseconds, percent, section
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
 from projector.schedule.registry import SCHEDULES
 
@@ -26,15 +28,13 @@ def schedule_report(comparison: ScheduleComparison, job: Job | None = None) -> l
     ]
 
 
-def _pipeline(comparison: ScheduleComparison) -> Text:
-    text = Text()
-    for name, value in (
+def _pipeline(comparison: ScheduleComparison) -> Padding:
+    numbers = (
         ("PP", f"{comparison.pp:,}"),
         ("VPP", f"{comparison.vpp:,}"),
         ("microbatches", f"{comparison.microbatches:,}"),
-    ):
-        text.append("  ").append(f"{name} ", style=DIM).append(value)
-    return text
+    )
+    return Padding(pairs(numbers), (0, 0, 0, 2))
 
 
 def _verdict(comparison: ScheduleComparison) -> Text:
@@ -87,7 +87,8 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
             _status(candidate),
             style="bold" if fits and candidate is comparison.best else None,
         )
-    note = "in flight: microbatch-chunks that the fullest rank holds"
+    note = "bubble: idle time of the busiest rank over its work; "
+    note += "in flight: microbatch-chunks that the fullest rank holds"
     if of_a_job:
         note += f"; to GiB: where the {COVERED} % band of the peak ends"
     else:

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from projector.projection.verdict import COVERED, FITS
+from projector.report.terminal.grid import Grid
+from projector.report.terminal.lines import Pasted, assignments
 from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section
-from projector.searches.configurations import Configuration, SearchResult
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import SearchResult
 from projector.searches.objectives import NAMES, TIME, UNITS
 
 SHOWN_PARETO = 10
@@ -27,10 +30,16 @@ def search_report(result: SearchResult) -> list[RenderableType]:
         style="bold",
     )
     counts = Text(
-        f"  {result.evaluated:,} legal configurations in {result.seconds:.1f} s: "
-        f"{counts_of(result)}"
+        f"{result.evaluated:,} legal configurations in {result.seconds:.1f} s: {counts_of(result)}"
     )
-    return [title, counts, Text(), *_best(result), *_pareto(result), *_illegal(result)]
+    return [
+        title,
+        Padding(counts, (0, 0, 0, 2)),
+        Text(),
+        *_best(result),
+        *_pareto(result),
+        *_illegal(result),
+    ]
 
 
 def counts_of(result: SearchResult) -> str:
@@ -43,6 +52,9 @@ def counts_of(result: SearchResult) -> str:
 
 def nothing_ranked(result: SearchResult) -> str:
     """Say why nothing is ranked, and what would rank something."""
+    if not result.evaluated:
+        kept = ", ".join(result.limits.fixed)
+        return f"No configuration is legal{f' with the value given for {kept}' if kept else ''}."
     if not result.at_risk:
         return "No configuration leaves enough memory."
     one = result.at_risk == 1
@@ -53,21 +65,40 @@ def nothing_ranked(result: SearchResult) -> str:
     )
 
 
-def command_of(candidate: Configuration) -> str:
-    """Return the overrides that turn the job of the search into a configuration."""
-    return " ".join(f"{name}={_text(value)}" for name, value in candidate.overrides.items())
+def ways_out(result: SearchResult) -> list[tuple[str, str]]:
+    """Return the closest layout and the least devices that would do, each with its overrides."""
+    found = []
+    near, least = result.closest, result.least
+    if near is not None:
+        usable = near.peak_bytes + near.headroom_bytes
+        text = (
+            f"The closest has a peak of {gib(near.peak_bytes)} GiB (to {gib(near.peak_high_bytes)}"
+            f"), and {gib(usable)} are usable:"
+        )
+        found.append((text, command_of(result, near)))
+    if least is not None:
+        text = f"{least.gpus:,} GPUs on {least.nodes:,} hosts would do, the least that were tried:"
+        found.append((text, assignments(result.least_overrides)))
+    else:
+        found.append(("No number of hosts that was tried would do.", ""))
+    return found
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def command_of(result: SearchResult, candidate: Configuration) -> str:
+    """Return the overrides that turn the job that was searched into a configuration."""
+    return assignments(result.overrides(candidate))
 
 
 def _best(result: SearchResult) -> list[RenderableType]:
     if not result.best:
         text = Text("NOTHING FITS", style="bold red")
-        return [text.append(f"  {nothing_ranked(result)}", style="not bold default"), Text()]
+        told: list[RenderableType] = [
+            text.append(f"  {nothing_ranked(result)}", style="not bold default"),
+            Text(),
+        ]
+        for sentence, overrides in ways_out(result):
+            told += [Text(sentence), *([Pasted(overrides)] if overrides else []), Text()]
+        return told
     table = Fitting(_ranked(result, is_wide=True), _ranked(result, is_wide=False))
     title = "Fastest" if result.objective == TIME else f"Least {NAMES[result.objective]}"
     lines = section(title, f"to GiB: where the {COVERED} % band of the peak ends", table)
@@ -76,12 +107,12 @@ def _best(result: SearchResult) -> list[RenderableType]:
         Text(groups_text(result)),
         Text(f"The first is limited by {result.best[0].bound}."),
         Text("The first as overrides of the job:", style=DIM),
-        Text(f"  {command_of(result.configurations[0])}"),
+        Pasted(command_of(result, result.configurations[0])),
         Text(),
     ]
 
 
-def _ranked(result: SearchResult, *, is_wide: bool) -> Table:
+def _ranked(result: SearchResult, *, is_wide: bool) -> Grid:
     """Return the table of the best; a narrow one leaves out the schedule and MFU."""
     shown = {
         "#": [str(index + 1) for index in range(len(result.best))],
@@ -171,9 +202,14 @@ def _short(overrides: Mapping[str, Any]) -> str:
             *(split or ["dp only"]),
             f"mbs{overrides['training.micro_batch_size']}",
             f"zero{overrides['parallelism.zero_stage']}",
-            str(overrides["training.recompute"]),
+            _granularity(overrides["training.recompute"]),
         ]
     )
+
+
+def _granularity(recompute: Any) -> str:
+    """Return recompute in a word, also where a job states more of it."""
+    return str(recompute["granularity"] if isinstance(recompute, Mapping) else recompute)
 
 
 def _illegal(result: SearchResult) -> list[RenderableType]:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from projector.report.terminal.grid import Grid
 from projector.report.terminal.job import configuration, title
 from projector.report.terminal.tables import (
     DIM,
@@ -71,16 +71,16 @@ def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[Renderab
         table, step = _table(result, top), result.step
     change = f"{100.0 * result.change:g} %"
     note = (
-        f"percent of the step for one percent of the field: at the point, over {100.0 * step:g} %, "
-        f"and over {change}"
+        f"percent of the step for one percent of the field; point: changed by {100.0 * step:g} %, "
+        f"elasticity: by {change}"
     )
     if isinstance(result, Sensitivity):
-        note += f"; step with {change} less and more"
+        note += f"; last columns: the step with {change} less and more"
     rest = len(result.effects) - top
     return [*section("Effects", note, table), *_notes(result, rest, result.effects[:top])]
 
 
-def _table(result: Sensitivity, top: int) -> Table:
+def _table(result: Sensitivity, top: int) -> Grid:
     table = grid("<field", "value", "point", "elasticity", "step less", "step more")
     for effect in result.effects[:top]:
         low, high = (effect.low_s / effect.base_s - 1.0, effect.high_s / effect.base_s - 1.0)
@@ -96,7 +96,7 @@ def _table(result: Sensitivity, top: int) -> Table:
     return table
 
 
-def _shared_table(result: SharedSensitivity, top: int) -> Table:
+def _shared_table(result: SharedSensitivity, top: int) -> Grid:
     numbers = range(1, len(result.sensitivities) + 1)
     columns = [f"#{number}" for number in numbers] if len(numbers) <= LONGEST_COLUMNS else []
     table = grid("<field", "point", "elasticity", *columns)

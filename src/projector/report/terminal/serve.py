@@ -3,15 +3,15 @@
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from projector.config.bands import DECODE, PREFILL
+from projector.report.terminal.grid import Grid
+from projector.report.terminal.lines import entries, pairs
 from projector.report.terminal.tables import (
     DIM,
-    Fitting,
     add_row,
     bar,
     gib,
@@ -80,12 +80,7 @@ def setup(result: ServingProjection) -> Padding:
     requests["output"] = f"{traffic.output:,} tokens" if traffic.output else "not stated"
     if result.prefill.sequences > 1:
         requests["prompts together"] = f"{result.prefill.sequences:,}"
-    text = Text()
-    for pairs in (split, requests):
-        text.append("\n" if text else "")
-        for index, (name, value) in enumerate(pairs.items()):
-            text.append(f"{'  ' if index else ''}{name} ", style=DIM).append(value)
-    return Padding(text, (0, 0, 0, 2))
+    return Padding(Group(pairs(split.items()), pairs(requests.items())), (0, 0, 0, 2))
 
 
 def verdict(result: ServingProjection) -> Text:
@@ -121,16 +116,14 @@ def answer_text(result: ServingProjection) -> str:
 
 def headline(result: ServingProjection) -> list[RenderableType]:
     """Return the numbers that people ask for first, and what limits them."""
-    line = Text()
-    for text in (
+    figures = (
         f"TTFT {milliseconds(result.ttft_s)} ms",
         f"TPOT {milliseconds(result.tpot_s)} ms",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         f"{result.tokens_per_s_per_user:,.1f} tokens/s/user",
-    ):
-        line.append("  " if line else "").append(text, style="bold")
+    )
     limit = f"prefill limited by {result.prefill.bound}, decode by {result.decode.bound}"
-    parts: list[RenderableType] = [line, Text(limit)]
+    parts: list[RenderableType] = [entries(figures, "bold"), Text(limit)]
     if bands := bands_text(result):
         parts.append(Text(bands))
     if result.prompts_s > 0.0:
@@ -258,22 +251,20 @@ def breakdown(result: ServingProjection) -> list[RenderableType]:
         f"prefill of {prefill.sequences:,} x {prefill.new_tokens:,}; decode of "
         f"{decode.sequences:,} at {decode.cached_tokens:,} cached"
     )
-    tables = Fitting(_steps(prefill, decode, words=True), _steps(prefill, decode, words=False))
-    return section("Time of one step", note, tables)
+    return section("Time of one step", note, _steps(prefill, decode))
 
 
-def _steps(prefill: StepProjection, decode: StepProjection, *, words: bool) -> Table:
-    """Return the terms of both steps; where there is room, with what they are in words."""
-    table = grid("=term", "prefill ms", "share", "decode ms", "share", "|")
+def _steps(prefill: StepProjection, decode: StepProjection) -> Grid:
+    """Return the terms of both steps, with what they are in words."""
+    table = grid("=term", "<", "prefill ms", "share", "decode ms", "share", "|")
     largest = max(decode.breakdown_s.values())
     for name, seconds in decode.breakdown_s.items():
         if seconds > 0.0 or prefill.breakdown_s[name] > 0.0:
-            what = f" {TERMS.get(name, '')}" if words else ""
-            term = Text(f"{name:9}").append(what, style=DIM)
+            what = Text(TERMS.get(name, ""), DIM)
             cells = (*_cells(prefill, name), *_cells(decode, name))
-            add_row(table, term, *cells, bar(seconds / largest))
+            add_row(table, name, what, *cells, bar(seconds / largest))
     totals = (milliseconds(prefill.time_s), percent(1.0), milliseconds(decode.time_s), percent(1.0))
-    add_row(table, "total", *totals, "", style="bold")
+    add_row(table, "total", "", *totals, "", style="bold")
     return table
 
 

@@ -1,6 +1,6 @@
 """Changes to try next: candidates from a result, each projected before it is suggested."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from projector.projection.api import project_jobs
 from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import FITS, VERDICTS
+from projector.report.terminal.lines import assignments
 
 MAX_CANDIDATES = 6
 """Jobs projected to find the suggestions of one report."""
@@ -46,9 +47,7 @@ class Suggestion:
     @property
     def change(self) -> str:
         """The change as it is written on the command line."""
-        return " ".join(
-            f"{key}={_text(value)}" for key, value in self.overrides.items() if value is not None
-        )
+        return assignments(self.overrides)
 
     @property
     def changes_training(self) -> bool:
@@ -63,21 +62,10 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
     """Return up to four changes that make the job fit, or faster while it still fits.
 
     A job at risk gets what lowers its peak, as one that does not fit. Every candidate is
-    projected; those that are illegal or do not help are left out.
+    projected; those that are illegal or do not help are left out. Where no single change makes it
+    fit, the first is a layout that does, on more devices if it must be.
     """
-    jobs, changes = _legal(result.job, _candidates(result))
-    if not jobs:
-        return []
-    options = [
-        Suggestion(
-            overrides=dict(change),
-            speed=other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1.0,
-            peak_bytes=other.memory.peak_bytes - result.memory.peak_bytes,
-            verdict=other.memory.verdict,
-        )
-        for change, other in zip(changes, _project(jobs), strict=True)
-        if other is not None
-    ]
+    options = _projected(result, _candidates(result))
     if result.memory.verdict == FITS:
         helpful = [option for option in options if option.fits and option.speed >= WORTH_NAMING]
         helpful.sort(key=lambda option: -option.speed)
@@ -93,7 +81,34 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
                 -option.speed if option.fits else option.peak_bytes,
             )
         )
+        if not any(option.fits for option in helpful):
+            helpful = [*_layout_that_fits(result), *helpful]
     return helpful[:MAX_SHOWN]
+
+
+def _layout_that_fits(result: PerformanceProjection) -> list[Suggestion]:
+    """Return another layout where no single change makes a job fit, or one on more devices."""
+    from projector.searches.configurations import fitting_overrides
+
+    overrides = fitting_overrides(result.job)
+    return [] if overrides is None else _projected(result, [overrides])
+
+
+def _projected(result: PerformanceProjection, candidates: Sequence[Overrides]) -> list[Suggestion]:
+    """Project the candidates that are legal."""
+    jobs, changes = _legal(result.job, candidates)
+    if not jobs:
+        return []
+    return [
+        Suggestion(
+            overrides=dict(change),
+            speed=other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1.0,
+            peak_bytes=other.memory.peak_bytes - result.memory.peak_bytes,
+            verdict=other.memory.verdict,
+        )
+        for change, other in zip(changes, _project(jobs), strict=True)
+        if other is not None
+    ]
 
 
 def smaller(memory: MemoryProjection) -> list[Overrides]:
@@ -243,7 +258,7 @@ def _candidates(result: PerformanceProjection) -> list[Overrides]:
     return faster(result) if result.memory.verdict == FITS else smaller(result.memory)
 
 
-def _legal(job: Job, candidates: list[Overrides]) -> tuple[list[Job], list[Overrides]]:
+def _legal(job: Job, candidates: Sequence[Overrides]) -> tuple[list[Job], list[Overrides]]:
     """Keep the first few candidates that give a legal job."""
     from projector.projection.evaluate import check_exists
 
@@ -277,9 +292,3 @@ def _project_alone(job: Job) -> PerformanceProjection | None:
         return project_jobs([job])[0]
     except ProjectorError:
         return None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(value)}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.projection.verdict import COVERED, WORDS
+from projector.report.terminal.lines import Pasted
 from projector.report.terminal.tables import add_row, grid, heading, percent, plain, section
 from projector.sweeps.engine import Estimate
 from projector.sweeps.result import SweepResult
@@ -41,7 +42,7 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[RenderableT
     parts += _reasons("Left out", result.infeasible)
     parts += _best(result, fields)
     if result.output is not None:
-        parts += [Text(f"Rows: {result.output}"), Text()]
+        parts += [Pasted(f"Rows: {result.output}", indent=0), Text()]
     return parts
 
 

@@ -8,41 +8,20 @@ from rich.bar import Bar
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-BAR_CELLS = 30
-"""Longest bar of a breakdown, in characters."""
+from projector.report.terminal.grid import Cell, Grid
 
 DIM = "dim"
 
 
-def grid(*columns: str, header: bool = True, gap: int = 2) -> Table:
-    """Return an empty table without frame.
-
-    A column whose name begins with ``<`` is text and gives way first, ``=`` text that stays on
-    one line, ``|`` bars; the others are right-aligned numbers and are never cut.
-    """
-    table = Table(
-        box=None, show_header=header, header_style=DIM, padding=(0, gap, 0, 0), pad_edge=False
-    )
-    for column in columns:
-        if column.startswith("<"):
-            table.add_column(column[1:], justify="left", overflow="fold")
-        elif column.startswith("="):
-            table.add_column(column[1:], justify="left", no_wrap=True, min_width=len(column) - 1)
-        elif column.startswith("|"):
-            table.add_column(column[1:], min_width=6, max_width=BAR_CELLS)
-        else:
-            table.add_column(column, justify="right", no_wrap=True, min_width=len(column))
-    return table
+def grid(*columns: str, header: bool = True, gap: int = 2) -> Grid:
+    """Return an empty table without frame; `Grid` says what the names of columns mean."""
+    return Grid(*columns, header=header, gap=gap)
 
 
-def add_row(table: Table, *cells: str | Text | Bar, style: str | None = None) -> None:
-    """Add a row to a table of `grid` and widen its number columns to fit."""
-    for column, cell in zip(table.columns, cells, strict=True):
-        if column.no_wrap and not isinstance(cell, Bar):
-            column.min_width = max(column.min_width or 0, len(cell))
+def add_row(table: Grid, *cells: Cell, style: str | None = None) -> None:
+    """Add a row to a table of `grid`."""
     table.add_row(*cells, style=style)
 
 

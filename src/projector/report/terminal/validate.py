@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from projector.projection.verdict import WORDS
+from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import DIM, Fitting, add_row, grid, heading, percent, section
 from projector.validate.run import Result, Validation
 
@@ -92,7 +92,7 @@ def _scores(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     return Fitting(_wide_scores(groups), _narrow_scores(groups))
 
 
-def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
     """Return one line for each group, with its sources left out beside."""
     has_left_out = any(group["left_out"] for group in groups.values())
     table = grid("<", "projected", *_ERRORS, *(_LEFT_OUT if has_left_out else ()))
@@ -103,7 +103,7 @@ def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def _narrow_scores(groups: Mapping[str, Mapping[str, Any]]) -> Table:
+def _narrow_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
     """Return a line for each group, and one below with its sources left out."""
     table = grid("<", "projected", *_ERRORS)
     for name, group in groups.items():
@@ -172,18 +172,18 @@ def _worst(validation: Validation) -> list[RenderableType]:
     for result in worst:
         if note := _note(result):
             add_row(notes, str(result.line), note, style=DIM)
-    below: list[RenderableType] = [Text(), notes] if notes.rows else []
+    below: list[RenderableType] = [Text(), notes] if notes else []
     narrow = Group(_worst_rows(worst, with_notes=False), *below)
     wide = _worst_rows(worst, with_notes=True)
     return section("Worst rows", "", Fitting(wide, narrow))
 
 
-def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Table:
+def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
     text = "=" if with_notes else "<"
     names = (f"{text}{name}" for name in ("model", "device", "precision"))
     table = grid("line", *names, "predicted", "measured", "ratio")
     if with_notes:
-        table.add_column("note", style=DIM, overflow="fold", min_width=NOTE)
+        table.add_text("note", least=NOTE)
     for result in worst:
         outcome = result.outcome
         cells = [
@@ -195,7 +195,7 @@ def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Table:
             _number(outcome.measured),
             f"{outcome.ratio:.3f}",
         ]
-        add_row(table, *cells, *([_note(result)] if with_notes else []))
+        add_row(table, *cells, *([Text(_note(result), DIM)] if with_notes else []))
     return table
 
 

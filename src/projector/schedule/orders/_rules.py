@@ -20,9 +20,9 @@ def one_chunk_of_any(name: str, pp: int, vpp: int, microbatches: int) -> None:  
 
 def two_chunks(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
     """Refuse anything but two chunks on at least two ranks, as a V has."""
-    if vpp != 2:
-        msg = f"schedule {name} has two chunks a rank, but vpp is {vpp}; set vpp = 2"
-        raise ScheduleError(msg, key="vpp", value=vpp, allowed=2)
     if pp < 2:
         msg = f"schedule {name} needs at least two ranks, but pp is {pp}; set pp >= 2"
         raise ScheduleError(msg, key="pp", value=pp, allowed="pp >= 2")
+    if vpp != 2:
+        msg = f"schedule {name} has two chunks a rank, but vpp is {vpp}; set vpp = 2"
+        raise ScheduleError(msg, key="vpp", value=vpp, allowed=2)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.distribution import install_command
 from projector.errors import ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.planning.bounds import Windows
@@ -388,8 +389,7 @@ def run(model: Model, values: Floats | None, nodes: int, *, again: bool = False)
         import highspy
     except ModuleNotFoundError as error:
         msg = (
-            "this schedule is optimised by HiGHS, which is not installed: "
-            "pip install 'projector[ilp]'"
+            f"this schedule is optimised by HiGHS, which is not installed: {install_command('ilp')}"
         )
         raise ScheduleError(msg, key="schedule") from error
     highs = highspy.Highs()  # type: ignore[no-untyped-call]

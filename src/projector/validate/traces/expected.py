@@ -15,6 +15,7 @@ from projector.operations.table import CATEGORIES
 from projector.projection.data_parallel import pass_flags
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import (
+    ELSEWHERE,
     PerformanceProjection,
     performance_projection,
     replica_of,
@@ -198,7 +199,7 @@ def _other_rows(performance: PerformanceProjection) -> Iterator[ExpectedRow]:
     """Yield what stands in no row of the table: data and pipeline parallelism, and the update."""
     for name, entry in performance.communication.items():
         prefix, _, label = name.partition(":")
-        if prefix in ("dp", "pp") and entry.time_s > 0.0:
+        if prefix in ("dp", "pp") and entry.time_s > 0.0 and label != ELSEWHERE:
             yield ExpectedRow(
                 name=Name(f"{prefix}.{label}", "step"),
                 kind="collective",

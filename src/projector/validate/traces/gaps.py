@@ -10,7 +10,8 @@ from projector.arrays import Ints
 from projector.config.device import Device, load_device
 from projector.config.gemm import MATRIX_TYPES
 from projector.config.job import Job
-from projector.envelope import SCHEMA_VERSION, package_version
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.measure.devices import profile_of
 from projector.trace.activity import ATTENTION, GEMM, PHASES, TYPES, Activities

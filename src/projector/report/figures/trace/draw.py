@@ -111,7 +111,7 @@ def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
     _stack(axes, places + 0.24, 0.2, bars.communication, TRAFFIC, suffix=" communication")
     axes.set_yticks(places, bars.phases)
     axes.invert_yaxis()
-    axes.set_xlabel("ms")
+    axes.set_xlabel("time of an iteration, ms")
     axes.grid(axis="x", color=FAINT)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
@@ -262,7 +262,7 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
         axes.set_xlim(0.0, 1.06 * limit)
         for place in places[lengths > limit]:
             axes.text(1.0, place, ">", va="center", transform=axes.get_yaxis_transform())
-        axes.set_xlabel("µs")
+        axes.set_xlabel("time before one run, µs")
         axes.grid(axis="x", color=FAINT)
     panels[0].set_yticks(places, [one_line(name, _MOST_NAME) for name in bars.names])
     panels[0].invert_yaxis()
@@ -301,7 +301,7 @@ def ranks_figure(analysis: TraceAnalysis) -> "Figure":
     _stack(axes, places, 0.72, parts, dict(zip(parts, SPREAD_COLOURS, strict=True)))
     axes.set_yticks(places, [f"rank {name}" for name in names])
     axes.invert_yaxis()
-    axes.set_xlabel("ms")
+    axes.set_xlabel("time of a rank, ms")
     axes.grid(axis="x", color=FAINT)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure

@@ -51,14 +51,14 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
     lines = {"active": active_cores(samples.values), "minimum": minimum_cores(samples.values)}
     for (name, values), colour in zip(lines.items(), PALETTE, strict=False):
         axes[0].step(time_s, values, where="pre", color=colour, linewidth=1.3, label=name)
-    axes[0].set_ylabel("cores")
+    axes[0].set_ylabel("cores in use")
     axes[0].set_ylim(0, 1.05 * max(float(lines["active"].max()), 1.0))
     axes[0].locator_params(axis="y", integer=True)
     axes[0].grid(color=FAINT)
     axes[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     if samples.physical_core is not None:
         _threads(axes[1], samples, time_s)
-    axes[-1].set_xlabel("s")
+    axes[-1].set_xlabel("time, s")
     return figure
 
 
@@ -114,7 +114,7 @@ def clocks_figure(analysis: TraceAnalysis) -> "Figure":
             axes.legend(
                 frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4
             )
-    panels[-1].set_xlabel("s")
+    panels[-1].set_xlabel("time, s")
     return figure
 
 

@@ -1,0 +1,22 @@
+"""The name under which the package is installed; the import and the command are `projector`."""
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+DISTRIBUTION: Final = "llm-projector"
+"""Name on the package index, where ``projector`` belongs to another project."""
+
+
+@cache
+def package_version() -> str:
+    """Return the installed version of the package; looking it up reads its metadata from disk."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def install_command(*extras: str) -> str:
+    """Return what installs the package with some of its optional extras, as a shell takes it."""
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"

@@ -1,0 +1,216 @@
+"""What figures call the fields and columns that their axes show: words with units.
+
+The dotted name of a field is what a user types; a picture is shown to people who never type it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from projector.report.figures.figure import short_number
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+HARDWARE = ("cluster.device.", "cluster.network.")
+"""Beginnings of fields that are numbers of a chip or of its links."""
+
+
+class Words(NamedTuple):
+    """Name of a number and its unit, empty where it has none."""
+
+    name: str
+    unit: str = ""
+
+    @property
+    def label(self) -> str:
+        """Both, as an axis shows them."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+
+_PER_CLOCK = "per clock and compute unit"
+
+FIELDS: dict[str, Words] = {
+    "compute_units": Words("compute units"),
+    "matrix_flop_per_clk_per_cu": Words("matrix rate", f"FLOP {_PER_CLOCK}"),
+    "matrix_peak_tflops": Words("matrix peak", "TFLOP/s"),
+    "vector_tflops": Words("vector rate", "TFLOP/s"),
+    "peak_clock_mhz": Words("peak clock", "MHz"),
+    "sustained_clock_mhz": Words("sustained clock", "MHz"),
+    "transcendental_per_clk_per_cu": Words("transcendental rate", _PER_CLOCK),
+    "lds_kib_per_cu": Words("shared memory", "KiB per compute unit"),
+    "l2_fill_bytes_per_clk_per_cu": Words("L2 fill rate", f"bytes {_PER_CLOCK}"),
+    "l2_mib": Words("L2 cache", "MiB"),
+    "l2_tb_per_s": Words("L2 bandwidth", "TB/s"),
+    "mall_mib": Words("last-level cache", "MiB"),
+    "mall_tb_per_s": Words("last-level cache bandwidth", "TB/s"),
+    "hbm_gib": Words("memory size", "GiB"),
+    "hbm_peak_tb_per_s": Words("memory bandwidth", "TB/s"),
+    "hbm_efficiency": Words("share of memory bandwidth reached"),
+    "hbm_latency_us": Words("memory latency", "µs"),
+    "training_gemm_share": Words("GEMM rate kept in training"),
+    "training_attention_share": Words("attention rate kept in training"),
+    "training_memory_share": Words("memory rate kept in training"),
+    "tdp_w": Words("power limit", "W"),
+    "scale_up_gb_per_s": Words("scale-up bandwidth", "GB/s"),
+    "scale_up_peer_gb_per_s": Words("scale-up to one peer", "GB/s"),
+    "scale_up_efficiency": Words("share of scale-up bandwidth reached"),
+    "scale_up_latency_us": Words("scale-up latency", "µs"),
+    "nic_gbit_per_s": Words("NIC bandwidth", "Gbit/s"),
+    "host_link_gb_per_s": Words("link to the host", "GB/s"),
+    "tp": Words("tensor parallel (TP)"),
+    "pp": Words("pipeline parallel (PP)"),
+    "vpp": Words("virtual stages a rank (VPP)"),
+    "cp": Words("context parallel (CP)"),
+    "ep": Words("expert parallel (EP)"),
+    "etp": Words("expert tensor parallel (ETP)"),
+    "dp": Words("data parallel (DP)"),
+    "zero_stage": Words("ZeRO stage"),
+    "micro_batch_size": Words("micro-batch", "sequences"),
+    "global_batch_size": Words("global batch", "sequences"),
+    "seq_length": Words("sequence", "tokens"),
+    "gpus": Words("GPUs"),
+    "gpus_per_node": Words("GPUs a node"),
+    "schedule": Words("pipeline schedule"),
+    "tokens_per_s_per_gpu": Words("speed", "tokens/s/GPU"),
+    "tflops_per_gpu": Words("speed", "TFLOP/s/GPU"),
+    "iteration_time_ms": Words("time of a step", "ms"),
+    "peak_gib": Words("peak memory", "GiB"),
+    "peak_gib_low": Words("lower end of peak memory", "GiB"),
+    "peak_gib_high": Words("upper end of peak memory", "GiB"),
+    "headroom_gib": Words("free memory", "GiB"),
+    "usable_gib": Words("usable memory", "GiB"),
+    "mfu": Words("MFU", "share of the peak rate"),
+    "hfu": Words("HFU", "share of the peak rate"),
+    "bubble_fraction": Words("bubble", "share of the work"),
+    "gpu_hours": Words("GPU-hours"),
+    "energy_mwh": Words("energy", "MWh"),
+    "co2_t": Words("CO2", "t"),
+    "cost_usd": Words("cost", "USD"),
+}
+"""Last part of a dotted name -> words; other names are spelled out with the tables below."""
+
+UNITS = (
+    ("_bytes_per_clk_per_cu", f"bytes {_PER_CLOCK}"),
+    ("_flop_per_clk_per_cu", f"FLOP {_PER_CLOCK}"),
+    ("_per_clk_per_cu", _PER_CLOCK),
+    ("_gbit_per_s", "Gbit/s"),
+    ("_tb_per_s", "TB/s"),
+    ("_gb_per_s", "GB/s"),
+    ("_tflops", "TFLOP/s"),
+    ("_bytes", "bytes"),
+    ("_gib", "GiB"),
+    ("_mib", "MiB"),
+    ("_kib", "KiB"),
+    ("_mhz", "MHz"),
+    ("_mwh", "MWh"),
+    ("_usd", "USD"),
+    ("_clk", "clocks"),
+    ("_us", "µs"),
+    ("_ms", "ms"),
+    ("_s", "s"),
+    ("_w", "W"),
+)
+"""End of a name -> unit; the first that matches counts."""
+
+CAPITALS = {
+    name: name.upper()
+    for name in ("hbm", "l2", "lds", "nic", "gemm", "fsdp", "fp8", "mtp", "moe", "pat", "gpc",
+                 "tp", "pp", "vpp", "cp", "ep", "dp", "fp32", "bf16", "gpu", "cpu")
+} | {"flop": "FLOP", "gpus": "GPUs", "moe": "MoE", "zero": "ZeRO", "gemms": "GEMMs"}  # fmt: skip
+
+_GROUPS = ("cluster", "device", "network", "software", "parallelism", "training", "model", "run")
+"""Sections that are not named: the words of their fields stand alone."""
+
+
+def words_of(field: str) -> Words:
+    """Return the words of a dotted field or a column; of several joined by ``+`` of all."""
+    parts = [_words(part) for part in field.split("+")]
+    units = list(dict.fromkeys(part.unit for part in parts))
+    if len(parts) == 1 or len(units) > 1:
+        return Words(" + ".join(part.label if len(parts) > 1 else part.name for part in parts),
+                     parts[0].unit if len(parts) == 1 else "")  # fmt: skip
+    return Words(" + ".join(part.name for part in parts), units[0])
+
+
+def label_of(field: str) -> str:
+    """Return the label of an axis that shows a field or a column."""
+    return words_of(field).label
+
+
+def labels_of(fields: Sequence[str]) -> list[str]:
+    """Return a label for each field; where words would be the same the dotted names stand."""
+    labels = [label_of(field) for field in fields]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({field})"
+        for field, label in zip(fields, labels, strict=True)
+    ]
+
+
+def _words(field: str) -> Words:
+    parts = field.split(".")
+    if parts[0] == "breakdown_ms":
+        return Words(f"{_spelled(parts[-1])} of a step", "ms")
+    if parts[-1] in FIELDS:
+        return FIELDS[parts[-1]]
+    if len(parts) > 1 and parts[-2] in FIELDS:
+        # A rate for each type: the last part is the type.
+        name, unit = FIELDS[parts[-2]]
+        return Words(f"{_spelled(parts[-1])} {name}", unit)
+    named = [part for part in parts if part not in _GROUPS] or parts[-1:]
+    for end, unit in UNITS:
+        if named[-1].endswith(end) and named[-1] != end:
+            named[-1] = named[-1].removesuffix(end)
+            return Words(_spelled(" ".join(named)), unit)
+    return Words(_spelled(" ".join(named)))
+
+
+def _spelled(name: str) -> str:
+    return " ".join(CAPITALS.get(word, word) for word in name.replace("_", " ").split())
+
+
+class Ticks(NamedTuple):
+    """What stands at the values of an axis, and the label below them."""
+
+    texts: list[str]
+    label: str
+
+
+def relative_ticks(field: str, values: Sequence[Any], base: float | None) -> Ticks | None:
+    """Return the values of a number of hardware as multiples of the base chip's.
+
+    Parameters
+    ----------
+    field : str
+        Dotted field, several joined by ``+`` where they move together.
+    values : sequence
+        Values of the axis.
+    base : float, optional
+        What the base chip has of it.
+
+    Returns
+    -------
+    Ticks or None
+        None where the field is not a number of hardware, or the base has none of it.
+    """
+    numbers = all(isinstance(value, int | float) for value in values)
+    if not field.startswith(HARDWARE) or not numbers or not base or base <= 0.0:
+        return None
+    name, unit = words_of(field)
+    own = " ".join(part for part in (short_number(base), unit) if part)
+    return Ticks([multiple(value / base) for value in values], f"{name} (1{TIMES} = {own})")
+
+
+def multiple(factor: float) -> str:
+    """Write a factor: ``0.5x``."""
+    return f"{factor:.3g}{TIMES}"
+
+
+def base_value(base: Any, field: str) -> float | None:
+    """Return the number that a base job, as plain values, has in a dotted field."""
+    value = base
+    for part in field.partition("+")[0].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        # A number with its source beside it.
+        value = value.get("value")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
