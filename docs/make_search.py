@@ -17,7 +17,8 @@ from projector.projection.api import project_jobs
 from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import AT_RISK
-from projector.searches.configurations import Configuration, Limits, SearchResult, search
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import Limits, SearchResult, search
 from projector.units import GIB
 
 PAGE = Path(__file__).with_name("search.md")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import projector as pj
-from projector.errors import UnsupportedError
+from projector.errors import ProjectorError, UnsupportedError
 from projector.report.figures.heat_map import write_heat_map
 from projector.searches.multi_job import workloads_of
 from projector.searches.sensitivity import sensitivity
@@ -113,4 +113,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ProjectorError, OSError) as error:
+        sys.exit(f"error: {error}")

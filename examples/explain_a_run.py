@@ -7,9 +7,16 @@ It needs the extras `torch` and `trace`. Perfetto (https://ui.perfetto.dev) open
 
 import sys
 
-import torch
-
 import projector as pj
+from projector.distribution import install_command
+from projector.errors import ProjectorError
+
+try:
+    import torch
+except ImportError:
+    sys.exit(
+        f"error: this example needs the extras torch and trace: {install_command('torch', 'trace')}"
+    )
 
 HIDDEN, LAYERS, TOKENS, STEPS = 256, 4, 512, 8
 
@@ -63,4 +70,7 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "out/trace")
+    try:
+        main(sys.argv[1] if len(sys.argv) > 1 else "out/trace")
+    except (ProjectorError, OSError) as error:
+        sys.exit(f"error: {error}")

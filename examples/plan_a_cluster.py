@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import projector as pj
+from projector.errors import ProjectorError
 from projector.report.figures.plan import write_plan_figure
 from projector.report.job_out import write_job
 
@@ -45,9 +46,14 @@ def main() -> None:
     show(cheap)
 
     write_plan_figure(in_time, folder / "plan.png")
-    write_job(in_time.choices[0].job, folder / "plan.yaml", in_time.answer)
-    print(f"Files: {folder / 'plan.png'}, {folder / 'plan.yaml'}")
+    print(f"Figure: {folder / 'plan.png'}")
+    if in_time.choices:
+        write_job(in_time.choices[0].job, folder / "plan.yaml", in_time.answer)
+        print(f"Job: {folder / 'plan.yaml'}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ProjectorError, OSError) as error:
+        sys.exit(f"error: {error}")

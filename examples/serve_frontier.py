@@ -6,6 +6,7 @@ python examples/serve_frontier.py llama3.1_70b 30
 import sys
 
 import projector as pj
+from projector.errors import ProjectorError
 
 DEVICES = ("h100", "h200", "mi300x", "b200")
 
@@ -28,5 +29,8 @@ def main(model: str, tokens_per_s: float) -> None:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["llama3.1_70b", "30"]
-    main(chosen[0], float(chosen[1]))
+    model, speed, *_ = [*sys.argv[1:], *("llama3.1_70b", "30")[len(sys.argv) - 1 :]]
+    try:
+        main(model, float(speed))
+    except (ProjectorError, ValueError) as error:
+        sys.exit(f"error: {error}")

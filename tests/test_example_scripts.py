@@ -123,7 +123,7 @@ def test_serve_frontier(tmp_path):
 def test_compare_chips_without_salib(tmp_path):
     out = run_example(tmp_path, "-c", NO_SALIB, EXAMPLES / "compare_chips.py")
     assert len(WORTH.findall(out)) == 4
-    assert "pip install 'projector[sensitivity]'" in out
+    assert "pip install 'llm-projector[sensitivity]'" in out
     assert (tmp_path / "out" / "chips.png").exists()
 
 
@@ -149,3 +149,28 @@ def test_the_notebook_runs():
     assert f"\n{best.tokens_per_s_per_gpu:,.0f} tokens/s/GPU  pp=" in text
     fastest = pj.project_performance(job, schedule="all").schedule
     assert re.search(rf"^{fastest} ", text, flags=re.MULTILINE)
+
+
+WITHOUT_TORCH = NO_SALIB.replace("SALib", "torch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve_frontier.py", "no_such_model"], "unknown model 'no_such_model'"),
+        (["serve_frontier.py", "llama3.1_8b", "fast"], "could not convert"),
+        (["plan_a_cluster.py", "taken"], "taken"),
+        (["compare_chips.py", "taken"], "taken"),
+        (["explain_a_run.py"], "needs the extras torch and trace: pip install"),
+    ],
+)
+def test_mistakes_in_examples_end_without_a_traceback(tmp_path, arguments, words):
+    (tmp_path / "taken").write_text("a file, not a folder")
+    script, *rest = arguments
+    starter = ["-c", WITHOUT_TORCH] if script == "explain_a_run.py" else []
+    command = [sys.executable, *starter, str(EXAMPLES / script), *rest]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert words in done.stderr

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -10,8 +11,28 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from projector.distribution import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_extras_are_installed_under_the_name_of_the_distribution():
+    """The index has another project under the name of the import."""
+    assert PROJECT["name"] == DISTRIBUTION != "projector"
+    assert install_command("torch", "trace") == f"pip install '{DISTRIBUTION}[torch,trace]'"
+    known = set(PROJECT["optional-dependencies"])
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.*")]
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("examples/*.py")]
+    for path in [*texts, *sources]:
+        text = path.read_text(encoding="utf-8")
+        for name, extras in re.findall(r"([\w.-]*projector|\.)\[([a-z][a-z, ]*)\]'", text):
+            assert name in {DISTRIBUTION, "."}, path
+            assert known.issuperset(re.split(", *", extras)), path
+        for extras in re.findall(r"install_command\(([^)]*)\)", text):
+            assert known.issuperset(re.findall(r"['\"]([a-z]+)['\"]", extras)), path
 
 
 def test_the_wheel_holds_hardware_and_models(tmp_path):
@@ -61,6 +82,26 @@ def test_every_pin_is_one_version_of_one_package():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
     assert len(set(names)) == len(names)
     assert pins == sorted(pins, key=str.lower)
+
+
+def test_pins_are_not_below_the_floors():
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    )
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    run = [sys.executable, ".ci/floors.py"]
+    printed = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    floors = dict(line.split("==") for line in printed.splitlines())
+    assert {"numba", "click", "pyarrow", "SALib", "matplotlib"} < floors.keys()
+    for name, floor in floors.items():
+        if canonicalize_name(name) in pinned:
+            assert Version(pinned[canonicalize_name(name)]) >= Version(floor), name
+    lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    for requirement in (Requirement(text) for one in lists for text in one):
+        if requirement.name in floors:
+            assert str(requirement.specifier) == f">={floors[requirement.name]}", requirement
 
 
 @pytest.mark.parametrize("package", ["torch", "numba", "pydantic", "distributed", "matplotlib"])

@@ -21,28 +21,55 @@ PROJECTOR = (sys.executable, "-c", "from projector.cli.main import main; main()"
 JOB_OPTIONS = {
     "--config",
     "--target-nodes",
+    "--target-num-nodes",
     "--gpu-arch",
     "--gpu-clock-mhz",
     "--hardware-config",
     "--pipeline-schedule-algorithm",
     "--micro-batch-size",
     "--global-batch-size",
+    "--list-ignored",
 }
 OUTPUT_OPTIONS = {"--json", "--quiet"}
 PROFILING_OPTIONS = {
     "--profiling-mode",
+    "--memory-mode",
     "--benchmark-gpus",
     "--save-benchmark",
+    "--save-profiling",
     "--load-benchmark",
+}
+PRIMUS_OPTIONS = {
+    "--target-ep-size",
+    "--num-virtual-stages-per-pipeline-rank",
+    "--enable-zero-bubble",
+    "--enable-deepep",
+    "--sync-free-stage",
 }
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
-    "memory": {"assignments", "--fidelity"} | PROFILING_OPTIONS | JOB_OPTIONS | OUTPUT_OPTIONS,
-    "performance": {"assignments", "--fidelity", "--timeline", "--memory-snapshot", "--plot"}
+    "memory": {"assignments", "--emit", "--fidelity"}
     | PROFILING_OPTIONS
+    | PRIMUS_OPTIONS
     | JOB_OPTIONS
     | OUTPUT_OPTIONS,
-    "both": {"assignments", "--fidelity"} | PROFILING_OPTIONS | JOB_OPTIONS | OUTPUT_OPTIONS,
+    "performance": {
+        "assignments",
+        "--emit",
+        "--fidelity",
+        "--timeline",
+        "--memory-snapshot",
+        "--plot",
+    }
+    | PROFILING_OPTIONS
+    | PRIMUS_OPTIONS
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
+    "both": {"assignments", "--emit", "--fidelity"}
+    | PROFILING_OPTIONS
+    | PRIMUS_OPTIONS
+    | JOB_OPTIONS
+    | OUTPUT_OPTIONS,
     "compare": {"first", "second", "assignments"} | OUTPUT_OPTIONS,
     "sweep": {
         "space",
@@ -59,6 +86,7 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "search": {
         "assignments",
+        "--emit",
         "--top",
         "--headroom-gib",
         "--allow-risk",
@@ -111,7 +139,7 @@ SURFACE = {
         "--objective",
     }
     | {"assignments", "--algorithm", "--plot", "--timeline"}
-    | JOB_OPTIONS
+    | (JOB_OPTIONS - {"--list-ignored"})
     | OUTPUT_OPTIONS,
     "gemm": {"extents", "--csv", "--gpu", "--dtype", "--batch", "--out-bytes", "--layout"}
     | {"--model", "--library", "--run", "--tile", "--clock-mhz", "--l2-hit-rate"}
@@ -269,6 +297,14 @@ def test_objects_that_project_nothing_carry_the_envelope(command, projector_run)
         projector.__version__,
         [],
     )
+
+
+def test_a_model_is_shown_with_its_size(projector_run):
+    code, out, _ = projector_run("models", "mixtral_8x7b")
+    assert code == 0
+    assert out.splitlines()[0] == "46,702,792,704 parameters (46.7 B), 12.88 B active for a token"
+    found = as_json(projector_run("models", "mixtral_8x7b", "--json")[1])
+    assert (found["parameters_total"], found["model"]["num_layers"]) == (46_702_792_704, 32)
 
 
 def test_a_job_that_does_not_fit_is_projected_and_exits_3(projector_run):

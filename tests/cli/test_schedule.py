@@ -194,7 +194,9 @@ MISTAKES = {
     "misspelt schedule": ([*NUMBERS, "--algorithm", "zerobuble"], "schedule", ["'zerobubble'"]),
     "one that cannot run": ([*NUMBERS, "--algorithm", "interleaved"], "vpp", ["at least two"]),
     "one that cannot run in a job": (
-        ["--config", MIXTRAL, "--algorithm", "1f1b"], "vpp", ["one chunk"]
+        ["--config", MIXTRAL, "--algorithm", "dualpipe", "training.global_batch_size=64"],
+        "microbatches",
+        ["2 * pp"],
     ),
     "a job that cannot exist": (
         ["--config", MIXTRAL, "parallelism.tp=5"], "parallelism.tp", ["48"]

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from made_sweeps import AXES, BASE, result, row
 
 from projector.cli.main import run
+from projector.config.load import load_job
 from projector.errors import ConfigError
-from projector.projection.results import BOOL, FLOAT, INT, TEXT
+from projector.projection.api import project_jobs
+from projector.projection.results import INT, TEXT
 from projector.report.figures import best_cells
 from projector.report.figures import front as front_module
 from projector.report.figures.best_cells import check_fields, heat_maps
@@ -35,46 +37,12 @@ from projector.report.pages import sweep as sweep_page
 from projector.report.pages.page import Section, Table, page
 from projector.report.pages.search import write_search_page
 from projector.report.pages.sweep import write_sweep_page
-from projector.searches.configurations import Configuration, Limits, SearchResult, search
+from projector.searches.configuration import Configuration
+from projector.searches.configurations import Limits, SearchResult, search
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.store import Part, Plan, Totals, encode
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-BASE = {"model": {"name": "Small"}, "cluster": {"device": {"name": "Chip"}}}
-AXES = {"parallelism.tp": INT, "parallelism.pp": INT, "training.recompute": TEXT,
-        "cluster.nodes": INT}  # fmt: skip
-BLANK = {INT: 0, FLOAT: 0.0, TEXT: "", BOOL: False}
-
-
-def row(tp=1, pp=1, recompute="none", nodes=1, *, rate=100.0, peak=10.0, fits=True, **other):
-    return {
-        "parallelism.tp": tp, "parallelism.pp": pp, "training.recompute": recompute,
-        "cluster.nodes": nodes, "gpus": 8 * nodes, "tokens_per_s_per_gpu": rate,
-        "peak_gib": peak, "usable_gib": 70.0, "fits": fits, "mfu": rate / 1000.0,
-        "peak_gib_low": 0.9 * peak, "peak_gib_high": 1.1 * peak,
-        "verdict": "does_not_fit" if not fits else "fits" if 1.1 * peak <= 70.0 else "at_risk",
-        "iteration_time_ms": 1e5 / rate, **other,
-    }  # fmt: skip
-
-
-def result(rows=(), axes=AXES, chunk=7, **counts):
-    """Return a sweep with these rows, a few in a chunk."""
-    kinds = column_kinds(axes)
-    types = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
-    schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
-    whole = [{**{name: BLANK[kind] for name, kind in kinds.items()}, **each} for each in rows]
-    tables = [
-        pa.Table.from_pylist(whole[begin : begin + chunk], schema)
-        for begin in range(0, len(whole), chunk)
-    ]
-    parts = [Part(number, encode(each, schema), Totals()) for number, each in enumerate(tables)]
-    totals = Totals(
-        counts.get("points", len(rows)), len(rows), sum(each["fits"] for each in rows),
-        counts.get("infeasible", {}), sum(each["verdict"] == "at_risk" for each in rows),
-    )  # fmt: skip
-    plan = Plan({"base": BASE}, "0" * 64, len(rows), kinds, chunk)
-    return SweepResult(plan, totals, 0.0, 0, parts=parts)
 
 
 def many(count=300):
@@ -177,8 +145,8 @@ def test_a_heat_map_takes_the_best_that_fits():
         np.testing.assert_array_equal(rate.rows, [[3, 1, 0], [0, 0, 1]])
         assert time.best[0, 0] == 1e5 / 30.0
         assert (rate.label, time.label) == (
-            "tokens/s/GPU: largest that fits",
-            "step, ms: least that fits",
+            "speed, tokens/s/GPU: largest that fits",
+            "time of a step, ms: least that fits",
         )
     assert rate.over == ("training.recompute", "cluster.nodes")
 
@@ -357,7 +325,8 @@ def test_the_page_has_what_was_found(tmp_path):
     best = found.best(1)[0]
     assert f'data-value="{best["tokens_per_s_per_gpu"]!r}"' in own
     names = [each["name"] for each in pareto[0]["data"]]
-    assert names == ["does not fit", "at risk", "fits", "front"]
+    assert names[:4] == ["does not fit", "at risk", "fits", "front"]
+    assert [name for name in names[4:] if name.startswith("knee")] == names[-1:]
     assert len(pareto[0]["data"][3]["x"]) == len(found.pareto())
     assert len(heat) == 6
     cells = np.array(heat[0]["data"][1]["z"], float)
@@ -373,7 +342,7 @@ def test_a_large_sweep_is_thinned_and_says_so(tmp_path, monkeypatch):
     assert "Of all 300 rows a sample of 40 is drawn" in own
     traces = {each["name"]: len(each["x"]) for each in slots[0][0]["data"]}
     assert traces["front"] == len(SWEEPS["many"].pareto())
-    assert sum(traces.values()) - traces["front"] <= 40
+    assert sum(traces.get(name, 0) for name in ("does not fit", "at risk", "fits")) <= 40
 
 
 def test_only_the_columns_that_a_figure_needs_are_read(monkeypatch):
@@ -438,6 +407,17 @@ def test_real_searches_show_what_is_known_of_the_best(tmp_path, monkeypatch):
     write_search_page(found, tmp_path / "page.html")
     own, _ = check_page(tmp_path / "page.html")
     assert f'data-value="{100.0 * found.best[0].mfu!r}"' in own
+    table = own[own.index("<tbody>") : own.index("</tbody>")]
+    rows = [re.findall(r"<td.*?</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)]
+    heads = re.findall(r"<th>(.*?)</th>", own[: own.index("<tbody>")])
+    (last,) = project_jobs([load_job(found.job, found.configurations[-1].overrides)])
+    mfus = [float(re.search(r'data-value="(.*?)"', row[heads.index("MFU %")])[1]) for row in rows]
+    assert len(mfus) > 2
+    rates = [float(re.search(r'data-value="(.*?)"', row[heads.index("tokens/s/GPU")])[1])
+             for row in rows]  # fmt: skip
+    np.testing.assert_allclose(np.divide(mfus, rates), mfus[0] / rates[0])
+    if len(found.configurations) <= 300:
+        assert 100.0 * last.mfu == pytest.approx(min(mfus))
     front = read_front(found)
     assert front.rate[0] == pytest.approx(found.best[0].tokens_per_s_per_gpu)
 
@@ -525,7 +505,7 @@ def test_what_is_not_installed_is_named(space, tmp_path, capsys, monkeypatch, mo
         monkeypatch.setitem(sys.modules, name, None)
     options = {"plotly": ["--html", tmp_path / "a.html"],
                "matplotlib": ["--plot", f"pareto={tmp_path / 'a.png'}"]}  # fmt: skip
-    extra = {"plotly": "projector[html]", "matplotlib": "projector[plot]"}
+    extra = {"plotly": "llm-projector[html]", "matplotlib": "llm-projector[plot]"}
     assert command("sweep", space, *options[module]) == 2
     assert extra[module] in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ JOBS = [
     for path in sorted(EXAMPLES.glob("*.yaml"))
     if not path.name.startswith(("space_", "serve_"))
 ]
-WIDTHS = [80, 100, 140]
+WIDTHS = [60, 80, 100, 140]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ def test_other_reports_keep_to_the_width(results, width):
     from projector.config import resources
     from projector.config.device import load_device
     from projector.config.model_file import load_model
+    from projector.operations.counts import count_architecture
 
     first, second, *_ = results.values()
     models = {name: load_model(name) for name in resources.shipped("models")}
@@ -62,7 +64,7 @@ def test_other_reports_keep_to_the_width(results, width):
     for parts in (
         compare_report(Comparison(first, second)),
         model_list(models),
-        model_report(models["deepseek_v3"]),
+        model_report(models["deepseek_v3"], count_architecture(models["deepseek_v3"])),
         device_list(devices),
         device_report(devices["mi355x"]),
     ):
@@ -183,7 +185,7 @@ def test_a_suggestion_can_be_typed(results):
 
     result = results["mixtral_8x22b_seed_sample"]
     for each in suggest(result):
-        overrides = dict(parse_override(text) for text in each.change.split())
+        overrides = dict(parse_override(text) for text in shlex.split(each.change))
         job = projector.load_job(EXAMPLES / "mixtral_8x22b_seed_sample.yaml", overrides)
         assert projector.project_memory(job).verdict == each.verdict
 

@@ -1,0 +1,84 @@
+"""``--emit`` of the commands that project a job."""
+
+import json
+
+import pytest
+
+from projector import load_job
+from projector.cli.main import run
+
+JOB = """\
+model: llama3.2_1b
+parallelism: {tp: 2}
+training: {micro_batch_size: 1, global_batch_size: 16, seq_length: 2048}
+cluster: {device: h100}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", ["memory", "performance", "both"])
+def test_a_job_is_written_in_place_of_the_report(command, job, tmp_path, capsys):
+    assert run([command, "--config", str(job), "--emit", "megatron"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("#!/usr/bin/env bash\n")
+    (tmp_path / "again.sh").write_text(out, encoding="utf-8")
+    assert load_job(tmp_path / "again.sh").parallelism.tp == 2
+
+
+def test_the_winner_of_a_search_is_written(job, tmp_path, capsys):
+    files = [f"megatron={tmp_path / 'a.sh'}", f"primus={tmp_path / 'b.yaml'}"]
+    options = [word for file in files for word in ("--emit", file)]
+    options += ["--recompute", "none", "--json", "--top", "2"]
+    assert run(["search", "--config", str(job), *options]) == 0
+    result = json.loads(capsys.readouterr().out)
+    best = result["best"][0]["overrides"]
+    assert [each["format"] for each in result["emitted"]] == ["megatron", "primus"]
+    for file, each in zip(("a.sh", "b.yaml"), result["emitted"], strict=True):
+        again = load_job(tmp_path / file)
+        assert each["text"] == (tmp_path / file).read_text(encoding="utf-8")
+        assert again.training.micro_batch_size == best["training.micro_batch_size"]
+        assert again.parallelism.tp == best["parallelism.tp"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fortran", "known: megatron, primus"),
+        ("megatron=job.yaml", "must end in .sh"),
+        ("primus=missing/job.yaml", "there is no folder"),
+    ],
+)
+def test_what_could_not_be_written_is_refused_first(text, says, job, capsys):
+    assert run(["performance", "--config", str(job), "--emit", text]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert not captured.out
+
+
+def test_what_the_framework_does_not_read_is_named(job, tmp_path, capsys):
+    command = ["performance", "--config", str(job), "parallelism.pp=2"]
+    plain, other = (str(tmp_path / name) for name in ("plain.sh", "other.sh"))
+    assert run([*command, "--emit", f"megatron={plain}"]) == 0
+    assert "carries" not in capsys.readouterr().err
+    schedule = "training.schedule=zerobubble"
+    assert run([*command, schedule, "--emit", f"megatron={other}"]) == 0
+    assert (
+        "carries training.schedule, which megatron does not read; its run may"
+        in capsys.readouterr().err
+    )
+    assert run([*command, schedule, "--quiet", "--emit", f"megatron={other}"]) == 0
+    assert "carries" not in capsys.readouterr().err
+
+
+def test_a_search_without_a_winner_says_so(job, tmp_path, capsys):
+    target = tmp_path / "winner.sh"
+    options = ["--headroom-gib", "79", "--emit", f"megatron={target}"]
+    assert run(["search", "--config", str(job), *options]) == 3
+    assert "--emit wrote nothing" in capsys.readouterr().err
+    assert not target.exists()
