@@ -228,12 +228,13 @@ class _Pool(ProcessPoolExecutor):
     def __init__(self, workers: int, surroundings: tuple[object, ...]) -> None:
         self.surroundings = surroundings
         self._context = _Context()
-        if sys.platform != "win32":
-            # It removes our semaphores when we have ended, and so must outlive a signal to all of
-            # the group. Python has it ignore interrupts and SIGTERM, but a hang-up ended it.
-            with _endings_blocked():
+        # What is made halfway when a signal comes would never be removed.
+        with _endings_blocked():
+            if sys.platform != "win32":
+                # It removes our semaphores when we have ended, and so must outlive a signal to all
+                # of the group. Python has it ignore interrupts and SIGTERM, but not a hang-up.
                 resource_tracker.ensure_running()
-        super().__init__(workers, self._context, _prepare)
+            super().__init__(workers, self._context, _prepare)
 
     def submit(self, *args: Any, **keywords: Any) -> Future[Any]:
         """Take a task, and start what it needs; a signal waits until all of it has started."""
