@@ -173,23 +173,30 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
-def test_an_interrupt_waits_while_a_worker_starts():
+@pytest.mark.parametrize("number", workers.ENDINGS)
+def test_a_signal_waits_while_a_worker_starts(number):
     done = []
 
+    class Told(Exception):  # noqa: N818  no error
+        pass
+
+    def told(*_):
+        raise Told
+
     def start():
-        with workers._interrupts_blocked(), workers._interrupts_blocked():
+        with workers._endings_blocked(), workers._endings_blocked():
             # Whichever thread takes it: some are older than the block.
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             time.sleep(0.1)
             done.append("started")
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(number, told)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Told):
             start()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(number) is told
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert done == ["started"]
 
 
