@@ -6,6 +6,7 @@ jobs, stages and layers share it. A pipeline is what one microbatch meets on its
 of workloads. It is put together once for all jobs that differ in nothing that it depends on.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,7 +19,10 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
+from projector.kernels.collectives import FABRIC
+from projector.kernels.device import DEVICE
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.kernels.moe_exchange import EXCHANGE
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import (
     attention_name,
@@ -55,12 +59,20 @@ class Machines:
         """Begin without any."""
         self._devices: dict[tuple[bytes, tuple[float, float, float], tuple[float, ...]], int] = {}
         self._fabrics: dict[tuple[bytes, bytes], int] = {}
-        self._device_records: list[Records] = []
-        self._fabric_records: list[Records] = []
-        self._exchange_records: list[Records] = []
+        self._device_records = _Records(DEVICE)
+        self._fabric_records = _Records(FABRIC)
+        self._exchange_records = _Records(EXCHANGE)
+        self._known: dict[Hashable, tuple[int, ClusterConfig]] = {}
+        """Number of what was asked for, and its cluster: as long as that lives, so does its id."""
 
     def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         """Return the number of a cluster's device running an attention kernel."""
+        asked = (id(cluster), attention_kernel, fsdp1)
+        if asked not in self._known:
+            self._known[asked] = self._device(cluster, attention_kernel, fsdp1=fsdp1), cluster
+        return self._known[asked][0]
+
+    def _device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         device = under_fsdp1(cluster.device) if fsdp1 else cluster.device
         record = within_a_step(
             device_record(device, cluster.gpu_clock_mhz, attention_kernel), device
@@ -70,23 +82,28 @@ class Machines:
         key = (record.tobytes(), slowdowns(device), gemm_shares(cluster))
         if key not in self._devices:
             self._devices[key] = len(self._devices)
-            self._device_records.append(record)
+            self._device_records.add(record)
         return self._devices[key]
 
     def fabric(self, cluster: ClusterConfig) -> int:
         """Return the number of a cluster's fabric and of its exchanges between experts."""
+        if id(cluster) not in self._known:
+            self._known[id(cluster)] = self._fabric(cluster), cluster
+        return self._known[id(cluster)][0]
+
+    def _fabric(self, cluster: ClusterConfig) -> int:
         record, exchange = fabric_record(cluster), exchange_record(cluster.device)
         key = (record.tobytes(), exchange.tobytes())
         if key not in self._fabrics:
             self._fabrics[key] = len(self._fabrics)
-            self._fabric_records.append(record)
-            self._exchange_records.append(exchange)
+            self._fabric_records.add(record)
+            self._exchange_records.add(exchange)
         return self._fabrics[key]
 
     @property
     def devices(self) -> Records:
         """All devices, DEVICE[devices]."""
-        return _joined(self._device_records)
+        return self._device_records.all()
 
     @property
     def slowdown(self) -> Floats:
@@ -101,12 +118,29 @@ class Machines:
     @property
     def fabrics(self) -> Records:
         """All fabrics, FABRIC[fabrics]."""
-        return _joined(self._fabric_records)
+        return self._fabric_records.all()
 
     @property
     def exchanges(self) -> Records:
         """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
-        return _joined(self._exchange_records)
+        return self._exchange_records.all()
+
+
+class _Records:
+    """Records of one type that become more."""
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self._room, self._count = np.empty(8, dtype), 0
+
+    def add(self, record: Records) -> None:
+        if self._count == len(self._room):
+            self._room = np.concatenate([self._room, np.empty_like(self._room)])
+        self._room[self._count : self._count + 1] = record
+        self._count += 1
+
+    def all(self) -> Records:
+        """Return those that are there; later ones do not change them."""
+        return self._room[: self._count]
 
 
 PLACED = ("tp", "cp", "ep", "etp")
@@ -346,12 +380,6 @@ def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
     ]
     fabric = [machines.fabric(cluster.of(row)) for row in first.tolist()]
     return np.array(device, np.int64)[group], np.array(fabric, np.int64)[group]
-
-
-def _joined(records: list[Records]) -> Records:
-    """Join records of one type; np.concatenate would compare their fields one by one."""
-    content = b"".join(record.tobytes() for record in records)
-    return np.frombuffer(content, records[0].dtype).copy()
 
 
 def layout_of(

@@ -220,10 +220,9 @@ def _cost_gemms(
     rows = np.flatnonzero(table.kind == GEMM)
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     # Rows of several routed experts are grouped GEMMs, each pass with a library rate of its own.
-    records = workloads.devices[device[rows]]
     forward, backward = (
-        records["grouped_forward_efficiency"],
-        records["grouped_backward_efficiency"],
+        workloads.devices[f"grouped_{name}_efficiency"][device[rows]]
+        for name in ("forward", "backward")
     )
     grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
     is_grouped = (table.expert[rows] == 1) & (table.batch[rows] > 1)
