@@ -10,7 +10,7 @@ from projector.errors import ScheduleError
 from projector.projection.api import project_memory
 from projector.projection.job_pipeline import compare_job_schedules
 from projector.schedule.registry import SCHEDULES, resolve
-from projector.searches.configurations import Limits
+from projector.searches.limits import Limits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = EXAMPLES / "mixtral_8x22b_mi355x.yaml"

@@ -100,7 +100,8 @@ def command(
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     announce_compilation(quiet=quiet)
     from projector.projection.provenance import envelope, provenance_of
-    from projector.searches.configurations import RECOMPUTE, Limits, search
+    from projector.searches.configurations import search
+    from projector.searches.limits import RECOMPUTE, Limits
 
     limits = Limits(
         headroom_gib=headroom_gib,
@@ -151,7 +152,7 @@ def _fixed(asked: JobRequest, tried: Mapping[str, tuple[str, ...]]) -> tuple[str
     ConfigError
         For a field that belongs to one configuration, or one whose values an option names too.
     """
-    from projector.searches.configurations import PLACED, SEARCHED
+    from projector.searches.limits import PLACED, SEARCHED
 
     given, _ = asked.overrides()
     fixed = []

@@ -1,6 +1,5 @@
 """Every legal way to split one job over a cluster, ranked by speed."""
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.config.job import Job
-from projector.config.load import Variants, load_job
-from projector.config.schedule_names import schedule_name
+from projector.config.load import load_job
 from projector.config.space import flat_fields
-from projector.errors import ConfigError, ProjectorError
-from projector.lower.batch import JobBatch
-from projector.lower.hardware import job_domain_gpus
-from projector.lower.jobs import divisors
 from projector.projection.api import project_jobs
 from projector.projection.bands import uncertainty
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
@@ -25,85 +20,17 @@ from projector.projection.performance import PerformanceProjection
 from projector.projection.results import Results
 from projector.projection.verdict import FITS
 from projector.schedule import registry
+from projector.searches.candidates import Candidates, candidates
 from projector.searches.checks import check_top
 from projector.searches.configuration import Configuration
 from projector.searches.groups import noise_groups, pair_noise
 from projector.searches.least import Least, closest, least_nodes
+from projector.searches.limits import MICRO_BATCHES, PLACED, RECOMPUTE, Limits
 from projector.searches.objectives import KEYS, TIME, check_objective, objective_values
 from projector.units import GIB, to_gib, to_ms
 
-PLACED = (
-    "parallelism.dp",
-    "parallelism.decoder_first_pipeline_num_layers",
-    "parallelism.decoder_last_pipeline_num_layers",
-    "parallelism.pipeline_model_parallel_layout",
-)
-"""Fields that belong to one configuration; the search starts without them."""
-
-SEARCHED = (
-    *(f"parallelism.{name}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
-    "parallelism.zero_stage",
-    "parallelism.fsdp",
-    "training.micro_batch_size",
-    "training.recompute",
-    "training.schedule",
-)
-"""Fields that a search sets."""
-
 BATCH = 8192
 """Configurations that are evaluated together."""
-
-RECOMPUTE = ("none", "selective", "full")
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-ZERO_STAGES = (1, 3)
-MOST_CHUNKS = 8
-_STAGE_OF_FSDP = 3
-LEAST_TOKENS_OF_A_CP_RANK = 2048
-"""Sequences are not cut into shorter pieces; below, context parallelism only adds traffic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a search."""
-
-    headroom_gib: float = 0.0
-    """Memory that must stay free on every rank, by the projected peak."""
-    allow_risk: bool = False
-    """Whether configurations are ranked whose peak fits, but not the upper end of its band."""
-    tp_inside_node: bool = True
-    """Keep tensor parallelism within one scale-up domain."""
-    recompute: tuple[str, ...] = RECOMPUTE
-    micro_batch_sizes: tuple[int, ...] = MICRO_BATCHES
-    zero_stages: tuple[int, ...] = ZERO_STAGES
-    schedules: tuple[str, ...] = ("auto",)
-    fixed: tuple[str, ...] = ()
-    """Fields of `SEARCHED` that keep the value of the job."""
-
-    def __post_init__(self) -> None:
-        """Name schedules as they are called here."""
-        names = tuple(schedule_name(str(name)) for name in self.schedules)
-        object.__setattr__(self, "schedules", names)
-
-    def check(self) -> None:
-        """Raise `ConfigError` if a limit leaves nothing to try or has an unknown value."""
-        known_schedules = ("auto", *registry.SCHEDULES)
-        for name, known in (
-            ("recompute", RECOMPUTE),
-            ("schedules", known_schedules),
-            ("fixed", SEARCHED),
-        ):
-            for value in getattr(self, name):
-                if value not in known:
-                    msg = f"{name} must be among {', '.join(known)}, got {value!r}"
-                    raise ConfigError(msg, key=name, value=value, allowed=list(known))
-        for name in ("recompute", "micro_batch_sizes", "zero_stages", "schedules"):
-            if not getattr(self, name):
-                msg = f"{name} must have at least one value"
-                raise ConfigError(msg, key=name, value=[], allowed="at least one value")
-        # NaN compares false, so it is refused as well.
-        if not self.headroom_gib >= 0.0:
-            msg = f"headroom_gib is at least 0, got {self.headroom_gib!r}"
-            raise ConfigError(msg, key="headroom_gib", value=str(self.headroom_gib), allowed=">= 0")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,7 +206,7 @@ def search(
 def _search(base: Job, limits: Limits, top: int, objective: str) -> SearchResult:
     """Evaluate and rank the layouts of a job that states none; ``seconds`` are left open."""
     illegal: Counter[str] = Counter()
-    evaluated = _evaluate(base, _candidates(base, limits), illegal, objective)
+    evaluated = _evaluate(candidates(base, limits), illegal, objective)
     roomy = _roomy(evaluated, limits)
     fitting = [each for each in roomy if each.verdict == FITS]
     ranked = _ranked(evaluated, limits)
@@ -318,7 +245,7 @@ def find_fitting(job: Job, limits: Limits) -> list[Configuration]:
         micro_batch_sizes=(min(limits.micro_batch_sizes),),
         recompute=(max(limits.recompute, key=RECOMPUTE.index),),
     )
-    return _ranked(_evaluate(job, _candidates(job, small), Counter(), TIME), limits)
+    return _ranked(_evaluate(candidates(job, small), Counter(), TIME), limits)
 
 
 def fitting_overrides(job: Job) -> dict[str, Any] | None:
@@ -335,7 +262,7 @@ def fitting_overrides(job: Job) -> dict[str, Any] | None:
     freed = {field: None for field in PLACED if _field(job, field) is not None}
     base = load_job(job, freed)
     limits = Limits(micro_batch_sizes=MICRO_BATCHES[:1])
-    found = _ranked(_evaluate(base, _candidates(base, limits), Counter(), TIME), limits)
+    found = _ranked(_evaluate(candidates(base, limits), Counter(), TIME), limits)
     overrides: dict[str, Any] = {}
     if found:
         overrides |= found[0].overrides
@@ -373,127 +300,28 @@ def _ranked(evaluated: Iterable[Configuration], limits: Limits) -> list[Configur
     return sorted(ranked, key=lambda each: (each.value, each.peak_bytes))
 
 
-def _candidates(job: Job, limits: Limits) -> Iterator[dict[str, Any]]:
-    """Propose configurations whose degrees divide the model and the cluster."""
-    model, gpus, seq = job.model, job.cluster.gpus, job.training.seq_length
-    domain = job_domain_gpus(job.cluster, gpus)
-    most_tp = domain if limits.tp_inside_node else gpus
-    experts = model.moe.num_experts if model.moe else 1
-    kept = _kept(job, limits)
-
-    def tried(field: str, values: Iterable[Any]) -> Iterable[Any]:
-        return (kept[field],) if field in kept else values
-
-    (etp,) = tried("parallelism.etp", (1 if model.moe else None,))
-    (fsdp,) = tried("parallelism.fsdp", (False,))
-    settings = [
-        *itertools.product(
-            tried("training.schedule", limits.schedules),
-            tried("training.micro_batch_size", limits.micro_batch_sizes),
-            tried("training.recompute", limits.recompute),
-            tried("parallelism.zero_stage", limits.zero_stages),
-        )
-    ]
-    for tp in tried("parallelism.tp", divisors(model.num_attention_heads, most_tp)):
-        if gpus % tp:
-            continue
-        for pp, cp in itertools.product(
-            tried("parallelism.pp", divisors(gpus // tp, model.num_layers)),
-            tried("parallelism.cp", _slices(seq)),
-        ):
-            if gpus % (tp * pp * cp):
-                continue
-            for vpp, ep in itertools.product(
-                tried("parallelism.vpp", _chunks(_counted_layers(job), pp)),
-                tried("parallelism.ep", divisors(experts, gpus // pp)),
-            ):
-                for schedule, micro_batch, recompute, zero in settings:
-                    yield {
-                        "parallelism.tp": tp,
-                        "parallelism.pp": pp,
-                        "parallelism.vpp": vpp,
-                        "parallelism.cp": cp,
-                        "parallelism.ep": ep,
-                        "parallelism.etp": etp,
-                        "parallelism.zero_stage": zero,
-                        "parallelism.fsdp": fsdp,
-                        "training.micro_batch_size": micro_batch,
-                        "training.recompute": recompute,
-                        "training.schedule": schedule,
-                    }
-
-
-def _kept(job: Job, limits: Limits) -> dict[str, Any]:
-    """Return the fields that are not searched, with the value of the job as a file states it."""
-    kept: dict[str, Any] = {}
-    for dotted in limits.fixed:
-        section, name = dotted.split(".")
-        kept[dotted] = getattr(getattr(job, section), name)
-    if "training.recompute" in kept:
-        stated = job.training.recompute.model_dump(mode="json", exclude_unset=True)
-        kept["training.recompute"] = (
-            stated if len(stated) > 1 else job.training.recompute.granularity
-        )
-    if kept.get("parallelism.fsdp"):
-        kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
-    return kept
-
-
-def _slices(seq: int) -> list[int]:
-    """Return the degrees of context parallelism whose ranks have enough tokens each."""
-    return [cp for cp in divisors(seq) if cp == 1 or seq // cp >= LEAST_TOKENS_OF_A_CP_RANK]
-
-
-def _counted_layers(job: Job) -> int:
-    """Return the layers that stages share, with the embedding and the loss where they count."""
-    split = job.parallelism
-    counted = (
-        split.account_for_embedding_in_pipeline_split,
-        split.account_for_loss_in_pipeline_split,
-    )
-    return job.model.num_layers + sum(counted)
-
-
-def _chunks(layers: int, pp: int) -> list[int]:
-    """Return the chunks of a rank that its layers divide into."""
-    if pp == 1:
-        return [1]
-    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if layers % (pp * v) == 0)]
-
-
-def _evaluate(
-    base: Job, candidates: Iterable[dict[str, Any]], illegal: Counter[str], objective: str
-) -> list[Configuration]:
+def _evaluate(proposed: Candidates, illegal: Counter[str], objective: str) -> list[Configuration]:
     """Evaluate the candidates that can exist, in their order; the others are counted by key."""
-    chosen, jobs = [], []
-    variants = Variants(base)
-    for overrides in candidates:
-        try:
-            jobs.append(variants.job(overrides))
-            chosen.append(overrides)
-        except ProjectorError as error:
-            illegal[error.key or "job"] += 1
-    if not jobs:
-        return []
-    batch = JobBatch.of(jobs)
+    illegal += proposed.illegal
+    batch = proposed.batch
     configurations: list[Configuration] = []
     legal = find_legal(batch)
-    for index in legal.refused[legal.refused >= 0].tolist():
-        illegal[legal.errors[index].key or "job"] += 1
+    refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
+    for error, count in zip(legal.errors, refused.tolist(), strict=True):
+        if count:
+            illegal[error.key or "job"] += count
     legal_rows = np.flatnonzero(legal.refused < 0)
     for begin in range(0, len(legal_rows), BATCH):
         part = legal_rows[begin : begin + BATCH]
         for rows, evaluation in evaluate_possible(
             batch.take(part), legal.take(part), lambda error: illegal.update([error.key or "job"])
         ):
-            configurations += _configurations(
-                [chosen[row] for row in part[rows].tolist()], evaluation, objective
-            )
+            configurations += _configurations(proposed, part[rows], evaluation, objective)
     return configurations
 
 
 def _configurations(
-    chosen: list[dict[str, Any]], evaluation: Evaluation, objective: str
+    proposed: Candidates, rows: Ints, evaluation: Evaluation, objective: str
 ) -> Iterator[Configuration]:
     steps, results = evaluation.steps, Results(evaluation)
     columns = (
@@ -505,6 +333,7 @@ def _configurations(
     )
     verdicts = [results.verdict.texts[code] for code in results.verdict.code.tolist()]
     values = objective_values(results, objective).tolist()
+    chosen = map(proposed.overrides, rows.tolist())
     return map(Configuration, chosen, *(column.tolist() for column in columns), verdicts, values)
 
 

@@ -1,0 +1,194 @@
+"""Configurations that a search proposes, as columns: no job is made for each of them.
+
+A layout sets the section ``parallelism``, the rest of a configuration the section ``training``.
+Either has few values, each read once; a configuration is a pair of them.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Ints
+from projector.config.job import Job
+from projector.config.load import Variants
+from projector.errors import ProjectorError
+from projector.lower.batch import SECTIONS, JobBatch, Sections
+from projector.lower.columns import SectionTable
+from projector.lower.hardware import job_domain_gpus
+from projector.lower.jobs import divisors
+from projector.searches.limits import LEAST_TOKENS_OF_A_CP_RANK, MOST_CHUNKS, Limits
+
+SPLIT, TRAINING = SECTIONS.index("parallelism"), SECTIONS.index("training")
+
+_STAGE_OF_FSDP = 3
+
+Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Configurations whose sections can be read, in the order in which they are tried."""
+
+    batch: JobBatch
+    splits: Sequence[Overrides]
+    """Dotted fields of each row of the batch's splits."""
+    trainings: Sequence[Overrides]
+    """The same of its training sections."""
+    illegal: Counter[str]
+    """Configurations left out, by the field that refuses them."""
+
+    def __len__(self) -> int:
+        """Return the number of configurations."""
+        return len(self.batch)
+
+    def overrides(self, row: int) -> dict[str, Any]:
+        """Return the dotted fields that make a configuration of the job."""
+        split, training = self.batch.index[SPLIT, row], self.batch.index[TRAINING, row]
+        return {**self.splits[split], **self.trainings[training]}
+
+
+def candidates(job: Job, limits: Limits) -> Candidates:
+    """Propose the configurations whose degrees divide the model and the cluster."""
+    kept = _kept(job, limits)
+    zeros = _tried(kept, "parallelism.zero_stage", limits.zero_stages)
+    trainings = [
+        {
+            "training.micro_batch_size": micro_batch,
+            "training.recompute": recompute,
+            "training.schedule": schedule,
+        }
+        for schedule, micro_batch, recompute in itertools.product(
+            _tried(kept, "training.schedule", limits.schedules),
+            _tried(kept, "training.micro_batch_size", limits.micro_batch_sizes),
+            _tried(kept, "training.recompute", limits.recompute),
+        )
+    ]
+    (fsdp,) = _tried(kept, "parallelism.fsdp", (False,))
+    splits = [
+        {**layout, "parallelism.zero_stage": zero, "parallelism.fsdp": fsdp}
+        for layout in _layouts(job, limits, kept)
+        for zero in zeros
+    ]
+    # All ZeRO stages of a layout come together, for each training section in turn.
+    layout, training, zero = np.indices(
+        (len(splits) // len(zeros), len(trainings), len(zeros))
+    ).reshape(3, -1)
+    return _read(job, splits, trainings, layout * len(zeros) + zero, training)
+
+
+def _read(
+    job: Job,
+    splits: Sequence[Overrides],
+    trainings: Sequence[Overrides],
+    split: Ints,
+    training: Ints,
+) -> Candidates:
+    """Read each section once; ``split`` and ``training`` are those of each configuration."""
+    variants = Variants(job)
+    index = np.zeros((len(SECTIONS), len(split)), np.int64)
+    index[SPLIT], index[TRAINING] = split, training
+    tables = [SectionTable([getattr(job, name)]) for name in SECTIONS]
+    illegal: Counter[str] = Counter()
+    legal = np.ones(len(split), np.bool_)
+    for position, fields in ((SPLIT, splits), (TRAINING, trainings)):
+        sections, refused = [], {}
+        for number, overrides in enumerate(fields):
+            try:
+                sections.append(variants.section(SECTIONS[position], overrides))
+            except ProjectorError as error:
+                sections.append(getattr(job, SECTIONS[position]))
+                refused[number] = error.key or "job"
+        tables[position] = SectionTable(sections)
+        for number, key in refused.items():
+            of_error = legal & (index[position] == number)
+            illegal[key] += int(np.count_nonzero(of_error))
+            legal &= ~of_error
+    index = np.ascontiguousarray(index[:, legal])
+    table = Sections(*tables)
+
+    def configured(row: int) -> Job:
+        sections = {
+            SECTIONS[position]: table[position].items[index[position, row]]
+            for position in (SPLIT, TRAINING)
+        }
+        fields = [*splits[index[SPLIT, row]], *trainings[index[TRAINING, row]]]
+        return variants.put_together(sections, fields)
+
+    return Candidates(JobBatch(table, index, configured), splits, trainings, illegal)
+
+
+def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, Any]]:
+    """Yield the degrees that divide what they must."""
+    model, gpus = job.model, job.cluster.gpus
+    most_tp = job_domain_gpus(job.cluster, gpus) if limits.tp_inside_node else gpus
+    experts = model.moe.num_experts if model.moe else 1
+    layers, slices = _counted_layers(job), _slices(job.training.seq_length)
+    (etp,) = _tried(kept, "parallelism.etp", (1 if model.moe else None,))
+    for tp in _tried(kept, "parallelism.tp", divisors(model.num_attention_heads, most_tp)):
+        if gpus % tp:
+            continue
+        for pp, cp in itertools.product(
+            _tried(kept, "parallelism.pp", divisors(gpus // tp, model.num_layers)),
+            _tried(kept, "parallelism.cp", slices),
+        ):
+            if gpus % (tp * pp * cp):
+                continue
+            for vpp, ep in itertools.product(
+                _tried(kept, "parallelism.vpp", _chunks(layers, pp)),
+                _tried(kept, "parallelism.ep", divisors(experts, gpus // pp)),
+            ):
+                yield {
+                    "parallelism.tp": tp,
+                    "parallelism.pp": pp,
+                    "parallelism.vpp": vpp,
+                    "parallelism.cp": cp,
+                    "parallelism.ep": ep,
+                    "parallelism.etp": etp,
+                }
+
+
+def _tried(kept: Overrides, field: str, values: Iterable[Any]) -> list[Any]:
+    """Return the values of a field: that of the job where it is kept."""
+    return [kept[field]] if field in kept else list(values)
+
+
+def _kept(job: Job, limits: Limits) -> dict[str, Any]:
+    """Return the fields that are not searched, with the value of the job as a file states it."""
+    kept: dict[str, Any] = {}
+    for dotted in limits.fixed:
+        section, name = dotted.split(".")
+        kept[dotted] = getattr(getattr(job, section), name)
+    if "training.recompute" in kept:
+        stated = job.training.recompute.model_dump(mode="json", exclude_unset=True)
+        kept["training.recompute"] = (
+            stated if len(stated) > 1 else job.training.recompute.granularity
+        )
+    if kept.get("parallelism.fsdp"):
+        kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
+    return kept
+
+
+def _slices(seq: int) -> list[int]:
+    """Return the degrees of context parallelism whose ranks have enough tokens each."""
+    return [cp for cp in divisors(seq) if cp == 1 or seq // cp >= LEAST_TOKENS_OF_A_CP_RANK]
+
+
+def _counted_layers(job: Job) -> int:
+    """Return the layers that stages share, with the embedding and the loss where they count."""
+    split = job.parallelism
+    counted = (
+        split.account_for_embedding_in_pipeline_split,
+        split.account_for_loss_in_pipeline_split,
+    )
+    return job.model.num_layers + sum(counted)
+
+
+def _chunks(layers: int, pp: int) -> list[int]:
+    """Return the chunks of a rank that its layers divide into."""
+    if pp == 1:
+        return [1]
+    return [1, *(v for v in range(2, MOST_CHUNKS + 1) if layers % (pp * v) == 0)]
