@@ -1,13 +1,19 @@
 import pytest
 
-from projector.sweeps import engine, store
+from projector.sweeps import store
+from sweeps.crews import start_at_once
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Small chunks and batches, so that a small space has many."""
+    """Small chunks, so that a small space has many."""
     monkeypatch.setattr(store, "CHUNK_POINTS", 48)
-    monkeypatch.setattr(engine, "FEW_POINTS", 80)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Let sweeps begin with all their workers."""
+    start_at_once(monkeypatch.setattr)
 
 
 @pytest.fixture

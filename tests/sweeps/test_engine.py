@@ -1,6 +1,7 @@
 """Sweeping: estimates, workers, and what a result can do."""
 
 import itertools
+import multiprocessing
 import random
 import subprocess
 import sys
@@ -154,9 +155,8 @@ def test_a_place_that_is_no_path():
         sweep(grid(), 3)
 
 
-@pytest.mark.usefixtures("new_workers")
+@pytest.mark.usefixtures("at_once", "new_workers")
 def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     start, started = workers._Worker.start, []
 
     def watched(process):
@@ -180,16 +180,16 @@ def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
 
 
 class Broken(Space):
-    """A space with a mistake of our own."""
+    """A space with a mistake of our own, in processes that work beside this one."""
 
     def overrides_at(self, places, derived):
-        if 1 in places.values():
+        if multiprocessing.parent_process() is not None:
             raise ZeroDivisionError
         return super().overrides_at(places, derived)
 
 
-def test_a_mistake_of_a_worker_is_told_with_its_place(monkeypatch):
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
+@pytest.mark.usefixtures("at_once")
+def test_a_mistake_of_a_worker_is_told_with_its_place():
     space = Broken(grid().base, grid().axes, {}, [])
     with pytest.raises(RuntimeError, match="failed at chunk 0") as caught:
         sweep(space, workers=2)

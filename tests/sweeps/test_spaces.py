@@ -9,7 +9,6 @@ import projector as pj
 from projector.cli.main import run
 from projector.config.space import load_space
 from projector.errors import ConfigError, ProjectorError
-from projector.sweeps import engine
 from projector.sweeps.engine import sweep
 from projector.units import to_ms
 from sweeps.grid import BASE
@@ -52,9 +51,9 @@ def test_rows_of_a_space_are_its_jobs():
     assert "constraint: tp * pp <= 4" in found.infeasible
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_space_goes_to_workers(monkeypatch):
     alone = sweep(SPACE)
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     together = sweep(SPACE, workers=2)
     assert together.to_arrow().equals(alone.to_arrow())
     assert together.infeasible == alone.infeasible

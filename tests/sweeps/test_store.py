@@ -15,7 +15,7 @@ import pytest
 
 from projector.config.space import load_space
 from projector.errors import ConfigError
-from projector.sweeps import engine, journal, store
+from projector.sweeps import journal, store
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
@@ -23,8 +23,10 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from projector.sweeps import engine, store
+from sweeps.crews import start_at_once
 from sweeps.grid import grid
-store.CHUNK_POINTS, engine.FEW_POINTS = 16, 0
+start_at_once()
+store.CHUNK_POINTS = 16
 engine.sweep(grid(), {out!r}, workers={workers},
              progress=lambda *now: print(*now, flush=True))
 """
@@ -116,8 +118,8 @@ def test_a_killed_sweep_continues(workers, tmp_path, monkeypatch):
     assert result.rows == sweep(grid()).rows
 
 
+@pytest.mark.usefixtures("at_once")
 def test_rows_do_not_depend_on_workers(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     sweep(grid(), tmp_path / "out", workers=2)
     assert content(tmp_path / "out") == whole[2]
 
@@ -217,25 +219,27 @@ def test_places_that_are_no_sweep(overwrite, tmp_path):
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, whole):
-    out, write = tmp_path / "out", store._write_whole
+    out, write = tmp_path / "out", Path.write_bytes
 
-    def full(target, data):
-        if target.name == "part-000002.parquet":
+    def full(path, data):
+        if path.name.endswith("000002"):
+            write(path, data[:100])
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(target, data)
+        return write(path, data)
 
-    monkeypatch.setattr(store, "_write_whole", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ConfigError, match="out cannot be written: No space left") as caught:
         sweep(grid(), out, workers=1)
     assert caught.value.key == "out"
     assert len((out / "_chunks.jsonl").read_bytes().splitlines()) == 2
-    monkeypatch.setattr(store, "_write_whole", write)
+    assert list(out.glob("_new-*")) == []
+    monkeypatch.setattr(Path, "write_bytes", write)
     sweep(grid(), out)
     assert content(out) == whole[2]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_what_workers_cannot_write_is_one_error(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     out = tmp_path / "out"
     largest = max(len(data) for name, data in whole[2].items() if name.startswith("part-"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -281,8 +285,8 @@ def test_a_full_disk_leaves_no_half_of_a_line(copy, whole, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("at_once")
 def test_an_interrupt_leaves_what_is_finished(workers, tmp_path, whole, monkeypatch):
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     out = tmp_path / "out"
 
     def interrupt(done, total, rows):

@@ -13,7 +13,7 @@ import pytest
 
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.sweeps import engine, workers
+from projector.sweeps import store, workers
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
@@ -24,9 +24,8 @@ def end_resting():
 
 
 @pytest.fixture
-def started(monkeypatch):
+def seen(monkeypatch):
     """Every process that is started from here on; none rests before or after."""
-    monkeypatch.setattr(engine, "FEW_POINTS", 0)
     start, processes = workers._Worker.start, []
 
     def watched(process):
@@ -40,15 +39,32 @@ def started(monkeypatch):
     assert not any(process.is_alive() for process in processes)
 
 
+@pytest.fixture
+def started(seen, at_once):
+    """The same, of sweeps that begin with all their workers."""
+    del at_once
+    return seen
+
+
 def small(*batches):
     return grid({**AXES, "training.global_batch_size": list(batches)})
+
+
+@pytest.mark.parametrize(("start_s", "number"), [(3600.0, 0), (1e-9, 2)])
+def test_others_join_where_it_takes_long(seen, monkeypatch, start_s, number):
+    # Chunks of more points than where orders are planned.
+    monkeypatch.setattr(store, "CHUNK_POINTS", 144)
+    monkeypatch.setattr(workers, "START_S", start_s)
+    found = sweep(small(*range(64, 640, 64)), workers=3)
+    assert len(seen) == number
+    assert found.to_arrow().equals(sweep(small(*range(64, 640, 64)), workers=1).to_arrow())
 
 
 def test_workers_stay_for_the_next_sweep(started, tmp_path):
     once = sweep(small(64, 128), tmp_path / "once", workers=2)
     again = sweep(small(64, 128), tmp_path / "again", workers=2)
     other = sweep(small(64, 192), workers=2)
-    assert len(started) == 2
+    assert len(started) == 1
     assert again.to_arrow().equals(once.to_arrow())
     assert other.to_arrow().equals(sweep(small(64, 192), workers=1).to_arrow())
     for path in sorted((tmp_path / "once").glob("part-*")):
@@ -64,7 +80,7 @@ def test_a_file_that_a_space_names_may_change(started, tmp_path):
         space = grid({"cluster.device": [str(file), "h100"], **AXES})
         rows.append(sweep(space, workers=2).to_arrow())
         assert rows[-1].equals(sweep(space, workers=1).to_arrow())
-    assert len(started) == 2
+    assert len(started) == 1
     assert not rows[0].equals(rows[1])
 
 
@@ -75,7 +91,7 @@ def test_a_folder_made_anew_wants_other_workers(started, tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         assert sweep(small(64, 128), "out", workers=2).rows
         folder.rename(tmp_path / f"gone{len(started)}")
-    assert len(started) == 4
+    assert len(started) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no umask here")
@@ -92,16 +108,16 @@ def test_workers_write_with_the_umask_of_the_caller(started, tmp_path):
 def test_another_number_of_workers(started):
     sweep(small(64, 128, 192, 256), workers=2)
     sweep(small(64, 128, 192, 256), workers=3)
-    assert len(started) == 5
-    assert not any(process.is_alive() for process in started[:2])
+    assert len(started) == 3
+    assert not any(process.is_alive() for process in started[:1])
 
 
 def test_other_surroundings_want_other_workers(started, monkeypatch):
     sweep(small(64, 128), workers=2)
     monkeypatch.setenv("PROJECTOR_SOMETHING", "else")
     sweep(small(64, 128), workers=2)
-    assert len(started) == 4
-    assert not any(process.is_alive() for process in started[:2])
+    assert len(started) == 2
+    assert not any(process.is_alive() for process in started[:1])
 
 
 def test_a_worker_that_died_at_rest_is_replaced(started):
@@ -109,7 +125,7 @@ def test_a_worker_that_died_at_rest_is_replaced(started):
     started[0].kill()
     started[0].join()
     sweep(small(64, 128), workers=2)
-    assert len(started) == 4
+    assert len(started) == 2
 
 
 def test_nobody_waits_for_ever(started, monkeypatch):
@@ -128,7 +144,7 @@ def test_a_sweep_that_fails_leaves_no_workers(started, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ProjectorError, match="enough"):
         sweep(small(64, 128), workers=2, progress=stop)
-    assert len(started) == 2
+    assert len(started) == 1
     assert not any(process.is_alive() for process in started)
     assert list(tmp_path.iterdir()) == []
 
@@ -164,12 +180,12 @@ def test_a_copy_of_the_caller_leaves_them_alone(started):
             # As at the exit of a process.
             for worker in multiprocessing.active_children():
                 worker.join()
-            code = len(workers._take(2)._context.workers)
+            code = len(workers._take(1)._context.workers)
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     sweep(small(64, 128), workers=2)
-    assert len(started) == 2
+    assert len(started) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
@@ -206,6 +222,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from projector.sweeps import engine, store, workers
+from sweeps.crews import start_at_once
 from sweeps.grid import grid
 
 start = workers._Worker.start
@@ -219,9 +236,10 @@ def say(*_):
     time.sleep({pause})
 
 workers._Worker.start = told
-store.CHUNK_POINTS, engine.FEW_POINTS = 16, 0
+store.CHUNK_POINTS = 16
+start_at_once()
 print("once", flush=True)
-engine.sweep(grid(), {out!r}, workers=2, progress=say)
+engine.sweep(grid(), {out!r}, workers=3, progress=say)
 """
 
 

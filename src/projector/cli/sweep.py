@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     "--workers",
     type=int,
     metavar="N",
-    help="Processes; one for each processor when left out. Results do not depend on it.",
+    help="Processes, this one included; one for each processor when left out. Results do not "
+    "depend on it.",
 )
 @click.option(
     "--plot",

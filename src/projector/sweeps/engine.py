@@ -15,7 +15,7 @@ from projector.config.space import Space
 from projector.errors import ConfigError, UnsupportedError, check_working_folder
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
-from projector.sweeps.rows import Projector, Sweeper, column_kinds
+from projector.sweeps.rows import Projector, column_kinds
 from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample, states_run
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
 from projector.sweeps.workers import project_side_by_side, start_ahead
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 ENGINES = LOCAL, DASK = "local", "dask"
 """Who projects: processes of this machine, or a Dask cluster."""
 
-FEW_POINTS = 16_384
-"""Fewer points than this are projected before further processes have started."""
-
 MANY_POINTS = 1_000_000
-"""From here on the time is estimated before anything is computed."""
+"""From here on further processes start at once, and the time is estimated before anything is
+computed."""
 
 LONGEST_DAYS = 30.0
 """A sweep that takes longer is refused: it would outlive most machines' next restart, and is more
@@ -95,7 +93,8 @@ def sweep(
     overwrite : bool
         Whether a sweep that is at ``out`` goes first.
     workers : int, optional
-        Processes; one for each processor when left out. Rows do not depend on it.
+        Processes, this one included; one for each processor when left out. Rows do not depend on
+        it.
     engine : str
         ``local``, or ``dask`` for a cluster of `Dask <https://www.dask.org>`_ (extra ``dask``).
         Rows do not depend on it.
@@ -217,12 +216,12 @@ def _parts(
         if cluster is not None:
             crew = cluster.crew(space, axes, plan.chunk_points, chunks)
             parts = stack.enter_context(crew).project(todo)
-        elif workers > 1 and chunks > 1 and (points > FEW_POINTS or plan.is_slow):
-            made = project_side_by_side(todo, workers, space, axes, plan.chunk_points, drafts)
-            parts = stack.enter_context(closing(made))
         else:
-            sweeper = Sweeper(space, axes, plan.chunk_points)
-            parts = (sweeper.part(number) for number in todo)
+            is_long = points > MANY_POINTS or plan.is_slow
+            made = project_side_by_side(
+                todo, workers, space, axes, plan.chunk_points, drafts, is_long=is_long
+            )
+            parts = stack.enter_context(closing(made))
         done = rows = 0
         for part in parts:
             done, rows = done + part.totals.points, rows + part.totals.rows
@@ -274,8 +273,8 @@ def _refuse_endless(space: Space, workers: int, *, local: bool) -> None:
     if space.size < MANY_POINTS:
         return
     if local and workers > 1:
-        start_ahead(workers, -(-space.size // chunk_points(space)))
-    days = _estimate(space, workers, _SMALL_SAMPLE).seconds / _DAY
+        start_ahead(workers)
+    days = _estimate(space, workers, _SMALL_SAMPLE, enough_days=LONGEST_DAYS).seconds / _DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"
         msg = (
@@ -285,7 +284,8 @@ def _refuse_endless(space: Space, workers: int, *, local: bool) -> None:
         raise ConfigError(msg, key="axes", value=space.size, allowed=f"{LONGEST_DAYS:g} days")
 
 
-def _estimate(space: Space, workers: int, most: int) -> Estimate:
+def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0) -> Estimate:
+    """Project a sample; look no closer where it already shows less than ``enough_days``."""
     projector = Projector(space, axis_kinds(space))
     points = np.array(sample(space, most), np.int64)
     # The first points take longer: they load and compile.
@@ -295,7 +295,9 @@ def _estimate(space: Space, workers: int, most: int) -> Estimate:
     seconds = time.perf_counter() - begun
     point_s = seconds / max(1, len(points))
     chunk = min(chunk_points(space), space.size)
-    if seconds < _QUICK_S and chunk > len(points):
+    crew = min(workers, -(-space.size // chunk))
+    is_close = point_s * space.size / crew >= enough_days * _DAY
+    if is_close and seconds < _QUICK_S and chunk > len(points):
         middle = np.arange(chunk) + (space.size - chunk) // 2
         # Again: what the chunk taught serves most others.
         for _ in range(2):
@@ -308,6 +310,6 @@ def _estimate(space: Space, workers: int, most: int) -> Estimate:
         legal=batch.rows,
         fit=batch.fit - batch.at_risk,
         at_risk=batch.at_risk,
-        seconds=point_s * space.size / min(workers, -(-space.size // chunk)),
+        seconds=point_s * space.size / crew,
         infeasible=batch.infeasible,
     )

@@ -1,4 +1,4 @@
-"""Processes that project chunks side by side: the standard library's pool, and what it lacks.
+"""Processes that project chunks beside the caller: the standard library's pool, and what it lacks.
 
 A pool whose sweep has ended well rests, for the next sweep. Rows never travel through it: a pool
 whose worker is killed while it sends a long answer waits for ever, and until Python 3.11.5 also one
@@ -8,12 +8,14 @@ Then tasks and answers fit into the buffer of a pipe: all of one is sent, or not
 
 import atexit
 import ctypes
+import math
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -27,8 +29,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from projector.errors import OutOfMemoryError, ProjectorError
 
@@ -40,6 +42,13 @@ if TYPE_CHECKING:
 
 AHEAD = 3
 """Chunks that wait for each worker, so that none of them waits for its own."""
+
+LONGEST_LINE = 64
+"""Chunks that are ready or on their way while the next one, of a worker that begins, is not."""
+
+START_S = 1.0
+"""What takes the caller no longer is projected before further processes have started: each takes 1
+to 2 s of processor time until its first row."""
 
 REST_S = 60.0
 """How long the workers of a sweep stay for another one: its first row comes after 2 to 3 s on a
@@ -66,6 +75,8 @@ if sys.platform != "win32":
 NOT_STARTED = 70
 """Exit code of a process that could not become a worker."""
 
+_Answer: TypeAlias = "Part | ProjectorError | str"
+
 _resting: "list[_Pool]" = []
 _starting = threading.Lock()
 _drafts: deque[Path] = deque(maxlen=1)
@@ -79,61 +90,149 @@ def project_side_by_side(
     axes: Mapping[str, str],
     chunk_points: int,
     drafts: Path | None = None,
+    *,
+    is_long: bool = False,
 ) -> "Generator[Part, None, None]":
-    """Yield the parts of ``chunks`` in their order, a few of them ahead of the reader.
+    """Yield the parts of ``chunks`` in their order.
 
-    With ``drafts`` of a `Store` the rows are there; without, parts carry them. An early end kills
-    the workers and removes what nobody took.
+    This process is one of the ``workers``. The others join it where that pays: at once where all
+    chunks are known to take long, ``is_long``, otherwise when the first ones have shown it. With
+    ``drafts`` of a `Store` rows are there; without, parts carry them. An early end kills the
+    others and removes what nobody took.
 
     Raises
     ------
     ProjectorError
         If a worker dies, or for an error of the user.
     """
+    from projector.sweeps.rows import Sweeper
     from projector.sweeps.store import read_draft, remove_drafts
 
-    waiting: deque[tuple[Future[Part | ProjectorError | str], int]] = deque()
-
-    def take() -> "Part":
-        future, chunk = waiting.popleft()
-        part = unwrap(future.result(), chunk)
-        return read_draft(part) if drafts is None else part
-
+    left, todo = sum(1 for _ in chunks), iter(chunks)
+    line: deque[tuple[int, Part | Future[_Answer]]] = deque()
+    own, pace = Sweeper(space, axes, chunk_points, drafts), _Pace(is_long=is_long)
+    others: _Others | None = None
     with ExitStack() as stack:
-        own = Path(stack.enter_context(TemporaryDirectory(prefix="sweep-")))
-        written = drafts or own / "rows-"
-        # First, so that a space that cannot be sent starts nothing.
-        task = own / "task"
-        task.write_bytes(pickle.dumps((space, dict(axes), chunk_points, written)))
-        pool = _take(workers)
-        whole = False
+        if drafts is not None:
+            # When nobody writes any more. What was taken has another name by then.
+            stack.callback(remove_drafts, drafts)
+        while left or line:
+            if others is None and workers > 1 < left and pace.seconds(left) > START_S:
+                task = space, dict(axes), chunk_points
+                others = stack.enter_context(_Others(workers - 1, task, drafts))
+            while left and others is not None and others.want_more():
+                chunk, left = next(todo), left - 1
+                line.append((chunk, others.submit(chunk)))
+            if left and len(line) < LONGEST_LINE:
+                chunk, left = next(todo), left - 1
+                begun = time.perf_counter()
+                line.append((chunk, own.part(chunk)))
+                pace.add(time.perf_counter() - begun)
+            # What is there already goes; with nothing else to do, the next one is waited for.
+            while line and (not left or len(line) >= LONGEST_LINE or _is_there(line[0][1])):
+                chunk, part = line.popleft()
+                if isinstance(part, Future):
+                    assert others is not None
+                    part = others.result(chunk, part)
+                yield read_draft(part) if drafts is None else part
+
+
+def _is_there(part: "Part | Future[_Answer]") -> bool:
+    return not isinstance(part, Future) or part.done()
+
+
+class _Pace:
+    """How long chunks take this process."""
+
+    def __init__(self, *, is_long: bool) -> None:
+        """Expect that each takes for ever, or no time, until two have been timed."""
+        self._chunk_s = math.inf if is_long else 0.0
+        self._chunks, self._spent_s = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a chunk; the first one also loads kernels, or compiles them."""
+        if self._chunks:
+            self._spent_s += seconds
+            self._chunk_s = self._spent_s / self._chunks
+        self._chunks += 1
+
+    def seconds(self, chunks: int) -> float:
+        """Return how long so many take."""
+        return chunks * self._chunk_s
+
+
+class _Others:
+    """Processes that project chunks of one sweep beside this one."""
+
+    def __init__(self, count: int, task: tuple[object, ...], drafts: Path | None) -> None:
+        self._count, self._task, self._drafts = count, task, drafts
+        self._running: set[Future[Any]] = set()
+        self._ends = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start them, or take those that rest."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="sweep-")))
+            # First, so that a space that cannot be sent starts nothing.
+            self._file = folder / "task"
+            self._file.write_bytes(pickle.dumps((*self._task, self._drafts or folder / "rows-")))
+            self._pool = _take(self._count)
+            stack.push(self._leave)
+            with self._deaths_told():
+                self._starting = {self._pool.submit(int) for _ in range(self._count)}
+            self._ends = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let them rest after a whole sweep, and end them otherwise."""
+        self._ends.__exit__(kind, error, trace)
+
+    def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._pool.is_whole():
+            self._pool.rest()
+        else:
+            self._pool.end()
+
+    def want_more(self) -> bool:
+        """Whether some of them have started and would soon have nothing to do."""
+        self._starting = {future for future in self._starting if not future.done()}
+        self._running = {future for future in self._running if not future.done()}
+        return len(self._running) < AHEAD * (self._count - len(self._starting))
+
+    def submit(self, chunk: int) -> "Future[_Answer]":
+        """Hand out a chunk."""
+        with self._deaths_told():
+            future = self._pool.submit(_work, self._file, chunk)
+        self._running.add(future)
+        return future
+
+    def result(self, chunk: int, future: "Future[_Answer]") -> "Part":
+        """Wait for a chunk."""
+        with self._deaths_told():
+            return unwrap(future.result(), chunk)
+
+    @contextmanager
+    def _deaths_told(self) -> Iterator[None]:
         try:
-            for chunk in chunks:
-                waiting.append((pool.submit(_work, task, chunk), chunk))
-                if len(waiting) >= AHEAD * workers:
-                    yield take()
-            while waiting:
-                yield take()
-            whole = True
+            yield
         except BrokenProcessPool:
-            raise pool.death() from None
-        finally:
-            if whole:
-                pool.rest()
-            else:
-                pool.end()
-                remove_drafts(written)
+            raise self._pool.death() from None
 
 
-def start_ahead(workers: int, most: int) -> None:
-    """Start the workers of a sweep of ``most`` chunks, while the caller does something else."""
-    pool = _take(workers)
-    for _ in range(min(workers, most)):
+def start_ahead(workers: int) -> None:
+    """Start what will work beside the caller, who does something else first."""
+    pool = _take(workers - 1)
+    for _ in range(workers - 1):
         pool.submit(int)
     pool.rest()
 
 
-def answer(project: "Callable[[], Part]") -> "Part | ProjectorError | str":
+def answer(project: "Callable[[], Part]") -> _Answer:
     """Return a chunk, or what went wrong: an error of the user, or a traceback."""
     try:
         return project()
@@ -149,7 +248,7 @@ def answer(project: "Callable[[], Part]") -> "Part | ProjectorError | str":
         return traceback.format_exc()
 
 
-def unwrap(answer: "Part | ProjectorError | str", chunk: int) -> "Part":
+def unwrap(answer: _Answer, chunk: int) -> "Part":
     """Return the chunk in an `answer`, or raise what went wrong."""
     if isinstance(answer, ProjectorError):
         raise answer
@@ -369,5 +468,5 @@ def _sweeper(task: Path) -> "Sweeper":
     return Sweeper(space, axes, chunk_points, drafts)
 
 
-def _work(task: Path, chunk: int) -> "Part | ProjectorError | str":
+def _work(task: Path, chunk: int) -> _Answer:
     return answer(lambda: _sweeper(task).part(chunk))
