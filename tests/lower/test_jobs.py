@@ -33,7 +33,7 @@ def refused(**overrides):
 def test_degrees():
     columns = columns_of(job(parallelism__tp=2, parallelism__pp=2, parallelism__cp=2))
     assert columns.dp[0] == 2
-    assert columns.microbatches[0] == 32
+    assert columns.micro_batch[0] == 1
     assert columns.tp_local[0] == 2
     assert columns.cp_local[0] == 2
     assert columns.shard_local[0] == 4

@@ -146,7 +146,8 @@ def test_one_illegal_job_costs_its_batch_little(monkeypatch):
     def counted(batch, legal, known):
         nonlocal calls
         calls += 1
-        if np.any((legal.columns.pp == 2) & (batch.cluster.nodes == 2)):
+        nodes = legal.families.batch.cluster.nodes
+        if np.any((legal.columns.pp == 2) & (nodes == 2)):
             msg = "cannot be computed"
             raise ProjectorError(msg, key="parallelism.pp")
         return evaluate(batch, legal, known)

@@ -88,12 +88,14 @@ def keys_without():
         whole = field_names(sharing.section, sharing.as_object)
         for field in whole:
             left = {field: "tried"}
-            if field not in {*sharing.replica, *sharing.job}:
+            if field not in {*sharing.replica, *sharing.job, *sharing.own}:
                 fewer = sharing._replace(job={**sharing.job, **left})
                 yield section, "pipeline", field, fewer.pipeline_key()
         for field in sharing.replica:
             rest = {name: why for name, why in sharing.replica.items() if name != field}
             yield section, "replica", field, sharing._replace(replica=rest).replica_key()
+    for field in sorted({*TRAINING.replica, *TRAINING.job} - CHANGES_NOTHING):
+        yield "training", "family", field, TRAINING._replace(own={field: "tried"}).family_key()
     for section, part in (("parallelism", LayerSplit), ("training", LayerSettings)):
         for field in part._fields:
             yield section, "layout", field, partial(without, part, field)
@@ -133,6 +135,9 @@ FIELDS = {
 }
 """Name in a key -> fields of the section that it is read from."""
 
+
+CHANGES_NOTHING = {"framework", "schedule_solver_work"}
+"""Fields in which no two variants differ in what they come to."""
 
 IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": [*PLACED]}
 """Fields that the places of groups tell as well -> these groups."""

@@ -1,7 +1,7 @@
 """Jobs as columns: one row a job, every derived degree, each rule checked once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -23,9 +23,8 @@ WIDE = {"fp32", "tf32", "fp16", "bf16"}
 """Types that Q, K and V of a training job may have."""
 
 
-@dataclass(frozen=True, slots=True)
 class JobColumns:
-    """Degrees and batch of each job, int64[jobs] each.
+    """Degrees of each job, int64[jobs] each, which its family shares.
 
     ``*_local`` counts the members of a group that share one scale-up domain, ``*_span`` says how
     the group lies beyond it (see ``lower/placement.py``).
@@ -48,9 +47,6 @@ class JobColumns:
     zone: Ints
     """Devices of one zone; 0 is all."""
     micro_batch: Ints
-    global_batch: Ints
-    microbatches: Ints
-    """Microbatches of one data-parallel rank in one step."""
     seq: Ints
     tp_local: Ints
     tp_span: Ints
@@ -77,9 +73,29 @@ class JobColumns:
     """Ranks from one pipeline stage to the next."""
     zero_stage: Ints
 
+    def __init__(self, **columns: Ints) -> None:
+        """Keep some of the columns; others are found when they are asked for."""
+        self.__dict__.update(columns)
+
     def take(self, rows: Ints) -> "JobColumns":
-        """Return some of the jobs."""
-        return JobColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
+        """Return some of the jobs; a column is gathered when it is asked for."""
+        return _TakenColumns(self, rows)
+
+
+class _TakenColumns(JobColumns):
+    """Some of the jobs of other columns."""
+
+    def __init__(self, source: JobColumns, rows: Ints) -> None:
+        super().__init__()
+        self._source, self._rows = source, rows
+
+    def __getattr__(self, name: str) -> Ints:
+        if name not in JobColumns.__annotations__:
+            raise AttributeError(name)
+        column: Ints = getattr(self._source, name).take(self._rows)
+        # Found there from now on.
+        self.__dict__[name] = column
+        return column
 
 
 def job_columns(batch: JobBatch) -> JobColumns:
@@ -90,7 +106,6 @@ def job_columns(batch: JobBatch) -> JobColumns:
     gpus = cluster.gpus
     dp = np.maximum(1, gpus // (tp * pp * cp))
     edp = np.maximum(1, gpus // (etp * ep * pp))
-    micro_batch, global_batch = training.micro_batch, training.global_batch
     places = _places(batch, dp, edp, etp)
     return JobColumns(
         tp=tp,
@@ -105,9 +120,7 @@ def job_columns(batch: JobBatch) -> JobColumns:
         domain=cluster.domain,
         pod=cluster.pod,
         zone=cluster.zone,
-        micro_batch=micro_batch,
-        global_batch=global_batch,
-        microbatches=global_batch // (micro_batch * dp),
+        micro_batch=training.micro_batch,
         seq=training.seq,
         tp_local=places.tp.local,
         tp_span=places.tp.span,
@@ -196,11 +209,26 @@ def _distinct_places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places
 
 
 def broken_rules(batch: JobBatch, columns: JobColumns) -> Ints:
-    """Return the first of `RULES` that each job breaks, int64[jobs]; -1 where it keeps all."""
-    first = np.full(len(batch), -1, np.int64)
+    """Return the first of `RULES` that each family breaks, int64[families].
+
+    It is ``len(RULES)`` where a family keeps all of them, but for `EVEN_STEP`, which its jobs keep
+    or break one by one.
+    """
+    first = np.full(len(batch), len(RULES), np.int64)
     for number in reversed(range(len(RULES))):
-        first[RULES[number].broken(batch, columns)] = number
+        if number != EVEN_STEP:
+            first[RULES[number].broken(batch, columns)] = number
     return first
+
+
+def first_broken(job: Job) -> ConfigError | None:
+    """Return why a job cannot exist under any layout or schedule, by the first rule it breaks."""
+    batch = JobBatch.of([job])
+    columns = job_columns(batch)
+    broken = int(broken_rules(batch, columns)[0])
+    if broken > EVEN_STEP and RULES[EVEN_STEP].broken(batch, columns)[0]:
+        broken = EVEN_STEP
+    return RULES[broken].error(job) if broken < len(RULES) else None
 
 
 def data_parallel(job: Job) -> int:
@@ -230,7 +258,7 @@ class Rule(NamedTuple):
     """Something that sections of a job must keep together."""
 
     broken: Callable[[JobBatch, JobColumns], Flags]
-    """Returns bool[jobs]."""
+    """Returns bool[jobs]; of all rules `EVEN_STEP` alone tells jobs of one family apart."""
     error: Callable[[Job], ConfigError]
     """Returns the message for a job that breaks it."""
 
@@ -499,8 +527,7 @@ def _expert_order_error(job: Job) -> ConfigError:
 
 
 def _batch(batch: JobBatch, columns: JobColumns) -> Flags:
-    del batch
-    return np.asarray(columns.global_batch % (columns.micro_batch * columns.dp) != 0)
+    return np.asarray(batch.training.global_batch % (columns.micro_batch * columns.dp) != 0)
 
 
 def _batch_error(job: Job) -> ConfigError:
@@ -604,3 +631,6 @@ RULES: tuple[Rule, ...] = (
     Rule(adapters.divided_rank, adapters.divided_rank_error),
 )
 """Every rule that spans sections; the first broken rule is reported."""
+
+EVEN_STEP = next(number for number, rule in enumerate(RULES) if rule.broken is _batch)
+"""The rule that looks at the global batch: the number of microbatches is whole."""

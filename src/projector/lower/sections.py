@@ -451,6 +451,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         lambda t: t.optimizer_post_validation, "flag", "Ranks begin the next step on their own."
     )
     layout_key = _training.key(LayerSettings.of, "Of which kind layers are.")
+    family_key = _training.key(sharing.TRAINING.family_key(), "All but the global batch.")
     pipeline_key = _training.key(sharing.TRAINING.pipeline_key(), "What a pipeline costs.")
     replica_key = _training.key(sharing.TRAINING.replica_key(), "What a replica adds to it.")
     attention_key = _training.key(

@@ -5,11 +5,13 @@ each with the reason why a pipeline cannot depend on it. They share a replica wh
 pipeline and agree in the fields that a replica looks at besides. A field that is added to a section
 is therefore compared until somebody shows that it need not be. Architectures are compared as whole
 objects. What a whole run takes beside its steps (`RunConfig`) changes neither pipelines nor
-replicas, so jobs that differ in it alone share everything.
+replicas, so jobs that differ in it alone share everything. Jobs that differ in it and in the
+global batch alone are a family (see ``lower/families.py``).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from projector.config._base import Config
@@ -42,14 +44,23 @@ class Sharing(NamedTuple):
     as_object: tuple[str, ...] = ()
     """Nested sections that are equal where they are one object: to compare them takes longer than
     to cost equal ones twice, to the same result."""
+    own: Mapping[str, str] = MappingProxyType({})
+    """Fields in which even jobs of one family differ -> why."""
 
     def pipeline_key(self) -> Key:
         """Return what reads everything that a pipeline may depend on."""
         names = [*field_names(self.section, self.as_object)]
-        left_out = [*self.replica, *self.job]
+        left_out = [*self.replica, *self.job, *self.own]
         for name in left_out:
             _check(name, names, self.section)
         return _reader([name for name in names if name not in left_out], self.as_object)
+
+    def family_key(self) -> Key:
+        """Return what reads everything that tells families apart."""
+        names = [*field_names(self.section, self.as_object)]
+        for name in self.own:
+            _check(name, names, self.section)
+        return _reader([name for name in names if name not in self.own], self.as_object)
 
     def replica_key(self) -> Key:
         """Return what reads the fields that a replica looks at besides those of its pipeline."""
@@ -93,11 +104,13 @@ TRAINING = Sharing(
     },
     job={
         "framework": _DECIDES,
-        "global_batch_size": "decides the number of microbatches, each of which costs the same",
         "schedule": "compared under the name it resolves to",
         "zero_bubble_max_pending_backward": _ORDER,
         "schedule_solver_work": _ORDER,
         "optimizer_post_validation": "decides the order, and how the step of each job ends",
+    },
+    own={
+        "global_batch_size": "decides the number of microbatches, each of which costs the same",
     },
 )
 

@@ -157,11 +157,13 @@ class Workloads:
     """
 
     batch: JobBatch
+    """One job of each family, which represents all."""
     jobs: JobColumns
+    """Their degrees."""
     pipeline: Ints
-    """int64[jobs]: pipeline of each job."""
+    """int64[families]: pipeline of each family."""
     first: Ints
-    """int64[pipelines]: first job that has it."""
+    """int64[pipelines]: first family that has it."""
     rows: Records
     """WORKLOAD[workloads], distinct."""
     devices: Records
@@ -203,17 +205,17 @@ class Workloads:
         return np.repeat(np.arange(len(runs)), runs)
 
     def first_jobs(self) -> JobBatch:
-        """Return the first job of each pipeline, which represents all."""
+        """Return a job of each pipeline, which represents all."""
         return self.batch.take(self.first)
 
-    def runs(self, job: int, stage: int) -> range:
-        """Return the runs of one virtual stage of a job."""
-        row = int(self.stage_offset[self.pipeline[job]]) + stage
+    def runs(self, family: int, stage: int) -> range:
+        """Return the runs of one virtual stage of a family."""
+        row = int(self.stage_offset[self.pipeline[family]]) + stage
         return range(int(self.run_offset[row]), int(self.run_offset[row + 1]))
 
-    def num_stages(self, job: int) -> int:
-        """Return the virtual stages of a job."""
-        pipeline = self.pipeline[job]
+    def num_stages(self, family: int) -> int:
+        """Return the virtual stages of a family."""
+        pipeline = self.pipeline[family]
         return int(self.stage_offset[pipeline + 1] - self.stage_offset[pipeline])
 
 
@@ -274,7 +276,7 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
 def build_workloads(
     batch: JobBatch, columns: JobColumns, layouts: Layouts, machines: Machines | None = None
 ) -> Workloads:
-    """Turn legal jobs into distinct workloads, and the pipelines that are made of them."""
+    """Turn one job of each legal family into workloads, and the pipelines made of them."""
     machines = Machines() if machines is None else machines
     first, pipeline = group_rows(
         batch.model.index,

@@ -17,8 +17,7 @@ from projector.config.load import load_job
 from projector.config.model import MoEConfig
 from projector.config.run import RunConfig
 from projector.errors import ConfigError
-from projector.lower.batch import JobBatch
-from projector.lower.jobs import RULES, broken_rules, divisors, job_columns
+from projector.lower.jobs import divisors, first_broken
 from projector.lower.workloads import layout_of
 from projector.measure.described import Dimension
 from projector.measure.eager import AS_MEASURED
@@ -290,14 +289,16 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
         If the job itself cannot exist, or cannot be reduced so far; the message names the least
         devices that would do.
     """
-    _refuse_broken(job)
+    broken = first_broken(job)
+    if broken is not None:
+        raise broken
     layout_of(job.model, job.parallelism, job.training)
     available = _checked_gpus(job, benchmark_gpus)
     whole = degrees_of(job)
     for degrees in _candidates(job, whole):
         if degrees.gpus <= available:
             reduced = benchmark_job(job, degrees)
-            if _first_broken(reduced) < 0:
+            if first_broken(reduced) is None:
                 steps = tuple(_steps(job, reduced, whole, degrees))
                 return Reduction(job, reduced, available, steps, degrees)
     least = _least_gpus(job, whole)
@@ -372,7 +373,7 @@ def _candidates(job: Job, whole: Degrees) -> Iterator[Degrees]:
 def _least_gpus(job: Job, whole: Degrees) -> int:
     """Return the fewest devices to which a job can be reduced."""
     for degrees in sorted(_candidates(job, whole), key=lambda degrees: degrees.gpus):
-        if _first_broken(benchmark_job(job, degrees)) < 0:
+        if first_broken(benchmark_job(job, degrees)) is None:
             return degrees.gpus
     return whole.gpus
 
@@ -447,17 +448,6 @@ def _too_few(job: Job, available: int, least: int) -> ConfigError:
         f"{why}; at least {least} would do"
     )
     return ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
-
-
-def _first_broken(job: Job) -> int:
-    batch = JobBatch.of([job])
-    return int(broken_rules(batch, job_columns(batch))[0])
-
-
-def _refuse_broken(job: Job) -> None:
-    broken = _first_broken(job)
-    if broken >= 0:
-        raise RULES[broken].error(job)
 
 
 def _overlaps(job: Job) -> bool:

@@ -47,27 +47,29 @@ def reserve_bytes(batch: JobBatch, columns: JobColumns) -> Floats:
 
 
 def pinned_bytes(
-    batch: JobBatch, state: StateMemory, jobs: Ints, ranks: Ints, activations: Floats
+    batch: JobBatch, state: StateMemory, families: Ints, ranks: Ints, activations: Floats
 ) -> Floats:
     """Return what the allocator cannot give back at the peak of some ranks, float64[n].
 
     Parameters
     ----------
-    jobs, ranks : int64[n]
-        Job of each rank, and the rank among all replicas.
+    batch : JobBatch
+        A job of each family.
+    families, ranks : int64[n]
+        Family of each rank, and the rank among all replicas.
     activations : float64[n]
         Bytes that it holds for backwards.
     """
     cluster = batch.cluster
-    share = np.where(cluster.expandable[jobs] == 1, 0.0, cluster.pinned_share[jobs])
+    share = np.where(cluster.expandable == 1, 0.0, cluster.pinned_share)[families]
     derived = share * (activations + state.transient_bytes[ranks])
-    stated = cluster.stated_fragmentation[jobs]
+    stated = cluster.stated_fragmentation[families]
     peak = activations + state.static_bytes[ranks]
     return np.where(np.isnan(stated), derived, stated * peak)
 
 
 def idle_bytes(
-    batch: JobBatch, columns: JobColumns, state: StateMemory, jobs: Ints, ranks: Ints,
+    batch: JobBatch, columns: JobColumns, state: StateMemory, families: Ints, ranks: Ints,
     activations: Floats,
 ) -> Floats:  # fmt: skip
     """Return what the allocator holds beside what is allocated at the peak of some ranks.
@@ -82,25 +84,34 @@ def idle_bytes(
     Parameters and shape are those of `pinned_bytes`.
     """
     cluster = batch.cluster
-    pinned = pinned_bytes(batch, state, jobs, ranks, activations)
+    pinned = pinned_bytes(batch, state, families, ranks, activations)
     moving = activations + state.transient_bytes[ranks]
-    fixed = cluster.expandable[jobs] == 0
+    fixed = (cluster.expandable == 0)[families]
     derived = state.unplaced_bytes[ranks] + fixed * (
-        cluster.idle_share[jobs] * moving + state.embedding_bytes[ranks]
+        cluster.idle_share[families] * moving + state.embedding_bytes[ranks]
     )
     peak = activations + state.static_bytes[ranks]
-    left = (cluster.memory_bytes - reserve_bytes(batch, columns))[jobs]
+    left = (cluster.memory_bytes - reserve_bytes(batch, columns))[families]
     kept = np.maximum(pinned, np.minimum(derived, left - peak))
-    return np.where(np.isnan(cluster.stated_fragmentation[jobs]), kept, pinned)
+    return np.where(np.isnan(cluster.stated_fragmentation)[families], kept, pinned)
 
 
 def device_memory(
-    batch: JobBatch, columns: JobColumns, state: StateMemory, rank: Ints, peak_bytes: Floats
+    batch: JobBatch,
+    columns: JobColumns,
+    families: Ints,
+    state: StateMemory,
+    rank: Ints,
+    peak_bytes: Floats,
 ) -> DeviceMemory:
     """Return what a batch of jobs may use.
 
     Parameters
     ----------
+    batch, columns
+        A job of each family, and its degrees.
+    families : int64[jobs]
+        Family of each job.
     rank : int64[jobs]
         The fullest rank of each job, among those of all replicas.
     peak_bytes : float64[jobs]
@@ -108,27 +119,26 @@ def device_memory(
     """
     reserve = reserve_bytes(batch, columns)
     activations = peak_bytes - state.static_bytes[rank]
-    every = np.arange(len(batch))
-    idle = idle_bytes(batch, columns, state, every, rank, activations)
-    left = batch.cluster.memory_bytes - reserve
-    stated = batch.cluster.stated_fragmentation
-    pinned = pinned_bytes(batch, state, every, rank, activations)
+    idle = idle_bytes(batch, columns, state, families, rank, activations)
+    left = (batch.cluster.memory_bytes - reserve)[families]
+    stated = batch.cluster.stated_fragmentation[families]
+    pinned = pinned_bytes(batch, state, families, rank, activations)
     # A stated share holds for any allocation, so the limit does not depend on the peak.
     usable = np.where(np.isnan(stated), left - pinned, left / (1.0 + stated))
-    return DeviceMemory(reserve, idle, np.maximum(0.0, usable))
+    return DeviceMemory(reserve[families], idle, np.maximum(0.0, usable))
 
 
 def room_for_activations(
-    batch: JobBatch, columns: JobColumns, state: StateMemory, job: int, ranks: slice
+    batch: JobBatch, columns: JobColumns, state: StateMemory, family: int, ranks: slice
 ) -> Floats:
-    """Return how many bytes of activations each rank of a job has room for, float64[pp]."""
+    """Return how many bytes of activations each rank of a family has room for, float64[pp]."""
     cluster = batch.cluster
-    left = cluster.memory_bytes[job] - reserve_bytes(batch, columns)[job]
+    left = cluster.memory_bytes[family] - reserve_bytes(batch, columns)[family]
     held = state.static_bytes[ranks]
-    stated = cluster.stated_fragmentation[job]
+    stated = cluster.stated_fragmentation[family]
     if not np.isnan(stated):
         return np.asarray(max(0.0, left / (1.0 + stated)) - held)
     every = np.arange(ranks.start, ranks.stop)
-    pinned = pinned_bytes(batch, state, np.full(len(every), job), every, np.zeros(len(every)))
-    share = cluster.pinned_share[job] * (cluster.expandable[job] == 0)
+    pinned = pinned_bytes(batch, state, np.full(len(every), family), every, np.zeros(len(every)))
+    share = cluster.pinned_share[family] * (cluster.expandable[family] == 0)
     return np.asarray((left - held - pinned) / (1.0 + share))

@@ -1,8 +1,9 @@
 """The one path of every projection: jobs in, columns of memory and time out.
 
 A single job is a batch of one. Rows are independent: the result of a job does not depend on the
-jobs it is evaluated with. Jobs share what they have in common: workloads are costed once, pipelines
-and replicas are put together once, and orders are replayed for all jobs that run them.
+jobs it is evaluated with. Jobs share what they have in common: jobs that differ in the global batch
+alone are one family up to the replay, workloads are costed once, pipelines and replicas are put
+together once, and orders are replayed for all jobs that run them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,15 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import RULES, JobColumns, broken_rules, job_columns
+from projector.lower.families import Families, StepSizes, step_sizes
+from projector.lower.jobs import (
+    EVEN_STEP,
+    RULES,
+    JobColumns,
+    broken_rules,
+    first_broken,
+    job_columns,
+)
 from projector.lower.workloads import (
     LayoutRuns,
     Layouts,
@@ -58,7 +67,7 @@ from projector.projection.replicas import (
     cost_tied_embeddings,
     find_replicas,
 )
-from projector.projection.schedules import Schedules, Setting, choose_schedules
+from projector.projection.schedules import Schedules, Setting, choose_schedules, schedule_kinds
 from projector.projection.step import (
     MIDDLE,
     Pipeline,
@@ -79,6 +88,8 @@ class Evaluation:
     """Everything known about a batch of jobs, in columns."""
 
     batch: JobBatch
+    families: Families
+    """What the jobs are of; ``workloads`` and the replicas of ``inputs`` are theirs."""
     workloads: Workloads
     costs: WorkloadCosts
     parallel: DataParallelCosts
@@ -109,9 +120,35 @@ class Evaluation:
         """Device time of each of them."""
         return self._operations[1]
 
+    @cached_property
+    def jobs(self) -> JobColumns:
+        """Degrees of each job."""
+        degrees = self.workloads.jobs
+        return degrees if self.families.are_jobs else degrees.take(self.families.of_job)
+
+    @property
+    def global_batch(self) -> Ints:
+        """Samples of a step, int64[jobs]."""
+        return self.batch.training.global_batch
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        """Microbatches of one data-parallel rank in one step, int64[jobs]."""
+        counts = np.array([setting.microbatches for setting in self.settings], np.int64)
+        return counts.take(self.setting_of_job)
+
+    @cached_property
+    def pipeline_of_job(self) -> Ints:
+        """int64[jobs]: pipeline of the workloads that each job has."""
+        return self.workloads.pipeline.take(self.families.of_job)
+
     def job(self, row: int) -> Job:
         """Return one of the jobs."""
         return self.batch.job(row)
+
+    def family(self, row: int) -> int:
+        """Return the family of a job."""
+        return int(self.families.of_job[row])
 
     def schedule(self, row: int) -> str:
         """Return the name of the schedule that a job runs."""
@@ -131,7 +168,12 @@ class Evaluation:
         replicas = self.inputs.replicas
         rank = replicas.rank_offset[replicas.of_job] + self.steps.peak_rank
         return device_memory(
-            self.batch, self.workloads.jobs, self.inputs.state, rank, self.steps.peak_bytes
+            self.families.batch,
+            self.workloads.jobs,
+            self.families.of_job,
+            self.inputs.state,
+            rank,
+            self.steps.peak_bytes,
         )
 
     def idle_bytes(self, row: int) -> Floats:
@@ -139,9 +181,9 @@ class Evaluation:
         replicas, memory = self.inputs.replicas, self.memory(row)
         ranks = replicas.ranks(int(replicas.of_job[row]))
         every = np.arange(ranks.start, ranks.stop)
-        of_job = np.full(len(every), row)
+        families = np.full(len(every), self.family(row))
         return idle_bytes(
-            self.batch, self.workloads.jobs, self.inputs.state, of_job, every,
+            self.families.batch, self.workloads.jobs, self.inputs.state, families, every,
             memory.activations_bytes,
         )  # fmt: skip
 
@@ -177,8 +219,11 @@ class RefusedJobs(Exception):  # noqa: N818  carries errors, and users never see
 class Legal(NamedTuple):
     """Which jobs of a batch can exist, by all rules that look at no times."""
 
+    families: Families
     columns: JobColumns
+    """Of the families."""
     layouts: Layouts
+    """Of the families."""
     schedules: Schedules
     refused: Ints
     """int64[jobs]: number of the error in ``errors``, -1 for a job that can exist."""
@@ -186,10 +231,15 @@ class Legal(NamedTuple):
 
     def take(self, rows: Ints) -> "Legal":
         """Return some of the jobs, with what they alone need."""
+        families, kept = self.families.take(rows)
+        layouts, schedules = self.layouts, self.schedules
         return Legal(
-            self.columns.take(rows),
-            Layouts(*_only_used(self.layouts.of_job[rows], self.layouts.outcomes)),
-            Schedules(*_only_used(self.schedules.of_job[rows], self.schedules.outcomes)),
+            families,
+            self.columns.take(kept),
+            Layouts(*_only_used(layouts.of_job[kept], layouts.outcomes)),
+            Schedules(
+                *_only_used(schedules.of_job[rows], schedules.outcomes), schedules.name[kept]
+            ),
             self.refused[rows],
             self.errors,
         )
@@ -197,8 +247,10 @@ class Legal(NamedTuple):
 
 def _only_used(number: Ints, items: list[Any]) -> tuple[Ints, list[Any]]:
     """Return new numbers and the items that they use."""
-    first, renumbered = group_rows(number)
-    return renumbered, [items[index] for index in number[first].tolist()]
+    used = np.zeros(len(items), np.int64)
+    used[number] = 1
+    kept = np.flatnonzero(used).tolist()
+    return (np.cumsum(used) - 1).take(number), [items[index] for index in kept]
 
 
 def find_legal(batch: JobBatch) -> Legal:
@@ -206,27 +258,42 @@ def find_legal(batch: JobBatch) -> Legal:
 
     Jobs that break the same rule share an error if its text differs in numbers only.
     """
-    columns = job_columns(batch)
-    refused = np.full(len(batch), -1, np.int64)
-    errors: list[ProjectorError] = []
-    broken = broken_rules(batch, columns)
-    rows = np.flatnonzero(broken >= 0)
-    if len(rows):
-        # Messages name the model, the device, the type and the attention, besides numbers.
-        first, group = group_rows(
-            broken[rows],
-            batch.model.index[rows],
-            batch.cluster.index[rows],
-            batch.training.dtype[rows],
-            batch.training.attention_key[rows],
-        )
-        errors += [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
-        refused[rows] = group
-    layouts = lay_out(batch)
-    _refuse(refused, errors, layouts.of_job, layouts.outcomes)
-    schedules = choose_schedules(batch, columns)
+    families = Families.of(batch)
+    columns = job_columns(families.batch)
+    kind = schedule_kinds(families)
+    sizes = step_sizes(batch, families, columns.micro_batch * columns.dp, kind)
+    refused, errors = _broken(batch, families, columns, sizes)
+    layouts = lay_out(families.batch)
+    schedules = choose_schedules(families, kind, sizes)
+    if any(isinstance(outcome, ProjectorError) for outcome in layouts.outcomes):
+        _refuse(refused, errors, layouts.of_job.take(families.of_job), layouts.outcomes)
     _refuse(refused, errors, schedules.of_job, schedules.outcomes)
-    return Legal(columns, layouts, schedules, refused, errors)
+    return Legal(families, columns, layouts, schedules, refused, errors)
+
+
+def _broken(
+    batch: JobBatch, families: Families, columns: JobColumns, sizes: StepSizes
+) -> tuple[Ints, list[ProjectorError]]:
+    """Return what of `RULES` jobs break: the number of an error, -1 for none, and the errors."""
+    of_family = broken_rules(families.batch, columns)
+    refused = np.full(len(batch), -1, np.int64)
+    if not sizes.uneven.any() and of_family.min() == len(RULES):
+        return refused, []
+    broken = of_family.take(families.of_job)
+    broken[sizes.uneven.take(sizes.of_job) & (broken > EVEN_STEP)] = EVEN_STEP
+    rows = np.flatnonzero(broken < len(RULES))
+    # Messages name the model, the device, the type and the attention, besides numbers.
+    named = families.batch
+    _, text = group_rows(
+        named.model.index,
+        named.cluster.index,
+        named.training.dtype,
+        named.training.attention_key,
+    )
+    first, refused[rows] = group_rows(
+        broken[rows] + len(RULES) * text.take(families.of_job.take(rows))
+    )
+    return refused, [RULES[broken[row]].error(batch.job(int(row))) for row in rows[first]]
 
 
 def _refuse(
@@ -263,10 +330,9 @@ def check_placed(job: Job) -> None:
     ConfigError
         If its degrees or its layout cannot exist.
     """
-    batch = JobBatch.of([job])
-    broken = broken_rules(batch, job_columns(batch))[0]
-    if broken >= 0:
-        raise RULES[broken].error(job)
+    broken = first_broken(job)
+    if broken is not None:
+        raise broken
     layout_of(job.model, job.parallelism, job.training)
 
 
@@ -316,8 +382,9 @@ def evaluate_legal(
     ProjectorError
         If a number leaves its range.
     """
+    families = legal.families
     workloads = build_workloads(
-        batch, legal.columns, legal.layouts, None if known is None else known.machines
+        families.batch, legal.columns, legal.layouts, None if known is None else known.machines
     )
     details = None
     if known is None:
@@ -328,7 +395,7 @@ def evaluate_legal(
         costs = known.of(workloads)
     pipelines = cost_pipelines(workloads, costs)
     settings = legal.schedules.settings()
-    replicas = find_replicas(workloads, settings, legal.schedules.of_job)
+    replicas = find_replicas(workloads, legal.schedules.name, families.of_job)
     with numbers_in_range():
         parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
         tied_s = cost_tied_embeddings(replicas)
@@ -343,6 +410,7 @@ def evaluate_legal(
     orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
     return Evaluation(
         batch=batch,
+        families=families,
         workloads=workloads,
         costs=costs,
         parallel=parallel,
@@ -408,6 +476,7 @@ def _orders(
     if not planned.any():
         return [setting.order() for setting in settings], setting_of_job
     batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
+    family = inputs.replicas.family
     # A planned order is made from these alone.
     cluster, training = batch.cluster, batch.training
     limits = (
@@ -415,15 +484,16 @@ def _orders(
         np.where(cluster.expandable == 1, 0.0, cluster.pinned_share),
         cluster.stated_fragmentation,
     )
-    most_pending, post_validation = training.most_pending, training.post_validation
-    solver_work = training.solver_work
+    most_pending = training.most_pending.take(family)
+    post_validation = training.post_validation.take(family)
+    solver_work = training.solver_work.take(family)
     first, order_of_job = group_rows(
         setting_of_job,
         *(
             np.where(planned, column, -1)
             for column in (
                 of_job,
-                *(np.ascontiguousarray(limit).view(np.int64) for limit in limits),
+                *(limit.take(family).view(np.int64) for limit in limits),
                 most_pending,
                 post_validation,
                 solver_work,
@@ -440,7 +510,7 @@ def _orders(
                 inputs,
                 setting,
                 int(of_job[row]),
-                row,
+                int(family[row]),
                 int(most_pending[row]),
                 bool(post_validation[row]),
                 int(solver_work[row]),
@@ -463,7 +533,7 @@ def _planning_costs(
     inputs: StepInputs,
     setting: Setting,
     replica: int,
-    job: int,
+    family: int,
     most_pending: int,
     post_validation: bool,
     solver_work: int,
@@ -485,7 +555,7 @@ def _planning_costs(
         replicas.workloads.batch,
         replicas.workloads.jobs,
         inputs.state,
-        job,
+        family,
         replicas.ranks(replica),
     )
     if most_pending:

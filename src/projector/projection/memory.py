@@ -262,8 +262,9 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
 def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
     """Build the module tree of each distinct workload of one job, in model order."""
     workloads, table = evaluation.workloads, evaluation.table
-    stages = range(workloads.num_stages(row))
-    runs = [run for stage in stages for run in workloads.runs(row, stage)]
+    family = evaluation.family(row)
+    stages = range(workloads.num_stages(family))
+    runs = [run for stage in stages for run in workloads.runs(family, stage)]
     components = []
     names: dict[str, int] = {}
     for workload in dict.fromkeys(workloads.run_workload[runs].tolist()):

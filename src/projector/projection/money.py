@@ -50,7 +50,7 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
     Devices are busy while steps run, those that a failure undoes included. They wait while a
     checkpoint is written, during a restart, for spares and for stragglers.
     """
-    batch, jobs = evaluation.batch, evaluation.workloads.jobs
+    batch, jobs = evaluation.batch, evaluation.jobs
     money = MoneyColumns(batch.sections.run, batch.index[4])
     power = device_power(evaluation)
     spare_nodes = np.nan_to_num(batch.run.spare_nodes)

@@ -308,7 +308,7 @@ def run_weights(
     workloads = evaluation.workloads
     weights: dict[int, float] = {}
     for stage in stages:
-        for run in workloads.runs(row, stage):
+        for run in workloads.runs(evaluation.family(row), stage):
             workload = int(workloads.run_workload[run])
             weights[workload] = weights.get(workload, 0.0) + microbatches * float(
                 workloads.run_count[run]
@@ -373,7 +373,7 @@ def _data_parallel_communication(
     workloads, parallel = evaluation.workloads, evaluation.parallel
     replica, placement = replica_of(evaluation, row)
     replicas = evaluation.inputs.replicas
-    stage = int(workloads.jobs.zero_stage[row])
+    stage = int(evaluation.jobs.zero_stage[row])
     microbatches = float(evaluation.order(row).microbatches)
     gathers = 2.0 * microbatches if stage >= 3 else 1.0
     reduces = microbatches if stage >= 2 else 1.0
@@ -422,7 +422,7 @@ def _tied_embeddings(evaluation: Evaluation, row: int, rank: int) -> Communicati
     """Return the sum of the gradients of two copies of an embedding, at the ends of a pipeline."""
     replica = int(evaluation.inputs.replicas.of_job[row])
     seconds = float(evaluation.inputs.tied_s[replica])
-    last = int(evaluation.workloads.jobs.pp[row]) - 1
+    last = int(evaluation.jobs.pp[row]) - 1
     if seconds == 0.0 or rank not in (0, last):
         return None
     num_bytes = float(tied_embedding_bytes(evaluation.inputs.replicas)[replica])

@@ -51,9 +51,9 @@ def device_power(evaluation: Evaluation) -> DevicePower:
     power = PowerColumns(batch.sections.cluster, batch.index[3])
     stated = MoneyColumns(batch.sections.run, batch.index[4]).other_w
     modelled = ~np.isnan(power.held_w)
-    dynamic_w = _microbatch_joules(evaluation)[evaluation.workloads.pipeline]
-    jobs = evaluation.workloads.jobs
-    dynamic_w = dynamic_w * jobs.microbatches / jobs.pp / evaluation.steps.iteration_s
+    dynamic_w = _microbatch_joules(evaluation)[evaluation.pipeline_of_job]
+    dynamic_w = dynamic_w * evaluation.microbatches / evaluation.jobs.pp
+    dynamic_w = dynamic_w / evaluation.steps.iteration_s
     step_w = np.minimum(power.idle_w + dynamic_w, power.held_w)
     return DevicePower(
         step_w=np.where(modelled, step_w, power.flat_w),

@@ -17,7 +17,7 @@ from projector.lower.jobs import JobColumns
 from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
-from projector.projection.schedules import NAMES, Placements, Setting, place_replicas
+from projector.projection.schedules import NAMES, Placements, place_replicas
 from projector.schedule.placement import Placement
 
 
@@ -33,10 +33,12 @@ class Replicas:
 
     workloads: Workloads
     jobs: JobBatch
-    """The first job of each replica, which represents all."""
+    """A job of each replica, which represents all."""
     columns: JobColumns
     of_job: Ints
     """int64[jobs]: replica of each job of the batch."""
+    family: Ints
+    """int64[jobs]: family of each, a row of the workloads' batch."""
     pipeline: Ints
     """int64[replicas]."""
     placements: Placements
@@ -109,19 +111,27 @@ class Replicas:
         return slice(int(self.rank_offset[replica]), int(self.rank_offset[replica + 1]))
 
 
-def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job: Ints) -> Replicas:
-    """Find what jobs share, apart from their number of microbatches."""
+def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replicas:
+    """Find what families share.
+
+    Parameters
+    ----------
+    workloads : Workloads
+    schedule : int64[families]
+        Position in `NAMES` of what each runs.
+    family : int64[jobs]
+        Family of each job.
+    """
     batch = workloads.batch
-    code = np.array([NAMES.index(setting.name) for setting in settings], np.int64)[setting_of_job]
-    first, of_job = group_rows(
+    first, of_family = group_rows(
         workloads.pipeline,
         workloads.jobs.gpus,
         batch.parallelism.replica_key,
         batch.training.replica_key,
-        code,
+        schedule,
     )
     columns, pipeline = workloads.jobs.take(first), workloads.pipeline[first]
-    placements = place_replicas(list(NAMES), code[first], columns.pp, columns.vpp)
+    placements = place_replicas(list(NAMES), schedule[first], columns.pp, columns.vpp)
     stages = np.diff(workloads.stage_offset)[pipeline]
     stage_offset = offsets(stages)
     stage = concatenated_ranges(workloads.stage_offset[pipeline], stages)
@@ -138,7 +148,8 @@ def find_replicas(workloads: Workloads, settings: list[Setting], setting_of_job:
         workloads=workloads,
         jobs=batch.take(first),
         columns=columns,
-        of_job=of_job,
+        of_job=of_family.take(family),
+        family=family,
         pipeline=pipeline,
         placements=placements,
         stage_offset=stage_offset,

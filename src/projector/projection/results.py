@@ -50,7 +50,7 @@ class Results:
         """Compute nothing yet."""
         self.evaluation = evaluation
         self.steps = evaluation.steps
-        self.jobs = evaluation.workloads.jobs
+        self.jobs = evaluation.jobs
         self.cluster = evaluation.batch.cluster
         self.runs: Any = None
         """`RunProjections`, once somebody has asked `project_runs` for them."""
@@ -80,20 +80,20 @@ class Results:
     @property
     def tokens_per_s_per_gpu(self) -> Floats:
         """Trained tokens per second and device."""
-        tokens = self.jobs.global_batch * 1.0 * self.jobs.seq
+        tokens = self.evaluation.global_batch * 1.0 * self.jobs.seq
         return np.asarray(tokens / self.steps.iteration_s / self.jobs.gpus)
 
     @cached_property
     def model_flop(self) -> Floats:
         """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.counts.flop_per_sequence * self.jobs.global_batch
+        return self.counts.flop_per_sequence * self.evaluation.global_batch
 
     @cached_property
     def recompute_flop(self) -> Floats:
         """Matrix FLOP that recomputation repeats in one step, over all devices."""
         ranks = self.jobs.gpus // self.jobs.pp
-        costs, pipeline = self.evaluation.inputs.costs, self.evaluation.workloads.pipeline
-        return ranks * self.jobs.microbatches * costs.recompute_flop[pipeline]
+        costs, pipeline = self.evaluation.inputs.costs, self.evaluation.pipeline_of_job
+        return ranks * self.evaluation.microbatches * costs.recompute_flop[pipeline]
 
     @cached_property
     def tflops_per_gpu(self) -> Floats:
@@ -130,7 +130,7 @@ class Results:
     @property
     def bound(self) -> Coded:
         """What limits each step."""
-        return bounds(self.steps, self.jobs.pp, self.jobs.microbatches)
+        return bounds(self.steps, self.jobs.pp, self.evaluation.microbatches)
 
     @property
     def memory(self) -> DeviceMemory:
@@ -186,8 +186,8 @@ class Results:
             np.where(training.adapted == 1, jobs.parallelism.ep, 1),
         )
         firsts = workloads.first[first].tolist()
-        counts: list[ModelCounts] = [count_model(self.evaluation.job(row)) for row in firsts]
-        of_job = group[workloads.pipeline]
+        counts: list[ModelCounts] = [count_model(workloads.batch.job(row)) for row in firsts]
+        of_job = group[self.evaluation.pipeline_of_job]
         return Counts(
             np.array([model.parameters_total for model in counts], np.int64)[of_job],
             np.array([model.parameters_active for model in counts], np.int64)[of_job],
@@ -199,7 +199,7 @@ class Results:
     def documented(self) -> DocumentedTotals[Ints, Floats]:
         """The closed forms that Primus documents."""
         workloads, jobs = self.evaluation.workloads, self.jobs
-        batch, columns = self._first_jobs, jobs.take(workloads.first)
+        batch, columns = self._first_jobs, workloads.jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
         first, group = group_rows(
             model.index, split.layout_key, training.layout_key, columns.tp, columns.ep
@@ -216,7 +216,7 @@ class Results:
         ]
         total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
         tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
-        of_job = workloads.pipeline
+        of_job = self.evaluation.pipeline_of_job
         states_gib, activation_gib = documented_gib(
             per_rank[of_job],
             (tokens * per_token)[of_job],
@@ -224,7 +224,7 @@ class Results:
             jobs.ep,
             jobs.pp,
             jobs.vpp,
-            jobs.microbatches,
+            self.evaluation.microbatches,
         )
         return DocumentedTotals(
             parameters_total=total[of_job],
@@ -294,7 +294,7 @@ PERFORMANCE_SCALARS = (
     Scalar("bubble_fraction", FLOAT, "1", lambda r: r.bubble_fraction),
     Scalar("busiest_stage", INT, "", lambda r: r.steps.busiest_rank),
     Scalar("schedule", TEXT, "", lambda r: r.schedule),
-    Scalar("microbatches", INT, "", lambda r: r.jobs.microbatches),
+    Scalar("microbatches", INT, "", lambda r: r.evaluation.microbatches),
     Scalar("nodes", INT, "", lambda r: r.cluster.nodes),
     Scalar("gpus", INT, "", lambda r: r.jobs.gpus),
     Scalar("parallelism.tp", INT, "", lambda r: r.jobs.tp),

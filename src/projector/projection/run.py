@@ -56,7 +56,7 @@ def run_inputs(results: Results) -> RunInputs:
     jobs, cluster = results.jobs, results.cluster
     run, training = results.evaluation.batch.run, results.evaluation.batch.training
     step_s = results.steps.iteration_s
-    tokens_per_step = jobs.global_batch.astype(np.float64) * jobs.seq
+    tokens_per_step = results.evaluation.global_batch.astype(np.float64) * jobs.seq
     nodes = cluster.nodes.astype(np.float64)
     kept_bytes = training.held_weight_bytes + training.state_bytes
     checkpoint_bytes = results.counts.parameters_trained * kept_bytes
@@ -96,7 +96,7 @@ def _stated_or(stated: Floats, other: Floats) -> Floats:
 def _tokens(results: Results) -> Floats:
     """Return the tokens of each run, stated as they are, in sequences or in whole steps."""
     run, jobs = results.evaluation.batch.run, results.jobs
-    samples = _stated_or(run.samples, run.steps * jobs.global_batch)
+    samples = _stated_or(run.samples, run.steps * results.evaluation.global_batch)
     return _stated_or(run.tokens, samples * jobs.seq)
 
 
@@ -108,9 +108,9 @@ def _warm_up(results: Results) -> WarmUp:
         start_batch=run.start_batch,
         increment=run.batch_increment,
         samples=run.warm_up_samples,
-        batch=jobs.global_batch.astype(np.float64),
+        batch=results.evaluation.global_batch.astype(np.float64),
         round_samples=jobs.dp.astype(np.float64) * jobs.micro_batch,
-        microbatch_s=per_batch_s / jobs.microbatches,
+        microbatch_s=per_batch_s / results.evaluation.microbatches,
         seq=jobs.seq.astype(np.float64),
     )
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from projector.arrays import Ints
 from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
-from projector.lower.batch import JobBatch
-from projector.lower.jobs import JobColumns
+from projector.lower.families import Families, StepSizes
 from projector.schedule import registry
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
@@ -46,6 +45,8 @@ class Schedules(NamedTuple):
     """int64[jobs]: setting of each job."""
     outcomes: list[Setting | ProjectorError]
     """Each setting, or why it cannot run."""
+    name: Ints
+    """int64[families]: position in `NAMES` of what its jobs run; -1 if none of them can run."""
 
     def settings(self) -> list[Setting]:
         """Return all settings, of a batch whose jobs can all run."""
@@ -54,23 +55,44 @@ class Schedules(NamedTuple):
         return settings
 
 
-def choose_schedules(batch: JobBatch, columns: JobColumns) -> Schedules:
-    """Resolve the schedule of each job and check that it can run."""
-    asked = batch.training.schedule_key
-    group_size = batch.parallelism.group_size
-    keys = (asked, columns.pp, columns.vpp, columns.microbatches, group_size)
-    first, of_job = group_rows(*keys)
+def schedule_kinds(families: Families) -> Ints:
+    """Return int64[families]: equal numbers where schedules differ in microbatches at most."""
+    split = families.batch.parallelism
+    _, kind = group_rows(
+        families.batch.training.schedule_key, split.pp, split.vpp, split.group_size
+    )
+    return kind
+
+
+def choose_schedules(families: Families, kind: Ints, sizes: StepSizes) -> Schedules:
+    """Resolve the schedule of each job and check that it can run.
+
+    Parameters
+    ----------
+    families : Families
+    kind : int64[families]
+        Of `schedule_kinds`.
+    sizes : StepSizes
+        Of these kinds.
+    """
+    training, split = families.batch.training, families.batch.parallelism
+    first, of_size = group_rows(kind[sizes.family], sizes.microbatches)
     outcomes: list[Setting | ProjectorError] = []
-    for row in first.tolist():
-        pp, vpp, microbatches = (int(column[row]) for column in keys[1:4])
-        group = int(group_size[row]) or None
+    name_of_kind = np.full(int(kind.max(initial=-1)) + 1, -1, np.int64)
+    for size in first.tolist():
+        family, microbatches = int(sizes.family[size]), int(sizes.microbatches[size])
+        pp, vpp, group = (int(of[family]) for of in (split.pp, split.vpp, split.group_size))
         try:
-            entry = registry.check(batch.training.of(row).schedule, pp, vpp, microbatches, group)
+            entry = registry.check(
+                training.of(family).schedule, pp, vpp, microbatches, group or None
+            )
         except ProjectorError as error:
             outcomes.append(error)
         else:
-            outcomes.append(Setting(entry.name, pp, vpp, microbatches, group))
-    return Schedules(of_job, outcomes)
+            # A name does not depend on the number of microbatches.
+            name_of_kind[kind[family]] = NAMES.index(entry.name)
+            outcomes.append(Setting(entry.name, pp, vpp, microbatches, group or None))
+    return Schedules(of_size.take(sizes.of_job), outcomes, name_of_kind.take(kind))
 
 
 class Placements(NamedTuple):

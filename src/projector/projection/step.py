@@ -289,7 +289,7 @@ def _run_placement(
         Their orders, ascending.
     """
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
-    replica = replicas.of_job.take(jobs)
+    replica, family = replicas.of_job.take(jobs), replicas.family.take(jobs)
     same = np.flatnonzero(replicas.placements.of == replicas.placements.of[replica[0]])
     timings = _timings(inputs, orders[order_of_job[0]], same)
     timing = timings.of_replica.take(replica)
@@ -305,10 +305,10 @@ def _run_placement(
             rank_first=rank_first,
             chunk_first=replicas.chunk_first.take(replica),
             microbatches=microbatches.take(order_of_job),
-            apart=batch.training.post_validation.take(jobs),
+            apart=batch.training.post_validation.take(family),
             tied_s=inputs.tied_s.take(replica),
-            overhead_s=batch.cluster.step_overhead_s.take(jobs),
-            straggler_share=batch.cluster.straggler_share.take(jobs),
+            overhead_s=batch.cluster.step_overhead_s.take(family),
+            straggler_share=batch.cluster.straggler_share.take(family),
         ),
         np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
         replayed,

@@ -73,7 +73,7 @@ def read_roofline(job: Job) -> Roofline:
     evaluation = evaluate([job])
     table, workloads = evaluation.table, evaluation.workloads
     step_s = float(evaluation.steps.iteration_s[0]) * job.parallelism.pp
-    weight = _weights(table, workloads)
+    weight = _weights(table, workloads, int(evaluation.microbatches[0]))
     flop, traffic = row_flop(table), row_bytes(table)
     keep = (table.category < TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
     sums: dict[tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
@@ -114,10 +114,10 @@ def read_roofline(job: Job) -> Roofline:
 
 
 def _weights(
-    table: OperationTable, workloads: Workloads
+    table: OperationTable, workloads: Workloads, microbatches: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return how often each row runs in a step, on all pipeline ranks together."""
     layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
-    times = layers[table.workload] * float(workloads.jobs.microbatches[0])
+    times = layers[table.workload] * float(microbatches)
     repeated = repeated_rows(table, workloads)
     return np.asarray(np.where(repeated, 2.0, 1.0) * times, np.float64)
