@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numba
 import pytest
 from numba.core import caching
 
@@ -39,9 +38,9 @@ compiles = pytest.mark.skipif(
 def twice(tmp_path_factory):
     """Run a kernel in a process of its own; return whether it was found, and kept."""
     script = tmp_path_factory.mktemp("twice") / "script.py"
-    script.write_text(COMPILE)
 
-    def call(**environment):
+    def call(text=COMPILE, **environment):
+        script.write_text(text)
         done = subprocess.run(
             [sys.executable, str(script)],
             env={**os.environ, **environment},
@@ -102,14 +101,30 @@ def test_a_damaged_file_is_renewed(twice, kept, tmp_path, suffix, content):
     assert twice(PROJECTOR_CACHE_DIR=folder) == (1, True)
 
 
+@compiles
+def test_forms_of_other_sources_stay_for_a_month(twice, kept, tmp_path):
+    folder = shutil.copytree(kept, tmp_path / "cache")
+    before = {*folder.rglob("*.nb?")}
+
+    def found(end):
+        return twice(COMPILE + end, PROJECTOR_CACHE_DIR=str(folder))[0]
+
+    assert not found("# edited")
+    assert {*folder.rglob("*.nb?")} > before
+    for path in before:
+        os.utime(path, (0, 0))
+    assert not found("# edited again")
+    assert before.isdisjoint(folder.rglob("*.nb?"))
+    assert found("# edited")
+
+
 def function(x):
     return x
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(_jit, "_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_jit, "_CACHE_DIR", str(tmp_path / "numba"))
     return _jit.KernelCache(function)
 
 
@@ -140,7 +155,7 @@ def test_a_complete_folder_may_be_read_only(cache, monkeypatch):
     def fail(_):
         raise PermissionError
 
-    monkeypatch.setattr(caching.UserProvidedCacheLocator, "ensure_cache_path", fail)
+    monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", fail)
     assert _jit.KernelCache(function).cache_path == cache.cache_path
     Path(cache.cache_path).rmdir()
     with pytest.raises(RuntimeError):
@@ -151,7 +166,6 @@ def test_where_there_is_no_home(monkeypatch):
     monkeypatch.setattr(_jit, "cache_dir", lambda: Path("~/.cache/projector"))
     assert not _jit.cache_is_writable()
     monkeypatch.setattr(_jit, "_CACHE_DIR", "~/.cache/projector")
-    monkeypatch.setattr(numba.config, "CACHE_DIR", "~/.cache/projector")
     with pytest.raises(RuntimeError):
         _jit.KernelCache(function)
     assert _jit.kernel(function)(2) == 2
