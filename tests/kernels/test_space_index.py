@@ -1,26 +1,87 @@
+"""Points are chosen as plain Python chooses them."""
+
 import itertools
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.kernels.space_index import combine_places, find_places
+from projector.kernels.space_index import REFUSED, UNKNOWN, choose_points
+from reference.points import choose
 
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+VALUES = 4
 
 
-@given(sizes, st.data())
-def test_places_are_those_of_the_product(size, data):
-    combinations = list(itertools.product(*map(range, size)))
-    number = st.integers(0, len(combinations) - 1)
+@st.composite
+def lookups(draw, size):
+    """Return axes, value of each combination or none, and the values that are refused."""
+    axes = sorted(draw(st.sets(st.integers(0, len(size) - 1))))
+    combinations = list(itertools.product(*(range(size[axis]) for axis in axes)))
+    value = st.one_of(st.integers(0, VALUES - 1), st.sampled_from([0, None]))
+    values = draw(st.lists(value, min_size=len(combinations), max_size=len(combinations)))
+    refused = draw(st.sets(st.integers(0, VALUES - 1), max_size=1))
+    return axes, dict(zip(combinations, values, strict=True)), refused
+
+
+def entry(value, refused):
+    return UNKNOWN if value is None else 2 + 2 * value + (value in refused) * REFUSED
+
+
+@given(st.data())
+def test_points_are_chosen_as_in_plain_python(data):
+    size = data.draw(sizes)
+    number = st.integers(0, int(np.prod(size)) - 1)
     begin = data.draw(number)
-    points = [*range(begin, len(combinations)), *data.draw(st.lists(number, max_size=6))]
-    place = np.empty((len(size), len(points)), np.int32)
-    find_places(np.array(points), np.array(size), place)
-    assert [tuple(row) for row in place.T.tolist()] == [combinations[each] for each in points]
-    axes = data.draw(st.lists(st.integers(0, len(size) - 1), unique=True))
-    key = np.empty(len(points), np.int64)
-    combine_places(place, np.array(axes, np.int64), np.array(size), key)
-    known = list(itertools.product(*(range(size[axis]) for axis in axes)))
-    expected = [known.index(tuple(combinations[each][axis] for axis in axes)) for each in points]
-    assert key.tolist() == expected
+    points = [*range(begin, int(np.prod(size))), *data.draw(st.lists(number, max_size=6))]
+    asked = data.draw(st.lists(lookups(size), min_size=1, max_size=4))
+    dense = data.draw(st.lists(st.booleans(), min_size=len(asked), max_size=len(asked)))
+    every = list(itertools.product(*map(range, size)))
+    stride = np.zeros((len(size), len(asked)), np.int64)
+    first, slot, table, of_points = [], [], [], []
+    for look, (axes, values, refused) in enumerate(asked):
+        step = 1
+        for axis in reversed(axes):
+            stride[axis, look] = step
+            step *= size[axis]
+        first.append(len(table))
+        slot.append(-1 if dense[look] else len(of_points))
+        if dense[look]:
+            table += [entry(value, refused) for value in values.values()]
+        else:
+            met = [tuple(every[point][axis] for axis in axes) for point in points]
+            of_points.append([entry(values[each], refused) for each in met])
+    count = len(points)
+    row, place = np.empty(count, np.int64), np.empty((len(size), count), np.int32)
+    found, refusals = np.empty((len(asked), count), np.int64), np.zeros(VALUES * len(asked), int)
+    wanted, entries = np.empty((count, 2), np.int64), np.array(table, np.int32)
+    legal, unknown = choose_points(
+        np.array(points),
+        np.array(size),
+        stride,
+        np.array(first),
+        entries,
+        np.array(slot),
+        np.array(of_points, np.int32).reshape(-1, count),
+        np.arange(len(asked)),
+        VALUES * np.arange(len(asked)),
+        row,
+        place,
+        found,
+        refusals,
+        wanted,
+    )
+    rows, expected_places, expected, refused, missing = choose(points, size, asked)
+    assert row[:legal].tolist() == rows
+    assert place[:, :legal].T.tolist() == [list(each) for each in expected_places]
+    assert found[:, :legal].T.tolist() == expected
+    assert {divmod(at, VALUES): n for at, n in enumerate(refusals.tolist()) if n} == refused
+    met = {
+        (look, key if dense[look] else tuple(every[points[key]][axis] for axis in asked[look][0]))
+        for look, key in wanted[:unknown].tolist()
+    }
+    numbered = {
+        (look, list(asked[look][1]).index(combination) if dense[look] else combination)
+        for look, combination in missing
+    }
+    assert met == numbered

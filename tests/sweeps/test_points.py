@@ -6,7 +6,7 @@ import pytest
 from projector.config.load import load_job
 from projector.config.space import load_space
 from projector.errors import ProjectorError
-from projector.sweeps import points
+from projector.sweeps import lookups
 from projector.sweeps.points import PointReader
 from projector.sweeps.rows import reason_of
 from sweeps.grid import BASE
@@ -139,7 +139,7 @@ def test_a_point_does_not_depend_on_the_others(space):
 @pytest.mark.parametrize("limit", ["DENSE_TABLE", "MOST_VALUES"])
 def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
     jobs, reasons = expected(space)
-    monkeypatch.setattr(points, limit, 1)
+    monkeypatch.setattr(lookups, limit, 1)
     reader = PointReader(space)
     for _ in range(2):
         found, left_out = read(reader, range(space.size))

@@ -110,7 +110,7 @@ class Expression:
             msg = f"an expression is text of at most {LONGEST} characters, got {shown(text)}"
             raise ConfigError(msg, key=key, value=text, allowed="an expression such as 'tp <= 8'")
         try:
-            tree = _Dotted().visit(ast.parse(text.strip(), mode="eval"))
+            tree = self.tree
             for node in ast.walk(tree):
                 self._check(node)
             code = compile(_Guarded().visit(tree), f"<{key}>", "eval")
@@ -127,6 +127,12 @@ class Expression:
         )
         """Fields that it reads, as it spells them."""
         self._code = code
+
+    @property
+    def tree(self) -> ast.Expression:
+        """The syntax, a tree of its own each time; a dotted field is one name."""
+        tree: ast.Expression = _Dotted().visit(ast.parse(self.text.strip(), mode="eval"))
+        return tree
 
     def _check(self, node: ast.AST) -> None:
         known = isinstance(node, _NODES)
@@ -155,7 +161,7 @@ class Expression:
         """
         try:
             # Only nodes of the list above were compiled, and no builtin is within reach.
-            return eval(self._code, {"__builtins__": {}, **_KNOWN}, dict(values))  # noqa: S307
+            return eval(self._code, _SCOPE, dict(values))  # noqa: S307
         except (ArithmeticError, TypeError, ValueError, RecursionError, MemoryError) as error:
             given = ", ".join(f"{name} = {shown(values.get(name))}" for name in sorted(self.names))
             msg = f"{self.text!r} cannot be computed{given and f' with {given}'}: {error}"
@@ -178,6 +184,9 @@ class Expression:
 
 
 _KNOWN = {**FUNCTIONS, **dict(OPERATORS.values())}
+
+_SCOPE = {"__builtins__": {}, **_KNOWN}
+"""Globals of an expression, which cannot assign any."""
 
 
 class _Guarded(ast.NodeTransformer):

@@ -38,13 +38,14 @@ MOST_CHOICES = 1 << 17
 _WORLD = ("cluster.nodes", "cluster.gpus_per_node")
 _DENSE = ("parallelism.tp", "parallelism.pp", "parallelism.cp")
 _BATCH = ("training.global_batch_size", "training.micro_batch_size")
-_DERIVED_FROM = {
+DERIVED_FROM: Mapping[str, tuple[str, ...]] = {
     "gpus": _WORLD,
     "dp": _WORLD + _DENSE,
     "microbatches": _WORLD + _DENSE + _BATCH,
 }
-DERIVED = tuple(_DERIVED_FROM)
-"""What expressions may read besides fields, and the fields it follows from."""
+"""What expressions may read besides fields -> the fields it follows from; see `derived_number`."""
+
+DERIVED = tuple(DERIVED_FROM)
 
 
 class Axis(NamedTuple):
@@ -145,8 +146,8 @@ class Space:
         while wanted:
             name = wanted.pop()
             further: set[str] = set()
-            if name in _DERIVED_FROM:
-                further |= set(_DERIVED_FROM[name])
+            if name in DERIVED_FROM:
+                further |= set(DERIVED_FROM[name])
             section = name.partition(".")[0]
             for field, expression in self.derived.items():
                 if field == name or field.startswith(f"{name}.") or name.startswith(f"{field}."):
@@ -169,7 +170,27 @@ class Space:
 
     def reads(self, expression: Expression) -> tuple[str, ...]:
         """Return the fields that an expression reads, in full."""
-        return tuple(self._names.get(name, name) for name in sorted(expression.names))
+        return tuple(self.full_name(name) for name in sorted(expression.names))
+
+    def full_name(self, name: str) -> str:
+        """Return the field that an expression means, or one of `DERIVED`."""
+        return self._names.get(name, name)
+
+    def is_of_base(self, field: str) -> bool:
+        """Whether every point has what the base has in a field: nothing that points set changes it.
+
+        False also where it only cannot be told without reading a section.
+        """
+        return (
+            field in self._base
+            and field not in self.fields
+            and not self._is_of_framework(field)
+            and not _around(field, self.fields)
+        )
+
+    def base_value(self, field: str) -> Any:
+        """Return what the base has in a dotted field."""
+        return self._base[field]
 
     def keeps(self, constraint: Expression, overrides: Mapping[str, Any]) -> bool:
         """Whether a point, or what a constraint needs of it, keeps the constraint.
@@ -198,7 +219,7 @@ class Space:
         """Return the values of what an expression reads, in a job with these overrides."""
         values = {}
         for name in expression.names:
-            field = self._names.get(name, name)
+            field = self.full_name(name)
             if field in DERIVED:
                 values[name] = self._derive(field, overrides)
             else:
@@ -222,29 +243,23 @@ class Space:
 
     def _is_of_framework(self, field: str) -> bool:
         """Whether points may differ in the default that a framework gives a field."""
-        return (
-            any(decides_defaults(each) for each in self.fields)
-            and (
-                self.base.training.framework is not None
-                or any(names_framework(each) for each in self.fields)
-            )
-            and field in profiles().fields
+        return field in self._of_frameworks
+
+    @cached_property
+    def _of_frameworks(self) -> frozenset[str]:
+        """Fields whose defaults come from frameworks that points may differ in."""
+        differ = any(decides_defaults(each) for each in self.fields) and (
+            self.base.training.framework is not None
+            or any(names_framework(each) for each in self.fields)
         )
+        return profiles().fields if differ else frozenset()
 
     def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        given = {field: self._value(field, overrides) for field in _DERIVED_FROM[name]}
+        given = {field: self._value(field, overrides) for field in DERIVED_FROM[name]}
         try:
             # Lists and texts of an axis would be repeated.
             list(map(bounded, given.values()))
-            gpus = given["cluster.nodes"] * given["cluster.gpus_per_node"]
-            if name == "gpus":
-                return gpus
-            dp = gpus / math.prod(given[field] for field in _DENSE)
-            if name == "dp":
-                return dp
-            training = ("training.global_batch_size", "training.micro_batch_size")
-            whole, micro = (given[field] for field in training)
-            return whole / (micro * dp)
+            return derived_number(name, given)
         except (ArithmeticError, TypeError, ValueError) as error:
             told = ", ".join(f"{field} = {shown(value)}" for field, value in given.items())
             msg = f"{name} cannot be computed with {told}: {error}"
@@ -308,6 +323,18 @@ def _notes_of(model: Any) -> tuple[str, ...]:
         return load_model(model).notes
     except ConfigError:
         return ()
+
+
+def derived_number(name: str, given: Mapping[str, Any]) -> Any:
+    """Return one of `DERIVED` from the fields it follows from: numbers, or columns of them."""
+    gpus = given["cluster.nodes"] * given["cluster.gpus_per_node"]
+    if name == "gpus":
+        return gpus
+    dp = gpus / math.prod(given[field] for field in _DENSE)
+    if name == "dp":
+        return dp
+    whole, micro = (given[field] for field in _BATCH)
+    return whole / (micro * dp)
 
 
 @lru_cache(maxsize=1024)
@@ -531,7 +558,7 @@ def _check_order(derived: Mapping[str, Expression], names: Mapping[str, str]) ->
         read = {
             source
             for name in expression.names
-            for source in _DERIVED_FROM.get(name, (names.get(name, name),))
+            for source in DERIVED_FROM.get(name, (names.get(name, name),))
         }
         for late in sorted(read & derived.keys() - done):
             msg = f"axes: {field} reads {late}, which is computed after it; put {late} before it"

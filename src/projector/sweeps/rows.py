@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Flags, Ints
+from projector.arrays import Flags, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.cost import KnownCosts
@@ -240,7 +240,7 @@ def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
     return pa.array(values)
 
 
-def _axis_array(name: str, kind: str, index: Ints, values: list[Any]) -> "pa.Array":
+def _axis_array(name: str, kind: str, index: Ints | Ints32, values: list[Any]) -> "pa.Array":
     """Return the column of an axis: ``values[index]``."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -252,7 +252,7 @@ def _axis_array(name: str, kind: str, index: Ints, values: list[Any]) -> "pa.Arr
     return _dictionary(index, known) if kind == TEXT else pc.take(known, pa.array(index))
 
 
-def _dictionary(index: Ints, texts: "pa.Array") -> "pa.Array":
+def _dictionary(index: Ints | Ints32, texts: "pa.Array") -> "pa.Array":
     """Return ``texts[index]``, each text once."""
     import pyarrow as pa
 

@@ -1,0 +1,124 @@
+"""Constraints and computed fields of a space, for many of its points at once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from projector.arrays import Ints
+from projector.config.expression import Expression
+from projector.config.space import DERIVED_FROM, Space, derived_number
+from projector.errors import ProjectorError
+from projector.sweeps.expressions import Unsupported, Values, evaluate
+
+FEW = 8
+"""Points that are sooner computed one by one."""
+
+
+class Computed:
+    """One expression of a space, over the axes that it depends on.
+
+    The same as `Space.overrides_at` and `Space.keeps` say of each point: they are asked where
+    columns cannot say it.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        expression: Expression,
+        alone: Callable[[Mapping[int, int]], Any],
+        *,
+        truth: bool,
+    ) -> None:
+        """Keep an expression.
+
+        Parameters
+        ----------
+        space : Space
+        expression : Expression
+            A constraint, or a computed field.
+        alone : callable
+            Returns its value where axes, axis -> place, stand; what is raised is the value too.
+        truth : bool
+            Whether only what is true matters.
+        """
+        self._space, self._expression = space, expression
+        self._alone, self._one_by_one, self._truth = alone, one_by_one(alone), truth
+        self._of_axis: dict[str, tuple[int, Values]] = {}
+        self._is_supported = True
+
+    def __call__(self, places: Mapping[int, Ints]) -> list[Any]:
+        """Return the value at each of some combinations of places, axis -> int64[combinations]."""
+        count = _count(places)
+        if count < FEW or not self._is_supported:
+            return self._one_by_one(places)
+        try:
+            found = self._evaluated(self._expression, places, truth=self._truth)
+        except Unsupported:
+            self._is_supported = False
+            return self._one_by_one(places)
+        values: list[Any] = np.broadcast_to(found.array, count).tolist()
+        for row in np.flatnonzero(np.broadcast_to(found.unsure, count)).tolist():
+            values[row] = _of_row(self._alone, places, row)
+        return values
+
+    def _evaluated(
+        self, expression: Expression, places: Mapping[int, Ints], *, truth: bool
+    ) -> Values:
+        names = {name: self._named(name, places) for name in expression.names}
+        return evaluate(expression, names, truth=truth)
+
+    def _named(self, name: str, places: Mapping[int, Ints]) -> Values:
+        field = self._space.full_name(name)
+        if field not in DERIVED_FROM:
+            return self._field(field, places)
+        given = {source: self._field(source, places) for source in DERIVED_FROM[field]}
+        with np.errstate(all="ignore"):
+            found: Values = derived_number(field, given)
+        return found
+
+    def _field(self, field: str, places: Mapping[int, Ints]) -> Values:
+        """Return the values of a dotted field."""
+        if field in self._space.derived:
+            return self._evaluated(self._space.derived[field], places, truth=False)
+        if field not in self._of_axis:
+            self._of_axis[field] = self._read(field)
+        axis, values = self._of_axis[field]
+        return values.take(places[axis]) if axis >= 0 else values
+
+    def _read(self, field: str) -> tuple[int, Values]:
+        """Return the axis of a field, and its values there; -1 where all points have one value."""
+        for number, axis in enumerate(self._space.axes):
+            if field in axis.fields:
+                position = axis.fields.index(field)
+                return number, Values.of([point[position] for point in axis.points])
+        if self._space.is_of_base(field):
+            return -1, Values.constant(self._space.base_value(field))
+        raise Unsupported
+
+
+def one_by_one(
+    alone: Callable[[Mapping[int, int]], Any],
+) -> Callable[[Mapping[int, Ints]], list[Any]]:
+    """Return what computes values of many combinations from what computes that of one."""
+    return lambda places: [_of_row(alone, places, row) for row in range(_count(places))]
+
+
+def _of_row(alone: Callable[[Mapping[int, int]], Any], places: Mapping[int, Ints], row: int) -> Any:
+    try:
+        return alone({axis: int(place[row]) for axis, place in places.items()})
+    except ProjectorError as error:
+        return error
+
+
+def _count(places: Mapping[int, Ints]) -> int:
+    """Return the number of combinations: without axes there is one."""
+    return len(next(iter(places.values()))) if places else 1
+
+
+def decoded(keys: Ints, axes: Iterable[int], sizes: Iterable[int]) -> dict[int, Ints]:
+    """Return axis -> places of numbered combinations of axes, of which the last varies fastest."""
+    places = {}
+    for axis, size in zip(reversed([*axes]), reversed([*sizes]), strict=True):
+        keys, places[axis] = np.divmod(keys, size)
+    return places

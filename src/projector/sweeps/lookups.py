@@ -1,0 +1,227 @@
+"""What points of a space have, computed once for each combination of the axes it depends on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projector.arrays import Ints, Ints32
+from projector.config.space import Space
+from projector.errors import ProjectorError
+from projector.kernels.space_index import REFUSED, UNKNOWN, choose_points
+from projector.sweeps.computed import decoded
+
+DENSE_TABLE = 1 << 22
+"""Combinations of axes up to which each has an entry in a table; beyond, those that are met are
+kept in a dictionary."""
+
+MOST_VALUES = 1 << 17
+"""Values that are kept of one look-up; beyond, it begins anew."""
+
+Compute = Callable[[Mapping[int, Ints]], list[Any]]
+"""Returns the value, or the error, at each of some combinations: axis -> int64[combinations]."""
+
+
+class Lookup:
+    """Values that depend on some axes of a space, computed when they are first met."""
+
+    def __init__(
+        self,
+        space: Space,
+        axes: Sequence[int],
+        compute: Compute,
+        *,
+        is_legal: Callable[[Any], bool] = lambda value: not isinstance(value, ProjectorError),
+    ) -> None:
+        """Keep what is looked up.
+
+        Parameters
+        ----------
+        space : Space
+        axes : sequence of int
+            Axes that the values depend on.
+        compute : callable
+            See `Compute`.
+        is_legal : callable
+            Whether a point with a value may be a job.
+        """
+        self.axes = tuple(axes)
+        self._sizes = [len(space.axes[axis].points) for axis in self.axes]
+        self._compute, self._is_legal = compute, is_legal
+        self.stride = np.zeros(len(space.axes), np.int64)
+        """int64[axes]: what a step on each axis adds to the number of a combination."""
+        self.combinations = 1
+        for axis, size in zip(reversed(self.axes), reversed(self._sizes), strict=True):
+            self.stride[axis] = self.combinations
+            self.combinations *= size
+        self.is_dense = self.combinations <= DENSE_TABLE
+        self._dense = np.zeros(0, np.int32)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.values: list[Any] = []
+        """Distinct values."""
+        self._numbers: dict[tuple[type, str], int] = {}
+        self._sparse: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._begin()
+        self._dense[:] = UNKNOWN
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more values should be kept."""
+        return max(len(self.values), len(self._sparse)) > MOST_VALUES
+
+    def keep_in(self, table: Ints32) -> None:
+        """Keep entries in int32[combinations], part of the table of several look-ups."""
+        self._dense = table
+
+    def forget(self, keys: Ints) -> None:
+        """Have entries unknown again, of combinations with these numbers."""
+        if self.is_dense:
+            self._dense[keys] = UNKNOWN
+
+    def learn(self, keys: Ints) -> None:
+        """Compute what combinations with distinct numbers have."""
+        values = self._compute(decoded(keys, self.axes, self._sizes))
+        entries = [self._entry(value) for value in values]
+        if self.is_dense:
+            self._dense[keys] = entries
+        else:
+            self._sparse.update(zip(keys.tolist(), entries, strict=True))
+
+    def entries(self, keys: Ints) -> Ints32:
+        """Return the entries of a look-up without a table, int32[combinations]."""
+        return np.array([self._sparse.get(key, UNKNOWN) for key in keys.tolist()], np.int32)
+
+    def _entry(self, value: Any) -> int:
+        number = len(self.values)
+        if isinstance(value, bool | int | float | str):
+            number = self._numbers.setdefault((type(value), repr(value)), number)
+        if number == len(self.values):
+            self.values.append(value)
+        return 2 * number + 2 + (not self._is_legal(value)) * REFUSED
+
+
+class Chosen(NamedTuple):
+    """Points that no look-up refuses."""
+
+    rows: Ints
+    """int64[chosen]: position among the points asked for."""
+    places: Ints32
+    """int32[axes, chosen]: position on each axis."""
+    numbers: Ints
+    """int64[shown, chosen]: value of each look-up that is shown."""
+    refused: list[tuple[int, int, int]]
+    """Look-up and value for which points are refused, and how many."""
+
+
+class Lookups:
+    """Several look-ups, of which a point is refused by the first one that does so."""
+
+    def __init__(self, space: Space, lookups: Sequence[Lookup], shown: Sequence[Lookup]) -> None:
+        """Put look-ups together, in the order in which they are asked.
+
+        Parameters
+        ----------
+        space : Space
+        lookups : sequence of Lookup
+        shown : sequence of Lookup
+            Those of which the values of points are wanted.
+        """
+        self._lookups = list(lookups)
+        self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
+        # Axis by axis, as a step on one changes all numbers.
+        self._strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()
+        dense = [lookup.combinations if lookup.is_dense else 0 for lookup in lookups]
+        self._first = np.concatenate([[0], np.cumsum(dense)])[:-1]
+        # Pages that nobody writes take no memory.
+        self._table = np.zeros(sum(dense), np.int32)
+        for lookup, first, count in zip(lookups, self._first.tolist(), dense, strict=True):
+            if lookup.is_dense:
+                lookup.keep_in(self._table[first : first + count])
+        self._sparse = [lookup for lookup in lookups if not lookup.is_dense]
+        self._slot = _positions(self._lookups, self._sparse)
+        self._column = _positions(self._lookups, shown)
+        self._shown = len(shown)
+
+    def choose(self, points: Ints) -> Chosen:
+        """Return which of some points, int64[points], are legal."""
+        for lookup in self._lookups:
+            if lookup.is_full:
+                lookup.clear()
+        count = len(points)
+        keys = [_combined(lookup, points, self._sizes) for lookup in self._sparse]
+        wanted = np.empty((count, 2), np.int64)
+        rows, numbers = np.empty(count, np.int64), np.empty((self._shown, count), np.int64)
+        places = np.empty((len(self._sizes), count), np.int32)
+        while True:
+            values = [len(lookup.values) for lookup in self._lookups]
+            refused = np.zeros(sum(values), np.int64)
+            begin = np.cumsum([0, *values])
+            legal, unknown = choose_points(
+                points,
+                self._sizes,
+                self._strides,
+                self._first,
+                self._table,
+                self._slot,
+                _stacked(self._sparse, keys, count),
+                self._column,
+                begin[:-1],
+                rows,
+                places,
+                numbers,
+                refused,
+                wanted,
+            )
+            if not unknown:
+                break
+            self._learn(wanted[:unknown], keys)
+        return Chosen(
+            rows[:legal], places[:, :legal], numbers[:, :legal], _refusals(refused, begin)
+        )
+
+    def _learn(self, wanted: Ints, keys: Sequence[Ints]) -> None:
+        """Compute entries that are wanted: look-up and combination, or point."""
+        of_lookup = [wanted[wanted[:, 0] == number, 1] for number in range(len(self._lookups))]
+        for lookup, new in zip(self._lookups, of_lookup, strict=True):
+            lookup.forget(new)
+        for number, (lookup, new) in enumerate(zip(self._lookups, of_lookup, strict=True)):
+            if len(new):
+                slot = self._slot[number]
+                lookup.learn(new if slot < 0 else np.unique(keys[slot][new]))
+
+
+def _positions(lookups: Sequence[Lookup], among: Sequence[Lookup]) -> Ints:
+    """Return the position of each look-up among some of them, -1 of others."""
+    return np.array([among.index(each) if each in among else -1 for each in lookups], np.int64)
+
+
+def _combined(lookup: Lookup, points: Ints, sizes: Ints) -> Ints:
+    """Return the number of each point's combination."""
+    found = np.zeros(len(points), np.int64)
+    for axis in reversed(range(len(sizes))):
+        points, places = np.divmod(points, sizes[axis])
+        found += places * lookup.stride[axis]
+    return found
+
+
+def _stacked(lookups: Sequence[Lookup], keys: Sequence[Ints], count: int) -> Ints32:
+    """Return the entries of look-ups without a table, int32[lookups, points]."""
+    entries = np.empty((len(lookups), count), np.int32)
+    for row, (lookup, of_point) in enumerate(zip(lookups, keys, strict=True)):
+        distinct, place = np.unique(of_point, return_inverse=True)
+        entries[row] = lookup.entries(distinct)[place]
+    return entries
+
+
+def _refusals(refused: Ints, begin: Ints) -> list[tuple[int, int, int]]:
+    """Return look-up, value and points of what is refused; ``begin`` of each look-up's values."""
+    at = np.flatnonzero(refused)
+    lookup = np.searchsorted(begin, at, side="right") - 1
+    return list(
+        zip(lookup.tolist(), (at - begin[lookup]).tolist(), refused[at].tolist(), strict=True)
+    )
