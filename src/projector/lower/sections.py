@@ -1,7 +1,10 @@
 """The columns of each section: the casts and units of everything that jobs state."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
 
 from projector.config.adapter import SITES, AdapterConfig, model_sites
 from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
@@ -10,7 +13,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import FUSED_UNITS, RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower import sharing
-from projector.lower.columns import Declare, SectionColumns
+from projector.lower.columns import Column, Declare, SectionColumns
 from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, tier_gpus
 from projector.lower.placement import ORDERS
 from projector.lower.stages import LayerSettings, LayerSplit, uses_fp8_attention, uses_narrow
@@ -461,7 +464,52 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
 
 
-class ClusterColumns(SectionColumns[ClusterConfig]):
+class SoftwareColumns(SectionColumns[ClusterConfig]):
+    """What records of workloads read of a cluster: its software, and which types it computes in.
+
+    Its device and its links stand beside the records, so that all machines with one software
+    share their shapes.
+    """
+
+    native_mask = _cluster.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
+    native_bf16 = _cluster.ints(lambda c: _native_code(c, "bf16"), "code", "What runs for BF16.")
+    native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")
+    native_fp32 = _cluster.ints(lambda c: _native_code(c, "fp32"), "code", "What runs for FP32.")
+    expert_calls = _cluster.floats(
+        _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
+    )
+    expert_passes = _cluster.ints(_expert_passes, "bytes", "Fields of `PASSES`.")
+    atomic_bytes = _cluster.ints(
+        lambda c: c.software.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
+    )
+    eager_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.eager_share * LOAD_ONE), "2**-20", "Of eager kernels' rate."
+    )
+    async_tp_exposed_2e20 = _cluster.ints(
+        lambda c: round(c.software.async_tp_exposed * LOAD_ONE),
+        "2**-20",
+        "Of a collective that AsyncTP does not hide.",
+    )
+    grouped_gemm_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.grouped_gemm_share * LOAD_ONE),
+        "2**-20",
+        "Rate of grouped GEMMs over what the device states.",
+    )
+    rowwise_gemm_share_2e20 = _cluster.ints(
+        lambda c: round(c.software.rowwise_gemm_share * LOAD_ONE),
+        "2**-20",
+        "Rate of a GEMM with scales by row over that with scales by tensor.",
+    )
+    fused_loss = _cluster.ints(
+        lambda c: _loss(c.software.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
+    )
+    unfused_loss = _cluster.ints(
+        lambda c: _loss(c.software.unfused_loss), "mixed", "The same for separate operators."
+    )
+    software_key = _cluster.key(lambda c: _read(c, SOFTWARE), "Everything above.")
+
+
+class ClusterColumns(SoftwareColumns):
     """Clusters."""
 
     gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
@@ -475,10 +523,6 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     zone = _cluster.ints(
         lambda c: tier_gpus(c, c.gpus)[1], "devices", "Of one zone that a job takes; 0 is all."
     )
-    native_mask = _cluster.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
-    native_bf16 = _cluster.ints(lambda c: _native_code(c, "bf16"), "code", "What runs for BF16.")
-    native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")
-    native_fp32 = _cluster.ints(lambda c: _native_code(c, "fp32"), "code", "What runs for FP32.")
     memory_bytes = _cluster.floats(lambda c: c.device.hbm_gib * GIB, "bytes", "Of a device.")
     stated_reserve_bytes = _cluster.floats(
         lambda c: _stated(c.memory_reserve_gib) * GIB,
@@ -551,45 +595,44 @@ class ClusterColumns(SectionColumns[ClusterConfig]):
     moe_layer_sync_free_s = _cluster.floats(
         lambda c: _stated_s(c.software.moe_layer_sync_free_ms), "s", "The same without waits."
     )
-    expert_calls = _cluster.floats(
-        _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
-    )
-    expert_passes = _cluster.ints(_expert_passes, "bytes", "Fields of `PASSES`.")
-    atomic_bytes = _cluster.ints(
-        lambda c: c.software.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
-    )
-    eager_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.eager_share * LOAD_ONE), "2**-20", "Of eager kernels' rate."
-    )
     step_overhead_s = _cluster.floats(
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
     )
-    async_tp_exposed_2e20 = _cluster.ints(
-        lambda c: round(c.software.async_tp_exposed * LOAD_ONE),
-        "2**-20",
-        "Of a collective that AsyncTP does not hide.",
-    )
-    grouped_gemm_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.grouped_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of grouped GEMMs over what the device states.",
-    )
-    rowwise_gemm_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.rowwise_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of a GEMM with scales by row over that with scales by tensor.",
-    )
     moe_layer_shares = _cluster.floats(
         _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
-    )
-    fused_loss = _cluster.ints(
-        lambda c: _loss(c.software.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
-    )
-    unfused_loss = _cluster.ints(
-        lambda c: _loss(c.software.unfused_loss), "mixed", "The same for separate operators."
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
     band_key = _cluster.key(
         lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
     )
+    machine_key = _cluster.key(
+        lambda c: (_apart(c), _read(c, OF_MACHINE)), "The same, beside what kernels read."
+    )
+
+
+_apart = sharing.CLUSTER.apart_key()
+
+
+def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[Column[ClusterConfig, Any]]:
+    return [column for column in vars(of).values() if isinstance(column, Column)]
+
+
+def _read(cluster: ClusterConfig, columns: Iterable[Column[ClusterConfig, Any]]) -> Hashable:
+    return tuple(np.array(column.read(cluster), column.dtype).tobytes() for column in columns)
+
+
+SOFTWARE = _columns(SoftwareColumns)
+"""What shapes of workloads read of a cluster."""
+
+OF_JOB = (
+    *(ClusterColumns.gpus, ClusterColumns.nodes, ClusterColumns.domain, ClusterColumns.pod),
+    *(ClusterColumns.zone, ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
+    *(ClusterColumns.stated_fragmentation, ClusterColumns.expandable, ClusterColumns.idle_share),
+    *(ClusterColumns.pinned_share, ClusterColumns.straggler_share, ClusterColumns.step_overhead_s),
+)
+"""What jobs read on their own: neither pipelines nor replicas depend on it, but for the number of
+devices and the places of groups, which they compare."""
+
+OF_MACHINE = [*SOFTWARE, *(column for column in _columns(ClusterColumns) if column not in OF_JOB)]
+"""What they may read of a cluster beside its device and its fabric."""

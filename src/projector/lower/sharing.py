@@ -62,6 +62,12 @@ class Sharing(NamedTuple):
             _check(name, names, self.section)
         return _reader([name for name in names if name not in self.own], self.as_object)
 
+    def apart_key(self) -> Key:
+        """Return what reads the same but for the sections that are compared as objects."""
+        names = [*field_names(self.section, self.as_object)]
+        left_out = [*self.replica, *self.job, *self.own, *self.as_object]
+        return _reader([name for name in names if name not in left_out], ())
+
     def replica_key(self) -> Key:
         """Return what reads the fields that a replica looks at besides those of its pipeline."""
         names = [*field_names(self.section, self.as_object)]

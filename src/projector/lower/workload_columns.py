@@ -25,9 +25,9 @@ from projector.lower.sections import (
     LOAD_ONE,
     LOSS,
     PASSES,
-    ClusterColumns,
     ModelColumns,
     ParallelismColumns,
+    SoftwareColumns,
     TrainingColumns,
 )
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
@@ -46,8 +46,6 @@ class Pieces:
     jobs: JobColumns
     kinds: Records
     """KIND[n]."""
-    device: Ints
-    fabric: Ints
 
     @cached_property
     def model(self) -> ModelColumns:
@@ -65,8 +63,8 @@ class Pieces:
         return self.batch.training
 
     @cached_property
-    def cluster(self) -> ClusterColumns:
-        """Clusters."""
+    def cluster(self) -> SoftwareColumns:
+        """Software of their clusters."""
         return self.batch.cluster
 
     @cached_property
@@ -196,7 +194,7 @@ class WorkloadColumn:
         """Return int64[workloads]."""
         if columns is None:
             return self
-        values: Ints = columns.rows[self.name]
+        values = columns.read(self.name)
         # Found there from now on, before this declaration.
         columns.__dict__[self.name] = values
         return values
@@ -209,6 +207,11 @@ class WorkloadColumn:
 
 def _shared(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
     return WorkloadColumn(read, unit, meaning)
+
+
+def _beside(meaning: str) -> WorkloadColumn:
+    """Declare what no piece has: it stands beside the shape of a workload."""
+    return WorkloadColumn(lambda p: np.zeros(len(p.kinds), np.int64), "row", meaning)
 
 
 def _layer(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
@@ -262,9 +265,13 @@ class WorkloadColumns:
         """Return the number of workloads."""
         return len(self.rows)
 
+    def read(self, name: str) -> Ints:
+        """Return the column with some name."""
+        return np.asarray(self.rows[name])
+
     kind = _shared(lambda p: p.kinds["kind"], "code", "A `Kind`.")
-    device = _shared(lambda p: p.device, "row", "Of the table of devices.")
-    fabric = _shared(lambda p: p.fabric, "row", "Of the table of fabrics.")
+    device = _beside("Of the table of devices.")
+    fabric = _beside("Of the table of fabrics.")
 
     # Batch, sequence and the degrees that divide them.
     micro_batch = _shared(lambda p: p.jobs.micro_batch, "sequences", "Of a microbatch.")
@@ -446,6 +453,24 @@ class WorkloadColumns:
     load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
 
 
+class PlacedColumns(WorkloadColumns):
+    """Columns of workloads whose shapes several devices and fabrics share."""
+
+    def __init__(self, shapes: Records, shape: Ints, device: Ints, fabric: Ints) -> None:
+        """Keep WORKLOAD[shapes], and the shape, device and fabric of each workload."""
+        super().__init__(shapes)
+        self._shape = shape
+        self.__dict__ |= {"device": device, "fabric": fabric}
+
+    def __len__(self) -> int:
+        """Return the number of workloads."""
+        return len(self._shape)
+
+    def read(self, name: str) -> Ints:
+        """Return the column with some name."""
+        return np.asarray(self.rows[name]).take(self._shape)
+
+
 COLUMNS: tuple[WorkloadColumn, ...] = tuple(
     column for column in vars(WorkloadColumns).values() if isinstance(column, WorkloadColumn)
 )
@@ -455,7 +480,7 @@ WORKLOAD = np.dtype([(column.name, np.int64) for column in COLUMNS])
 
 
 def workload_records(pieces: Pieces) -> Records:
-    """Return WORKLOAD[n] of one kind of layer of each of n jobs."""
+    """Return WORKLOAD[n] of one kind of layer of each of n jobs, device and fabric left 0."""
     records = np.zeros(len(pieces.kinds), WORKLOAD)
     for column in COLUMNS:
         records[column.name] = column.values(pieces)

@@ -47,6 +47,7 @@ from projector.lower.stages import (
 from projector.lower.workload_columns import (
     KIND,
     Pieces,
+    PlacedColumns,
     WorkloadColumns,
     workload_records,
 )
@@ -164,8 +165,14 @@ class Workloads:
     """int64[families]: pipeline of each family."""
     first: Ints
     """int64[pipelines]: first family that has it."""
-    rows: Records
-    """WORKLOAD[workloads], distinct."""
+    shapes: Records
+    """WORKLOAD[shapes], distinct; devices and fabrics are left 0."""
+    shape: Ints
+    """int64[workloads]: shape of each."""
+    on_device: Ints
+    """int64[workloads]: row of ``devices``."""
+    on_fabric: Ints
+    """int64[workloads]: row of ``fabrics``."""
     devices: Records
     """DEVICE[devices]."""
     slowdown: Floats
@@ -193,10 +200,21 @@ class Workloads:
     run_copies: Ints
     """Copies of the run's parameters: its layers, but an MTP module shares the head's weights."""
 
+    def __len__(self) -> int:
+        """Return the number of workloads."""
+        return len(self.shape)
+
+    @cached_property
+    def rows(self) -> Records:
+        """WORKLOAD[workloads], distinct."""
+        rows = self.shapes[self.shape]
+        rows["device"], rows["fabric"] = self.on_device, self.on_fabric
+        return rows
+
     @cached_property
     def columns(self) -> WorkloadColumns:
         """The columns of the workloads."""
-        return WorkloadColumns(self.rows)
+        return PlacedColumns(self.shapes, self.shape, self.on_device, self.on_fabric)
 
     @cached_property
     def pipeline_of_run(self) -> Ints:
@@ -278,39 +296,40 @@ def build_workloads(
 ) -> Workloads:
     """Turn one job of each legal family into workloads, and the pipelines made of them."""
     machines = Machines() if machines is None else machines
-    first, pipeline = group_rows(
-        batch.model.index,
-        batch.parallelism.pipeline_key,
-        batch.training.pipeline_key,
-        batch.cluster.pipeline_key,
-        # They depend on the number of devices, which is none of the keys.
-        *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
-    )
-    device, fabric = _machines_of(batch.take(first), machines)
+    machine = _machines_of(batch, machines)
+    # They depend on the number of devices, which is none of the keys.
+    places = [getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")]
+    split, training = batch.parallelism.pipeline_key, batch.training.pipeline_key
+    first, pipeline = group_rows(batch.model.index, split, training, machine.number, *places)
+    device, fabric = machine.device[first], machine.fabric[first]
     layout = layouts.of_job[first]
     kinds, runs = _joined_layouts(layouts)
     stages_of, runs_of = (np.array(counts)[layout] for counts in (runs.stages, runs.runs))
     run = concatenated_ranges(runs.first_run[layout], runs_of)
     stage = concatenated_ranges(runs.first_stage[layout], stages_of)
-    piece, piece_of_run = group_rows(np.repeat(np.arange(len(first)), runs_of), runs.kind[run])
-    owner = np.repeat(np.arange(len(first)), runs_of)[piece]
-    rows = workload_records(
-        Pieces(
-            batch.take(first[owner]),
-            columns.take(first[owner]),
-            kinds[runs.kind[run[piece]]],
-            device[owner],
-            fabric[owner],
-        )
+    # Machines with one software share the shapes of their workloads.
+    software = batch.cluster.software_key
+    likes = (column[first] for column in (batch.model.index, split, training, software, *places))
+    alike_first, alike = group_rows(layout, *likes)
+    shapes, shape_of_run = _shapes(
+        batch.take(first[alike_first]),
+        columns.take(first[alike_first]),
+        kinds,
+        runs.kind[concatenated_ranges(runs.first_run[layout[alike_first]], runs_of[alike_first])],
+        runs_of[alike_first],
     )
-    content = rows.view(np.int64).reshape(len(rows), -1)
-    distinct_rows, row_of_piece = group_rows(content)
+    shape = shape_of_run[concatenated_ranges(offsets(runs_of[alike_first])[alike], runs_of)]
+    owner = np.repeat(np.arange(len(first)), runs_of)
+    workload_first, workload = group_rows(shape, device[owner], fabric[owner])
     return Workloads(
         batch=batch,
         jobs=columns,
         pipeline=pipeline,
         first=first,
-        rows=rows[distinct_rows],
+        shapes=shapes,
+        shape=shape[workload_first],
+        on_device=device[owner[workload_first]],
+        on_fabric=fabric[owner[workload_first]],
         devices=machines.devices,
         slowdown=machines.slowdown,
         gemm_shares=machines.gemm_shares,
@@ -321,10 +340,35 @@ def build_workloads(
         stage_offset=offsets(stages_of),
         stage_like=runs.like[stage],
         run_offset=offsets(runs.runs_of_stage[stage]),
-        run_workload=row_of_piece[piece_of_run],
+        run_workload=workload,
         run_count=runs.counts[run],
         run_copies=runs.copies[run],
     )
+
+
+def _shapes(
+    batch: JobBatch, columns: JobColumns, kinds: Records, kind_of_run: Ints, runs_of: Ints
+) -> tuple[Records, Ints]:
+    """Return the distinct shapes of the layers of some jobs, and which each run has.
+
+    Parameters
+    ----------
+    batch, columns
+        The jobs.
+    kinds : KIND[n]
+    kind_of_run : int64[runs]
+        Row of ``kinds``, for the runs of one job after the other.
+    runs_of : int64[jobs]
+        Runs of each job.
+    """
+    job_of_run = np.repeat(np.arange(len(runs_of)), runs_of)
+    piece, piece_of_run = group_rows(job_of_run, kind_of_run)
+    owner = job_of_run[piece]
+    records = workload_records(
+        Pieces(batch.take(owner), columns.take(owner), kinds[kind_of_run[piece]])
+    )
+    distinct, shape_of_piece = group_rows(records.view(np.int64).reshape(len(records), -1))
+    return records[distinct], shape_of_piece[piece_of_run]
 
 
 class _JoinedLayouts(NamedTuple):
@@ -368,20 +412,32 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     )
 
 
-def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
-    """Return the device and the fabric of each job."""
+class _MachineNumbers(NamedTuple):
+    """What jobs run on, int64[jobs] each."""
+
+    number: Ints
+    """Equal where pipelines see no difference."""
+    device: Ints
+    fabric: Ints
+
+
+def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
+    """Find out what jobs run on."""
     training, cluster, fsdp1 = batch.training, batch.cluster, batch.parallelism.fsdp == 1
     first, group = group_rows(cluster.pipeline_key, training.attention_key, fsdp1.astype(np.int64))
-    device = [
-        machines.device(
-            cluster.of(row),
-            attention_name(training.of(row)),
-            fsdp1=bool(fsdp1[row]),
-        )
-        for row in first.tolist()
-    ]
-    fabric = [machines.fabric(cluster.of(row)) for row in first.tolist()]
-    return np.array(device, np.int64)[group], np.array(fabric, np.int64)[group]
+    rows = first.tolist()
+    device = np.array(
+        [
+            machines.device(
+                cluster.of(row), attention_name(training.of(row)), fsdp1=bool(fsdp1[row])
+            )
+            for row in rows
+        ],
+        np.int64,
+    )
+    fabric = np.array([machines.fabric(cluster.of(row)) for row in rows], np.int64)
+    _, number = group_rows(device, fabric, cluster.machine_key[first])
+    return _MachineNumbers(number[group], device[group], fabric[group])
 
 
 def layout_of(

@@ -454,7 +454,7 @@ class KnownCosts:
         keys = [content[begin : begin + size] for begin in range(0, len(content), size)]
         new = [row for row, key in enumerate(keys) if key not in self._row_of]
         if new:
-            wanted = replace(workloads, rows=workloads.rows[new])
+            wanted = replace(workloads, shape=workloads.shape[new], on_device=workloads.on_device[new], on_fabric=workloads.on_fabric[new])
             table = emit_operations(wanted.rows)
             costs = sum_workloads(table, cost_rows(table, wanted), wanted)
             for row in new:
