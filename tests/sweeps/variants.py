@@ -20,7 +20,7 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
-from projector.operations.cost import KnownCosts
+from projector.operations.known import KnownCosts
 from projector.projection.bound import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (

@@ -611,18 +611,21 @@ class ClusterColumns(SoftwareColumns):
     )
 
 
-_apart = sharing.CLUSTER.apart_key()
+_apart: sharing.Key = sharing.CLUSTER.apart_key()
 
 
-def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[Column[ClusterConfig, Any]]:
+_OfCluster = Column[ClusterConfig, Any]
+
+
+def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[_OfCluster]:
     return [column for column in vars(of).values() if isinstance(column, Column)]
 
 
-def _read(cluster: ClusterConfig, columns: Iterable[Column[ClusterConfig, Any]]) -> Hashable:
+def _read(cluster: ClusterConfig, columns: Iterable[_OfCluster]) -> Hashable:
     return tuple(np.array(column.read(cluster), column.dtype).tobytes() for column in columns)
 
 
-SOFTWARE = _columns(SoftwareColumns)
+SOFTWARE: list[_OfCluster] = _columns(SoftwareColumns)
 """What shapes of workloads read of a cluster."""
 
 OF_JOB = (
@@ -634,5 +637,8 @@ OF_JOB = (
 """What jobs read on their own: neither pipelines nor replicas depend on it, but for the number of
 devices and the places of groups, which they compare."""
 
-OF_MACHINE = [*SOFTWARE, *(column for column in _columns(ClusterColumns) if column not in OF_JOB)]
+OF_MACHINE: list[_OfCluster] = [
+    *SOFTWARE,
+    *(column for column in _columns(ClusterColumns) if column not in OF_JOB),
+]
 """What they may read of a cluster beside its device and its fabric."""

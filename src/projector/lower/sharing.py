@@ -110,6 +110,7 @@ TRAINING = Sharing(
     },
     job={
         "framework": _DECIDES,
+        "attention_kernel": "chooses the record of a device, which is compared beside it",
         "schedule": "compared under the name it resolves to",
         "zero_bubble_max_pending_backward": _ORDER,
         "schedule_solver_work": _ORDER,

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints, Records
+from projector.arrays import Floats, GrowingArray, Ints, Records
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
@@ -52,35 +53,43 @@ from projector.lower.workload_columns import (
     workload_records,
 )
 
+Shares = tuple[float, ...]
+
 
 class Machines:
     """Devices and fabrics as records, each kept once however many jobs run on it."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._devices: dict[tuple[bytes, tuple[float, float, float], tuple[float, ...]], int] = {}
+        self._devices: dict[tuple[bytes, Shares, Shares], int] = {}
         self._fabrics: dict[tuple[bytes, bytes], int] = {}
-        self._device_records = _Records(DEVICE)
-        self._fabric_records = _Records(FABRIC)
-        self._exchange_records = _Records(EXCHANGE)
-        self._known: dict[Hashable, tuple[int, ClusterConfig]] = {}
-        """Number of what was asked for, and its cluster: as long as that lives, so does its id."""
+        self._device_records = GrowingArray(DEVICE)
+        self._fabric_records = GrowingArray(FABRIC)
+        self._exchange_records = GrowingArray(EXCHANGE)
+        self._known: dict[Hashable, tuple[int, object]] = {}
+        """Number of what was asked for, and what has the id in it, which lives as long."""
+
+    def __len__(self) -> int:
+        """Return how many devices and fabrics were looked up."""
+        return len(self._known)
 
     def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         """Return the number of a cluster's device running an attention kernel."""
-        asked = (id(cluster), attention_kernel, fsdp1)
+        device, clock_mhz, shares = cluster.device, cluster.gpu_clock_mhz, gemm_shares(cluster)
+        asked = (id(device), clock_mhz, shares, attention_kernel, fsdp1)
         if asked not in self._known:
-            self._known[asked] = self._device(cluster, attention_kernel, fsdp1=fsdp1), cluster
+            device = under_fsdp1(device) if fsdp1 else device
+            number = self._number(device, clock_mhz, shares, attention_kernel)
+            self._known[asked] = number, cluster.device
         return self._known[asked][0]
 
-    def _device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
-        device = under_fsdp1(cluster.device) if fsdp1 else cluster.device
-        record = within_a_step(
-            device_record(device, cluster.gpu_clock_mhz, attention_kernel), device
-        )
+    def _number(
+        self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
+    ) -> int:
+        record = within_a_step(device_record(device, clock_mhz, attention_kernel), device)
         # The record leaves out what collectives and compute cost each other, and what a GEMM
         # loses within a step.
-        key = (record.tobytes(), slowdowns(device), gemm_shares(cluster))
+        key = (record.tobytes(), slowdowns(device), shares)
         if key not in self._devices:
             self._devices[key] = len(self._devices)
             self._device_records.add(record)
@@ -125,23 +134,6 @@ class Machines:
     def exchanges(self) -> Records:
         """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
         return self._exchange_records.all()
-
-
-class _Records:
-    """Records of one type that become more."""
-
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
-        self._room, self._count = np.empty(8, dtype), 0
-
-    def add(self, record: Records) -> None:
-        if self._count == len(self._room):
-            self._room = np.concatenate([self._room, np.empty_like(self._room)])
-        self._room[self._count : self._count + 1] = record
-        self._count += 1
-
-    def all(self) -> Records:
-        """Return those that are there; later ones do not change them."""
-        return self._room[: self._count]
 
 
 PLACED = ("tp", "cp", "ep", "etp")

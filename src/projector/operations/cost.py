@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
+from projector.kernels.grouping import group_rows
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.lower.hardware import SLOWDOWNS
 from projector.lower.kinds import is_layer
 from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS, ADDS_APART
-from projector.lower.workloads import Machines, Workloads
-from projector.operations.emit import emit_operations
+from projector.lower.workloads import Workloads
 from projector.operations.linear import FP8, ROWWISE
 from projector.operations.repeats import dropped_rows, repeated_rows
 from projector.operations.shapes import Shapes
@@ -38,7 +38,7 @@ from projector.operations.table import (
     WHOLE_LAYER,
     OperationTable,
 )
-from projector.operations.work import work_of_workloads
+from projector.operations.work import kinds_of_rows, sum_kinds, with_seconds, work_of_workloads
 
 NUM_SEGMENTS = 8
 NUM_PHASES = 3
@@ -163,6 +163,24 @@ def cost_rows(
     NumericError
         If a kernel reports a time that is negative or not finite.
     """
+    time_s, detail = time_rows(table, workloads)
+    replaced = None
+    if measured is not None:
+        replaced = measured.rows(table, workloads, time_s)
+        time_s = replaced.time_s
+    slowdown = slowdowns_of_rows(table, workloads)
+    exposed_s = exposed_times(table, time_s, slowdown, len(workloads))
+    return RowCosts(time_s, exposed_s, detail, replaced)
+
+
+def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints]:
+    """Return seconds of all repeats of each row, and its limiter or algorithm.
+
+    Raises
+    ------
+    NumericError
+        If a kernel reports a time that is negative or not finite.
+    """
     time_s = np.zeros(len(table))
     detail = np.full(len(table), -1, np.int64)
     device = workloads.columns.device[table.workload]
@@ -194,13 +212,7 @@ def cost_rows(
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
-    replaced = None
-    if measured is not None:
-        replaced = measured.rows(table, workloads, time_s)
-        time_s = replaced.time_s
-    slowdown = slowdowns_of_rows(table, workloads)
-    exposed_s = exposed_times(table, time_s, slowdown, len(workloads.rows))
-    return RowCosts(time_s, exposed_s, detail, replaced)
+    return time_s, detail
 
 
 def slowdowns_of_rows(table: OperationTable, workloads: Workloads) -> Floats:
@@ -229,14 +241,16 @@ def _cost_gemms(
     efficiency = np.where(is_grouped, grouped, 1.0)
     efficiency *= workloads.gemm_shares[device[rows], table.dtype[rows]]
     efficiency *= _software_shares(workloads, table.workload[rows], table.dtype[rows], is_grouped)
-    time_s[rows], detail[rows], _ = gemm_time_columns(
-        extents,
-        table.dtype[rows],
-        table.out_bytes[rows],
-        efficiency,
-        device[rows],
-        workloads.devices,
+    dtype, out_bytes, of_device = table.dtype[rows], table.out_bytes[rows], device[rows]
+    # Layers that differ in what they recompute have the same GEMMs.
+    first, same = group_rows(
+        extents, dtype, out_bytes.view(np.int64), efficiency.view(np.int64), of_device
     )
+    seconds, limiter, _ = gemm_time_columns(
+        extents[first], dtype[first], out_bytes[first], efficiency[first], of_device[first],
+        workloads.devices,
+    )  # fmt: skip
+    time_s[rows], detail[rows] = seconds[same], limiter[same]
 
 
 def _software_shares(workloads: Workloads, of_row: Ints, dtype: Ints, is_grouped: Flags) -> Floats:
@@ -365,7 +379,7 @@ def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floa
     Where a kernel of its own adds them, the largest lies beside the working set. What FSDP reduces
     is counted with what it gathers.
     """
-    num = len(workloads.rows)
+    num = len(workloads)
     of_layer = is_layer(workloads.columns.kind)[table.workload]
     rows = np.flatnonzero((table.kind == GEMM) & (table.phase == WEIGHT) & of_layer)
     workload = table.workload[rows]
@@ -379,13 +393,83 @@ def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floa
 
 def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
-    num = len(workloads.rows)
+    slots = time_slots(table, workloads)
+    times = sum_times(slots, table.workload, costs.exposed_s, costs.time_s, len(workloads))
+    counted = count_workloads(table, workloads)
+    return replace(
+        counted,
+        exposed_s=times.exposed_s,
+        work=with_seconds(counted.work, times.seconds),
+        measured=costs.measured,
+    )
+
+
+class TimeSlots(NamedTuple):
+    """Where the time of each row of a table is added."""
+
+    slot: Ints
+    """int64[rows]: phase and category."""
+    kind: Ints
+    """int64[rows]: of `work.KINDS`."""
+    again: Flags
+    """bool[rows]: rows that recomputation runs once more, in the backward."""
+
+    def take(self, rows: Ints) -> "TimeSlots":
+        """Return those of some rows."""
+        return TimeSlots(self.slot[rows], self.kind[rows], self.again[rows])
+
+    def joined(self, other: "TimeSlots") -> "TimeSlots":
+        """Return those of two tables."""
+        return TimeSlots(
+            np.concatenate([self.slot, other.slot]),
+            np.concatenate([self.kind, other.kind]),
+            np.concatenate([self.again, other.again]),
+        )
+
+
+def time_slots(table: OperationTable, workloads: Workloads) -> TimeSlots:
+    """Find out where times are added."""
+    return TimeSlots(
+        table.phase * len(CATEGORIES) + table.category,
+        kinds_of_rows(table, workloads),
+        repeated_rows(table, workloads),
+    )
+
+
+class SummedTimes(NamedTuple):
+    """Times of workloads."""
+
+    exposed_s: Floats
+    """float64[workloads, phases, categories]; recomputation counts as backward."""
+    seconds: Floats
+    """float64[workloads, kinds]: of their kernels."""
+
+
+def sum_times(
+    slots: TimeSlots, workload: Ints, exposed_s: Floats, time_s: Floats, num: int
+) -> SummedTimes:
+    """Add the times of the rows of ``num`` workloads up, in the order of the rows.
+
+    Parameters
+    ----------
+    slots : TimeSlots
+    workload : int64[rows]
+    exposed_s, time_s : float64[rows]
+        Of `RowCosts`.
+    """
+    terms, again = len(CATEGORIES), np.flatnonzero(slots.again)
+    width = NUM_PHASES * terms
+    summed = _sums(workload * width + slots.slot, exposed_s, num * width)
+    repeated = workload[again] * width + BACKWARD * terms + slots.slot[again] % terms
+    summed += _sums(repeated, exposed_s[again], num * width)
+    seconds = sum_kinds(workload, slots.kind, again, time_s, num)
+    return SummedTimes(summed.reshape(num, NUM_PHASES, terms), seconds)
+
+
+def count_workloads(table: OperationTable, workloads: Workloads) -> WorkloadCosts:
+    """Add up what the rows of each workload are but for their times, which are left 0."""
+    num = len(workloads)
     dropped, again = dropped_rows(table, workloads), repeated_rows(table, workloads)
-    slot = (table.workload * NUM_PHASES + table.phase) * len(CATEGORIES) + table.category
-    repeated = (table.workload * NUM_PHASES + BACKWARD) * len(CATEGORIES) + table.category
-    size = num * NUM_PHASES * len(CATEGORIES)
-    exposed_s = _sums(slot, costs.exposed_s, size)
-    exposed_s += _sums(repeated[again], costs.exposed_s[again], size)
     phases = table.workload * NUM_PHASES + table.phase
     phases_again = (table.workload * NUM_PHASES + BACKWARD)[again]
 
@@ -410,7 +494,7 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
     packed = (table.kind == GEMM) & (table.adapter == 0)
     packed &= workloads.columns.packed_base[table.workload] == 1
     return WorkloadCosts(
-        exposed_s=exposed_s.reshape(num, NUM_PHASES, len(CATEGORIES)),
+        exposed_s=np.zeros((num, NUM_PHASES, len(CATEGORIES))),
         launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
         calls=per_phase(table.calls * table.repeats),
         syncs=per_phase(table.syncs),
@@ -428,53 +512,5 @@ def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) 
         trained_experts=_sums(table.workload[experts], trained[experts], num),
         packed_parameters=_sums(table.workload[packed], table.parameters[packed], num),
         recompute_flop=_sums(table.workload[again], table.flop[again], num),
-        work=work_of_workloads(table, costs.time_s, again, workloads),
-        measured=costs.measured,
+        work=work_of_workloads(table, again, workloads),
     )
-
-
-class KnownCosts:
-    """Costs of workloads by their content, kept from one batch of jobs to the next."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self.machines = Machines()
-        """Devices and fabrics that the workloads of all batches are numbered by."""
-        self._row_of: dict[bytes, int] = {}
-        self._costs: WorkloadCosts | None = None
-
-    def __len__(self) -> int:
-        """Return the number of workloads that are known."""
-        return len(self._row_of)
-
-    def of(self, workloads: Workloads) -> WorkloadCosts:
-        """Return the costs of all workloads; only those that are new are computed."""
-        size = workloads.rows.dtype.itemsize
-        content = workloads.rows.tobytes()
-        keys = [content[begin : begin + size] for begin in range(0, len(content), size)]
-        new = [row for row, key in enumerate(keys) if key not in self._row_of]
-        if new:
-            wanted = replace(workloads, shape=workloads.shape[new], on_device=workloads.on_device[new], on_fabric=workloads.on_fabric[new])
-            table = emit_operations(wanted.rows)
-            costs = sum_workloads(table, cost_rows(table, wanted), wanted)
-            for row in new:
-                self._row_of[keys[row]] = len(self._row_of)
-            self._costs = costs if self._costs is None else _joined(self._costs, costs)
-        assert self._costs is not None
-        return _taken(self._costs, np.array([self._row_of[key] for key in keys], np.int64))
-
-
-def _joined(first: WorkloadCosts, second: WorkloadCosts) -> WorkloadCosts:
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _MODELLED
-    }
-    return WorkloadCosts(**columns)
-
-
-def _taken(costs: WorkloadCosts, rows: Ints) -> WorkloadCosts:
-    columns: dict[str, Any] = {name: getattr(costs, name)[rows] for name in _MODELLED}
-    return WorkloadCosts(**columns)
-
-
-_MODELLED = tuple(field.name for field in fields(WorkloadCosts) if field.name != "measured")
-"""Columns that every batch has."""

@@ -134,6 +134,18 @@ class OperationTable:
         """Return the number of rows."""
         return len(self.workload)
 
+    def take(self, rows: Ints, workload: Ints) -> "OperationTable":
+        """Return some of the rows as those of other workloads, int64[rows taken]."""
+        columns = {name: getattr(self, name).take(rows) for name in COLUMNS if name != "workload"}
+        return OperationTable(workload=workload, **columns, labels=self.labels)
+
+    def joined(self, other: "OperationTable") -> "OperationTable":
+        """Return the rows of both, with the workloads that they state; labels are those here."""
+        columns = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS
+        }
+        return OperationTable(**columns, labels=self.labels)
+
 
 class OperationRow(TypedDict, total=False):
     """What a block of rows may state, of the columns of `OperationTable`."""

@@ -29,17 +29,13 @@ PASSES_OF_A_BUFFER = 2.0
 """A collective reads its buffer and writes one."""
 
 
-def work_of_workloads(
-    table: OperationTable, time_s: Floats, again: Flags, workloads: Workloads
-) -> Floats:
-    """Return what one microbatch of each workload makes a device do.
+def work_of_workloads(table: OperationTable, again: Flags, workloads: Workloads) -> Floats:
+    """Return what one microbatch of each workload makes a device do, its seconds left 0.
 
     Operands of a GEMM are counted once, whatever its tiles load again; so are those of attention.
 
     Parameters
     ----------
-    time_s : float64[rows]
-        Seconds of all repeats of each row.
     again : bool[rows]
         Rows that recomputation runs once more.
 
@@ -48,17 +44,30 @@ def work_of_workloads(
     float64[workloads, kinds, 3]
         Seconds, FLOP and bytes, forward and backward together.
     """
-    flop, num_bytes = _flop(table), _bytes(table)
-    slot = table.workload * len(KINDS) + _kinds(table, workloads)
-    size = len(workloads.rows) * len(KINDS)
-    work = np.empty((size, 3))
-    for column, values in enumerate((time_s, flop * table.repeats, num_bytes * table.repeats)):
-        work[:, column] = np.bincount(slot, values, size)
-        work[:, column] += np.bincount(slot[again], values[again], size)
-    return work.reshape(len(workloads.rows), len(KINDS), 3)
+    num, kinds = len(workloads), kinds_of_rows(table, workloads)
+    work = np.zeros((num, len(KINDS), 3))
+    repeated = np.flatnonzero(again)
+    for column, values in ((FLOP, _flop(table)), (BYTES, _bytes(table))):
+        counted = values * table.repeats
+        work[:, :, column] = sum_kinds(table.workload, kinds, repeated, counted, num)
+    return work
 
 
-def _kinds(table: OperationTable, workloads: Workloads) -> Ints:
+def with_seconds(work: Floats, seconds: Floats) -> Floats:
+    """Return work, float64[n, kinds, 3], with float64[n, kinds] as its seconds."""
+    return np.concatenate([seconds[:, :, np.newaxis], work[:, :, FLOP:]], axis=2)
+
+
+def sum_kinds(workload: Ints, kind: Ints, again: Ints, values: Floats, num: int) -> Floats:
+    """Add values of rows up by workload and kind, the rows ``again`` twice: float64[num, kinds]."""
+    slot, size = workload * len(KINDS) + kind, num * len(KINDS)
+    summed = np.bincount(slot, values, size).astype(np.float64, copy=False)
+    summed += np.bincount(slot[again], values[again], size)
+    return summed.reshape(num, len(KINDS))
+
+
+def kinds_of_rows(table: OperationTable, workloads: Workloads) -> Ints:
+    """Return the kind of each row, int64[rows]."""
     linear = workloads.columns.dtype[table.workload]
     of_gemm = np.where(table.dtype == linear, LINEAR, WIDE)
     kinds = np.array([0, OF_ATTENTION, OF_MEMORY, OF_COMMUNICATION, OF_COMMUNICATION], np.int64)

@@ -36,7 +36,6 @@ from projector.lower.workloads import (
     layout_of,
 )
 from projector.operations.cost import (
-    KnownCosts,
     RowCosts,
     RowTimes,
     WorkloadCosts,
@@ -45,6 +44,7 @@ from projector.operations.cost import (
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
+from projector.operations.known import KnownCosts
 from projector.operations.table import OperationTable
 from projector.projection.data_parallel import (
     DataParallelCosts,

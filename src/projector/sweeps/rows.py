@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from projector.arrays import Flags, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.operations.cost import KnownCosts
+from projector.operations.known import KnownCosts
 from projector.projection.bound import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 200
 """Characters of a reason."""
-
-MOST_WORKLOADS = 200_000
-"""Workloads whose costs are kept from one chunk to the next."""
 
 
 @dataclass(slots=True)
@@ -97,8 +94,7 @@ class Projector:
         """
         import pyarrow as pa
 
-        if len(self._known) > MOST_WORKLOADS:
-            self._known = KnownCosts()
+        self._known.make_room()
         batch = self._reader.read(points)
         reasons: dict[str, int] = {}
         for why, count in batch.left_out:

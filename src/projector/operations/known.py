@@ -1,0 +1,248 @@
+"""Costs of workloads that are kept from one batch of jobs to the next.
+
+What a workload keeps, launches and computes follows from its shape alone. A device decides what a
+kernel takes, and a fabric what a collective takes. So the operations of a shape are found once,
+each is timed once for a device or for a fabric, and a workload puts both together.
+"""
+
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Array, Flags, Floats, GrowingArray, Ints, Records
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.lower.workload_columns import WORKLOAD
+from projector.lower.workloads import Machines, Workloads
+from projector.operations.cost import (
+    NUM_PHASES,
+    SummedTimes,
+    TimeSlots,
+    WorkloadCosts,
+    count_workloads,
+    exposed_times,
+    slowdowns_of_rows,
+    sum_times,
+    time_rows,
+    time_slots,
+)
+from projector.operations.emit import emit_operations
+from projector.operations.table import (
+    CATEGORIES,
+    COLLECTIVE,
+    EXCHANGE,
+    TP_COMM,
+    OperationTable,
+    TableBuilder,
+)
+from projector.operations.work import KINDS, with_seconds
+
+MOST_WORKLOADS = 200_000
+"""Workloads whose times are kept from one batch to the next."""
+
+MOST_SHAPES = 50_000
+"""Shapes whose operations are kept."""
+
+MOST_MACHINES = 1 << 15
+"""Devices and fabrics that are looked up; a device takes 7 kB."""
+
+_BITS = 21
+"""Of the number of a device, and of a fabric, within the number of a workload."""
+
+
+class KnownCosts:
+    """Costs of workloads by their shape, device and fabric."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.machines = Machines()
+        """Devices and fabrics that the workloads of all batches are numbered by."""
+        self._shapes = _Shapes()
+        self._times = _Times()
+
+    def make_room(self) -> None:
+        """Forget what has become too much; between two batches, as it is numbered anew."""
+        machines, shapes = len(self.machines) > MOST_MACHINES, len(self._shapes) > MOST_SHAPES
+        if machines:
+            self.machines = Machines()
+        if shapes:
+            self._shapes = _Shapes()
+        if machines or shapes or len(self._times) > MOST_WORKLOADS:
+            self._times = _Times()
+
+    def of(self, workloads: Workloads) -> WorkloadCosts:
+        """Return the costs of all workloads; only those that are new are computed."""
+        shape = self._shapes.numbers(workloads).take(workloads.shape)
+        key = (((shape << _BITS) + workloads.on_device) << _BITS) + workloads.on_fabric
+        new = np.flatnonzero(self._times.missing(key))
+        if len(new):
+            device, fabric = workloads.on_device[new], workloads.on_fabric[new]
+            placed = self._shapes.placed(workloads, shape[new], device, fabric)
+            self._times.add(key[new], self._shapes.times(placed))
+        times = self._times.of(key)
+        counted = {name: each.take(shape, axis=0) for name, each in self._shapes.counts.items()}
+        counted["work"] = with_seconds(counted["work"], times.seconds)
+        return WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
+
+
+class _Times:
+    """Times of workloads by their number."""
+
+    def __init__(self) -> None:
+        self._key, self._row = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        """Numbers, ascending, and where the times of each lie."""
+        self._exposed_s = GrowingArray(np.float64, NUM_PHASES, len(CATEGORIES))
+        self._seconds = GrowingArray(np.float64, len(KINDS))
+
+    def __len__(self) -> int:
+        return len(self._key)
+
+    def _place(self, key: Ints) -> Ints:
+        return np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+
+    def missing(self, key: Ints) -> Flags:
+        if not len(self):
+            return np.ones(len(key), np.bool_)
+        return np.asarray(self._key[self._place(key)] != key)
+
+    def add(self, key: Ints, times: SummedTimes) -> None:
+        keys = np.concatenate([self._key, key])
+        rows = np.concatenate([self._row, np.arange(len(key)) + len(self)])
+        order = np.argsort(keys, kind="stable")
+        self._key, self._row = keys[order], rows[order]
+        self._exposed_s.add(times.exposed_s)
+        self._seconds.add(times.seconds)
+
+    def of(self, key: Ints) -> SummedTimes:
+        row = self._row[self._place(key)]
+        return SummedTimes(
+            self._exposed_s.all().take(row, axis=0), self._seconds.all().take(row, axis=0)
+        )
+
+
+class _Rows(NamedTuple):
+    """Some rows of a table of shapes."""
+
+    row: Ints
+    """Those of one shape after the other."""
+    first: Ints
+    """int64[shapes + 1]: where those of each begin."""
+
+    @classmethod
+    def of(cls, table: OperationTable, num_shapes: int, chosen: Flags) -> "_Rows":
+        row = np.flatnonzero(chosen)
+        return cls(row, offsets(np.bincount(table.workload[row], minlength=num_shapes)))
+
+    def of_shapes(self, shape: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the rows of some shapes, which of them has each, and where those of each begin."""
+        count = (self.first[1:] - self.first[:-1])[shape]
+        row = self.row[concatenated_ranges(self.first[shape], count)]
+        return row, np.repeat(np.arange(len(shape)), count), offsets(count)[:-1]
+
+
+class _Shapes:
+    """Shapes with their operations, those of one shape after the other."""
+
+    def __init__(self) -> None:
+        self._number: dict[bytes, int] = {}
+        self._records: Records = np.zeros(0, WORKLOAD)
+        self.counts: dict[str, Array] = {}
+        """Columns of `WorkloadCosts` that no time enters, one row a shape."""
+        self._table = TableBuilder(0).build()
+        nothing = np.zeros(0, np.int64)
+        self._slots = TimeSlots(nothing, nothing, nothing == 1)
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+    def numbers(self, workloads: Workloads) -> Ints:
+        """Return the number of each shape; new ones get one."""
+        size, content = WORKLOAD.itemsize, workloads.shapes.tobytes()
+        keys = [content[begin : begin + size] for begin in range(0, len(content), size)]
+        new = [row for row, key in enumerate(keys) if key not in self._number]
+        if new:
+            self._add(workloads, workloads.shapes[new])
+            for row in new:
+                self._number[keys[row]] = len(self)
+        return np.array([self._number[key] for key in keys], np.int64)
+
+    def _add(self, workloads: Workloads, records: Records) -> None:
+        nowhere = np.zeros(len(records), np.int64)
+        shapes = replace(
+            workloads,
+            shapes=records,
+            shape=np.arange(len(records)),
+            on_device=nowhere,
+            on_fabric=nowhere,
+        )
+        emitted = emit_operations(records)
+        order = np.argsort(emitted.workload, kind="stable")
+        table = emitted.take(order, emitted.workload[order])
+        counts, slots = count_workloads(table, shapes), time_slots(table, shapes)
+        for name in _COUNTED:
+            more = getattr(counts, name)
+            known = self.counts.get(name)
+            self.counts[name] = more if known is None else np.concatenate([known, more])
+        self._slots = self._slots.joined(slots)
+        numbered = replace(table, workload=table.workload + len(self._records))
+        self._table = self._table.joined(numbered)
+        self._records = np.concatenate([self._records, records])
+        self._index()
+
+    def _index(self) -> None:
+        table, num = self._table, len(self._records)
+        self._by_fabric = np.isin(table.kind, (COLLECTIVE, EXCHANGE))
+        self._every = _Rows.of(table, num, np.ones(len(table), np.bool_))
+        self._of_fabric = _Rows.of(table, num, self._by_fabric)
+        self._of_device = _Rows.of(table, num, ~self._by_fabric)
+        self._place = np.empty(len(table), np.int64)
+        """Of each row among those of its shape that the same part of a machine decides."""
+        for rows in (self._of_fabric, self._of_device):
+            shape = table.workload[rows.row]
+            self._place[rows.row] = np.arange(len(shape)) - rows.first[shape]
+        hiding = (table.category >= TP_COMM) & (table.exposed_share < 1.0)
+        self._hides = np.bincount(table.workload[hiding], minlength=num) > 0
+
+    def placed(self, like: Workloads, shape: Ints, device: Ints, fabric: Ints) -> Workloads:
+        """Return workloads that have these shapes."""
+        return replace(like, shapes=self._records, shape=shape, on_device=device, on_fabric=fabric)
+
+    def times(self, placed: Workloads) -> SummedTimes:
+        """Return the times of workloads that have these shapes."""
+        nowhere = np.zeros(len(placed), np.int64)
+        of_device, begin = self._timed(placed, self._of_device, placed.on_device, nowhere)
+        of_fabric, begin_fabric = self._timed(placed, self._of_fabric, nowhere, placed.on_fabric)
+        row, owner, _ = self._every.of_shapes(placed.shape)
+        begin_fabric += len(of_device)
+        begins = np.where(self._by_fabric[row], begin_fabric[owner], begin[owner])
+        time_s = np.concatenate([of_device, of_fabric])[begins + self._place[row]]
+        exposed_s = time_s
+        hiding = np.flatnonzero(self._hides[placed.shape][owner])
+        if len(hiding):
+            table = self._table.take(row[hiding], owner[hiding])
+            slowdown = slowdowns_of_rows(table, placed)
+            exposed_s = time_s.copy()
+            exposed_s[hiding] = exposed_times(table, time_s[hiding], slowdown, len(placed))
+        return sum_times(self._slots.take(row), owner, exposed_s, time_s, len(placed))
+
+    def _timed(
+        self, placed: Workloads, rows: _Rows, device: Ints, fabric: Ints
+    ) -> tuple[Floats, Ints]:
+        """Time the rows that one part of a machine decides, once for each shape on each.
+
+        Returns
+        -------
+        time_s : float64[n]
+        begin : int64[workloads]
+            Where the times of each workload's rows begin.
+        """
+        first, like = group_rows(placed.shape, device, fabric)
+        parts = self.placed(placed, placed.shape[first], device[first], fabric[first])
+        row, owner, begin = rows.of_shapes(parts.shape)
+        time_s, _ = time_rows(self._table.take(row, owner), parts)
+        return time_s, begin[like]
+
+
+_COUNTED = tuple(
+    field.name for field in fields(WorkloadCosts) if field.name not in ("exposed_s", "measured")
+)
