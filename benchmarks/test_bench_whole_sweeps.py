@@ -30,11 +30,12 @@ ROUNDS = 3
 ONE_CLUSTER = {"cluster.nodes": [16]}
 SPACES = {
     # Rows -> how the space over Llama 3.1 70B is cut.
-    "17 thousand": ONE_CLUSTER
+    "16 thousand": ONE_CLUSTER
     | {
         "training.global_batch_size": [1024],
         "training.seq_length": [4096, 8192],
-        "parallelism.overlap_grad_reduce": [False, True],
+        "training.recompute": ["none", "selective"],
+        "training.precision": ["bf16"],
     },
     "1.2 million": ONE_CLUSTER,
 }
