@@ -37,6 +37,9 @@ def test_points_are_chosen_as_in_plain_python(data):
     asked = data.draw(st.lists(lookups(size), min_size=1, max_size=4))
     dense = data.draw(st.lists(st.booleans(), min_size=len(asked), max_size=len(asked)))
     every = list(itertools.product(*map(range, size)))
+    outer = data.draw(st.integers(0, len(size)))
+    inner = list(itertools.product(*map(range, size[outer:])))
+    inner = np.array(inner, np.int32).reshape(len(inner), -1).T.copy()
     stride = np.zeros((len(size), len(asked)), np.int64)
     first, slot, table, of_points = [], [], [], []
     for look, (axes, values, refused) in enumerate(asked):
@@ -59,6 +62,9 @@ def test_points_are_chosen_as_in_plain_python(data):
         np.array(points),
         np.array(size),
         stride,
+        inner,
+        stride[outer:].T @ inner.astype(np.int64),
+        (stride[outer:] != 0).any(axis=0) | ~np.array(dense),
         np.array(first),
         entries,
         np.array(slot),
@@ -76,12 +82,8 @@ def test_points_are_chosen_as_in_plain_python(data):
     assert place[:, :legal].T.tolist() == [list(each) for each in expected_places]
     assert found[:, :legal].T.tolist() == expected
     assert {divmod(at, VALUES): n for at, n in enumerate(refusals.tolist()) if n} == refused
-    met = {
-        (look, key if dense[look] else tuple(every[points[key]][axis] for axis in asked[look][0]))
-        for look, key in wanted[:unknown].tolist()
-    }
-    numbered = {
-        (look, list(asked[look][1]).index(combination) if dense[look] else combination)
-        for look, combination in missing
-    }
-    assert met == numbered
+    assert {
+        (look, tuple(every[points[row]][axis] for axis in asked[look][0]))
+        for look, row in wanted[:unknown].tolist()
+    } == missing
+    assert unknown <= count

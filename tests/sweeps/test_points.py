@@ -6,7 +6,7 @@ import pytest
 from projector.config.load import load_job
 from projector.config.space import load_space
 from projector.errors import ProjectorError
-from projector.sweeps import lookups
+from projector.sweeps import computed, lookups
 from projector.sweeps.points import PointReader
 from projector.sweeps.rows import reason_of
 from sweeps.grid import BASE
@@ -136,10 +136,20 @@ def test_a_point_does_not_depend_on_the_others(space):
             assert sections(found.jobs.job(row)) == sections(jobs[int(some[place])][0])
 
 
-@pytest.mark.parametrize("limit", ["DENSE_TABLE", "MOST_VALUES"])
+LIMITS = {
+    "DENSE_TABLE": lookups,
+    "MOST_VALUES": lookups,
+    "MOST_INNER": lookups,
+    "LONGEST_INNER": lookups,
+    "MOST_AT_ONCE": lookups,
+    "FEW": computed,
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
     jobs, reasons = expected(space)
-    monkeypatch.setattr(lookups, limit, 1)
+    monkeypatch.setattr(LIMITS[limit], limit, 1)
     reader = PointReader(space)
     for _ in range(2):
         found, left_out = read(reader, range(space.size))

@@ -1,11 +1,12 @@
 """Constraints and computed fields of a space, for many of its points at once."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Array, Ints
 from projector.config.expression import Expression
 from projector.config.space import DERIVED_FROM, Space, derived_number
 from projector.errors import ProjectorError
@@ -13,6 +14,19 @@ from projector.sweeps.expressions import Unsupported, Values, evaluate
 
 FEW = 8
 """Points that are sooner computed one by one."""
+
+
+class Found(NamedTuple):
+    """Values at some combinations of axes."""
+
+    values: list[Any]
+    """Values and errors, perhaps some of them equal."""
+    numbers: Ints
+    """int64[combinations]: which of them each combination has."""
+
+
+Compute = Callable[[Mapping[int, Ints]], Found]
+"""Returns the values at some combinations of places: axis -> int64[combinations]."""
 
 
 class Computed:
@@ -45,22 +59,28 @@ class Computed:
         self._space, self._expression = space, expression
         self._alone, self._one_by_one, self._truth = alone, one_by_one(alone), truth
         self._of_axis: dict[str, tuple[int, Values]] = {}
-        self._is_supported = True
 
-    def __call__(self, places: Mapping[int, Ints]) -> list[Any]:
-        """Return the value at each of some combinations of places, axis -> int64[combinations]."""
-        count = _count(places)
-        if count < FEW or not self._is_supported:
-            return self._one_by_one(places)
+    @cached_property
+    def in_columns(self) -> bool:
+        """Whether columns can say it, which the types of what it reads decide."""
+        first = {axis: np.zeros(1, np.int64) for axis in range(len(self._space.axes))}
         try:
-            found = self._evaluated(self._expression, places, truth=self._truth)
+            self._evaluated(self._expression, first, truth=self._truth)
         except Unsupported:
-            self._is_supported = False
+            return False
+        return True
+
+    def __call__(self, places: Mapping[int, Ints]) -> Found:
+        """Return the values at some combinations of places, axis -> int64[combinations]."""
+        count = _count(places)
+        if count < FEW or not self.in_columns:
             return self._one_by_one(places)
-        values: list[Any] = np.broadcast_to(found.array, count).tolist()
-        for row in np.flatnonzero(np.broadcast_to(found.unsure, count)).tolist():
-            values[row] = _of_row(self._alone, places, row)
-        return values
+        found = self._evaluated(self._expression, places, truth=self._truth)
+        values, numbers = distinct(np.broadcast_to(found.array, count))
+        unsure = np.flatnonzero(np.broadcast_to(found.unsure, count))
+        numbers[unsure] = len(values) + np.arange(len(unsure))
+        values += [_of_row(self._alone, places, row) for row in unsure.tolist()]
+        return Found(values, numbers)
 
     def _evaluated(
         self, expression: Expression, places: Mapping[int, Ints], *, truth: bool
@@ -97,11 +117,24 @@ class Computed:
         raise Unsupported
 
 
-def one_by_one(
-    alone: Callable[[Mapping[int, int]], Any],
-) -> Callable[[Mapping[int, Ints]], list[Any]]:
+def distinct(array: Array) -> tuple[list[Any], Ints]:
+    """Return the distinct values of a column, and which of them each row has."""
+    if array.dtype == object:
+        return array.tolist(), np.arange(len(array))
+    # Zeros of both signs are two.
+    bits = array.view(np.int64) if array.dtype == np.float64 else array
+    _, first, numbers = np.unique(bits, return_index=True, return_inverse=True)
+    return array[first].tolist(), numbers
+
+
+def one_by_one(alone: Callable[[Mapping[int, int]], Any]) -> Compute:
     """Return what computes values of many combinations from what computes that of one."""
-    return lambda places: [_of_row(alone, places, row) for row in range(_count(places))]
+
+    def compute(places: Mapping[int, Ints]) -> Found:
+        count = _count(places)
+        return Found([_of_row(alone, places, row) for row in range(count)], np.arange(count))
+
+    return compute
 
 
 def _of_row(alone: Callable[[Mapping[int, int]], Any], places: Mapping[int, Ints], row: int) -> Any:

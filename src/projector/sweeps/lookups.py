@@ -1,6 +1,6 @@
 """What points of a space have, computed once for each combination of the axes it depends on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,17 +9,23 @@ from projector.arrays import Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.kernels.space_index import REFUSED, UNKNOWN, choose_points
-from projector.sweeps.computed import decoded
+from projector.sweeps.computed import Compute, Computed, decoded
 
 DENSE_TABLE = 1 << 22
 """Combinations of axes up to which each has an entry in a table; beyond, those that are met are
 kept in a dictionary."""
 
+MOST_INNER = 128
+"""Combinations of inner axes, if that is more than the last one; see `choose_points`."""
+
+LONGEST_INNER = 1 << 16
+"""Places of the last axis, if it alone is to be inner."""
+
 MOST_VALUES = 1 << 17
 """Values that are kept of one look-up; beyond, it begins anew."""
 
-Compute = Callable[[Mapping[int, Ints]], list[Any]]
-"""Returns the value, or the error, at each of some combinations: axis -> int64[combinations]."""
+MOST_AT_ONCE = 1 << 15
+"""Combinations that are all computed with the first, where columns say what they have."""
 
 
 class Lookup:
@@ -41,7 +47,7 @@ class Lookup:
         axes : sequence of int
             Axes that the values depend on.
         compute : callable
-            See `Compute`.
+            See `Compute`; a `Computed` may be asked for more than is needed.
         is_legal : callable
             Whether a point with a value may be a job.
         """
@@ -85,12 +91,17 @@ class Lookup:
 
     def learn(self, keys: Ints) -> None:
         """Compute what combinations with distinct numbers have."""
-        values = self._compute(decoded(keys, self.axes, self._sizes))
-        entries = [self._entry(value) for value in values]
+        if self.combinations <= MOST_AT_ONCE and self.is_dense and self._is_cheap():
+            keys = np.arange(self.combinations)
+        values, numbers = self._compute(decoded(keys, self.axes, self._sizes))
+        entries = np.array([self._entry(value) for value in values], np.int32)[numbers]
         if self.is_dense:
             self._dense[keys] = entries
         else:
-            self._sparse.update(zip(keys.tolist(), entries, strict=True))
+            self._sparse.update(zip(keys.tolist(), entries.tolist(), strict=True))
+
+    def _is_cheap(self) -> bool:
+        return isinstance(self._compute, Computed) and self._compute.in_columns
 
     def entries(self, keys: Ints) -> Ints32:
         """Return the entries of a look-up without a table, int32[combinations]."""
@@ -133,8 +144,12 @@ class Lookups:
         """
         self._lookups = list(lookups)
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
-        # Axis by axis, as a step on one changes all numbers.
         self._strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()
+        self._inner = _inner_places(self._sizes)
+        inner_strides = self._strides[len(self._sizes) - len(self._inner) :]
+        self._inner_keys = np.ascontiguousarray(inner_strides.T @ self._inner.astype(np.int64))
+        sparse = [not lookup.is_dense for lookup in lookups]
+        self._varies = (inner_strides != 0).any(axis=0) | sparse
         dense = [lookup.combinations if lookup.is_dense else 0 for lookup in lookups]
         self._first = np.concatenate([[0], np.cumsum(dense)])[:-1]
         # Pages that nobody writes take no memory.
@@ -165,6 +180,9 @@ class Lookups:
                 points,
                 self._sizes,
                 self._strides,
+                self._inner,
+                self._inner_keys,
+                self._varies,
                 self._first,
                 self._table,
                 self._slot,
@@ -179,20 +197,35 @@ class Lookups:
             )
             if not unknown:
                 break
-            self._learn(wanted[:unknown], keys)
+            self._learn(points, wanted[:unknown])
         return Chosen(
             rows[:legal], places[:, :legal], numbers[:, :legal], _refusals(refused, begin)
         )
 
-    def _learn(self, wanted: Ints, keys: Sequence[Ints]) -> None:
-        """Compute entries that are wanted: look-up and combination, or point."""
-        of_lookup = [wanted[wanted[:, 0] == number, 1] for number in range(len(self._lookups))]
-        for lookup, new in zip(self._lookups, of_lookup, strict=True):
-            lookup.forget(new)
-        for number, (lookup, new) in enumerate(zip(self._lookups, of_lookup, strict=True)):
-            if len(new):
-                slot = self._slot[number]
-                lookup.learn(new if slot < 0 else np.unique(keys[slot][new]))
+    def _learn(self, points: Ints, wanted: Ints) -> None:
+        """Compute entries that are wanted: look-up, and position of a point."""
+        new = []
+        for number, lookup in enumerate(self._lookups):
+            rows = wanted[wanted[:, 0] == number, 1]
+            new.append(np.unique(_combined(lookup, points[rows], self._sizes)))
+            # A mistake on the way must not leave its mark.
+            lookup.forget(new[-1])
+        for lookup, keys in zip(self._lookups, new, strict=True):
+            if len(keys):
+                lookup.learn(keys)
+
+
+def _inner_places(sizes: Ints) -> Ints32:
+    """Return the places of all combinations of the inner axes, int32[inner axes, combinations]."""
+    first, count = len(sizes), 1
+    while first and (
+        count * sizes[first - 1] <= MOST_INNER or (count == 1 and sizes[first - 1] <= LONGEST_INNER)
+    ):
+        first -= 1
+        count *= int(sizes[first])
+    places = decoded(np.arange(count), range(len(sizes) - first), sizes[first:].tolist())
+    inner = [places[axis] for axis in sorted(places)]
+    return np.array(inner, np.int32).reshape(len(inner), count)
 
 
 def _positions(lookups: Sequence[Lookup], among: Sequence[Lookup]) -> Ints:
