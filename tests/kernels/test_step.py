@@ -280,9 +280,9 @@ def ending(draw):
 
 def empty_outputs(size):
     return StepOutputs(
-        np.empty((size, BREAKDOWN_TERMS)),
-        np.empty((size, 4)),
-        np.empty((size, 2), np.int64),
+        np.empty((BREAKDOWN_TERMS, size)),
+        np.empty((4, size)),
+        np.empty((2, size), np.int64),
         np.empty(size),
         np.empty(size, np.int64),
     )
@@ -334,7 +334,7 @@ def run_ends(*cases, rows=None, run=None):
         StepRanks(np.array(reduces), np.array(gathers), np.array(optimizer)),
         outputs,
     )
-    return outputs.time_s, outputs.breakdown_s, outputs.rank
+    return outputs.time_s.T, outputs.breakdown_s.T, outputs.rank.T
 
 
 @given(ending())

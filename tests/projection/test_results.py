@@ -8,6 +8,7 @@ from projector.config.load import load_job
 from projector.kernels import step as kernels
 from projector.operations.table import CATEGORIES
 from projector.projection.breakdown import BREAKDOWN, LIMITS
+from projector.projection.coded import Coded
 from projector.projection.evaluate import evaluate
 from projector.projection.memory_terms import MEMORY_TERMS, STATIC_TERMS
 from projector.projection.results import (
@@ -47,8 +48,8 @@ def test_scalars_are_of_their_kind(results):
     assert list(columns) == [scalar.name for scalar in SCALARS]
     for scalar in SCALARS:
         column = columns[scalar.name]
-        values = column if scalar.kind in DTYPES else column.code
-        assert values.dtype == DTYPES.get(scalar.kind, np.int64)
+        values = column.expanded() if isinstance(column, Coded) else column
+        assert values.dtype.type is DTYPES.get(scalar.kind, np.str_)
         assert values.shape == (2,)
         for row in range(2):
             assert type(results.row(row)[scalar.name]) is TYPES.get(scalar.kind, str)
@@ -105,7 +106,7 @@ def test_memory_terms_are_added_in_order(results, step):
             "in_flight_microbatches",
         ]  # fmt: skip
     ranks = results.evaluation.inputs.replicas.ranks(0)
-    static = results.evaluation.inputs.static_bytes[ranks]
+    static = results.evaluation.inputs.held.static[ranks]
     assert [stage.static_bytes for stage in step.memory.stages] == static.tolist()
 
 
@@ -116,3 +117,17 @@ def test_terms_of_a_step_are_those_of_the_kernel(results):
     )  # fmt: skip
     assert tuple(LIMITS) == BREAKDOWN
     assert results.steps.breakdown_s.shape == (2, len(BREAKDOWN))
+
+
+def test_jobs_of_a_family_have_what_it_has(results):
+    changes = [{"training.global_batch_size": size} for size in (32, 64, 32, 96)]
+    loaded = [load_job(JOB, change) for change in changes]
+    jobs = [loaded[0].model_copy(update={"training": job.training}) for job in loaded]
+    together = Results(evaluate(jobs))
+    columns = together.columns()
+    assert len(together.family_batch) == 1
+    for name in ("parallelism.tp", "nodes", "parameters_total", "reserve_gib", "microbatches"):
+        assert isinstance(columns[name], Coded)
+    for row, job in enumerate(jobs):
+        assert together.row(row) == Results(evaluate([job])).row(0)
+    assert together.row(0) == together.row(2) == results.row(0)

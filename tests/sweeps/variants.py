@@ -21,7 +21,7 @@ from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
 from projector.operations.known import KnownCosts
-from projector.projection.bound import Coded
+from projector.projection.coded import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
     Evaluation,
@@ -343,12 +343,9 @@ Row = Mapping[str, Any]
 def _rows(evaluation: Evaluation) -> list[Row]:
     columns = {}
     for name, column in Results(evaluation).columns().items():
-        if isinstance(column, Coded):
-            columns[name] = [column.texts[code] for code in column.code.tolist()]
-        else:
-            whole = np.ascontiguousarray(column)
-            bits = whole.view(np.int64) if whole.dtype == np.float64 else whole
-            columns[name] = bits.tolist()
+        whole = np.ascontiguousarray(column.expanded() if isinstance(column, Coded) else column)
+        bits = whole.view(np.int64) if whole.dtype == np.float64 else whole
+        columns[name] = bits.tolist()
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]

@@ -92,15 +92,15 @@ class StepRanks(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """What `end_steps` and `fullest_ranks` write, one row for each job of the batch."""
+    """What `end_steps` and `fullest_ranks` write, one column for each job of the batch."""
 
     breakdown_s: Floats
-    """``float64[all, BREAKDOWN_TERMS]``: categories, bubble, pipeline, data parallelism,
+    """``float64[BREAKDOWN_TERMS, all]``: categories, bubble, pipeline, data parallelism,
     optimizer, launch, stragglers."""
     time_s: Floats
-    """``float64[all, 4]``: ``STEP`` to ``ENDING``."""
+    """``float64[4, all]``: ``STEP`` to ``ENDING``."""
     rank: Ints
-    """``int64[all, 2]``: the rank that ends the step, and the busiest."""
+    """``int64[2, all]``: the rank that ends the step, and the busiest."""
     peak_bytes: Floats
     """``float64[all]``: the most that a rank holds."""
     peak_rank: Ints
@@ -373,7 +373,6 @@ def _write_stages(
     kind_of: Ints,
     kind_s: Floats,
     exposed_first_s: Floats,
-    job: int,
     breakdown_s: Floats,
 ) -> tuple[float, float]:
     """Write the categories of a rank; return its launches and what data parallelism adds.
@@ -381,14 +380,14 @@ def _write_stages(
     Its stages count from ``first``; ``count`` microbatches pass through them.
     """
     for term in range(BREAKDOWN_TERMS):
-        breakdown_s[job, term] = 0.0
+        breakdown_s[term] = 0.0
     exposed_s = 0.0
     launch_s = 0.0
     for c in range(held.shape[1]):
         stage = first + held[rank, c]
         kind = kind_of[stage]
         for term in range(CATEGORY_TERMS):
-            breakdown_s[job, term] += count * kind_s[kind, term]
+            breakdown_s[term] += count * kind_s[kind, term]
         launch_s += count * kind_s[kind, STAGE_LAUNCH]
         exposed_s += exposed_first_s[stage] + kind_s[kind, EXPOSED_LAST]
         exposed_s += (count - 1) * kind_s[kind, EXPOSED_EACH]
@@ -440,6 +439,7 @@ def end_steps(
     finish_s = np.empty(num_ranks)
     ends_s = np.empty(num_ranks)
     waiting = np.empty(num_chunks, np.int64)
+    terms_s = np.empty(BREAKDOWN_TERMS)
     row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s = jobs[:8]
     over_s, late = jobs[8:]
     for place in range(row.shape[0]):
@@ -457,32 +457,34 @@ def end_steps(
 
         first, count = stage_first[place], microbatches[place]
         launch_s, exposed_s = _write_stages(
-            held, ending, first, count, kind_of, kind_s, exposed_first_s, job, breakdown_s
+            held, ending, first, count, kind_of, kind_s, exposed_first_s, terms_s
         )
         span_ps = end_ps[replay, ending] - apart * start_ps[replay, ending]
         alone_ps = alone_end_ps[replay, ending] - apart * alone_start_ps[replay, ending]
         # A span can be shorter with latencies than without: its start may wait longer for them.
         idle_ps = min(span_ps, alone_ps)
         sent_s = finish_s[ending] - ends_s[ending]
-        breakdown_s[job, BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
-        breakdown_s[job, PIPELINE] = (span_ps - idle_ps) * PS
-        breakdown_s[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
-        breakdown_s[job, OPTIMIZER] = optimizer_s[updating]
-        breakdown_s[job, LAUNCH] = launch_s + overhead_s
+        terms_s[BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
+        terms_s[PIPELINE] = (span_ps - idle_ps) * PS
+        terms_s[DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+        terms_s[OPTIMIZER] = optimizer_s[updating]
+        terms_s[LAUNCH] = launch_s + overhead_s
         late_s = 0.0
         for term in range(COMPUTE_TERMS):
-            late_s += late[place] * breakdown_s[job, term]
-        breakdown_s[job, STRAGGLERS] = late_s
+            late_s += late[place] * terms_s[term]
+        terms_s[STRAGGLERS] = late_s
+        for term in range(BREAKDOWN_TERMS):
+            breakdown_s[term, job] = terms_s[term]
 
         last_s = ends_s[0]
         for r in range(num_ranks):
             last_s = max(last_s, ends_s[r])
-        time_s[job, STEP] = finish_s[ending] + ends.after_s + overhead_s + late_s
-        time_s[job, LAST_OPERATION] = last_s
-        time_s[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
-        time_s[job, ENDING] = busy_ps[replay, ending] * PS
-        rank[job, ENDING_RANK] = ending
-        rank[job, BUSIEST_RANK] = ends.busiest
+        time_s[STEP, job] = finish_s[ending] + ends.after_s + overhead_s + late_s
+        time_s[LAST_OPERATION, job] = last_s
+        time_s[BUSIEST, job] = busy_ps[replay, ends.busiest] * PS
+        time_s[ENDING, job] = busy_ps[replay, ending] * PS
+        rank[ENDING_RANK, job] = ending
+        rank[BUSIEST_RANK, job] = ends.busiest
 
 
 @kernel

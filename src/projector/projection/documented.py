@@ -93,14 +93,16 @@ def documented_forms(
     return DocumentedForms(forms.embedding_parameters + layers, parameters, activation)
 
 
-def documented_gib(
-    parameters: Any, activation_bytes: Any, gpus: Any, ep: Any, pp: Any, vpp: Any, microbatches: Any
-) -> tuple[Any, Any]:
-    """Return GiB of parameters with their states and of activations, of one job or of columns."""
+def documented_states_gib(parameters: Any, gpus: Any, ep: Any, pp: Any) -> Any:
+    """Return GiB of parameters with their states, of one job or of columns."""
     sharding = np.maximum(1, gpus // (ep * pp))
     bytes_per_parameter = 2 + 2 + 10 / sharding
-    factor = pp * (1 + (pp - 1) / (pp * vpp)) * np.minimum(1.0, microbatches / pp)
-    return to_gib(parameters * bytes_per_parameter), to_gib(activation_bytes * factor)
+    return to_gib(parameters * bytes_per_parameter)
+
+
+def documented_microbatches(pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """Return by how much the activations of one microbatch count, of one job or of columns."""
+    return pp * (1 + (pp - 1) / (pp * vpp)) * np.minimum(1.0, microbatches / pp)
 
 
 class _Forms:

@@ -16,6 +16,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.errors import ProjectorError
+from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.families import Families, StepSizes, step_sizes
@@ -52,9 +53,9 @@ from projector.projection.data_parallel import (
     stage_times,
 )
 from projector.projection.device_memory import (
-    DeviceMemory,
-    device_memory,
-    idle_bytes,
+    AllocatorColumns,
+    allocator_columns,
+    devices_of,
     reserve_bytes,
     room_for_activations,
 )
@@ -163,29 +164,36 @@ class Evaluation:
         return replay_job(self.inputs, self.order(row), row)
 
     @cached_property
-    def device_memory(self) -> DeviceMemory:
-        """What of its device each job may use."""
+    def reserve_bytes(self) -> Floats:
+        """What lies outside the allocator of a device of each family, float64[families]."""
+        return reserve_bytes(self.families.batch, self.workloads.jobs)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """What the allocators of each family work with."""
+        return devices_of(self.families.batch, self.reserve_bytes)
+
+    @cached_property
+    def fullest(self) -> Ints:
+        """int64[jobs]: the fullest rank of each job, among those of all replicas."""
         replicas = self.inputs.replicas
-        rank = replicas.rank_offset[replicas.of_job] + self.steps.peak_rank
-        return device_memory(
-            self.families.batch,
-            self.workloads.jobs,
-            self.families.of_job,
-            self.inputs.state,
-            rank,
-            self.steps.peak_bytes,
-        )
+        return replicas.rank_offset.take(replicas.of_job) + self.steps.peak_rank
+
+    def usable_bytes(self, row: int) -> float:
+        """Return what the fullest rank of a job may allocate."""
+        rank = self.fullest[[row]]
+        activations = self.steps.peak_bytes[[row]] - self.inputs.held.static[rank]
+        return float(self._allocator(row, rank, activations).usable[0])
 
     def idle_bytes(self, row: int) -> Floats:
         """Return what the allocator of each pipeline rank of a job holds idle, float64[pp]."""
-        replicas, memory = self.inputs.replicas, self.memory(row)
-        ranks = replicas.ranks(int(replicas.of_job[row]))
+        ranks = self.inputs.replicas.ranks(int(self.inputs.replicas.of_job[row]))
         every = np.arange(ranks.start, ranks.stop)
-        families = np.full(len(every), self.family(row))
-        return idle_bytes(
-            self.families.batch, self.workloads.jobs, self.inputs.state, families, every,
-            memory.activations_bytes,
-        )  # fmt: skip
+        return self._allocator(row, every, self.memory(row).activations_bytes).idle
+
+    def _allocator(self, row: int, ranks: Ints, activations: Floats) -> AllocatorColumns:
+        families = np.full(len(ranks), self.family(row))
+        return allocator_columns(self.devices, families, self.inputs.held, ranks, activations)
 
     def sharding_excess_bytes(self, row: int) -> float:
         """Return what sharding the weights of a job's fullest rank costs beyond ZeRO 2."""

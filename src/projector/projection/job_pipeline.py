@@ -21,7 +21,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
     everything but activations counts for the whole step.
     """
     inputs, job = evaluation.inputs, evaluation.job(row)
-    limit_bytes = float(evaluation.device_memory.usable_bytes[row])
+    limit_bytes = evaluation.usable_bytes(row)
     replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
     replica, timings = int(replicas.of_job[row]), pipeline.timings
     sends_ps = None
@@ -34,7 +34,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
         p2p_ps=timings.latency_ps[0],
         activation_bytes=pipeline.activation_bytes,
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
-        static_bytes=inputs.static_bytes[replicas.ranks(replica)],
+        static_bytes=inputs.held.static[replicas.ranks(replica)],
         limit_bytes=limit_bytes,
         memory_band=verdict_of(job, float(evaluation.steps.peak_bytes[row]), limit_bytes),
         sends_ps=sends_ps,

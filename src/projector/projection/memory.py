@@ -250,7 +250,7 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
     )
     return MemoryProjection(
         job=job,
-        counts=results.counts.of(row),
+        counts=results.counts.of(evaluation.family(row)),
         stages=stages,
         components=_components(evaluation, row),
         provenance=provenance_of(job),

@@ -7,20 +7,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints
+from projector.kernels import results as kernels
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.jobs import JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
-from projector.projection.bound import Coded, bounds
+from projector.projection.bound import bounds
 from projector.projection.breakdown import BREAKDOWN
-from projector.projection.device_memory import DeviceMemory
-from projector.projection.documented import DocumentedTotals, documented_forms, documented_gib
+from projector.projection.coded import Coded
+from projector.projection.documented import (
+    DocumentedTotals,
+    documented_forms,
+    documented_microbatches,
+    documented_states_gib,
+)
 from projector.projection.evaluate import Evaluation
-from projector.projection.verdict import VERDICTS, Factors, memory_factors, verdict_codes
-from projector.units import TERA, to_gib, to_ms
+from projector.projection.verdict import VERDICTS, memory_factors, verdict_codes
+from projector.units import GIB, to_gib
 
-Column = Floats | Ints | Flags | Coded
+Column = Array | Coded
+"""What jobs have: one value each, or codes of few."""
 
 BOOL, INT, FLOAT, TEXT = "bool", "int", "float", "text"
 """Kinds of scalars."""
@@ -31,16 +39,16 @@ STATUS = "status"
 
 
 class Counts(NamedTuple):
-    """`ModelCounts` of each job."""
+    """`ModelCounts` of each family."""
 
     parameters_total: Ints
     parameters_active: Ints
     parameters_trained: Ints
     flop_per_sequence: Floats
 
-    def of(self, row: int) -> ModelCounts:
-        """Return those of one job."""
-        return ModelCounts(*(column[row].item() for column in self))
+    def of(self, family: int) -> ModelCounts:
+        """Return those of one family."""
+        return ModelCounts(*(column[family].item() for column in self))
 
 
 class Results:
@@ -64,62 +72,72 @@ class Results:
         return _Row(self, row)
 
     @cached_property
-    def _first_jobs(self) -> JobBatch:
-        return self.evaluation.workloads.first_jobs()
-
-    @cached_property
     def lists(self) -> dict[str, list[Any]]:
         """The columns as lists, texts written out."""
         return {
-            name: [column.texts[code] for code in column.code.tolist()]
-            if isinstance(column, Coded)
-            else column.tolist()
+            name: column.to_list() if isinstance(column, Coded) else column.tolist()
             for name, column in self.columns().items()
         }
 
     @property
-    def tokens_per_s_per_gpu(self) -> Floats:
-        """Trained tokens per second and device."""
-        tokens = self.evaluation.global_batch * 1.0 * self.jobs.seq
-        return np.asarray(tokens / self.steps.iteration_s / self.jobs.gpus)
+    def degrees(self) -> JobColumns:
+        """Degrees of each family."""
+        return self.evaluation.workloads.jobs
+
+    @property
+    def family_batch(self) -> JobBatch:
+        """A job of each family."""
+        return self.evaluation.families.batch
+
+    def of_families(self, values: Array) -> Column:
+        """Return what families have as a column of their jobs."""
+        families = self.evaluation.families
+        return values if families.are_jobs else Coded(families.of_job, values)
 
     @cached_property
+    def rows(self) -> kernels.ResultColumns:
+        """Every number that the jobs of a family do not share."""
+        evaluation, degrees = self.evaluation, self.degrees
+        columns = kernels.ResultColumns.empty(len(evaluation.batch))
+        dtype, peaks = self.family_batch.training.dtype, self.family_batch.cluster.peak_tflops
+        recomputed = evaluation.inputs.costs.recompute_flop.take(evaluation.workloads.pipeline)
+        kernels.result_columns(
+            kernels.Jobs(
+                evaluation.families.of_job,
+                evaluation.fullest,
+                evaluation.global_batch,
+                evaluation.microbatches,
+            ),
+            kernels.Families(
+                degrees.pp,
+                degrees.gpus,
+                degrees.seq,
+                self.counts.flop_per_sequence,
+                recomputed,
+                peaks[np.arange(len(dtype)), dtype],
+                *memory_factors(self.family_batch),
+            ),
+            self.steps.outputs,
+            evaluation.devices,
+            evaluation.inputs.held,
+            columns,
+        )
+        return columns
+
+    @property
     def model_flop(self) -> Floats:
         """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.counts.flop_per_sequence * self.evaluation.global_batch
+        return self.rows.model_flop
 
-    @cached_property
+    @property
     def recompute_flop(self) -> Floats:
         """Matrix FLOP that recomputation repeats in one step, over all devices."""
-        ranks = self.jobs.gpus // self.jobs.pp
-        costs, pipeline = self.evaluation.inputs.costs, self.evaluation.pipeline_of_job
-        return ranks * self.evaluation.microbatches * costs.recompute_flop[pipeline]
+        return self.rows.recompute_flop
 
-    @cached_property
-    def tflops_per_gpu(self) -> Floats:
-        """Needed TFLOP/s of each device, the numerator of MFU."""
-        return self.model_flop / self.steps.iteration_s / self.jobs.gpus / TERA
-
-    @cached_property
+    @property
     def mfu(self) -> Floats:
         """Share of the dense datasheet peak of the training precision."""
-        dtype = self.evaluation.batch.training.dtype
-        peak_tflops = self.cluster.peak_tflops[np.arange(len(dtype)), dtype]
-        return np.asarray(self.tflops_per_gpu / peak_tflops)
-
-    @property
-    def hfu(self) -> Floats:
-        """MFU with the recomputed FLOP."""
-        return self.mfu * (1.0 + self.recompute_flop / self.model_flop)
-
-    @property
-    def bubble_fraction(self) -> Floats:
-        """Idle time of the busiest pipeline rank relative to its work.
-
-        (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven,
-        which is no bubble.
-        """
-        return np.maximum(0.0, self.steps.pipeline_s / self.steps.busiest_s - 1.0)
+        return self.rows.mfu
 
     @property
     def schedule(self) -> Coded:
@@ -128,55 +146,58 @@ class Results:
         return Coded(self.evaluation.setting_of_job, names)
 
     @property
+    def microbatches(self) -> Coded:
+        """Microbatches of one data-parallel rank in one step."""
+        counts = [setting.microbatches for setting in self.evaluation.settings]
+        return Coded(self.evaluation.setting_of_job, np.array(counts, np.int64))
+
+    @property
     def bound(self) -> Coded:
         """What limits each step."""
-        return bounds(self.steps, self.jobs.pp, self.evaluation.microbatches)
+        pp = self.degrees.pp.take(self.evaluation.families.of_job)
+        numbers = {
+            kernels.FEW: (self.evaluation.microbatches, pp),
+            kernels.UNEVEN: (self.steps.busiest_rank, self.rows.late_percent),
+        }
+        return bounds(self.rows.limit, numbers)
 
     @property
-    def memory(self) -> DeviceMemory:
-        """What of its device each job may use."""
-        return self.evaluation.device_memory
-
-    @property
-    def usable_bytes(self) -> Floats:
-        """What a rank may allocate."""
-        return self.memory.usable_bytes
-
-    @cached_property
     def headroom_bytes(self) -> Floats:
         """What is left at the peak; negative where a job does not fit."""
-        return self.usable_bytes - self.steps.peak_bytes
-
-    @property
-    def fits(self) -> Flags:
-        """Whether the peak stays below the usable memory."""
-        return self.headroom_bytes >= 0.0
-
-    @cached_property
-    def memory_factors(self) -> Factors:
-        """Both ends of the band of each peak, relative to it."""
-        return memory_factors(self.evaluation.batch)
+        return self.rows.headroom_gib * GIB
 
     @property
     def peak_low_bytes(self) -> Floats:
         """Lower end of the band of each peak."""
-        return self.steps.peak_bytes * self.memory_factors.low
+        return self.rows.peak_gib_low * GIB
 
     @property
     def peak_high_bytes(self) -> Floats:
         """Upper end of the band of each peak."""
-        return self.steps.peak_bytes * self.memory_factors.high
+        return self.rows.peak_gib_high * GIB
 
     @cached_property
+    def fits(self) -> Flags:
+        """Whether the peak stays below the usable memory."""
+        return self.rows.headroom_gib >= 0.0
+
+    @property
+    def status(self) -> Coded:
+        """Whether a row is a job that fits."""
+        return Coded(self.fits.view(np.int8).astype(np.int32), [DOES_NOT_FIT, OK])
+
+    @property
     def verdict(self) -> Coded:
         """What the band of the peak says about the usable memory."""
-        code = verdict_codes(self.steps.peak_bytes, self.memory_factors, self.usable_bytes)
+        rows = self.rows
+        code = verdict_codes(rows.peak_gib_low, rows.peak_gib_high, rows.usable_gib)
         return Coded(code, list(VERDICTS))
 
     @cached_property
     def counts(self) -> Counts:
-        """What the models have and need."""
-        workloads, jobs = self.evaluation.workloads, self._first_jobs
+        """What the models of the families have and need."""
+        workloads = self.evaluation.workloads
+        jobs = workloads.first_jobs()
         training = jobs.training
         first, group = group_rows(
             jobs.model.index,
@@ -187,19 +208,38 @@ class Results:
         )
         firsts = workloads.first[first].tolist()
         counts: list[ModelCounts] = [count_model(workloads.batch.job(row)) for row in firsts]
-        of_job = group[self.evaluation.pipeline_of_job]
+        of_family = group.take(workloads.pipeline)
         return Counts(
-            np.array([model.parameters_total for model in counts], np.int64)[of_job],
-            np.array([model.parameters_active for model in counts], np.int64)[of_job],
-            np.array([model.parameters_trained for model in counts], np.int64)[of_job],
-            np.array([model.flop_per_sequence for model in counts], np.float64)[of_job],
+            np.array([model.parameters_total for model in counts], np.int64)[of_family],
+            np.array([model.parameters_active for model in counts], np.int64)[of_family],
+            np.array([model.parameters_trained for model in counts], np.int64)[of_family],
+            np.array([model.flop_per_sequence for model in counts], np.float64)[of_family],
         )
 
     @cached_property
-    def documented(self) -> DocumentedTotals[Ints, Floats]:
+    def documented(self) -> DocumentedTotals[Column, Column]:
         """The closed forms that Primus documents."""
-        workloads, jobs = self.evaluation.workloads, self.jobs
-        batch, columns = self._first_jobs, workloads.jobs.take(workloads.first)
+        evaluation, degrees = self.evaluation, self.degrees
+        total, per_rank, bytes_per_token = self._documented_forms()
+        states_gib = documented_states_gib(per_rank, degrees.gpus, degrees.ep, degrees.pp)
+        tokens = degrees.micro_batch * degrees.seq // degrees.tp // degrees.cp
+        sizes = [(each.pp, each.vpp, each.microbatches) for each in evaluation.settings]
+        counted = documented_microbatches(*np.array(sizes, np.int64).reshape(-1, 3).T)
+        of_job = evaluation.families.of_job
+        microbatch_bytes = (tokens * bytes_per_token).take(of_job)
+        activation_gib = to_gib(microbatch_bytes * counted.take(evaluation.setting_of_job))
+        return DocumentedTotals(
+            parameters_total=self.of_families(total),
+            parameters_per_rank=self.of_families(per_rank),
+            param_optimizer_gib=self.of_families(states_gib),
+            activation_gib=activation_gib,
+            total_gib=states_gib.take(of_job) + activation_gib,
+        )
+
+    def _documented_forms(self) -> Ints:
+        """Return `DocumentedForms` of the families, int64[3, families]."""
+        workloads = self.evaluation.workloads
+        batch, columns = workloads.first_jobs(), workloads.jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
         first, group = group_rows(
             model.index, split.layout_key, training.layout_key, columns.tp, columns.ep
@@ -214,25 +254,7 @@ class Results:
             )
             for row in first.tolist()
         ]
-        total, per_rank, per_token = np.array(forms, np.int64).T[:, group]
-        tokens = columns.micro_batch * columns.seq // columns.tp // columns.cp
-        of_job = self.evaluation.pipeline_of_job
-        states_gib, activation_gib = documented_gib(
-            per_rank[of_job],
-            (tokens * per_token)[of_job],
-            jobs.gpus,
-            jobs.ep,
-            jobs.pp,
-            jobs.vpp,
-            self.evaluation.microbatches,
-        )
-        return DocumentedTotals(
-            parameters_total=total[of_job],
-            parameters_per_rank=per_rank[of_job],
-            param_optimizer_gib=states_gib,
-            activation_gib=activation_gib,
-            total_gib=states_gib + activation_gib,
-        )
+        return np.array(forms, np.int64)[group.take(workloads.pipeline)].T
 
 
 class _Row(Mapping[str, Any]):
@@ -281,29 +303,36 @@ class Scalar:
     """Whether people want it large; others they want small, or do not care."""
 
 
+def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column]:
+    """Declare what the jobs of a family share."""
+    return lambda results: results.of_families(read(results))
+
+
 def _step_term_ms(term: int) -> Callable[[Results], Floats]:
-    return lambda results: to_ms(results.steps.breakdown_s[:, term])
+    return lambda results: results.rows.breakdown_ms[term]
 
 
 PERFORMANCE_SCALARS = (
-    Scalar("iteration_time_ms", FLOAT, "ms", lambda r: to_ms(r.steps.iteration_s)),
-    Scalar("tokens_per_s_per_gpu", FLOAT, "tokens/s/GPU", lambda r: r.tokens_per_s_per_gpu, True),
-    Scalar("tflops_per_gpu", FLOAT, "TFLOP/s/GPU", lambda r: r.tflops_per_gpu, True),
-    Scalar("mfu", FLOAT, "1", lambda r: r.mfu, True),
-    Scalar("hfu", FLOAT, "1", lambda r: r.hfu, True),
-    Scalar("bubble_fraction", FLOAT, "1", lambda r: r.bubble_fraction),
+    Scalar("iteration_time_ms", FLOAT, "ms", lambda r: r.rows.iteration_ms),
+    Scalar(
+        "tokens_per_s_per_gpu", FLOAT, "tokens/s/GPU", lambda r: r.rows.tokens_per_s_per_gpu, True
+    ),
+    Scalar("tflops_per_gpu", FLOAT, "TFLOP/s/GPU", lambda r: r.rows.tflops_per_gpu, True),
+    Scalar("mfu", FLOAT, "1", lambda r: r.rows.mfu, True),
+    Scalar("hfu", FLOAT, "1", lambda r: r.rows.hfu, True),
+    Scalar("bubble_fraction", FLOAT, "1", lambda r: r.rows.bubble_fraction),
     Scalar("busiest_stage", INT, "", lambda r: r.steps.busiest_rank),
     Scalar("schedule", TEXT, "", lambda r: r.schedule),
-    Scalar("microbatches", INT, "", lambda r: r.evaluation.microbatches),
-    Scalar("nodes", INT, "", lambda r: r.cluster.nodes),
-    Scalar("gpus", INT, "", lambda r: r.jobs.gpus),
-    Scalar("parallelism.tp", INT, "", lambda r: r.jobs.tp),
-    Scalar("parallelism.pp", INT, "", lambda r: r.jobs.pp),
-    Scalar("parallelism.vpp", INT, "", lambda r: r.jobs.vpp),
-    Scalar("parallelism.cp", INT, "", lambda r: r.jobs.cp),
-    Scalar("parallelism.ep", INT, "", lambda r: r.jobs.ep),
-    Scalar("parallelism.etp", INT, "", lambda r: r.jobs.etp),
-    Scalar("parallelism.dp", INT, "", lambda r: r.jobs.dp),
+    Scalar("microbatches", INT, "", lambda r: r.microbatches),
+    Scalar("nodes", INT, "", _of_families(lambda r: r.family_batch.cluster.nodes)),
+    Scalar("gpus", INT, "", _of_families(lambda r: r.degrees.gpus)),
+    Scalar("parallelism.tp", INT, "", _of_families(lambda r: r.degrees.tp)),
+    Scalar("parallelism.pp", INT, "", _of_families(lambda r: r.degrees.pp)),
+    Scalar("parallelism.vpp", INT, "", _of_families(lambda r: r.degrees.vpp)),
+    Scalar("parallelism.cp", INT, "", _of_families(lambda r: r.degrees.cp)),
+    Scalar("parallelism.ep", INT, "", _of_families(lambda r: r.degrees.ep)),
+    Scalar("parallelism.etp", INT, "", _of_families(lambda r: r.degrees.etp)),
+    Scalar("parallelism.dp", INT, "", _of_families(lambda r: r.degrees.dp)),
     *(
         Scalar(f"breakdown_ms.{name}", FLOAT, "ms", _step_term_ms(term))
         for term, name in enumerate(BREAKDOWN)
@@ -313,17 +342,22 @@ PERFORMANCE_SCALARS = (
 """What ``performance --json`` says, in its order."""
 
 MEMORY_SCALARS = (
-    Scalar("parameters_total", INT, "", lambda r: r.counts.parameters_total),
-    Scalar("parameters_active", INT, "", lambda r: r.counts.parameters_active),
-    Scalar("parameters_trained", INT, "", lambda r: r.counts.parameters_trained),
-    Scalar("device_memory_gib", FLOAT, "GiB", lambda r: to_gib(r.cluster.memory_bytes)),
-    Scalar("usable_gib", FLOAT, "GiB", lambda r: to_gib(r.usable_bytes), True),
-    Scalar("reserve_gib", FLOAT, "GiB", lambda r: to_gib(r.memory.reserve_bytes)),
-    Scalar("allocator_gib", FLOAT, "GiB", lambda r: to_gib(r.memory.idle_bytes)),
-    Scalar("peak_gib", FLOAT, "GiB", lambda r: to_gib(r.steps.peak_bytes)),
-    Scalar("peak_gib_low", FLOAT, "GiB", lambda r: to_gib(r.peak_low_bytes)),
-    Scalar("peak_gib_high", FLOAT, "GiB", lambda r: to_gib(r.peak_high_bytes)),
-    Scalar("headroom_gib", FLOAT, "GiB", lambda r: to_gib(r.headroom_bytes), True),
+    Scalar("parameters_total", INT, "", _of_families(lambda r: r.counts.parameters_total)),
+    Scalar("parameters_active", INT, "", _of_families(lambda r: r.counts.parameters_active)),
+    Scalar("parameters_trained", INT, "", _of_families(lambda r: r.counts.parameters_trained)),
+    Scalar(
+        "device_memory_gib",
+        FLOAT,
+        "GiB",
+        _of_families(lambda r: to_gib(r.family_batch.cluster.memory_bytes)),
+    ),
+    Scalar("usable_gib", FLOAT, "GiB", lambda r: r.rows.usable_gib, True),
+    Scalar("reserve_gib", FLOAT, "GiB", _of_families(lambda r: to_gib(r.evaluation.reserve_bytes))),
+    Scalar("allocator_gib", FLOAT, "GiB", lambda r: r.rows.allocator_gib),
+    Scalar("peak_gib", FLOAT, "GiB", lambda r: r.rows.peak_gib),
+    Scalar("peak_gib_low", FLOAT, "GiB", lambda r: r.rows.peak_gib_low),
+    Scalar("peak_gib_high", FLOAT, "GiB", lambda r: r.rows.peak_gib_high),
+    Scalar("headroom_gib", FLOAT, "GiB", lambda r: r.rows.headroom_gib, True),
     Scalar("fits", BOOL, "", lambda r: r.fits),
     Scalar("verdict", TEXT, "", lambda r: r.verdict),
     Scalar("peak_stage", INT, "", lambda r: r.steps.peak_rank),
@@ -340,7 +374,7 @@ MEMORY_SCALARS = (
 SCALARS = (
     *PERFORMANCE_SCALARS,
     *MEMORY_SCALARS,
-    Scalar(STATUS, TEXT, "", lambda r: Coded(1 - r.fits, [OK, DOES_NOT_FIT])),
+    Scalar(STATUS, TEXT, "", lambda r: r.status),
 )
 """The columns of a sweep behind its axes; the last stands there alone."""
 

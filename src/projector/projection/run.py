@@ -59,7 +59,8 @@ def run_inputs(results: Results) -> RunInputs:
     tokens_per_step = results.evaluation.global_batch.astype(np.float64) * jobs.seq
     nodes = cluster.nodes.astype(np.float64)
     kept_bytes = training.held_weight_bytes + training.state_bytes
-    checkpoint_bytes = results.counts.parameters_trained * kept_bytes
+    trained = results.counts.parameters_trained.take(results.evaluation.families.of_job)
+    checkpoint_bytes = trained * kept_bytes
     interval_s = np.where(np.isnan(run.interval_steps), run.interval_s, run.interval_steps * step_s)
     return RunInputs(
         step_s=step_s,

@@ -9,10 +9,12 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
+from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows
 from projector.kernels.pipeline import Replays
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.data_parallel import StageTimes
+from projector.projection.device_memory import rank_bytes
 from projector.projection.memory_columns import StateMemory
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
@@ -57,30 +59,71 @@ class StepInputs:
     """float64[ranks]: gradient traffic that nothing overlaps."""
     gather_after_s: Floats
     """float64[ranks]: parameter gathers that nothing overlaps."""
-    static_bytes: Floats
-    """float64[ranks]: what each rank holds besides activations."""
+    held: RankBytes
+    """What each rank holds besides activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Columns of the steps of a batch, one entry for each job."""
 
-    iteration_s: Floats
-    breakdown_s: Floats
-    """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
-    pipeline_s: Floats
-    """Until the last operation of any rank, gradients and optimizer left out; the longest span of
-    one rank where ranks do not wait for each other between steps."""
-    busiest_s: Floats
-    """Work of the busiest pipeline rank, sends left out."""
-    ending_s: Floats
-    """The same for the rank that ends the step."""
-    ending_rank: Ints
-    """Pipeline rank that ends the last backward and its gradients."""
-    busiest_rank: Ints
-    peak_bytes: Floats
-    """Allocated peak of the fullest rank."""
-    peak_rank: Ints
+    outputs: kernels.StepOutputs
+
+    @property
+    def iteration_s(self) -> Floats:
+        """How long a step takes."""
+        return self._time_s(kernels.STEP)
+
+    @property
+    def breakdown_s(self) -> Floats:
+        """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
+        return self.outputs.breakdown_s.T
+
+    @property
+    def pipeline_s(self) -> Floats:
+        """Until the last operation of any rank, gradients and optimizer left out.
+
+        The longest span of one rank where ranks do not wait for each other between steps.
+        """
+        return self._time_s(kernels.LAST_OPERATION)
+
+    @property
+    def busiest_s(self) -> Floats:
+        """Work of the busiest pipeline rank, sends left out."""
+        return self._time_s(kernels.BUSIEST)
+
+    @property
+    def ending_s(self) -> Floats:
+        """The same for the rank that ends the step."""
+        return self._time_s(kernels.ENDING)
+
+    @property
+    def ending_rank(self) -> Ints:
+        """Pipeline rank that ends the last backward and its gradients."""
+        return self._rank(kernels.ENDING_RANK)
+
+    @property
+    def busiest_rank(self) -> Ints:
+        """Pipeline rank that works the longest."""
+        return self._rank(kernels.BUSIEST_RANK)
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """Allocated peak of the fullest rank."""
+        return self.outputs.peak_bytes
+
+    @property
+    def peak_rank(self) -> Ints:
+        """Pipeline rank that has it, the first of several."""
+        return self.outputs.peak_rank
+
+    def _time_s(self, column: int) -> Floats:
+        times_s: Floats = self.outputs.time_s[column]
+        return times_s
+
+    def _rank(self, column: int) -> Ints:
+        ranks: Ints = self.outputs.rank[column]
+        return ranks
 
 
 class Timings(NamedTuple):
@@ -168,7 +211,7 @@ def step_inputs(
         chunk_tail_s=times.tail_s.take(replicas.stage_kind.take(replicas.chunk_stage)),
         reduce_after_s=replicas.per_rank(times.reduce_after_s.take(replicas.stage_kind)),
         gather_after_s=replicas.per_rank(times.gather_after_s.take(replicas.stage_kind)),
-        static_bytes=state.static_bytes,
+        held=rank_bytes(state),
     )
 
 
@@ -176,9 +219,9 @@ def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -
     """Replay the pipelines, those that share an order together, and end the steps."""
     num = len(order_of_job)
     outputs = kernels.StepOutputs(
-        breakdown_s=np.empty((num, len(BREAKDOWN))),
-        time_s=np.empty((num, 4)),
-        rank=np.empty((num, 2), np.int64),
+        breakdown_s=np.empty((len(BREAKDOWN), num)),
+        time_s=np.empty((4, num)),
+        rank=np.empty((2, num), np.int64),
         peak_bytes=np.empty(num),
         peak_rank=np.empty(num, np.int64),
     )
@@ -187,19 +230,7 @@ def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -
     for number in range(len(inputs.replicas.placements.unique)):
         jobs = by_order[placement.take(by_order) == number]
         _run_placement(inputs, orders, jobs, order_of_job.take(jobs), outputs)
-    iteration_s, pipeline_s, busiest_s, ending_s = np.ascontiguousarray(outputs.time_s.T)
-    ending_rank, busiest_rank = np.ascontiguousarray(outputs.rank.T)
-    return Steps(
-        iteration_s=iteration_s,
-        breakdown_s=outputs.breakdown_s,
-        pipeline_s=pipeline_s,
-        busiest_s=busiest_s,
-        ending_s=ending_s,
-        ending_rank=ending_rank,
-        busiest_rank=busiest_rank,
-        peak_bytes=outputs.peak_bytes,
-        peak_rank=outputs.peak_rank,
-    )
+    return Steps(outputs)
 
 
 def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
@@ -320,7 +351,7 @@ def _run_placement(
         outputs,
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
-    kernels.fullest_ranks(jobs, rank_first, inputs.static_bytes, held, peak, outputs)
+    kernels.fullest_ranks(jobs, rank_first, inputs.held.static, held, peak, outputs)
 
 
 def _replay_all(

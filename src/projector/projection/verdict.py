@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints32
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.kernels.grouping import group_rows
@@ -48,21 +48,24 @@ def memory_factors(batch: JobBatch) -> Factors:
     return Factors(*ends.T[:, of_job])
 
 
-def verdict_codes(peak_bytes: Floats, factors: Factors, usable_bytes: Floats) -> Ints:
-    """Return int64[n]: the position of each job's verdict in `VERDICTS`."""
-    fits = peak_bytes * factors.high <= usable_bytes
-    too_large = peak_bytes * factors.low > usable_bytes
-    return np.where(fits, 0, np.where(too_large, 2, 1))
+def verdict_codes(low: Floats, high: Floats, usable: Floats) -> Ints32:
+    """Return int32[n]: the position of each job's verdict in `VERDICTS`.
+
+    Parameters
+    ----------
+    low, high, usable : float64[n]
+        Both ends of the band of the peak, and what may be allocated, in the same unit.
+    """
+    return (~(high <= usable)).astype(np.int32) + (low > usable)
 
 
 def verdict_of(
     job: Job, peak_bytes: float, usable_bytes: float, band: Band | None = None
 ) -> MemoryBand:
     """Return the verdict of one job with a peak, and both ends of its band or of another."""
-    low, high = _factors(job, band)
-    peak, usable = np.array([peak_bytes]), np.array([usable_bytes])
-    code = verdict_codes(peak, Factors(np.array([low]), np.array([high])), usable)
-    return MemoryBand(VERDICTS[code[0]], peak_bytes * low, peak_bytes * high)
+    low, high = (peak_bytes * factor for factor in _factors(job, band))
+    (code,) = verdict_codes(*(np.array([number]) for number in (low, high, usable_bytes)))
+    return MemoryBand(VERDICTS[code], low, high)
 
 
 def _factors(job: Job, band: Band | None = None) -> tuple[float, float]:

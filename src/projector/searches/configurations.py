@@ -331,7 +331,7 @@ def _configurations(
         results.peak_low_bytes,
         results.peak_high_bytes,
     )
-    verdicts = [results.verdict.texts[code] for code in results.verdict.code.tolist()]
+    verdicts = results.verdict.to_list()
     values = objective_values(results, objective).tolist()
     chosen = map(proposed.overrides, rows.tolist())
     return map(Configuration, chosen, *(column.tolist() for column in columns), verdicts, values)

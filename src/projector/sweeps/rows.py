@@ -13,7 +13,7 @@ from projector.arrays import Flags, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.operations.known import KnownCosts
-from projector.projection.bound import Coded
+from projector.projection.coded import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
@@ -229,7 +229,9 @@ def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
     import pyarrow as pa
 
     if isinstance(values, Coded):
-        return _dictionary(values.code, pa.array(values.texts, pa.string()))
+        if kind == TEXT:
+            return _dictionary(values.code, pa.array(values.values, pa.string()))
+        values = values.expanded()
     if kind == FLOAT:
         finite = np.isfinite(values)
         return pa.array(values, mask=None if finite.all() else ~finite)
@@ -254,7 +256,7 @@ def _dictionary(index: Ints | Ints32, texts: "pa.Array") -> "pa.Array":
 
     encoded = texts.dictionary_encode()
     if len(encoded.dictionary) == len(texts):
-        return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), texts)
+        return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32, copy=False)), texts)
     distinct_index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     missing = np.asarray(texts.is_null())[index] if texts.null_count else None
     indices = pa.array(distinct_index[index], mask=missing)

@@ -68,7 +68,7 @@ def _outcome(found: ProjectedRow) -> Outcome:
     predicted = _component(found.row.get("component") or "", evaluation, place)
     job = evaluation.job(place)
     peak = float(evaluation.steps.peak_bytes[place])
-    usable = float(evaluation.device_memory.usable_bytes[place])
+    usable = evaluation.usable_bytes(place)
     band = memory_band(job, found.without)
     return Outcome(
         status=OK,
@@ -127,7 +127,7 @@ def _component(text: str, evaluation: Evaluation, row: int) -> float:
         if not re.search(_DEVICE, name):
             msg = f"unknown component {text!r}"
             raise ValueError(msg)
-        reserve = float(evaluation.device_memory.reserve_bytes[row])
+        reserve = float(evaluation.reserve_bytes[evaluation.family(row)])
         held = held + evaluation.idle_bytes(row) + reserve
     return to_gib(_of_rank(name, held))
 
