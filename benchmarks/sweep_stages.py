@@ -95,7 +95,9 @@ def main(name: str) -> None:
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     chunks = -(-space.size // points)
-    chosen = sorted({chunks * number // CHUNKS + chunks // (2 * CHUNKS) for number in range(CHUNKS)})
+    chosen = sorted(
+        {chunks * number // CHUNKS + chunks // (2 * CHUNKS) for number in range(CHUNKS)}
+    )
     stopwatch = Stopwatch()
     watch(stopwatch)
     for chunk in chosen:

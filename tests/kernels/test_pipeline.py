@@ -176,7 +176,7 @@ def test_kernels_and_python_agree(seed):
     np.testing.assert_array_equal(python[1], line.slot)
 
     end = np.empty(len(order.kind) + 1, np.int64)
-    replays = empty_replays(order, 1)
+    replays = empty_replays(order.pp, order.vpp, 1)
     plain = getattr(kernels.replay_batch, "py_func", kernels.replay_batch)
     times = kernels.OperationTimes(durations.reshape(1, -1), latencies, np.zeros(1, np.int64))
     assert plain(line, times, end, replays) == kernels.OK

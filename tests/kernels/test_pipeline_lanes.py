@@ -47,7 +47,7 @@ def test_no_latencies_are_latencies_of_nothing(name, method):
 def test_replays_are_written_where_they_are_wanted():
     order = registry.build("1f1b", 2, 1, 3)
     durations, latencies = random_times(order, 0, 5)
-    room = empty_replays(order, 9)
+    room = empty_replays(order.pp, order.vpp, 9)
     which = np.array([4, 0, 2])
     found = replay_batch(order, durations, latencies, which=which, into=room.rows(2, 5))
     assert_same(found, replay_batch(order, durations[which], latencies[which]))
@@ -107,7 +107,7 @@ def test_places_never_coincide_within_an_operation(name):
 
 def test_few_places_however_long_the_order():
     places = [compile_lanes(registry.build("1f1b", 8, 1, m)).num_places for m in (16, 200)]
-    assert places[0] == places[1] < 3 * 8
+    assert places[0] == places[1] < 4 * 8
 
 
 def test_kernels_and_python_agree():
@@ -123,7 +123,7 @@ def test_kernels_and_python_agree():
     np.testing.assert_array_equal(python[1][line.last_slot], program.last)
 
     durations, latencies = random_times(order, 1, 2)
-    replays = empty_replays(order, 2)
+    replays = empty_replays(order.pp, order.vpp, 2)
     plain = getattr(pipeline_lanes.replay_lanes, "py_func", pipeline_lanes.replay_lanes)
     times = kernels.OperationTimes(durations.reshape(2, -1), latencies, np.arange(2))
     assert plain(program, times, replays) == kernels.OK

@@ -42,7 +42,7 @@ LANES = 64
 
 
 class LaneProgram(NamedTuple):
-    """A line with places for slots; see :func:`compile_lanes`."""
+    """A line with places for slots; see :func:`allocate`."""
 
     program: Ints32
     """``int32[ops, 5]``: with rows of ``used`` in the column of durations."""
@@ -64,74 +64,60 @@ class LaneProgram(NamedTuple):
 
 
 @kernel
-def compile_lanes(
-    line: Ints32,
-    kept_slot: Ints,
-    program: Ints32,
-    place_of: Ints,
-) -> int:
-    """Give each slot of a line a place that is free while the slot is live.
-
-    A dependency on the same rank is left out: its operation stands earlier in the order of the
-    rank, so the previous operation ends no earlier.
+def allocate(program: Ints32, place_of: Ints, begin: int) -> int:
+    """Give each end of a program a row that is free while the end is live.
 
     Parameters
     ----------
-    line : int32[ops, 4]
-        From :func:`projector.kernels.pipeline.compile_line`.
-    kept_slot : int64[kept]
-        Slots that are read after the last operation.
     program : int32[ops, 5]
-        Output. Columns of the line with places for slots, and the place of the end.
-    place_of : int64[ops + 1]
-        Output. Place of each slot; slot 0, the start of the step, stays at place 0.
+        Its columns hold ends where they should hold rows, and are overwritten.
+    place_of : int64[ends]
+        Row of ends that have one already, -1 of the others; overwritten.
+    begin : int
+        First row to give.
 
     Returns
     -------
     int
-        Number of places.
+        Behind the last row.
     """
-    num_ops = line.shape[0]
-    last_use = np.zeros(num_ops + 1, np.int64)
-    for i in range(num_ops):
-        last_use[line[i, PREVIOUS]] = i
-        if line[i, LATENCY] > 0:
-            last_use[line[i, DEPENDENCY]] = i
-    last_use[0] = num_ops
-    for k in range(kept_slot.shape[0]):
-        last_use[kept_slot[k]] = num_ops
-
-    free = np.empty(num_ops + 1, np.int64)
+    given = place_of >= 0
+    last_use = np.full(place_of.shape[0], -1, np.int64)
+    for i in range(program.shape[0]):
+        last_use[program[i, PREVIOUS]] = i
+        last_use[program[i, DEPENDENCY]] = i
+    free = np.empty(program.shape[0] + 1, np.int64)
     num_free = 0
-    num_places = 1
-    place_of[0] = 0
-    for i in range(num_ops):
-        # The output takes its place before the operands give theirs up: where a loop over lanes
+    rows = begin
+    for i in range(program.shape[0]):
+        previous, dependency = program[i, PREVIOUS], program[i, DEPENDENCY]
+        output = program[i, OUTPUT]
+        # The output takes its row before the operands give theirs up: where a loop over lanes
         # writes what it reads, it is not run on vectors.
-        if num_free > 0:
-            num_free -= 1
-            place_of[i + 1] = free[num_free]
-        else:
-            place_of[i + 1] = num_places
-            num_places += 1
-        previous = line[i, PREVIOUS]
-        dependency = line[i, DEPENDENCY] if line[i, LATENCY] > 0 else previous
+        if not given[output]:
+            if num_free > 0:
+                num_free -= 1
+                place_of[output] = free[num_free]
+            else:
+                place_of[output] = rows
+                rows += 1
         program[i, PREVIOUS] = place_of[previous]
         program[i, DEPENDENCY] = place_of[dependency]
-        program[i, LATENCY] = line[i, LATENCY]
-        program[i, DURATION] = line[i, DURATION]
-        program[i, OUTPUT] = place_of[i + 1]
-        if last_use[previous] == i:
+        program[i, OUTPUT] = place_of[output]
+        if last_use[previous] == i and not given[previous]:
             free[num_free] = place_of[previous]
             num_free += 1
-        if dependency != previous and last_use[dependency] == i:
+        if dependency != previous and last_use[dependency] == i and not given[dependency]:
             free[num_free] = place_of[dependency]
             num_free += 1
-    return num_places
+        if last_use[output] < 0 and not given[output]:
+            free[num_free] = place_of[output]
+            num_free += 1
+    return rows
 
 
 @helper
-def _load_lanes(
+def load_lanes(
     source: Ints,
     column: int,
     which: Ints,
@@ -159,37 +145,29 @@ def _load_lanes(
 
 
 @helper
-def _run_lanes(
-    program: Ints32,
-    latency_ps: Ints,
-    duration_ps: Ints,
-    end_ps: Ints,
+def run_lanes(
+    program: Ints32, base: int, silent: bool, latency_ps: Ints, duration_ps: Ints, end_ps: Ints
 ) -> None:
+    """Run a straight program whose rows count from ``base``; ``silent`` is without latencies."""
     for i in range(program.shape[0]):
-        previous = program[i, PREVIOUS]
-        dependency = program[i, DEPENDENCY]
+        previous = base + program[i, PREVIOUS]
+        dependency = base + program[i, DEPENDENCY]
         latency = program[i, LATENCY]
         duration = program[i, DURATION]
-        output = program[i, OUTPUT]
-        for lane in range(LANES):
-            arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
-            end_ps[output, lane] = (
-                max(end_ps[previous, lane], arrival) + duration_ps[duration, lane]
-            )
-
-
-@helper
-def _run_silent_lanes(program: Ints32, duration_ps: Ints, end_ps: Ints) -> None:
-    """Run lanes without latencies, which makes a quarter fewer vectors to read."""
-    for i in range(program.shape[0]):
-        previous = program[i, PREVIOUS]
-        dependency = program[i, DEPENDENCY]
-        duration = program[i, DURATION]
-        output = program[i, OUTPUT]
-        for lane in range(LANES):
-            end_ps[output, lane] = (
-                max(end_ps[previous, lane], end_ps[dependency, lane]) + duration_ps[duration, lane]
-            )
+        output = base + program[i, OUTPUT]
+        if silent:
+            # A quarter fewer vectors to read.
+            for lane in range(LANES):
+                end_ps[output, lane] = (
+                    max(end_ps[previous, lane], end_ps[dependency, lane])
+                    + duration_ps[duration, lane]
+                )
+        else:
+            for lane in range(LANES):
+                arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
+                end_ps[output, lane] = (
+                    max(end_ps[previous, lane], arrival) + duration_ps[duration, lane]
+                )
 
 
 @helper
@@ -255,18 +233,15 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
         fits = True
         for i in range(0 if silent else 2 * stages):
             weight = program.latency_uses[1 + i]
-            fits &= _load_lanes(flat_p2p_ps, i, which, block, weight, latency_ps, 1 + i, total)
+            fits &= load_lanes(flat_p2p_ps, i, which, block, weight, latency_ps, 1 + i, total)
         for i in range(used.shape[0]):
-            fits &= _load_lanes(given_ps, used[i], which, block, uses[i], duration_ps, i, total)
+            fits &= load_lanes(given_ps, used[i], which, block, uses[i], duration_ps, i, total)
         if not fits:
             return OUT_OF_RANGE
         if total.max() > SAFE_PS:
             return UNSURE
 
-        if silent:
-            _run_silent_lanes(columns, duration_ps, end_ps)
-        else:
-            _run_lanes(columns, latency_ps, duration_ps, end_ps)
+        run_lanes(columns, 0, silent, latency_ps, duration_ps, end_ps)
 
         busy_ps[:] = 0
         for i in range(used.shape[0]):

@@ -68,7 +68,13 @@ from projector.projection.replicas import (
     cost_tied_embeddings,
     find_replicas,
 )
-from projector.projection.schedules import Schedules, Setting, choose_schedules, schedule_kinds
+from projector.projection.schedules import (
+    ChosenOrder,
+    Schedules,
+    Setting,
+    choose_schedules,
+    schedule_kinds,
+)
 from projector.projection.step import (
     MIDDLE,
     Pipeline,
@@ -97,7 +103,7 @@ class Evaluation:
     inputs: StepInputs
     settings: list[Setting]
     setting_of_job: Ints
-    orders: list[Order]
+    orders: list[ChosenOrder]
     order_of_job: Ints
     steps: Steps
     """The step of each job."""
@@ -157,11 +163,14 @@ class Evaluation:
 
     def order(self, row: int) -> Order:
         """Return what each rank of a job does."""
+        return self._chosen(row).order()
+
+    def _chosen(self, row: int) -> ChosenOrder:
         return self.orders[int(self.order_of_job[row])]
 
     def pipeline(self, row: int) -> Pipeline:
         """Return the replay of one job."""
-        return replay_job(self.inputs, self.order(row), row)
+        return replay_job(self.inputs, self._chosen(row), row)
 
     @cached_property
     def reserve_bytes(self) -> Floats:
@@ -478,11 +487,11 @@ def evaluate_possible(
 
 def _orders(
     inputs: StepInputs, settings: list[Setting], setting_of_job: Ints
-) -> tuple[list[Order], Ints]:
+) -> tuple[list[ChosenOrder], Ints]:
     """Return the orders of a batch; a planned one suits the times and memory of its jobs."""
     planned = np.array([setting.planned for setting in settings])[setting_of_job]
     if not planned.any():
-        return [setting.order() for setting in settings], setting_of_job
+        return [ChosenOrder(setting) for setting in settings], setting_of_job
     batch, of_job = inputs.replicas.workloads.batch, inputs.replicas.of_job
     family = inputs.replicas.family
     # A planned order is made from these alone.
@@ -508,28 +517,24 @@ def _orders(
             )
         ),
     )
-    orders: list[Order] = []
+    orders: list[ChosenOrder] = []
     errors: dict[int, ProjectorError] = {}
     for number, row in enumerate(first.tolist()):
         setting = settings[setting_of_job[row]]
-        costs = None
-        if setting.planned:
-            costs = _planning_costs(
-                inputs,
-                setting,
-                int(of_job[row]),
-                int(family[row]),
-                int(most_pending[row]),
-                bool(post_validation[row]),
-                int(solver_work[row]),
-            )
+        if not setting.planned:
+            orders.append(ChosenOrder(setting))
+            continue
+        costs = _planning_costs(
+            inputs,
+            setting,
+            int(of_job[row]),
+            int(family[row]),
+            int(most_pending[row]),
+            bool(post_validation[row]),
+            int(solver_work[row]),
+        )
         try:
-            orders.append(
-                registry.build(
-                    setting.name, setting.pp, setting.vpp, setting.microbatches, costs,
-                    setting.group_size,
-                )
-            )  # fmt: skip
+            orders.append(ChosenOrder(setting, setting.order(costs)))
         except ProjectorError as error:
             errors |= dict.fromkeys(np.flatnonzero(order_of_job == number).tolist(), error)
     if errors:

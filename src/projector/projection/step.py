@@ -18,10 +18,13 @@ from projector.projection.device_memory import rank_bytes
 from projector.projection.memory_columns import StateMemory
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
+from projector.projection.schedules import ChosenOrder
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
+from projector.schedule.replay.counts import replay_counts
 from projector.schedule.replay.order_times import compile_peaks, peak_bytes, replay_batch, to_ps
 from projector.schedule.replay.programs import empty_replays
+from projector.schedule.series import Series
 
 MIDDLE, LAST = 1, 2
 """Classes of durations: that of most microbatches, and that of the last."""
@@ -215,7 +218,7 @@ def step_inputs(
     )
 
 
-def run_steps(inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints) -> Steps:
+def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints) -> Steps:
     """Replay the pipelines, those that share an order together, and end the steps."""
     num = len(order_of_job)
     outputs = kernels.StepOutputs(
@@ -269,24 +272,13 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica, silent)
 
 
-def _replay(
-    order: Order, timings: Timings, which: Ints, into: tuple[Replays, Replays] | None = None
-) -> tuple[Replays, Replays]:
-    """Return the replays of some timings, without transfers and with them."""
-    alone_into, into_ = (None, None) if into is None else into
-    alone = replay_batch(order, timings.alone_ps, None, which=which, into=alone_into)
-    if not timings.transfers:
-        return alone, alone
-    latency_ps = None if timings.silent else timings.latency_ps
-    return alone, replay_batch(order, timings.duration_ps, latency_ps, which=which, into=into_)
-
-
-def replay_job(inputs: StepInputs, order: Order, job: int) -> Pipeline:
+def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
     """Return the pipeline of one job."""
     replicas = inputs.replicas
     replica = int(replicas.of_job[job])
+    order = chosen.short()
     timings = _timings(inputs, order, np.array([replica], np.int64))
-    alone, replayed = _replay(order, timings, np.zeros(1, np.int64))
+    alone, replayed = _replay_all([chosen], np.zeros(1, np.int64), timings, np.zeros(1, np.int64))
     pipeline = int(replicas.pipeline[replica])
     saved_bytes = _saved_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
     peak, in_flight = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipeline])
@@ -303,7 +295,7 @@ def _saved_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelin
 
 def _run_placement(
     inputs: StepInputs,
-    orders: Sequence[Order],
+    orders: Sequence[ChosenOrder],
     jobs: Ints,
     order_of_job: Ints,
     outputs: kernels.StepOutputs,
@@ -322,7 +314,7 @@ def _run_placement(
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
     replica, family = replicas.of_job.take(jobs), replicas.family.take(jobs)
     same = np.flatnonzero(replicas.placements.of == replicas.placements.of[replica[0]])
-    timings = _timings(inputs, orders[order_of_job[0]], same)
+    timings = _timings(inputs, orders[order_of_job[0]].short(), same)
     timing = timings.of_replica.take(replica)
     first, run = distinct_pairs(order_of_job, timing)
     alone, replayed = _replay_all(orders, order_of_job.take(first), timings, timing.take(first))
@@ -355,25 +347,47 @@ def _run_placement(
 
 
 def _replay_all(
-    orders: Sequence[Order], order_of_run: Ints, timings: Timings, timing_of_run: Ints
+    orders: Sequence[ChosenOrder], order_of_run: Ints, timings: Timings, timing_of_run: Ints
 ) -> tuple[Replays, Replays]:
     """Return all replays of a placement, whose orders ascend, without transfers and with them."""
-    order = orders[order_of_run[0]]
-    alone = empty_replays(order, len(order_of_run))
-    replayed = empty_replays(order, len(order_of_run)) if timings.transfers else alone
-    begins = np.flatnonzero(np.diff(order_of_run, prepend=-1))
-    for begin, end in itertools.pairwise([*begins.tolist(), len(order_of_run)]):
-        _replay(
-            orders[order_of_run[begin]],
-            timings,
-            timing_of_run[begin:end],
-            (alone.rows(begin, end), replayed.rows(begin, end)),
-        )
-    return alone, replayed
+    alone = _replay(orders, order_of_run, timings.alone_ps, None, timing_of_run)
+    if not timings.transfers:
+        return alone, alone
+    latency_ps = None if timings.silent else timings.latency_ps
+    return alone, _replay(orders, order_of_run, timings.duration_ps, latency_ps, timing_of_run)
+
+
+def _replay(
+    orders: Sequence[ChosenOrder],
+    order_of_run: Ints,
+    duration_ps: Ints,
+    latency_ps: Ints | None,
+    timing_of_run: Ints,
+) -> Replays:
+    """Return the replays of runs of orders with some times; orders of a series run together."""
+    replays = empty_replays(duration_ps.shape[1], duration_ps.shape[2], len(order_of_run))
+    begins = np.flatnonzero(np.diff(order_of_run, prepend=-1)).tolist()
+    runs_of_series: dict[Series, list[Ints]] = {}
+    for begin, end in itertools.pairwise([*begins, len(order_of_run)]):
+        chosen = orders[order_of_run[begin]]
+        if chosen.planned is None:
+            runs = np.arange(begin, end)
+            runs_of_series.setdefault(chosen.setting.series(), []).append(runs)
+            continue
+        which = timing_of_run[begin:end]
+        into = replays.rows(begin, end)
+        replay_batch(chosen.planned, duration_ps, latency_ps, which=which, into=into)
+    microbatches = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
+    for series, parts in runs_of_series.items():
+        runs = np.concatenate(parts)
+        counts = microbatches.take(order_of_run.take(runs))
+        which = timing_of_run.take(runs)
+        replay_counts(series, counts, duration_ps, latency_ps, which, runs, replays)
+    return replays
 
 
 def _peaks(
-    inputs: StepInputs, orders: Sequence[Order], order_of_job: Ints, replica: Ints
+    inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints, replica: Ints
 ) -> tuple[Floats, Ints]:
     """Return the most activations that ranks hold at one time, and whose each job has.
 
@@ -391,7 +405,7 @@ def _peaks(
     of_kind: dict[tuple[bytes, bytes], tuple[int, Order]] = {}
     for number in order_of_job[pair].tolist():
         if number not in kind_of_order:
-            order = orders[number]
+            order = orders[number].short()
             kind_of_order[number], _ = of_kind.setdefault(
                 compile_peaks(order).key, (len(of_kind), order)
             )

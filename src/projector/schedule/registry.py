@@ -23,6 +23,7 @@ from projector.schedule.orders._rules import one_chunk_of_any, two_chunks
 from projector.schedule.placement import Placement
 from projector.schedule.planning.costs import Costs, uniform_costs
 from projector.schedule.replay.order_cache import kept_by_operations
+from projector.schedule.series import Series
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
@@ -38,6 +39,11 @@ def _as_given(vpp: int) -> int:
 
 def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
     return v_shape(pp)
+
+
+def _never(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Orders of different lengths have nothing in common."""
+    return 0, 1
 
 
 class Entry(NamedTuple):
@@ -60,7 +66,10 @@ class Entry(NamedTuple):
     on_request: bool = False
     """Whether it takes seconds to plan, so that a comparison of all schedules leaves it out."""
     grouped: bool = False
-    """Whether ``check`` and ``order`` also take the size of a group of microbatches."""
+    """Whether ``check``, ``order`` and ``repeats`` also take the size of a group."""
+    repeats: Callable[..., tuple[int, int]] = _never
+    """From ``pp`` and ``vpp``: every how many microbatches and from how many on a longer order has
+    one more period, as `Series` says; every 0 where it has none."""
 
     @property
     def planned(self) -> bool:
@@ -92,25 +101,34 @@ SCHEDULES: dict[str, Entry] = {
             _one_chunk("gpipe"),
             gpipe.order,
         ),
-        Entry("1f1b", "one forward, one backward", _one_chunk("1f1b"), one_f_one_b.order),
+        Entry(
+            "1f1b",
+            "one forward, one backward",
+            _one_chunk("1f1b"),
+            one_f_one_b.order,
+            repeats=one_f_one_b.repeats,
+        ),
         Entry(
             "interleaved",
             "1F1B over several chunks a rank, in Megatron's order",
             interleaved.check,
             interleaved.order,
             grouped=True,
+            repeats=interleaved.repeats,
         ),
         Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
             _one_chunk("zerobubble"),
             zerobubble.order,
+            repeats=zerobubble.repeats,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
             _one_chunk("zerobubble-h2"),
             zerobubble.order_h2,
+            repeats=zerobubble.repeats_h2,
         ),
         Entry(
             "zbv-formatted",
@@ -118,6 +136,7 @@ SCHEDULES: dict[str, Entry] = {
             partial(two_chunks, "zbv-formatted"),
             zbv_formatted.order,
             stages=_v_stages,
+            repeats=zbv_formatted.repeats,
         ),
         *(
             Entry(
@@ -140,6 +159,7 @@ SCHEDULES: dict[str, Entry] = {
             dualpipe.order,
             stages=_v_stages,
             directions=2,
+            repeats=dualpipe.repeats,
         ),
         Entry(
             "seaailab",
@@ -269,6 +289,19 @@ def _build(
         return entry.plan(pp, vpp, microbatches, costs)
     assert entry.order is not None
     return entry.order(pp, vpp, microbatches, *group)
+
+
+@lru_cache(maxsize=512)
+def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> Series:
+    """Return the orders of a schedule that is not planned; the same arguments give the same."""
+    entry = SCHEDULES[name]
+    every, least = entry.repeats(pp, vpp, *_group(entry, group_size))
+    order = partial(_series_order, name, pp, vpp, group_size)
+    return Series(pp, vpp * entry.directions, order, every, least)
+
+
+def _series_order(name: str, pp: int, vpp: int, group_size: int | None, count: int) -> Order:
+    return build(name, pp, vpp, count, None, group_size)
 
 
 @lru_cache(maxsize=512)

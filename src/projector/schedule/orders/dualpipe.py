@@ -31,6 +31,11 @@ def check(pp: int, vpp: int, microbatches: int) -> None:
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=least)
 
 
+def repeats(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat one microbatch from either end."""
+    return 2, 2 * pp
+
+
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return the order; each copy runs half of the microbatches.
 

@@ -40,6 +40,12 @@ def check(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=nearest)
 
 
+def repeats(pp: int, vpp: int, group_size: int | None = None) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat each group, once there is one behind those of the warm-up."""
+    group = pp if group_size is None else group_size
+    return group, 2 * group
+
+
 def order(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Order:
     """Return the order.
 

@@ -6,6 +6,11 @@ from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
 
 
+def repeats(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat F, B and W of both chunks, once there are enough for every rank."""
+    return 1, 2 * pp - 1
+
+
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return the order, which needs no more memory than 1F1B.
 

@@ -12,6 +12,11 @@ from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, round_robin_stages
 
 
+def repeats(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat F, B and W, once every rank has begun with them."""
+    return 1, pp
+
+
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return ZB-H1: the warm-up of 1F1B, and no more memory than its first rank.
 
@@ -21,6 +26,11 @@ def order(pp: int, vpp: int, microbatches: int) -> Order:
     """
     rank = np.arange(pp)
     return _order(rank[::-1], rank, round_robin_stages(pp, vpp), microbatches)
+
+
+def repeats_h2(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat as ZB-H1, once the second warm-up is whole."""
+    return 1, 2 * pp - 1
 
 
 def order_h2(pp: int, vpp: int, microbatches: int) -> Order:

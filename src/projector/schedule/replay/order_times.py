@@ -8,14 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
-from projector.kernels import pipeline_jump, pipeline_lanes
+from projector.kernels import pipeline_lanes
 from projector.kernels.pipeline import OperationTimes, Replays
 from projector.schedule.legality import check_complete
 from projector.schedule.order import Order
+from projector.schedule.replay.forks import MIN_PERIODS, compile_forks, run_forks
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
 from projector.schedule.replay.programs import (
-    MIN_CYCLES,
-    compile_jump,
     compile_lanes,
     compile_line,
     empty_replays,
@@ -30,9 +29,8 @@ METHODS = ("auto", "direct", "lanes", "jump")
 MIN_BATCH = 32
 """Fewer configurations than this are replayed directly: compiling takes longer, once."""
 
-# Picoseconds that one core takes for an operation, in batches at 8 to 64 ranks; those of a jump
-# include its search for a steady state.
-LANES_PS, JUMP_PS = 300, 2000
+JUMP_COST = 3
+"""What an operation of a jump takes compared to one of lanes: it looks for a steady state."""
 
 
 class Peaks(NamedTuple):
@@ -117,8 +115,8 @@ def replay_batch(
     if method not in METHODS:
         msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
         raise ValueError(msg)
-    times = _times(order, duration_ps, p2p_ps, which)
-    outputs = empty_replays(order, len(times.which)) if into is None else into
+    times = operation_times(order.pp, order.vpp, duration_ps, p2p_ps, which)
+    outputs = empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
     if method == "auto":
         method = fastest_method(order, len(times.which))
     status = kernels.UNSURE
@@ -128,7 +126,7 @@ def replay_batch(
         status = _jump(order, times, outputs)
     if status == kernels.UNSURE:
         status, _ = _direct(order, times, outputs)
-    _check(status)
+    check_status(status)
     return outputs
 
 
@@ -136,13 +134,10 @@ def fastest_method(order: Order, n: int) -> str:
     """Return the way that ``auto`` selects for n configurations."""
     if n < MIN_BATCH:
         return "direct"
-    # Lanes beyond the last configuration cost as much as the others.
-    filled = -(-n // pipeline_lanes.LANES) * pipeline_lanes.LANES
-    lanes_ps = LANES_PS * len(order.kind) * filled // n
     # A search for a period is spared where even one of a single microbatch would not pay.
-    if JUMP_PS * len(order.kind) * 2 * MIN_CYCLES // order.microbatches < lanes_ps:
-        program = compile_jump(order)
-        if program is not None and JUMP_PS * program.expected_operations() < lanes_ps:
+    if order.microbatches > JUMP_COST * MIN_PERIODS:
+        forking = compile_forks(order)
+        if forking is not None and JUMP_COST * forking.expected_operations() < len(order.kind):
             return "jump"
     return "lanes"
 
@@ -159,25 +154,27 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     p2p_ps : int64[2, pp * vpp]
         As in :func:`replay_batch`.
     """
-    times = _times(order, np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis])
-    summary = empty_replays(order, 1)
+    batch = np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis]
+    times = operation_times(order.pp, order.vpp, *batch)
+    summary = empty_replays(order.pp, order.vpp, 1)
     status, ends_ps = _direct(order, times, summary)
-    _check(status)
+    check_status(status)
     line = compile_line(order)
     end_ps = ends_ps[line.slot]
     index = line.line[line.slot - 1, kernels.DURATION]
     return Timeline(end_ps - times.duration_ps[0, index], end_ps, summary)
 
 
-def _times(
-    order: Order,
+def operation_times(
+    pp: int,
+    vpp: int,
     duration_ps: ArrayLike,
     p2p_ps: ArrayLike | None,
     which: ArrayLike | None = None,
 ) -> OperationTimes:
-    """Check and cast."""
+    """Check the times of :func:`replay_batch` and cast them."""
     durations = _column(duration_ps, np.int64)
-    pp, vpp, n = order.pp, order.vpp, len(durations)
+    n = len(durations)
     latencies = np.empty((0, 2, pp * vpp), np.int64)
     if p2p_ps is not None:
         latencies = _column(p2p_ps, np.int64)
@@ -205,14 +202,15 @@ def _direct(order: Order, times: OperationTimes, outputs: Replays) -> tuple[int,
 
 
 def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
-    program = compile_jump(order)
-    if program is None:
+    forking = compile_forks(order)
+    if forking is None:
         return kernels.UNSURE
-    periods_run = np.empty(len(times.which), np.int64)
-    return pipeline_jump.replay_jump(program, times, periods_run, outputs)
+    rows = np.arange(len(times.which))
+    return run_forks(forking, times, np.full_like(rows, order.microbatches), rows, outputs)
 
 
-def _check(status: int) -> None:
+def check_status(status: int) -> None:
+    """Raise where a kernel has met a time that is out of range."""
     if status != kernels.OK:
         limit = kernels.MAX_PS / PS_PER_S
         msg = f"a time of the schedule is negative or the step is longer than {limit:.3g} s"

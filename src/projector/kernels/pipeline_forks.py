@@ -1,0 +1,598 @@
+"""Replay of orders that differ in the number of microbatches alone, all in one run, exactly.
+
+The middle of a long order repeats itself: on each rank, operation ``i + length`` has the duration
+and the latency of operation ``i``, and waits for what stands one period behind what ``i`` waits
+for. The program of such an order is a *prologue*, one *period* that is run again and again, and an
+*epilogue*; an order of more microbatches has more periods and is the same otherwise. So the
+prologue and the periods are run once, and at each number of periods that somebody wants the replay
+*forks*: the epilogue is run on what the ranks have reached there. 64 configurations are run side by
+side, each of which forks where it likes.
+
+After some periods the ends advance by constant steps, and many periods are jumped at once. The
+steps need not be equal: an operation and what it waits for may drift apart, each with a slope of
+its own, until one of two predecessors overtakes the other.
+
+Why a jump is exact. Let the *state* x be the ends that anything behind a period still reads, P what
+c periods make of it, and ``v = x - y`` what the state has advanced by since the state y of c
+periods before. The c periods are run with *slopes*: those of the state are v, and an operation has
+the slope of the predecessor that it really waits for, of two that end at once the larger one. If
+
+1. times are integers, so that sums and maxima are exact,
+2. each predecessor that is not waited for comes early enough to do so for n more cycles: the gap,
+   which changes by the difference of the two slopes in each, stays >= 0, and
+3. the state behind the c periods is ``x + v`` and has the slopes v,
+
+then ``P(x + k v) = x + (k + 1) v`` for all k <= n: by (2) each operation, in topological order,
+waits for the same predecessor and ends k slopes later, and by (3) that is where the next cycle
+begins. What stands between the periods of the cycle is k slopes later as well. Nothing is assumed
+about how a schedule behaves: where (2) or (3) fails, the periods have been run as they are.
+
+Shapes
+    n        configurations, R runs of them, each with a number of periods of its own
+    pp, vpp  ranks, and chunks (virtual stages) of a rank
+    live     ends of a state
+    used     durations that some operation has
+Units
+    times int64 picoseconds.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats, Ints, Ints32
+
+from ._jit import helper, kernel
+from .pipeline import (
+    DEPENDENCY,
+    DURATION,
+    LATENCY,
+    OK,
+    OUT_OF_RANGE,
+    OUTPUT,
+    PREVIOUS,
+    SAFE_PS,
+    UNSURE,
+    OperationTimes,
+    Replays,
+)
+from .pipeline_lanes import LANES, load_lanes, run_lanes
+
+LIVE, FRAME, CAPACITY, MAX_CYCLE, ROWS, TAIL_ROWS = 0, 1, 2, 3, 4, 5
+"""Entries of the sizes: ends of a state; rows of a frame, which holds a state and what is live
+within the period behind it; frames that are kept; the longest cycle that is looked for, in periods;
+rows of all frames, and of an epilogue."""
+
+MOST_RUNS = 16
+"""Runs of one configuration: so many states of it may wait for their epilogue."""
+
+MARGIN = 1.0 - 2.0**-30
+"""What is compared in float64 is made smaller by this, so that no rounding lets a jump be too
+long."""
+
+
+class ForkProgram(NamedTuple):
+    """A periodic order; its columns are those of a program of lanes."""
+
+    prologue: Ints32
+    """``int32[ops, 5]``: rows among the ends; the state is left in frame 0."""
+    period: Ints32
+    """``int32[width, 5]``: rows counted from those of a frame; the next frame follows it."""
+    moved: Ints32
+    """``int32[moved, 2]``: ends of older periods, which become older: from a row of a frame to one
+    of the next."""
+    epilogue: Ints32
+    """``int32[ops, 5]``: rows behind a state."""
+    sizes: Ints
+    """``int64[6]``: see ``LIVE`` and following."""
+    probe: Ints
+    """``int64[2]``: two ends of a state that are looked at first."""
+    used: Ints
+    """``int64[used]``: durations that operations have, as in a line."""
+    uses: Ints
+    """``int64[2, used]``: how many operations have each of them, outside of the periods and in
+    each."""
+    latency_uses: Ints
+    """``int64[2, 1 + 2 * stages]``: the same of operations that wait for each latency."""
+    first: Ints
+    """``int64[pp]``: row of the first operation of each rank, behind the prologue."""
+    first_duration: Ints
+    """``int64[pp]``: row of ``used`` that it has."""
+    last: Ints
+    """``int64[pp]``: row, behind the epilogue, of the last operation of each rank."""
+    last_backward: Ints
+    """``int64[pp, vpp]``: row of the last B (W, where it stands alone) of each chunk."""
+
+
+class Forks(NamedTuple):
+    """Which numbers of periods each configuration is wanted with."""
+
+    offset: Ints
+    """``int64[n + 1]``: first run of each configuration; ``MOST_RUNS`` at most."""
+    periods: Ints
+    """``int64[R]``: ascending within a configuration."""
+    row: Ints
+    """``int64[R]``: where each run is written."""
+
+
+class _Block(NamedTuple):
+    """64 configurations side by side; all but ``offset`` are of lanes."""
+
+    latency_ps: Ints
+    """``int64[1 + 2 * stages, LANES]``"""
+    duration_ps: Ints
+    """``int64[used, LANES]``"""
+    end_ps: Ints
+    """``int64[ROWS, LANES]``"""
+    slope_ps: Ints
+    """``int64[MAX_CYCLE * FRAME + LIVE, LANES]``: what each end advances by in a cycle."""
+    gap_ps: Ints
+    """``int64[LANES]``: scratch."""
+    done: Ints
+    """``int64[LANES]``: periods that the newest state has behind it."""
+    since: Ints
+    """``int64[LANES]``: oldest frame that the newest state was reached from without a jump."""
+    cycles: Ints
+    """``int64[LANES]``: cycles that can be jumped."""
+    run: Ints
+    """``int64[LANES]``: next run of the configuration."""
+    stop: Ints
+    """``int64[LANES]``: behind its last run."""
+
+
+class _Waiting(NamedTuple):
+    """States that wait for their epilogue."""
+
+    state_ps: Ints
+    """``int64[MOST_RUNS, live, LANES]``"""
+    filled: Ints
+    """``int64[LANES]``: states of each configuration."""
+    of_run: Ints
+    """``int64[R]``: state of each run."""
+    later_ps: Ints
+    """``int64[R]``: by how much everything in the run is later than in that state."""
+
+
+@helper
+def _move(moved: Ints32, base: int, rows: Ints) -> None:
+    for i in range(moved.shape[0]):
+        for lane in range(LANES):
+            rows[base + moved[i, 1], lane] = rows[base + moved[i, 0], lane]
+
+
+@helper
+def _run_with_slopes(period: Ints32, frame: int, slopes: int, block: _Block) -> None:
+    """Run a period, and lower ``cycles`` to what the gaps allow; ``slopes`` is their frame."""
+    latency_ps, duration_ps, end_ps, slope_ps, gap_ps, _, _, cycles, _, _ = block
+    for i in range(period.shape[0]):
+        previous, dependency = frame + period[i, PREVIOUS], frame + period[i, DEPENDENCY]
+        latency, duration = period[i, LATENCY], period[i, DURATION]
+        output = frame + period[i, OUTPUT]
+        # Loops with few arrays: those with more are not run on vectors.
+        for lane in range(LANES):
+            arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
+            gap_ps[lane] = end_ps[previous, lane] - arrival
+        for lane in range(LANES):
+            arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
+            end_ps[output, lane] = (
+                max(end_ps[previous, lane], arrival) + duration_ps[duration, lane]
+            )
+        output += slopes - frame
+        previous += slopes - frame
+        dependency += slopes - frame
+        for lane in range(LANES):
+            one, other = slope_ps[previous, lane], slope_ps[dependency, lane]
+            late = (gap_ps[lane] < 0) | ((gap_ps[lane] == 0) & (other > one))
+            slope_ps[output, lane] = other if late else one
+        closes = 0
+        for lane in range(LANES):
+            # The gap from the predecessor that is waited for, and what it shrinks by.
+            apart = slope_ps[dependency, lane] - slope_ps[previous, lane]
+            shrinks = apart if gap_ps[lane] > 0 else -apart
+            shrinks = shrinks if gap_ps[lane] != 0 else 0
+            limit = MARGIN * float(abs(gap_ps[lane]))
+            closes |= float(cycles[lane]) * float(shrinks) > limit
+        if closes:
+            _limit_cycles(slope_ps, previous, dependency, gap_ps, cycles)
+
+
+@helper
+def _limit_cycles(
+    slope_ps: Ints, previous: int, dependency: int, gap_ps: Ints, cycles: Ints
+) -> None:
+    """Lower ``cycles`` to those that leave the gap of one operation open."""
+    for lane in range(LANES):
+        gap = gap_ps[lane]
+        apart = slope_ps[dependency, lane] - slope_ps[previous, lane]
+        shrinks = apart if gap > 0 else -apart
+        if gap != 0 and shrinks > 0:
+            cycles[lane] = min(cycles[lane], abs(gap) // shrinks)
+
+
+@helper
+def _fork(
+    lane: int, run: int, frame: int, slopes: int, k: int, block: _Block, waiting: _Waiting
+) -> None:
+    """Keep the state of a run: that of ``frame``, ``k`` cycles with its slopes later."""
+    end_ps, slope_ps = block.end_ps, block.slope_ps
+    state_ps, of_run = waiting.state_ps, waiting.of_run
+    slot = waiting.filled[lane]
+    waiting.filled[lane] = slot + 1
+    of_run[run] = slot
+    waiting.later_ps[run] = 0
+    if k == 0:
+        for i in range(state_ps.shape[1]):
+            state_ps[slot, i, lane] = end_ps[frame + i, lane]
+    else:
+        for i in range(state_ps.shape[1]):
+            state_ps[slot, i, lane] = end_ps[frame + i, lane] + k * slope_ps[slopes + i, lane]
+
+
+@helper
+def _is_uniform(slope_ps: Ints, slopes: int, live: int, lane: int) -> bool:
+    """Whether a state advances as a whole."""
+    first = slope_ps[slopes, lane]
+    for i in range(live):  # noqa: SIM110  numba knows no all() of a generator
+        if slope_ps[slopes + i, lane] != first:
+            return False
+    return True
+
+
+@helper
+def _fork_lane(
+    lane: int,
+    frame: int,
+    cycle: int,
+    sizes: Ints,
+    periods: Ints,
+    block: _Block,
+    waiting: _Waiting,
+) -> None:
+    """Keep the states of all runs up to the end of what was run, and of what can be jumped.
+
+    The ``cycle`` periods behind ``frame``, a number, were run.
+    """
+    done, run, slope_ps = block.done[lane], block.run[lane], block.slope_ps
+    cycles = block.cycles[lane]
+    known_at = -1
+    known_k = np.int64(0)
+    uniform = False
+    while run < block.stop[lane] and periods[run] <= done + (cycles + 1) * cycle:
+        k = (periods[run] - done - 1) // cycle
+        at = periods[run] - done - k * cycle
+        slopes = at * sizes[FRAME]
+        if at == known_at and uniform:
+            waiting.of_run[run] = waiting.filled[lane] - 1
+            waiting.later_ps[run] = (k - known_k) * slope_ps[slopes, lane]
+        else:
+            _fork(lane, run, (frame + at) * sizes[FRAME], slopes, k, block, waiting)
+            known_at = at
+            known_k = k
+            uniform = cycles > 0 and _is_uniform(slope_ps, slopes, sizes[LIVE], lane)
+        run += 1
+    block.run[lane] = run
+    block.done[lane] = done + cycle
+
+
+@helper
+def _jump(lane: int, frame: int, cycle: int, sizes: Ints, block: _Block) -> None:
+    """Advance the state of a frame by all cycles that can be jumped."""
+    end_ps, slope_ps, cycles = block.end_ps, block.slope_ps, block.cycles[lane]
+    row, slopes = frame * sizes[FRAME], cycle * sizes[FRAME]
+    for i in range(sizes[LIVE]):
+        end_ps[row + i, lane] += cycles * slope_ps[slopes + i, lane]
+    block.done[lane] += cycles * cycle
+    block.since[lane] = frame
+
+
+@helper
+def _keep_newest(sizes: Ints, frame: int, block: _Block) -> int:
+    """Move the newest frames to the beginning; return the new number of ``frame``."""
+    end_ps, since = block.end_ps, block.since
+    kept = 2 * sizes[MAX_CYCLE]
+    moved = frame - kept
+    rows = moved * sizes[FRAME]
+    for i in range(kept * sizes[FRAME] + sizes[LIVE]):
+        for lane in range(LANES):
+            end_ps[i, lane] = end_ps[rows + i, lane]
+    for lane in range(LANES):
+        since[lane] = max(since[lane] - moved, 0)
+    return int(kept)
+
+
+@helper
+def _lanes_in_step(cycle: int, frame: int, sizes: Ints, probe: Ints, block: _Block) -> int:
+    """Set ``cycles`` of lanes that might repeat to all that are left; return their number."""
+    end_ps, since, cycles = block.end_ps, block.since, block.cycles
+    newest = frame * sizes[FRAME]
+    before = newest - cycle * sizes[FRAME]
+    oldest = before - cycle * sizes[FRAME]
+    a, b = probe[0], probe[1]
+    count = 0
+    for lane in range(LANES):
+        cycles[lane] = 0
+        if since[lane] + 2 * cycle > frame or block.run[lane] == block.stop[lane]:
+            continue
+        turn = end_ps[newest + a, lane] - end_ps[before + a, lane]
+        turn_b = end_ps[newest + b, lane] - end_ps[before + b, lane]
+        if (
+            turn == end_ps[before + a, lane] - end_ps[oldest + a, lane]
+            and turn_b == end_ps[before + b, lane] - end_ps[oldest + b, lane]
+        ):
+            cycles[lane] = 1
+            count += 1
+    return count
+
+
+@helper
+def _find_cycle(frame: int, shortest: int, sizes: Ints, probe: Ints, block: _Block) -> int:
+    """Return a cycle that some configurations seem to repeat; 0 where there is none."""
+    for cycle in range(shortest, min(frame // 2, sizes[MAX_CYCLE]) + 1):
+        if _lanes_in_step(cycle, frame, sizes, probe, block) > 0:
+            return cycle
+    return 0
+
+
+@helper
+def _run_cycle(program: ForkProgram, cycle: int, frame: int, periods: Ints, block: _Block) -> bool:
+    """Run periods with slopes; leave in ``cycles`` how often each lane can repeat them.
+
+    Returns whether any can.
+    """
+    sizes = program.sizes
+    end_ps, slope_ps, cycles = block.end_ps, block.slope_ps, block.cycles
+    live, rows = sizes[LIVE], sizes[FRAME]
+    for lane in range(LANES):
+        if cycles[lane] > 0:
+            left = periods[block.stop[lane] - 1] - block.done[lane]
+            cycles[lane] = max((left - 1) // cycle, 0)
+    newest = frame * rows
+    for i in range(live):
+        for lane in range(LANES):
+            slope_ps[i, lane] = end_ps[newest + i, lane] - end_ps[newest - cycle * rows + i, lane]
+    for step in range(cycle):
+        _run_with_slopes(program.period, newest + step * rows, step * rows, block)
+        _move(program.moved, newest + step * rows, end_ps)
+        _move(program.moved, step * rows, slope_ps)
+    last = newest + cycle * rows
+    for i in range(live):
+        for lane in range(LANES):
+            turn = end_ps[last + i, lane] - end_ps[newest + i, lane]
+            same = (turn == slope_ps[i, lane]) & (slope_ps[cycle * rows + i, lane] == turn)
+            cycles[lane] = cycles[lane] if same else 0
+    found = False
+    for lane in range(LANES):
+        found = found or cycles[lane] > 0
+    return found
+
+
+@helper
+def _run_to_forks(
+    program: ForkProgram, silent: bool, periods: Ints, block: _Block, waiting: _Waiting
+) -> None:
+    """Run or jump periods, until the state of every run is known."""
+    sizes = program.sizes
+    cycles, run, stop = block.cycles, block.run, block.stop
+    frame = 0
+    shortest = 1
+    patience = 0
+    for lane in range(LANES):
+        cycles[lane] = 0
+        block.since[lane] = 0
+        block.done[lane] = 0
+        while run[lane] < stop[lane] and periods[run[lane]] == 0:
+            _fork(lane, run[lane], 0, 0, 0, block, waiting)
+            run[lane] += 1
+    while True:
+        unfinished = 0
+        for lane in range(LANES):
+            unfinished += run[lane] < stop[lane]
+        if unfinished == 0:
+            return
+        if frame + sizes[MAX_CYCLE] >= sizes[CAPACITY]:
+            frame = _keep_newest(sizes, frame, block)
+        cycle = 0
+        if patience <= 0:
+            cycle = _find_cycle(frame, shortest, sizes, program.probe, block)
+            shortest = 1
+        if cycle > 0:
+            if not _run_cycle(program, cycle, frame, periods, block):
+                shortest = cycle + 1
+                patience = frame // 4
+        else:
+            cycle = 1
+            cycles[:] = 0
+            base = frame * sizes[FRAME]
+            run_lanes(
+                program.period, base, silent, block.latency_ps, block.duration_ps, block.end_ps
+            )
+            _move(program.moved, base, block.end_ps)
+        patience -= 1
+        for lane in range(LANES):
+            if run[lane] < stop[lane]:
+                _fork_lane(lane, frame, cycle, sizes, periods, block, waiting)
+                if cycles[lane] > 0 and run[lane] < stop[lane]:
+                    _jump(lane, frame + cycle, cycle, sizes, block)
+        frame += cycle
+
+
+@helper
+def _load_block(
+    program: ForkProgram, times: OperationTimes, most: int, begin: int, total: Floats, block: _Block
+) -> int:
+    """Bring the times of a block into lanes; ``most`` is the most periods that any of it runs."""
+    given_ps, p2p_ps, which = times
+    used, uses, latency_uses = program.used, program.uses, program.latency_uses
+    flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], p2p_ps.shape[1] * p2p_ps.shape[2])
+    total[:] = 0.0
+    fits = True
+    for i in range(flat_p2p_ps.shape[1] if p2p_ps.shape[0] > 0 else 0):
+        weight = latency_uses[0, 1 + i] + most * latency_uses[1, 1 + i]
+        fits &= load_lanes(flat_p2p_ps, i, which, begin, weight, block.latency_ps, 1 + i, total)
+    for i in range(used.shape[0]):
+        weight = uses[0, i] + most * uses[1, i]
+        fits &= load_lanes(given_ps, used[i], which, begin, weight, block.duration_ps, i, total)
+    if not fits:
+        return OUT_OF_RANGE
+    return UNSURE if total.max() > SAFE_PS else OK
+
+
+@helper
+def _write_starts(
+    program: ForkProgram, block: _Block, begin: int, count: int, forks: Forks, replays: Replays
+) -> None:
+    """Write what is known behind the prologue: starts, and the work of each rank."""
+    first, first_duration, used, uses = (
+        program.first,
+        program.first_duration,
+        program.used,
+        program.uses,
+    )
+    offset, periods, row = forks
+    start_ps, busy_ps = replays.rank_start_ps, replays.rank_busy_ps
+    end_ps, duration_ps = block.end_ps, block.duration_ps
+    num_ranks, num_chunks = program.last_backward.shape
+    start = np.empty(num_ranks, np.int64)
+    work = np.empty((2, num_ranks), np.int64)
+    for lane in range(count):
+        for rank in range(num_ranks):
+            start[rank] = end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
+        work[:] = 0
+        for i in range(used.shape[0]):
+            rank = used[i] // (num_chunks * 9)
+            work[0, rank] += uses[0, i] * duration_ps[i, lane]
+            work[1, rank] += uses[1, i] * duration_ps[i, lane]
+        for run in range(offset[begin + lane], offset[begin + lane + 1]):
+            for rank in range(num_ranks):
+                start_ps[row[run], rank] = start[rank]
+                busy_ps[row[run], rank] = work[0, rank] + periods[run] * work[1, rank]
+
+
+@helper
+def _write_ends(
+    program: ForkProgram,
+    slot: int,
+    tail_ps: Ints,
+    block: _Block,
+    waiting: _Waiting,
+    row: Ints,
+    replays: Replays,
+) -> None:
+    """Write all runs of one state, whose epilogue has been run."""
+    last, last_backward = program.last, program.last_backward
+    end_ps, last_backward_end_ps = replays.rank_end_ps, replays.last_backward_end_ps
+    of_run, later_ps = waiting.of_run, waiting.later_ps
+    num_ranks, num_chunks = last_backward.shape
+    end = np.empty(num_ranks, np.int64)
+    backward = np.empty((num_ranks, num_chunks), np.int64)
+    for lane in range(LANES):
+        run = block.run[lane]
+        if run == block.stop[lane] or of_run[run] != slot:
+            continue
+        for rank in range(num_ranks):
+            end[rank] = tail_ps[last[rank], lane]
+            for c in range(num_chunks):
+                backward[rank, c] = tail_ps[last_backward[rank, c], lane]
+        while run < block.stop[lane] and of_run[run] == slot:
+            later = later_ps[run]
+            for rank in range(num_ranks):
+                end_ps[row[run], rank] = end[rank] + later
+                for c in range(num_chunks):
+                    last_backward_end_ps[row[run], rank, c] = backward[rank, c] + later
+            run += 1
+        block.run[lane] = run
+
+
+@helper
+def _empty_block(program: ForkProgram) -> _Block:
+    sizes = program.sizes
+    return _Block(
+        latency_ps=np.zeros((program.latency_uses.shape[1], LANES), np.int64),
+        duration_ps=np.empty((program.used.shape[0], LANES), np.int64),
+        end_ps=np.zeros((sizes[ROWS], LANES), np.int64),
+        slope_ps=np.zeros((sizes[MAX_CYCLE] * sizes[FRAME] + sizes[LIVE], LANES), np.int64),
+        gap_ps=np.empty(LANES, np.int64),
+        done=np.empty(LANES, np.int64),
+        since=np.empty(LANES, np.int64),
+        cycles=np.empty(LANES, np.int64),
+        run=np.empty(LANES, np.int64),
+        stop=np.empty(LANES, np.int64),
+    )
+
+
+@helper
+def _begin_lanes(forks: Forks, begin: int, block: _Block, waiting: _Waiting) -> int:
+    """Set each lane to its first run; return the most periods of any."""
+    offset = forks.offset
+    most = np.int64(0)
+    for lane in range(LANES):
+        config = min(begin + lane, offset.shape[0] - 2)
+        # Lanes beyond the last configuration repeat it, and have no runs.
+        block.stop[lane] = offset[config + 1]
+        block.run[lane] = offset[config] if begin + lane == config else block.stop[lane]
+        waiting.filled[lane] = 0
+        most = max(most, forks.periods[offset[config + 1] - 1])
+    return int(most)
+
+
+@kernel
+def replay_forks(
+    program: ForkProgram, times: OperationTimes, forks: Forks, replays: Replays
+) -> int:
+    """Run orders of several lengths with the durations of each configuration.
+
+    Parameters
+    ----------
+    program : ForkProgram
+        What the orders have in common.
+    times : OperationTimes
+        Of n configurations.
+    forks : Forks
+        The R runs of them.
+    replays : Replays
+        Output, a row for each run.
+
+    Returns
+    -------
+    int
+        ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
+        might be. Unless ``OK``, outputs mean nothing.
+    """
+    sizes = program.sizes
+    live = sizes[LIVE]
+    silent = times.p2p_ps.shape[0] == 0
+    block = _empty_block(program)
+    waiting = _Waiting(
+        state_ps=np.empty((MOST_RUNS, live, LANES), np.int64),
+        filled=np.empty(LANES, np.int64),
+        of_run=np.empty(forks.periods.shape[0], np.int64),
+        later_ps=np.empty(forks.periods.shape[0], np.int64),
+    )
+    tail_ps = np.empty((sizes[TAIL_ROWS], LANES), np.int64)
+    total = np.empty(LANES, np.float64)
+    num = times.which.shape[0]
+    for begin in range(0, num, LANES):
+        most = _begin_lanes(forks, begin, block, waiting)
+        status = _load_block(program, times, most, begin, total, block)
+        if status != OK:
+            return status
+        block.end_ps[live, :] = 0
+        run_lanes(program.prologue, 0, silent, block.latency_ps, block.duration_ps, block.end_ps)
+        _write_starts(program, block, begin, min(LANES, num - begin), forks, replays)
+        _run_to_forks(program, silent, forks.periods, block, waiting)
+        _begin_lanes_again(forks, begin, block)
+        for slot in range(waiting.filled.max()):
+            for i in range(live):
+                for lane in range(LANES):
+                    tail_ps[i, lane] = waiting.state_ps[slot, i, lane]
+            run_lanes(program.epilogue, 0, silent, block.latency_ps, block.duration_ps, tail_ps)
+            _write_ends(program, slot, tail_ps, block, waiting, forks.row, replays)
+    return OK
+
+
+@helper
+def _begin_lanes_again(forks: Forks, begin: int, block: _Block) -> None:
+    """Set each lane that has runs back to its first one."""
+    offset = forks.offset
+    for lane in range(min(LANES, offset.shape[0] - 1 - begin)):
+        block.run[lane] = offset[begin + lane]
