@@ -9,6 +9,7 @@ from projector.kernels.grouping import (
     concatenated_ranges,
     distinct_pairs,
     group_rows,
+    looked_up_sums,
     offsets,
     segment_maxima,
     segment_sums,
@@ -75,3 +76,31 @@ def test_ranges_one_after_the_other(ranges):
     first, count = np.array(ranges, np.int64).T
     expected = [begin + step for begin, length in ranges for step in range(length)]
     assert concatenated_ranges(first, count).tolist() == expected
+
+
+def sums_looked_up(count, row, times, values):
+    """The twin of `sum_looked_up`: one number after the other."""
+    sums, entry = [], 0
+    for entries in count:
+        of_columns = []
+        for column in range(values.shape[2]):
+            total = 0.0
+            for part in range(values.shape[1]):
+                of_part = 0.0
+                for each in range(entry, entry + entries):
+                    of_part += float(values[row[each], part, column] * times[each])
+                total += of_part
+            of_columns.append(total)
+        sums.append(of_columns)
+        entry += entries
+    return sums
+
+
+@given(counts, st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_segments_add_up_what_their_entries_look_up(count, parts, width, seed):
+    draw = np.random.default_rng(seed)
+    values = draw.normal(size=(5, parts, width))
+    row = draw.integers(0, 5, sum(count))
+    times = draw.integers(0, 40, sum(count)).astype(np.float64)
+    found = looked_up_sums(offsets(np.array(count)), row, times, values)
+    assert found.tolist() == sums_looked_up(count, row.tolist(), times, values)

@@ -146,6 +146,41 @@ def sum_segments(offset: Ints, value_N: Floats, sum_S: Floats) -> None:
 
 
 @kernel
+def sum_looked_up(
+    offset: Ints, row_N: Ints, times_N: Floats, value_RPK: Floats, sum_SK: Floats
+) -> None:
+    """Add up, part by part, what the entries of each segment look up.
+
+    Parameters
+    ----------
+    offset : int64[S + 1]
+        First entry of each segment.
+    row_N : int64[N]
+        Row of ``value_RPK`` that each entry looks up.
+    times_N : float64[N]
+        How often it counts.
+    value_RPK : float64[R, P, K]
+        P parts of K numbers.
+    sum_SK : float64[S, K]
+        Output: the sums of each part, added up.
+    """
+    parts, width = value_RPK.shape[1], value_RPK.shape[2]
+    of_part = np.empty(width)
+    for segment in range(offset.shape[0] - 1):
+        for column in range(width):
+            sum_SK[segment, column] = 0.0
+        for part in range(parts):
+            for column in range(width):
+                of_part[column] = 0.0
+            for entry in range(offset[segment], offset[segment + 1]):
+                row, times = row_N[entry], times_N[entry]
+                for column in range(width):
+                    of_part[column] += value_RPK[row, part, column] * times
+            for column in range(width):
+                sum_SK[segment, column] += of_part[column]
+
+
+@kernel
 def largest_of_segments(offset: Ints, value_N: Floats, largest_S: Floats) -> None:
     """Find the largest value of each segment, 0 where none is larger.
 
@@ -218,6 +253,13 @@ def segment_sums(offset: Ints, values: Floats) -> Floats:
     """Return what `sum_segments` writes, for float64[N]."""
     sums = np.empty(len(offset) - 1)
     sum_segments(offset, np.ascontiguousarray(values, np.float64), sums)
+    return sums
+
+
+def looked_up_sums(offset: Ints, row: Ints, times: Floats, values: Floats) -> Floats:
+    """Return what `sum_looked_up` writes, for float64[R, P, K]."""
+    sums = np.empty((len(offset) - 1, values.shape[2]))
+    sum_looked_up(offset, row, times, np.ascontiguousarray(values), sums)
     return sums
 
 

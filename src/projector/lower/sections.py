@@ -509,7 +509,47 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     software_key = _cluster.key(lambda c: _read(c, SOFTWARE), "Everything above.")
 
 
-class ClusterColumns(SoftwareColumns):
+class HostColumns(SoftwareColumns):
+    """What the host of a device adds to its layers."""
+
+    host_link_bytes_per_s = _cluster.floats(
+        lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
+    )
+    gap_s = _cluster.floats(
+        lambda c: c.device.kernel_start_us * MICROSECOND, "s", "Between two kernels."
+    )
+    graph_gap_s = _cluster.floats(
+        lambda c: c.device.kernel_start_graph_us * MICROSECOND, "s", "The same in a graph."
+    )
+    launch_s = _cluster.floats(
+        lambda c: c.software.launch_us * MICROSECOND, "s", "Of the host for a kernel."
+    )
+    operator_s = _cluster.floats(
+        lambda c: c.software.operator_us * MICROSECOND, "s", "Of the framework for a kernel."
+    )
+    host_sync_s = _cluster.floats(
+        lambda c: c.software.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
+    )
+    expert_call_s = _cluster.floats(
+        lambda c: c.software.expert_calls.call_us * MICROSECOND,
+        "s",
+        "Of the host for an expert's call.",
+    )
+    moe_layer_s = _cluster.floats(
+        lambda c: _stated_s(c.software.moe_layer_ms),
+        "s",
+        "Of the host for an MoE layer, if stated.",
+    )
+    moe_layer_sync_free_s = _cluster.floats(
+        lambda c: _stated_s(c.software.moe_layer_sync_free_ms), "s", "The same without waits."
+    )
+    moe_layer_shares = _cluster.floats(
+        _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
+    )
+    host_key = _cluster.key(lambda c: _read(c, HOST), "Everything above.")
+
+
+class ClusterColumns(HostColumns):
     """Clusters."""
 
     gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
@@ -553,9 +593,6 @@ class ClusterColumns(SoftwareColumns):
     workspace_bytes = _cluster.floats(
         lambda c: c.device.gemm_workspace_mib * MIB, "bytes", "Of GEMMs, for each library."
     )
-    host_link_bytes_per_s = _cluster.floats(
-        lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
-    )
     slowdown = _cluster.floats(
         lambda c: slowdowns(c.device), "share", "Of what runs beside, each of `SLOWDOWNS`."
     )
@@ -567,39 +604,8 @@ class ClusterColumns(SoftwareColumns):
     copy_passes = _cluster.floats(
         _copy_passes, "bytes", "Moved for each byte gathered and reduced, by generation of FSDP."
     )
-    gap_s = _cluster.floats(
-        lambda c: c.device.kernel_start_us * MICROSECOND, "s", "Between two kernels."
-    )
-    graph_gap_s = _cluster.floats(
-        lambda c: c.device.kernel_start_graph_us * MICROSECOND, "s", "The same in a graph."
-    )
-    launch_s = _cluster.floats(
-        lambda c: c.software.launch_us * MICROSECOND, "s", "Of the host for a kernel."
-    )
-    operator_s = _cluster.floats(
-        lambda c: c.software.operator_us * MICROSECOND, "s", "Of the framework for a kernel."
-    )
-    host_sync_s = _cluster.floats(
-        lambda c: c.software.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
-    )
-    expert_call_s = _cluster.floats(
-        lambda c: c.software.expert_calls.call_us * MICROSECOND,
-        "s",
-        "Of the host for an expert's call.",
-    )
-    moe_layer_s = _cluster.floats(
-        lambda c: _stated_s(c.software.moe_layer_ms),
-        "s",
-        "Of the host for an MoE layer, if stated.",
-    )
-    moe_layer_sync_free_s = _cluster.floats(
-        lambda c: _stated_s(c.software.moe_layer_sync_free_ms), "s", "The same without waits."
-    )
     step_overhead_s = _cluster.floats(
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
-    )
-    moe_layer_shares = _cluster.floats(
-        _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
@@ -628,6 +634,9 @@ def _read(cluster: ClusterConfig, columns: Iterable[_OfCluster]) -> Hashable:
 SOFTWARE: list[_OfCluster] = _columns(SoftwareColumns)
 """What shapes of workloads read of a cluster."""
 
+HOST: list[_OfCluster] = _columns(HostColumns)
+"""What the host of a device adds to its layers."""
+
 OF_JOB = (
     *(ClusterColumns.gpus, ClusterColumns.nodes, ClusterColumns.domain, ClusterColumns.pod),
     *(ClusterColumns.zone, ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
@@ -639,6 +648,7 @@ devices and the places of groups, which they compare."""
 
 OF_MACHINE: list[_OfCluster] = [
     *SOFTWARE,
+    *HOST,
     *(column for column in _columns(ClusterColumns) if column not in OF_JOB),
 ]
 """What they may read of a cluster beside its device and its fabric."""

@@ -7,7 +7,7 @@ of workloads. It is put together once for all jobs that differ in nothing that i
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -157,6 +157,8 @@ class Workloads:
     """int64[families]: pipeline of each family."""
     first: Ints
     """int64[pipelines]: first family that has it."""
+    structure: Ints
+    """int64[pipelines]: equal where they differ in their machines alone."""
     shapes: Records
     """WORKLOAD[shapes], distinct; devices and fabrics are left 0."""
     shape: Ints
@@ -214,6 +216,32 @@ class Workloads:
         runs = np.diff(self.run_offset[self.stage_offset])
         return np.repeat(np.arange(len(runs)), runs)
 
+    @cached_property
+    def structures(self) -> "Structures":
+        """The same with one pipeline for all that differ in their machines alone."""
+        first, of_pipeline = group_rows(self.structure)
+        stages_of = np.diff(self.stage_offset)
+        stage = concatenated_ranges(self.stage_offset[first], stages_of[first])
+        runs_of = np.diff(self.run_offset)[stage]
+        run = concatenated_ranges(self.run_offset[stage], runs_of)
+        stage_offset = offsets(stages_of[first])
+        workloads = replace(
+            self,
+            pipeline=of_pipeline.take(self.pipeline),
+            first=self.first[first],
+            structure=np.arange(len(first)),
+            device=self.device[first],
+            fabric=self.fabric[first],
+            stage_offset=stage_offset,
+            stage_like=self.stage_like[stage],
+            run_offset=offsets(runs_of),
+            run_workload=self.run_workload[run],
+            run_count=self.run_count[run],
+            run_copies=self.run_copies[run],
+        )
+        of_stage = concatenated_ranges(stage_offset[of_pipeline], stages_of)
+        return Structures(workloads, of_pipeline, of_stage)
+
     def first_jobs(self) -> JobBatch:
         """Return a job of each pipeline, which represents all."""
         return self.batch.take(self.first)
@@ -227,6 +255,17 @@ class Workloads:
         """Return the virtual stages of a family."""
         pipeline = self.pipeline[family]
         return int(self.stage_offset[pipeline + 1] - self.stage_offset[pipeline])
+
+
+class Structures(NamedTuple):
+    """Pipelines without their machines."""
+
+    workloads: Workloads
+    """With one pipeline for each structure."""
+    of_pipeline: Ints
+    """int64[pipelines]: structure of each pipeline."""
+    of_stage: Ints
+    """int64[stages]: the same stage of its structure."""
 
 
 class Layouts(NamedTuple):
@@ -318,6 +357,7 @@ def build_workloads(
         jobs=columns,
         pipeline=pipeline,
         first=first,
+        structure=alike,
         shapes=shapes,
         shape=shape[workload_first],
         on_device=device[owner[workload_first]],

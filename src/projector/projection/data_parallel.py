@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
@@ -71,6 +71,23 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     sharded has several copies, a rank's shard of the gradients is summed over them after the
     reduce-scatter (hybrid sharding).
     """
+    workloads = replicas.workloads
+    alike = replicas.alike(workloads.fabric[replicas.pipeline])
+    sent = {
+        name: values.take(alike.of_run) for name, values in _sent(alike.replicas, costs).items()
+    }
+    copied = _copy_passes(replicas)[replicas.of_run]
+    rate = workloads.devices["elementwise_bytes_per_s"][workloads.device[replicas.pipeline]]
+    rate = rate[replicas.of_run]
+    return DataParallelCosts(
+        **sent,
+        gather_copy_s=copied[:, 0] * sent["gather_bytes"] / rate,
+        reduce_copy_s=copied[:, 1] * sent["reduce_bytes"] / rate,
+    )
+
+
+def _sent(replicas: Replicas, costs: WorkloadCosts) -> dict[str, Array]:
+    """Return the columns of `DataParallelCosts` that are of collectives."""
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
     # Layers of one kind are alike in all stages of a replica.
     first, of_run = group_rows(replicas.of_run, workloads.run_workload[replicas.run])
@@ -123,18 +140,11 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         sums["reduce_bytes"] += trained * grad_bytes * (ranks * across.ranks > 1)
         if position == 0:
             algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
-    copied = _copy_passes(replicas)[owner]
-    rate = workloads.devices["elementwise_bytes_per_s"][workloads.columns.device[workload]]
-    return DataParallelCosts(
-        gather_s=sums["gather_s"][of_run],
-        reduce_s=sums["reduce_s"][of_run],
-        gather_copy_s=(copied[:, 0] * sums["gather_bytes"] / rate)[of_run],
-        reduce_copy_s=(copied[:, 1] * sums["reduce_bytes"] / rate)[of_run],
-        gather_bytes=sums["gather_bytes"][of_run],
-        reduce_bytes=sums["reduce_bytes"][of_run],
-        gather_algorithm=algorithms["gather"][of_run],
-        reduce_algorithm=algorithms["reduce"][of_run],
-    )
+    return {
+        **{name: values[of_run] for name, values in sums.items()},
+        "gather_algorithm": algorithms["gather"][of_run],
+        "reduce_algorithm": algorithms["reduce"][of_run],
+    }
 
 
 def _groups(replicas: Replicas) -> tuple[tuple[Place, Place], tuple[Place, Place]]:

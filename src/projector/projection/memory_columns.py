@@ -1,7 +1,7 @@
 """Memory of every pipeline rank in its physical form, term by term."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,9 @@ class StateMemory(MemoryTerms[Floats, None]):
     """Working set of the update."""
 
 
+_OF_RANKS = tuple(each.name for each in fields(StateMemory) if each.name != "activations_bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class RankMemory(MemoryTerms[Floats, Floats]):
     """Bytes of each pipeline rank of one job, float64[pp]."""
@@ -50,6 +53,13 @@ class RankMemory(MemoryTerms[Floats, Floats]):
 
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     """Compute everything that does not depend on the schedule's order."""
+    alike = replicas.alike(replicas.jobs.cluster.workspace_bytes.view(np.int64))
+    state, rank = _state_memory(alike.replicas, costs), alike.of_rank
+    columns = {name: getattr(state, name).take(rank) for name in _OF_RANKS}
+    return StateMemory(activations_bytes=None, **columns)
+
+
+def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank
     training, zero = jobs.training, columns.zero_stage[rank]
 

@@ -1,35 +1,26 @@
 """What one microbatch takes and leaves in each stage of a pipeline, data parallelism left out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from projector.arrays import Floats
+from projector.arrays import Floats, Ints
 from projector.kernels.device import FIRST_NARROW
-from projector.kernels.grouping import segment_maxima, segment_sums
+from projector.kernels.grouping import group_rows, looked_up_sums, segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.kinds import Kind, is_layer
+from projector.lower.sections import HostColumns
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts
-from projector.operations.table import BACKWARD, CATEGORIES, FORWARD, WEIGHT
+from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineCosts:
-    """Columns of the pipelines of a batch, of their virtual stages and of their runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCounts:
+    """What of pipelines and their virtual stages no machine changes."""
 
-    forward_s: Floats
-    """float64[runs]: one layer forward, host side included."""
-    backward_s: Floats
-    """float64[runs]: one layer backward, input and weight gradient together."""
-    categories_s: Floats
-    """float64[stages, categories]: exposed time of a microbatch."""
-    launch_s: Floats
-    """float64[stages]: gaps between kernels and waits for the host."""
-    weight_s: Floats
-    """float64[stages]: gradient of the weights alone."""
     saved_bytes: Floats
     """float64[stages]: activations one microbatch keeps."""
     dense_parameters: Floats
@@ -70,11 +61,57 @@ class PipelineCosts:
     """float64[pipelines]: matrix FLOP of a rank that recomputation repeats, over all stages."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineCosts(StageCounts):
+    """Columns of the pipelines of a batch, of their virtual stages and of their runs."""
+
+    forward_s: Floats
+    """float64[runs]: one layer forward, host side included."""
+    backward_s: Floats
+    """float64[runs]: one layer backward, input and weight gradient together."""
+    categories_s: Floats
+    """float64[stages, categories]: exposed time of a microbatch."""
+    launch_s: Floats
+    """float64[stages]: gaps between kernels and waits for the host."""
+    weight_s: Floats
+    """float64[stages]: gradient of the weights alone."""
+
+
 def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     """Put the layers of each pipeline together."""
+    workload, count = workloads.run_workload, workloads.run_count.astype(np.float64)
+    jobs = workloads.first_jobs()
+    # Pipelines of one machine mostly have their layers in common, and only divide them otherwise.
+    of_pipeline = workloads.pipeline_of_run
+    _, host = group_rows(jobs.training.pipeline_key, jobs.cluster.host_key)
+    first, like = group_rows(workload, host[of_pipeline])
+    layers = _cost_layers(jobs, of_pipeline[first], workload[first], workloads, costs)
+
+    def per_stage(values: Floats) -> Floats:
+        """Sum float64[layers, phases, n] over each stage, phase by phase."""
+        return looked_up_sums(workloads.run_offset, like, count, values)
+
+    structures = workloads.structures
+    counts = count_stages(structures.workloads, costs)
+    return PipelineCosts(
+        **{name: getattr(counts, name).take(structures.of_stage) for name in _OF_STAGES},
+        **{name: getattr(counts, name).take(structures.of_pipeline) for name in _OF_PIPELINES},
+        forward_s=layers.layer_s[:, FORWARD].take(like),
+        backward_s=(layers.layer_s[:, BACKWARD] + layers.layer_s[:, WEIGHT]).take(like),
+        categories_s=per_stage(layers.exposed_s),
+        launch_s=per_stage(layers.launch_s[:, :, np.newaxis])[:, 0],
+        weight_s=per_stage(layers.layer_s[:, WEIGHT:, np.newaxis])[:, 0],
+    )
+
+
+_OF_PIPELINES = ("weight_share", "recompute_flop")
+_OF_STAGES = tuple(each.name for each in fields(StageCounts) if each.name not in _OF_PIPELINES)
+
+
+def count_stages(workloads: Workloads, costs: WorkloadCosts) -> StageCounts:
+    """Add up what the layers of each stage are but for their times."""
     jobs = workloads.first_jobs()
     workload, count = workloads.run_workload, workloads.run_count.astype(np.float64)
-    runs = cost_runs(jobs, workloads, costs)
 
     def per_stage(values: Floats) -> Floats:
         return segment_sums(workloads.run_offset, values)
@@ -82,12 +119,6 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     def per_pipeline(values: Floats) -> Floats:
         return segment_sums(workloads.run_offset[workloads.stage_offset], values)
 
-    categories = np.zeros((len(workloads.run_offset) - 1, len(CATEGORIES)))
-    launch = np.zeros(len(categories))
-    for phase in range(3):
-        for term in range(len(CATEGORIES)):
-            categories[:, term] += per_stage(runs.exposed_s[:, phase, term] * count)
-        launch += per_stage(runs.launch_s[:, phase] * count)
     saved = costs.saved_bytes[workload] * count
     stage_of_pipeline = np.repeat(np.arange(len(jobs)), np.diff(workloads.stage_offset))
     stays = (1.0 - jobs.training.offload)[stage_of_pipeline]
@@ -107,12 +138,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     embedding &= columns.frozen == 0
     # Adapters beside narrow layers are in 16 bits.
     beside = np.where(frozen, trained + trained_experts, 0.0)
-    return PipelineCosts(
-        forward_s=np.ascontiguousarray(runs.layer_s[:, FORWARD]),
-        backward_s=runs.layer_s[:, 1] + runs.layer_s[:, 2],
-        categories_s=categories,
-        launch_s=launch,
-        weight_s=per_stage(runs.layer_s[:, WEIGHT] * count),
+    return StageCounts(
         saved_bytes=per_stage(saved) * stays,
         dense_parameters=per_stage(dense * copies),
         expert_parameters=per_stage(experts * copies),
@@ -172,22 +198,34 @@ class HostCosts:
 
 
 def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> RunCosts:
+    """Cost one layer of each run, for the first job of each pipeline."""
+    return _cost_layers(jobs, workloads.pipeline_of_run, workloads.run_workload, workloads, costs)
+
+
+def _cost_layers(
+    jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts
+) -> RunCosts:
     """Add the host: it runs ahead of the device unless launching takes longer than computing.
 
     A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
     removes the framework's part of each launch.
+
+    Parameters
+    ----------
+    job, workload : int64[runs]
+        What a layer of each run is of.
     """
-    training, cluster = jobs.training, jobs.cluster
+    training = jobs.training
+    cluster: HostColumns = jobs.cluster
     graphs = training.graphs == 1
 
     def column(values: Floats) -> Floats:
-        return np.asarray(values, np.float64)[workloads.pipeline_of_run][:, None]
+        return np.asarray(values, np.float64)[job][:, None]
 
     gap_s = column(np.where(graphs, cluster.graph_gap_s, cluster.gap_s))
     operator_s = np.where(training.compiled == 1, 0.0, cluster.operator_s)
     host_s = column(np.where(graphs, 0.0, cluster.launch_s + operator_s))
     sync_s = column(cluster.host_sync_s)
-    workload = workloads.run_workload
     exposed_s = costs.exposed_s[workload]
     # Phase by phase and term by term, so that the order of additions is fixed.
     device_s = np.zeros(exposed_s.shape[:2])
@@ -199,7 +237,7 @@ def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> Run
     busy_s = launches * host_s + calls_s
     # What a job states for a layer of experts stands instead of what its operators take.
     is_moe = (workloads.columns.kind == Kind.MOE)[workload][:, None]
-    stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[workloads.pipeline_of_run]
+    stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[job]
     stated = is_moe & ~np.isnan(stated_s)
     busy_s = np.where(stated, np.maximum(launches * host_s, stated_s), busy_s)
     # Input and weight gradients alternate, so the host runs ahead through both.
@@ -232,7 +270,8 @@ def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> Run
 
 def _stated_host_s(jobs: JobBatch) -> Floats:
     """Return the stated host time of a layer of experts, NaN if none is; a graph needs none."""
-    training, cluster = jobs.training, jobs.cluster
+    training = jobs.training
+    cluster: HostColumns = jobs.cluster
     waits = (training.host_sync == 1) & (training.capacity == 0.0)
     seconds = np.where(waits, cluster.moe_layer_s, cluster.moe_layer_sync_free_s)
     return np.where(training.graphs == 1, 0.0, seconds)

@@ -106,9 +106,100 @@ class Replicas:
         """Sum float64[stages] over the chunks of each rank: float64[ranks]."""
         return segment_sums(self.chunk_offset, values[self.chunk_stage])
 
+    @cached_property
+    def first_kind(self) -> Ints:
+        """int64[replicas + 1]: first kind of stage of each replica."""
+        return offsets(np.bincount(self.of_kind, minlength=len(self)))
+
+    @cached_property
+    def first_run(self) -> Ints:
+        """int64[replicas + 1]: first run of each replica."""
+        return self.run_offset[self.first_kind]
+
+    def alike(self, *columns: Ints) -> "Alike":
+        """Return one replica for all that agree in their structure and in some columns.
+
+        What is made of their structure alone is then made once for all machines.
+
+        Parameters
+        ----------
+        *columns : int64[replicas]
+        """
+        structure = self.workloads.structures.of_pipeline[self.pipeline]
+        jobs = self.jobs
+        first, of_replica = group_rows(
+            structure,
+            jobs.parallelism.replica_key,
+            jobs.training.replica_key,
+            self.placements.of,
+            *(getattr(self.columns, name) for name in JobColumns.__annotations__),
+            *columns,
+        )
+        return Alike(self._take(first, of_replica), of_replica, self)
+
+    def _take(self, rows: Ints, of_replica: Ints) -> "Replicas":
+        """Return some of the replicas, one of which stands for each."""
+        stages, kinds = np.diff(self.stage_offset)[rows], np.diff(self.first_kind)[rows]
+        stage = concatenated_ranges(self.stage_offset[rows], stages)
+        kind = concatenated_ranges(self.first_kind[rows], kinds)
+        runs_of = np.diff(self.run_offset)[kind]
+        ranks = concatenated_ranges(self.rank_offset[rows], self.columns.pp[rows])
+        chunks = np.diff(self.chunk_first)[rows]
+        chunk = concatenated_ranges(self.chunk_first[rows], chunks)
+        # Numbers within a replica stay; all begin where it does now.
+        stage_shift = offsets(stages)[:-1] - self.stage_offset[rows]
+        kind_shift = offsets(kinds)[:-1] - self.first_kind[rows]
+        return replace(
+            self,
+            jobs=self.jobs.take(rows),
+            columns=self.columns.take(rows),
+            of_job=of_replica.take(self.of_job),
+            pipeline=self.pipeline[rows],
+            placements=self.placements._replace(of=self.placements.of[rows]),
+            stage_offset=offsets(stages),
+            stage=self.stage[stage],
+            stage_kind=self.stage_kind[stage] + np.repeat(kind_shift, stages),
+            kind_stage=self.kind_stage[kind] + np.repeat(stage_shift, kinds),
+            run_offset=offsets(runs_of),
+            run=self.run[concatenated_ranges(self.run_offset[kind], runs_of)],
+            rank_offset=offsets(self.columns.pp[rows]),
+            chunk_first=offsets(chunks),
+            chunk_offset=offsets(np.diff(self.chunk_offset)[ranks]),
+            chunk_stage=self.chunk_stage[chunk] + np.repeat(stage_shift, chunks),
+        )
+
     def ranks(self, replica: int) -> slice:
         """Return the ranks of one replica."""
         return slice(int(self.rank_offset[replica]), int(self.rank_offset[replica + 1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Replicas that are equal in what somebody looks at, each kind once."""
+
+    replicas: Replicas
+    """One of each kind."""
+    of_replica: Ints
+    """int64[replicas]: the kind of each."""
+    all: Replicas
+
+    def _places(self, first: Ints, count: Ints) -> Ints:
+        return concatenated_ranges(first[self.of_replica], count)
+
+    @cached_property
+    def of_rank(self) -> Ints:
+        """int64[ranks]: the same rank of its kind."""
+        return self._places(self.replicas.rank_offset, self.all.columns.pp)
+
+    @cached_property
+    def of_chunk(self) -> Ints:
+        """int64[chunks]: the same chunk of its kind."""
+        return self._places(self.replicas.chunk_first, np.diff(self.all.chunk_first))
+
+    @cached_property
+    def of_run(self) -> Ints:
+        """int64[runs]: the same run of its kind."""
+        return self._places(self.replicas.first_run, np.diff(self.all.first_run))
 
 
 def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replicas:
@@ -184,6 +275,16 @@ class PointToPoint:
 
 def cost_p2p(replicas: Replicas) -> PointToPoint:
     """Cost the messages between virtual stages, within a domain or between nodes."""
+    alike = replicas.alike(replicas.workloads.fabric[replicas.pipeline])
+    sent, chunk = _cost_messages(alike.replicas), alike.of_chunk
+    return PointToPoint(
+        sent.bytes.take(alike.of_replica),
+        sent.latency_s.take(chunk, axis=0),
+        sent.near.take(chunk, axis=0),
+    )
+
+
+def _cost_messages(replicas: Replicas) -> PointToPoint:
     columns, jobs = replicas.columns, replicas.jobs
     tokens = columns.micro_batch * columns.seq // columns.cp
     split = np.where(jobs.parallelism.splits_sequence == 1, columns.tp, 1)
@@ -251,6 +352,8 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
 
     0 where they are one, lie on one rank of the pipeline, or are frozen.
     """
+    if not replicas.jobs.model.tied.any():
+        return np.zeros(len(replicas))
     columns = replicas.columns
     local, span = _pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
     fabric = replicas.workloads.fabric[replicas.pipeline]
