@@ -38,15 +38,15 @@ def _compile_in_turns() -> None:
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import Dispatcher
 
-    from projector.kernels._jit import KernelCache
+    from projector.kernels._cache import KernelCache, cache_is_writable
 
     alone = Dispatcher.compile
 
     def in_turns(dispatcher: Dispatcher, signature: object) -> object:
         cache = dispatcher._cache
-        if not isinstance(cache, KernelCache) or not os.access(cache.cache_path, os.W_OK):
+        if not isinstance(cache, KernelCache) or not cache_is_writable():
             return alone(dispatcher, signature)
-        path = Path(cache.cache_path, f"{cache._impl.filename_base}.lock")
+        path = Path(cache.cache_path, f"{cache.name}.lock")
         # The lock of this process first, or two of its threads could each hold what the other
         # one waits for.
         with global_compiler_lock, _locked(path):

@@ -377,9 +377,9 @@ def test_all_schedules_are_compared(projector_run):
 
 def test_the_first_run_says_that_it_compiles(tmp_path, monkeypatch, capsys):
     from projector.cli.output import announce_compilation
-    from projector.kernels import _jit
+    from projector.kernels import _cache
 
-    monkeypatch.setattr(_jit, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(_cache, "cache_dir", lambda: tmp_path)
     announce_compilation(quiet=True)
     assert capsys.readouterr().err == ""
     announce_compilation(quiet=False)
@@ -547,9 +547,9 @@ def test_errors_need_no_standard_error():
 
 def test_a_cache_that_cannot_be_written_is_said_every_time(monkeypatch, capsys):
     from projector.cli.output import announce_compilation
-    from projector.kernels import _jit
+    from projector.kernels import _cache
 
-    monkeypatch.setattr(_jit, "cache_dir", lambda: Path("/dev/null/kernels"))
+    monkeypatch.setattr(_cache, "cache_dir", lambda: Path("/dev/null/kernels"))
     announce_compilation(quiet=False)
     err = capsys.readouterr().err
     assert "every run" in err

@@ -8,26 +8,24 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import pytest
-from numba.core import caching
 
 import projector
-from projector.kernels import _jit
+from projector.kernels import _cache, _jit
 
 PYCACHE = Path(projector.__file__).parent / "kernels" / "__pycache__"
 
 COMPILE = """
-from projector.kernels import _jit
+from projector.kernels import _cache, _jit
 
 @_jit.kernel
 def twice(x):
     return 2 * x
 
 assert twice(21) == 42
-print(sum(twice.stats.cache_hits.values()), _jit.cache_is_writable())
+print(sum(twice.stats.cache_hits.values()), _cache.cache_is_writable())
 """
-
-NO_TARGET = SimpleNamespace(refresh=lambda: None)
 
 compiles = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled"
@@ -86,13 +84,10 @@ def test_a_folder_that_cannot_be_written(twice, environment):
 
 
 @compiles
-@pytest.mark.parametrize(
-    ("suffix", "content"),
-    [("nbi", b"junk"), ("nbi", b""), ("nbc", b""), ("nbc", b"junk"), ("nbc", None)],
-)
-def test_a_damaged_file_is_renewed(twice, kept, tmp_path, suffix, content):
+@pytest.mark.parametrize("content", [b"", b"junk", None])
+def test_a_damaged_file_is_renewed(twice, kept, tmp_path, content):
     folder = str(shutil.copytree(kept, tmp_path / "cache"))
-    (file,) = (tmp_path / "cache").rglob(f"*.{suffix}")
+    (file,) = (tmp_path / "cache").rglob("*.nbc")
     if content is None:
         file.unlink()
     else:
@@ -123,50 +118,150 @@ def function(x):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(_jit, "_CACHE_DIR", str(tmp_path / "numba"))
-    return _jit.KernelCache(function)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROJECTOR_CACHE_DIR", str(tmp_path))
+    return tmp_path / "numba"
 
 
-def test_reading_fails(cache, monkeypatch):
-    def fail(*_):
-        raise EOFError
-
-    monkeypatch.setattr(caching.FunctionCache, "load_overload", fail)
-    assert cache.load_overload(None, None) is None
-    assert list(Path(cache.cache_path).glob("*.nbi"))
-    monkeypatch.setattr(_jit.KernelCache, "flush", lambda _: Path("/dev/null/x").mkdir())
-    assert cache.load_overload(None, None) is None
-    monkeypatch.undo()
-    assert cache.load_overload(None, NO_TARGET) is None
+class _Codegen:
+    def magic_tuple(self):
+        return ("machine",)
 
 
-def test_writing_fails(cache, monkeypatch):
+COMPILED = SimpleNamespace(
+    lifted=(), library=SimpleNamespace(has_dynamic_globals=False), codegen=_Codegen()
+)
+TARGET = SimpleNamespace(codegen=_Codegen)
+
+
+def test_what_cannot_be_read_is_removed(folder, monkeypatch):
+    cache = _cache.KernelCache(function)
+    assert cache.load_overload((), TARGET) is None
+    folder.mkdir()
+    path = cache._path((), _Codegen())
+    path.write_bytes(b"junk")
+    assert cache.load_overload((), TARGET) is None
+    assert not path.exists()
+
+    def fail(*_, **__):
+        raise PermissionError
+
+    path.write_bytes(b"junk")
+    monkeypatch.setattr(Path, "unlink", fail)
+    assert cache.load_overload((), TARGET) is None
+    assert not cache._enabled
+
+
+def test_what_cannot_be_written_is_not_kept(folder, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(caching.FunctionCache, "save_overload", fail)
-    cache.save_overload(None, None)
-    monkeypatch.undo()
-    cache.save_overload(None, None)  # disabled
+    monkeypatch.setattr(_cache, "_reduced", lambda _: "form")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        cache = _cache.KernelCache(function)
+        cache.save_overload((), COMPILED)
+    assert list(folder.iterdir()) == []
+    cache.save_overload((), COMPILED)  # disabled
+    assert list(folder.iterdir()) == []
+    assert cache.load_overload((), TARGET) is None
+    cache.enable()
+    cache.save_overload((), COMPILED)
+    assert len(list(folder.iterdir())) == 1
+    cache.flush()
+    assert list(folder.iterdir()) == []
 
 
-def test_a_complete_folder_may_be_read_only(cache, monkeypatch):
-    def fail(_):
-        raise PermissionError
-
-    monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", fail)
-    assert _jit.KernelCache(function).cache_path == cache.cache_path
-    Path(cache.cache_path).rmdir()
-    with pytest.raises(RuntimeError):
-        _jit.KernelCache(function)
+def test_forms_of_other_settings_are_others(folder, monkeypatch):
+    cache = _cache.KernelCache(function)
+    types = (numba.int64, numba.float64[::1])
+    paths = {cache._path(types, _Codegen()), cache._path(types[:1], _Codegen())}
+    monkeypatch.setattr(numba.config, "BOUNDSCHECK", not numba.config.BOUNDSCHECK)
+    paths.add(cache._path(types, _Codegen()))
+    assert len(paths) == 3
+    assert {path.parent for path in paths} == {folder}
 
 
 def test_where_there_is_no_home(monkeypatch):
-    monkeypatch.setattr(_jit, "cache_dir", lambda: Path("~/.cache/projector"))
-    assert not _jit.cache_is_writable()
-    monkeypatch.setattr(_jit, "_CACHE_DIR", "~/.cache/projector")
-    with pytest.raises(RuntimeError):
-        _jit.KernelCache(function)
+    monkeypatch.setattr(_cache, "cache_dir", lambda: Path("~/.cache/projector"))
+    assert not _cache.cache_is_writable()
+    cache = _cache.KernelCache(function)
+    assert cache.load_overload((), TARGET) is None
+    cache.save_overload((), COMPILED)
+    assert not cache._enabled
     assert _jit.kernel(function)(2) == 2
     assert not Path("~").exists()
+
+
+CALLED_BY_ANOTHER = """
+import sys
+from projector.kernels import _jit
+
+@_jit.kernel
+def inner(x):
+    return x + 1
+
+@_jit.kernel
+def outer(x):
+    return inner(x) * 2
+
+def hits(kernel):
+    return sum(kernel.stats.cache_hits.values())
+
+assert inner(1) == 2
+if len(sys.argv) > 1:
+    assert outer(1) == 4
+print(hits(inner), "numba.np.arraymath" in sys.modules)
+"""
+
+
+@compiles
+def test_a_kernel_that_was_loaded_can_be_linked(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(CALLED_BY_ANOTHER)
+
+    def call(*arguments):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env={**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
+
+    assert call() == ["0", "True"]
+    # Found again, without what only a compiler needs; then another kernel is compiled with it.
+    assert call() == ["1", "False"]
+    assert call("outer") == ["1", "True"]
+    assert call("outer") == ["1", "False"]
+
+
+NEEDS_MORE = """
+import sys
+from math import gamma
+import numpy as np
+from projector.kernels import _jit
+
+@_jit.kernel
+def solve(a):
+    return np.linalg.solve(a, np.random.random(2)).sum() + gamma(a[0, 0])
+
+assert solve(np.eye(2)) > 1
+print(sum(solve.stats.cache_hits.values()))
+"""
+
+
+@compiles
+def test_what_a_loaded_kernel_calls_is_there(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(NEEDS_MORE)
+    for hits in (0, 1):
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [str(hits)]

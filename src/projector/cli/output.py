@@ -69,12 +69,12 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
 
 def announce_compilation(*, quiet: bool) -> None:
     """Announce that the first run compiles, if no compiled kernel exists."""
-    from projector.kernels import _jit
+    from projector.kernels import _cache
 
-    folder = _jit.cache_dir()
+    folder = _cache.cache_dir()
     if quiet or _holds_kernels(folder):
         return
-    if _jit.cache_is_writable():
+    if _cache.cache_is_writable():
         say("compiling kernels for this machine, once; this takes 10 to 40 seconds ...")
     else:
         say(

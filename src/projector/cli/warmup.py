@@ -20,7 +20,7 @@ def command(as_json: bool, quiet: bool) -> None:
     """Compile all kernels for this machine and keep them, so that later runs start fast."""
     announce_compilation(quiet=quiet)
     begin = time.perf_counter()
-    from projector.kernels._jit import cache_dir, cache_is_writable
+    from projector.kernels._cache import cache_dir, cache_is_writable
     from projector.report.warmup import compile_kernels
 
     compile_kernels()

@@ -38,6 +38,7 @@ from projector.config.gemm import (
     Share,
     WsPersistent,
 )
+from projector.config.sections import Sections
 from projector.config.yaml_file import MOST_EXTENDS, base_of, extended, read_yaml
 from projector.errors import ConfigError, shown
 
@@ -897,7 +898,7 @@ def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:
 @cache
 def _table(path: Path) -> Mapping[str, Any]:
     """Read a table once: every variant of a job that changes its network asks for it."""
-    return read_yaml(path, key=path.name)
+    return Sections(path)
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
