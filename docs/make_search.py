@@ -18,7 +18,9 @@ from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import AT_RISK
 from projector.searches.configuration import Configuration
-from projector.searches.configurations import Limits, SearchResult, search
+from projector.searches.configurations import search
+from projector.searches.limits import Limits
+from projector.searches.result import SearchResult
 from projector.units import GIB
 
 PAGE = Path(__file__).with_name("search.md")

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from projector.projection.timeline.build import build_timeline
     from projector.report.exports import write_memory_snapshot, write_timeline
     from projector.schedule.simulate import ScheduleResult, simulate_schedule
-    from projector.searches.configurations import SearchResult, search
+    from projector.searches.configurations import search
+    from projector.searches.result import SearchResult
     from projector.serving.api import project_serving
     from projector.serving.projection import ServingProjection
     from projector.single.times import attention_time, collective_time, gemm_time

@@ -13,7 +13,8 @@ from projector.errors import ConfigError, ProjectorError
 from projector.report.terminal.console import render
 from projector.report.terminal.search import command_of, search_report
 from projector.schedule.registry import SCHEDULES
-from projector.searches.configurations import Limits, search
+from projector.searches.configurations import search
+from projector.searches.limits import Limits
 
 JOB = {
     "model": "llama3.1_8b",

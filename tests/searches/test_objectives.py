@@ -10,7 +10,8 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.evaluate import evaluate
 from projector.projection.run import project_runs
-from projector.searches.configurations import Limits, search
+from projector.searches.configurations import search
+from projector.searches.limits import Limits
 
 JOB = {
     "model": "llama3.2_1b",

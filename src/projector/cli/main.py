@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from projector.cli.output import SUCCESS, WRONG_INPUT, print_error, say
+from projector.cli.output import INTERRUPTED, SUCCESS, WRONG_INPUT, print_error, say
 from projector.errors import OutOfMemoryError, ProjectorError, check_working_folder
 
 CANNOT_WRITE = 1
 OUT_OF_MEMORY = 1
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 """Exit code that a shell reports when the reader of a command stops."""
 
@@ -130,7 +129,7 @@ def cli() -> None:
     """Project memory and speed of large language model training on GPU clusters.
 
     Exit codes: 0 success, 1 the output cannot be written or memory ran out, 2 bad input, 3 the job
-    does not fit (it is projected all the same).
+    does not fit (it is projected all the same), 4 the time that was given is over.
     """
 
 

@@ -14,7 +14,7 @@ from projector.errors import ProjectorError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SUCCESS, WRONG_INPUT, DOES_NOT_FIT = 0, 2, 3
+SUCCESS, WRONG_INPUT, DOES_NOT_FIT, OUT_OF_TIME, INTERRUPTED = 0, 2, 3, 4, 130
 
 ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of its band."
 """Help of the option of `search` and `sweep`."""

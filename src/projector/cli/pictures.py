@@ -7,7 +7,7 @@ from projector.cli.output import say
 if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.report.figures.pictures import Picture
-    from projector.searches.configurations import SearchResult
+    from projector.searches.result import SearchResult
     from projector.sweeps.result import SweepResult
 
 

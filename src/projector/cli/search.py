@@ -1,7 +1,7 @@
 """``projector search``."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,14 +10,20 @@ from projector.cli.job_options import ALL_SCHEDULES, JobRequest, job_options, ou
 from projector.cli.output import (
     ALLOW_RISK,
     DOES_NOT_FIT,
+    INTERRUPTED,
+    OUT_OF_TIME,
     SUCCESS,
     announce_compilation,
     print_json,
     print_report,
     print_warnings,
+    say,
 )
 from projector.cli.pictures import read_pictures, say_written, write_pictures
 from projector.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from projector.searches.result import SearchResult
 
 
 @click.command("search")
@@ -27,6 +33,12 @@ from projector.errors import ConfigError, shown
     "--headroom-gib", default=0.0, metavar="G", help="Memory that must stay free on every rank."
 )
 @click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
+@click.option(
+    "--most-seconds",
+    type=float,
+    metavar="S",
+    help="Begin nothing after S seconds; what was left out is counted.",
+)
 @click.option(
     "--objective",
     default="time",
@@ -64,6 +76,7 @@ def command(
     top: int,
     headroom_gib: float,
     allow_risk: bool,
+    most_seconds: float | None,
     objective: str,
     tp_across_nodes: bool,
     recompute: tuple[str, ...],
@@ -81,9 +94,12 @@ def command(
     legal combinations of tensor, pipeline, virtual pipeline, context and expert degrees,
     micro-batch size, recompute and ZeRO stage. Nothing is sampled. What the command line states of
     these, as tp=8 or --micro-batch-size 2, is kept and not searched. Configurations of one group
-    differ by less than a projection can tell.
+    differ by less than a projection can tell. Orders that are planned for each configuration
+    (seaailab, zbv-greedy) are planned the most promising first, until no other can matter.
 
-    Exit code 3: nothing fits, or without --allow-risk nothing but what is at risk.
+    Exit code 3: nothing fits, or without --allow-risk nothing but what is at risk. Exit code 4:
+    --most-seconds ended the search; what was found is printed. So it is after an interrupt, with
+    exit code 130.
 
     \b
     Examples:
@@ -100,6 +116,7 @@ def command(
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     announce_compilation(quiet=quiet)
     from projector.projection.provenance import envelope, provenance_of
+    from projector.report.terminal.progress import SearchProgress
     from projector.searches.configurations import search
     from projector.searches.limits import RECOMPUTE, Limits
 
@@ -111,7 +128,16 @@ def command(
         schedules=schedules or _schedules(asked),
         fixed=fixed,
     )
-    result = search(job, top=top, limits=limits, objective=objective)
+    with SearchProgress(quiet=quiet, say=say) as progress:
+        result = search(
+            job,
+            top=top,
+            limits=limits,
+            objective=objective,
+            most_seconds=most_seconds,
+            progress=progress.see,
+            keep_interrupted=True,
+        )
     write_pictures(pictures, result, quiet=quiet)
     if html is not None:
         from projector.report.pages.search import write_search_page
@@ -132,6 +158,14 @@ def command(
         emission.show(emitted, quiet=quiet)
     elif not emitted:
         emission.refuse("no configuration is within the limits")
+    return _exit_code(result)
+
+
+def _exit_code(result: "SearchResult") -> int:
+    from projector.searches.watch import INTERRUPTED as BY_USER
+
+    if result.stopped:
+        return INTERRUPTED if result.stopped == BY_USER else OUT_OF_TIME
     return SUCCESS if result.configurations else DOES_NOT_FIT
 
 

@@ -18,8 +18,9 @@ from projector.projection import api
 from projector.projection.performance import PerformanceProjection
 from projector.projection.verdict import FITS
 from projector.searches.configuration import Configuration
-from projector.searches.configurations import SearchResult, search
+from projector.searches.configurations import search
 from projector.searches.groups import pair_noise
+from projector.searches.result import SearchResult
 from projector.units import TERA
 
 TILES, FIRST_ORDER = "tiles", "first-order"

@@ -94,16 +94,22 @@ def allocator_columns(
 
 
 def room_for_activations(
-    batch: JobBatch, columns: JobColumns, state: StateMemory, family: int, ranks: slice
+    batch: JobBatch, columns: JobColumns, state: StateMemory, families: Ints, ranks: Ints
 ) -> Floats:
-    """Return how many bytes of activations each rank of a family has room for, float64[pp]."""
-    devices = devices_of(batch, reserve_bytes(batch, columns))
-    held = rank_bytes(state)
-    left, static = devices.left_bytes[family], held.static[ranks]
-    stated = devices.stated_fragmentation[family]
-    if not np.isnan(stated):
-        return np.asarray(max(0.0, left / (1.0 + stated)) - static)
-    every = np.arange(ranks.start, ranks.stop)
-    families = np.full(len(every), family)
-    pinned = allocator_columns(devices, families, held, every, np.zeros(len(every))).pinned
-    return np.asarray((left - static - pinned) / (1.0 + devices.pinned_share[family]))
+    """Return how many bytes of activations some ranks have room for, float64[n].
+
+    Parameters
+    ----------
+    batch, columns
+        A job of each family, and its degrees.
+    state : StateMemory
+        Of the ranks of all replicas.
+    families, ranks : int64[n]
+        As of `allocator_columns`.
+    """
+    devices, held = devices_of(batch, reserve_bytes(batch, columns)), rank_bytes(state)
+    left, static = devices.left_bytes[families], held.static[ranks]
+    stated = devices.stated_fragmentation[families]
+    pinned = allocator_columns(devices, families, held, ranks, np.zeros(len(ranks))).pinned
+    derived = (left - static - pinned) / (1.0 + devices.pinned_share[families])
+    return np.where(np.isnan(stated), derived, np.maximum(0.0, left / (1.0 + stated)) - static)

@@ -6,6 +6,7 @@ alone are one family up to the replay, workloads are costed once, pipelines and 
 together once, and orders are replayed for all jobs that run them.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,8 +58,8 @@ from projector.projection.device_memory import (
     allocator_columns,
     devices_of,
     reserve_bytes,
-    room_for_activations,
 )
+from projector.projection.floors import Floors, planned_floors
 from projector.projection.memory_columns import RankMemory, state_memory
 from projector.projection.memory_terms import STATIC_TERMS
 from projector.projection.pipeline_costs import cost_pipelines
@@ -68,6 +69,7 @@ from projector.projection.replicas import (
     cost_tied_embeddings,
     find_replicas,
 )
+from projector.projection.room import activation_room
 from projector.projection.schedules import (
     ChosenOrder,
     Schedules,
@@ -84,7 +86,6 @@ from projector.projection.step import (
     run_steps,
     step_inputs,
 )
-from projector.schedule import registry
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
 from projector.schedule.replay.order_times import to_ps
@@ -399,6 +400,46 @@ def evaluate_legal(
     ProjectorError
         If a number leaves its range.
     """
+    lowered = _lower(legal, known, measured)
+    settings = legal.schedules.settings()
+    orders, order_of_job = _orders(lowered.inputs, settings, legal.schedules.of_job)
+    return Evaluation(
+        batch=batch,
+        families=legal.families,
+        workloads=lowered.workloads,
+        costs=lowered.costs,
+        parallel=lowered.parallel,
+        inputs=lowered.inputs,
+        settings=settings,
+        setting_of_job=legal.schedules.of_job,
+        orders=orders,
+        order_of_job=order_of_job,
+        steps=run_steps(lowered.inputs, orders, order_of_job),
+        details=lowered.details,
+    )
+
+
+def floors_of_legal(legal: Legal, known: KnownCosts | None = None) -> Floors:
+    """Return what no order of jobs can undercut that can exist and whose schedules are planned.
+
+    No order is planned. Parameters and errors are those of `evaluate_legal`.
+    """
+    inputs = _lower(legal, known, None).inputs
+    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job)
+
+
+class _Lowered(NamedTuple):
+    """What is known of jobs before their orders."""
+
+    workloads: Workloads
+    costs: WorkloadCosts
+    details: tuple[OperationTable, RowCosts] | None
+    parallel: DataParallelCosts
+    inputs: StepInputs
+
+
+def _lower(legal: Legal, known: KnownCosts | None, measured: RowTimes | None) -> _Lowered:
+    """Cost everything that steps are put together from."""
     families = legal.families
     workloads = build_workloads(
         families.batch, legal.columns, legal.layouts, None if known is None else known.machines
@@ -411,7 +452,6 @@ def evaluate_legal(
     else:
         costs = known.of(workloads)
     pipelines = cost_pipelines(workloads, costs)
-    settings = legal.schedules.settings()
     replicas = find_replicas(workloads, legal.schedules.name, families.of_job)
     with numbers_in_range():
         parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
@@ -424,21 +464,7 @@ def evaluate_legal(
     if measured is not None and measured.optimizer_share is not None:
         optimizer_s = optimizer_s * measured.optimizer_share
     inputs = step_inputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
-    orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
-    return Evaluation(
-        batch=batch,
-        families=families,
-        workloads=workloads,
-        costs=costs,
-        parallel=parallel,
-        inputs=inputs,
-        settings=settings,
-        setting_of_job=legal.schedules.of_job,
-        orders=orders,
-        order_of_job=order_of_job,
-        steps=run_steps(inputs, orders, order_of_job),
-        details=details,
-    )
+    return _Lowered(workloads, costs, details, parallel, inputs)
 
 
 def evaluate_possible(
@@ -517,6 +543,11 @@ def _orders(
             )
         ),
     )
+    planned_rows = first[planned[first]]
+    room = activation_room(inputs, planned_rows)
+    ranks_of = dict(
+        zip(planned_rows.tolist(), itertools.pairwise(room.offset.tolist()), strict=True)
+    )
     orders: list[ChosenOrder] = []
     errors: dict[int, ProjectorError] = {}
     for number, row in enumerate(first.tolist()):
@@ -524,15 +555,7 @@ def _orders(
         if not setting.planned:
             orders.append(ChosenOrder(setting))
             continue
-        costs = _planning_costs(
-            inputs,
-            setting,
-            int(of_job[row]),
-            int(family[row]),
-            int(most_pending[row]),
-            bool(post_validation[row]),
-            int(solver_work[row]),
-        )
+        costs = _planning_costs(inputs, row, room.most_bytes[slice(*ranks_of[row])])
         try:
             orders.append(ChosenOrder(setting, setting.order(costs)))
         except ProjectorError as error:
@@ -542,46 +565,21 @@ def _orders(
     return orders, order_of_job
 
 
-def _planning_costs(
-    inputs: StepInputs,
-    setting: Setting,
-    replica: int,
-    family: int,
-    most_pending: int,
-    post_validation: bool,
-    solver_work: int,
-) -> Costs:
-    """Return what a planned order looks at: times of its stages, and what its device has left.
-
-    Where a microbatch alone does not fit, it is planned as if it did: such a job is projected in
-    full, as one that does not fit. With no microbatches given in ``most_pending``, memory limits
-    what ranks hold.
-    """
-    replicas = inputs.replicas
+def _planning_costs(inputs: StepInputs, job: int, limit: Floats) -> Costs:
+    """Return what a planned order looks at: times of its stages, and what ranks may hold."""
+    replicas, training = inputs.replicas, inputs.replicas.workloads.batch.training
+    replica, family = int(replicas.of_job[job]), int(replicas.family[job])
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
-    kinds = replicas.stage_kind[stages]
-    pipeline = replicas.pipeline[replica]
-    saved_bytes = inputs.costs.saved_bytes[replicas.stage[stages]]
-    entry = registry.SCHEDULES[setting.name]
-    least = saved_bytes[entry.stages(setting.pp, setting.vpp)].sum(axis=1)
-    limit = room_for_activations(
-        replicas.workloads.batch,
-        replicas.workloads.jobs,
-        inputs.state,
-        family,
-        replicas.ranks(replica),
-    )
-    if most_pending:
-        limit = np.minimum(limit, most_pending * least)
     chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
+    kinds = replicas.stage_kind[stages]
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
         backward_ps=inputs.split_backward_ps[kinds, MIDDLE],
         weight_ps=inputs.weight_ps[kinds],
         p2p_ps=to_ps(inputs.p2p.latency_s[chunks]).T,
-        activation=saved_bytes,
-        w_share=float(inputs.costs.weight_share[pipeline]),
-        limit=np.maximum(least, limit),
-        objective="period" if post_validation else "makespan",
-        solver_work=solver_work,
+        activation=inputs.costs.saved_bytes[replicas.stage[stages]],
+        w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
+        limit=limit,
+        objective="period" if training.post_validation[family] else "makespan",
+        solver_work=int(training.solver_work[family]),
     )

@@ -19,7 +19,7 @@ from projector.schedule.orders import (
     zbv_formatted,
     zerobubble,
 )
-from projector.schedule.orders._rules import one_chunk_of_any, two_chunks
+from projector.schedule.orders._rules import microbatches_held, one_chunk_of_any, two_chunks
 from projector.schedule.placement import Placement
 from projector.schedule.planning.costs import Costs, uniform_costs
 from projector.schedule.replay.order_cache import kept_by_operations
@@ -57,6 +57,9 @@ class Entry(NamedTuple):
     """The order, where it is the same for all times and memories."""
     plan: Callable[[int, int, int, Costs], Order] | None = None
     """The order that suits some times and memories; raises where the memory is too small."""
+    most_held: Callable[[int], int] | None = None
+    """Microbatches, of all chunks, that a planned order lets each of ``pp`` ranks hold at most,
+    where the room for them is not the only limit."""
     chunks: Callable[[int], int] = _as_given
     """Chunks a rank for this schedule, from those that another schedule uses for the same work."""
     stages: Callable[[int, int], Ints] = round_robin_stages
@@ -144,6 +147,7 @@ SCHEDULES: dict[str, Entry] = {
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy", mode),
+                most_held=partial(microbatches_held, mode),
                 stages=_v_stages,
             )
             for mode, memory in (

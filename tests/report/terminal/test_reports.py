@@ -16,7 +16,8 @@ from projector.report.terminal.performance import performance_report
 from projector.report.terminal.search import search_report
 from projector.report.terminal.suggestions import MAX_CANDIDATES, MAX_SHOWN, suggest
 from projector.report.terminal.tables import count, flatten, milliseconds, plain
-from projector.searches.configurations import Limits, search
+from projector.searches.configurations import search
+from projector.searches.limits import Limits
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = [

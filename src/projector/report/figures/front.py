@@ -29,8 +29,8 @@ from projector.report.figures.rows import (
     verdicts,
 )
 from projector.searches.configuration import Configuration
-from projector.searches.configurations import SearchResult
 from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.units import to_gib
 

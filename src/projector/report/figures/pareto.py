@@ -30,7 +30,7 @@ from projector.report.figures.markers import draw_list, number_points
 from projector.report.figures.names import title_of_sweep
 from projector.report.figures.one_workload import MOST_WORKLOADS, workloads_of
 from projector.report.figures.rows import configuration
-from projector.searches.configurations import SearchResult
+from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
 
 if TYPE_CHECKING:

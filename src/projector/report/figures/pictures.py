@@ -16,7 +16,7 @@ from projector.report.figures.pareto import write_pareto
 from projector.report.figures.roofline import write_roofline
 from projector.report.figures.rows import RATE
 from projector.report.figures.scaling import write_scaling
-from projector.searches.configurations import SearchResult
+from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
 from projector.sweeps.space import axis_kinds, states_run

@@ -19,8 +19,8 @@ from projector.report.terminal.search import (
     ways_out,
 )
 from projector.searches.configuration import Configuration
-from projector.searches.configurations import SearchResult
 from projector.searches.objectives import NAMES, TIME, UNITS
+from projector.searches.result import SearchResult
 from projector.units import to_gib, to_ms
 
 RANKED = 300

@@ -6,10 +6,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.progress import ProgressColumn
+
+    from projector.searches.watch import Progress
 
 SILENT_S = 1.0
 """Shorter runs show nothing."""
+
+LONG_S = 5.0
+"""Searches that take longer are said to, before they begin."""
 
 
 class SweepProgress:
@@ -35,26 +42,24 @@ class SweepProgress:
     def __call__(self, done: int, total: int, rows: int) -> None:
         """Show how far the sweep is."""
         passed = time.perf_counter() - self._begun
-        if not self._shown or passed < SILENT_S:
+        self._show(done, total, f"{rows:,} {self._found}, {rows / passed:,.0f}/s")
+
+    def _show(self, done: int, total: int, rows: str) -> None:
+        if not self._shown or time.perf_counter() - self._begun < SILENT_S:
             return
         if self._bar is None:
             self._start(total)
-        self._bar.update(
-            self._task,
-            completed=done,
-            total=total,
-            rows=f"{rows:,} {self._found}, {rows / passed:,.0f}/s",
-        )
+        self._bar.update(self._task, completed=done, total=total, rows=rows)
 
     def _start(self, total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._bar = Progress(
             BarColumn(),
             *self._columns(),
             TextColumn("{task.fields[rows]}"),
-            TimeRemainingColumn(),
+            *self._last_columns(),
             console=Console(file=sys.stderr),
             transient=True,
         )
@@ -66,6 +71,12 @@ class SweepProgress:
         from rich.progress import MofNCompleteColumn, TextColumn
 
         return [MofNCompleteColumn(), TextColumn(self._unit)]
+
+    def _last_columns(self) -> "list[ProgressColumn]":
+        """Return what stands behind the rows."""
+        from rich.progress import TimeRemainingColumn
+
+        return [TimeRemainingColumn()]
 
     def __enter__(self) -> Self:
         """Begin to count the time."""
@@ -81,6 +92,43 @@ class SweepProgress:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
+
+
+class SearchProgress(SweepProgress):
+    """The same for searches: call it with what `search` tells.
+
+    Parameters
+    ----------
+    quiet : bool
+        Whether nothing is shown.
+    say : callable
+        Takes a line that says beforehand how long a search takes, where it takes long; also where
+        standard error is no terminal.
+    """
+
+    def __init__(self, *, quiet: bool, say: "Callable[[str], None]") -> None:
+        super().__init__(quiet=quiet)
+        self._say = None if quiet else say
+        self._told = ""
+
+    def see(self, progress: "Progress") -> None:
+        """Show how far the search is."""
+        if self._say is not None and progress.left_s >= LONG_S and progress.unit != self._told:
+            self._told = progress.unit
+            self._say(
+                f"search: {progress.total - progress.done:,} {progress.unit} to go, at most "
+                f"{progress.left_s:,.0f} s"
+            )
+        rows = f"{progress.unit}, {progress.found:,} evaluated, {progress.left_s:,.0f} s left"
+        self._show(progress.done, progress.total, rows)
+
+    def _columns(self) -> "list[ProgressColumn]":
+        from rich.progress import MofNCompleteColumn
+
+        return [MofNCompleteColumn()]
+
+    def _last_columns(self) -> "list[ProgressColumn]":
+        return []
 
 
 class ReadingProgress(SweepProgress):

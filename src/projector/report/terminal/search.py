@@ -12,8 +12,8 @@ from projector.report.terminal.grid import Grid
 from projector.report.terminal.lines import Pasted, assignments
 from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section
 from projector.searches.configuration import Configuration
-from projector.searches.configurations import SearchResult
 from projector.searches.objectives import NAMES, TIME, UNITS
+from projector.searches.result import SearchResult
 
 SHOWN_PARETO = 10
 LARGE = 100.0
@@ -35,6 +35,7 @@ def search_report(result: SearchResult) -> list[RenderableType]:
     return [
         title,
         Padding(counts, (0, 0, 0, 2)),
+        *(Padding(Text(line), (0, 0, 0, 2)) for line in unseen_of(result)),
         Text(),
         *_best(result),
         *_pareto(result),
@@ -50,8 +51,31 @@ def counts_of(result: SearchResult) -> str:
     )
 
 
+def unseen_of(result: SearchResult) -> list[str]:
+    """Say which configurations were not evaluated, and what is known of them."""
+    lines = []
+    if result.ruled_out:
+        lines.append(
+            f"{result.ruled_out:,} more are proven to be slower than the best, or not to fit; "
+            "their orders were not planned"
+        )
+    if result.stopped:
+        known = ""
+        if result.left_out_s is not None and result.best:
+            gain = result.best[0].iteration_time_s / result.left_out_s - 1.0
+            known = (
+                f"; none is faster than the first by more than {gain:.1%}"
+                if gain > 0.0
+                else "; none is faster than the first"
+            )
+        lines.append(f"STOPPED, {result.stopped}: {result.left_out:,} were left out{known}")
+    return lines
+
+
 def nothing_ranked(result: SearchResult) -> str:
     """Say why nothing is ranked, and what would rank something."""
+    if result.stopped:
+        return f"The search was stopped, {result.stopped}: nothing that was looked at is ranked."
     if not result.evaluated:
         kept = ", ".join(result.limits.fixed)
         return f"No configuration is legal{f' with the value given for {kept}' if kept else ''}."
@@ -79,7 +103,7 @@ def ways_out(result: SearchResult) -> list[tuple[str, str]]:
     if least is not None:
         text = f"{least.gpus:,} GPUs on {least.nodes:,} hosts would do, the least that were tried:"
         found.append((text, assignments(result.least_overrides)))
-    else:
+    elif not result.stopped:
         found.append(("No number of hosts that was tried would do.", ""))
     return found
 

@@ -26,3 +26,8 @@ def two_chunks(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa
     if vpp != 2:
         msg = f"schedule {name} has two chunks a rank, but vpp is {vpp}; set vpp = 2"
         raise ScheduleError(msg, key="vpp", value=vpp, allowed=2)
+
+
+def microbatches_held(mode: str, pp: int) -> int:
+    """Return the microbatches (of both chunks) that a V-shaped schedule lets a rank hold."""
+    return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]

@@ -17,6 +17,7 @@ import numpy as np
 from projector.arrays import Ints
 from projector.kernels.planning import RAMP_IN, RAMP_OUT, Candidates
 from projector.schedule.order import Order, v_shape
+from projector.schedule.orders._rules import microbatches_held
 from projector.schedule.planning.candidates import best_order, check_memory, rank
 from projector.schedule.planning.costs import Costs, uniform_costs
 
@@ -61,11 +62,6 @@ Proposal = tuple[Block, tuple[int, ...]]
 """A building block and its shape: see `Candidates`."""
 
 
-def memory_limit(mode: str, pp: int) -> int:
-    """Microbatches (of both chunks) that a mode lets a rank hold."""
-    return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]
-
-
 def plan(mode: str, pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
     """Return the fastest order found for a memory mode, or for the limit where that is lower.
 
@@ -82,7 +78,7 @@ def plan(mode: str, pp: int, vpp: int, microbatches: int, costs: Costs) -> Order
     stage_of = v_shape(pp)
     check_memory(stage_of, costs)
     whole = np.array(costs.activation)[stage_of].sum(axis=1)
-    limit = np.minimum(np.array(costs.limit), memory_limit(mode, pp) * whole)
+    limit = np.minimum(np.array(costs.limit), microbatches_held(mode, pp) * whole)
     costs = costs._replace(limit=tuple(limit.tolist()))
     blocks = _ranked(mode, pp if pp <= LARGEST_REFERENCE else 6 + pp % 6)
     interval = UNIT_INTERVAL
@@ -109,7 +105,7 @@ def _ranked(mode: str, pp: int) -> tuple[Block, ...]:
     """Return the best building blocks of a mode with equal stages."""
     blocks: list[Block] = []
     for steps, (forward, backward, weight) in itertools.product(STEPS[mode], PROFILES):
-        costs = uniform_costs(pp, 2 * pp, 2.0 * memory_limit(mode, pp))._replace(
+        costs = uniform_costs(pp, 2 * pp, 2.0 * microbatches_held(mode, pp))._replace(
             forward_ps=(forward,) * 2 * pp,
             backward_ps=(backward,) * 2 * pp,
             weight_ps=(weight,) * 2 * pp,
@@ -145,7 +141,7 @@ def _blocks(mode: str, pp: int, steps: Steps) -> list[Block]:
     ]
     offset = _block_offsets(pp, blocks)
     life = (offset[:, :, 1] - offset[:, :, 0]).sum(axis=2).max(axis=1)
-    most = UNIT_INTERVAL * (2 * memory_limit(mode, pp) + 1)
+    most = UNIT_INTERVAL * (2 * microbatches_held(mode, pp) + 1)
     return [block for block, lives in zip(blocks, life, strict=True) if lives <= most]
 
 

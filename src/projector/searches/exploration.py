@@ -1,0 +1,248 @@
+"""Evaluating what a search proposes: static orders all at once, planned ones the best first.
+
+To plan an order takes milliseconds, to replay a static one microseconds. So every configuration
+with a static order is evaluated, and of those with a planned one a bound is computed
+(`projection.floors`). Orders are then planned by rising bound, until no bound is below what is
+found: whatever is left can be neither among the best, nor on the front of the objective and memory.
+What was found is the same as if all had been planned.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from projector.arrays import Flags, Ints
+from projector.errors import ProjectorError
+from projector.operations.known import KnownCosts
+from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal, floors_of_legal
+from projector.projection.results import Results
+from projector.projection.schedules import Setting
+from projector.projection.verdict import memory_factors
+from projector.searches.candidates import Candidates
+from projector.searches.configuration import Configuration
+from projector.searches.objectives import objective_values
+from projector.searches.open_orders import OpenOrders, Pace
+from projector.searches.ranking import Goal, Standing
+from projector.searches.watch import (
+    CONFIGURATIONS,
+    INTERRUPTED,
+    ORDERS,
+    OUT_OF_TIME,
+    Progress,
+    Watch,
+)
+
+BATCH = 8192
+"""Configurations that are evaluated together."""
+
+FIRST_BATCH = 1024
+"""The first of many, whose time says how long all take."""
+
+FEW_ORDERS = 32
+"""Fewer orders are planned without a look at how long they take."""
+
+BATCHED_S = 0.3
+"""Planning goes on for so many seconds until what was found is looked at again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explored:
+    """What was found, and what was not looked at."""
+
+    configurations: list[Configuration]
+    """All that were evaluated, in the order in which they are tried."""
+    illegal: Counter[str]
+    """What cannot exist, by the field that refuses it."""
+    planned: int
+    """Orders that were planned."""
+    ruled_out: int
+    """Legal ones that are proven to be neither among the best nor on the front."""
+    left_out: int
+    """Legal ones that may be, as the exploration was stopped."""
+    left_out_s: float | None
+    """No step of those left out is shorter; None where nothing is known of some."""
+    stopped: str
+    """Why it was stopped; empty where it was not."""
+
+
+def explore(
+    proposed: Candidates, goal: Goal, watch: Watch, *, keep_interrupted: bool = False
+) -> Explored:
+    """Evaluate what may matter of some candidates, until the time of a watch is over.
+
+    With ``keep_interrupted`` an interrupt ends it too, and what was found is returned.
+    """
+    explorer = _Explorer(proposed, goal, watch)
+    try:
+        explorer.run()
+    except KeyboardInterrupt as interrupt:
+        # A kind of its own is a request to end the process.
+        if not keep_interrupted or type(interrupt) is not KeyboardInterrupt:
+            raise
+        explorer.stopped = INTERRUPTED
+    return explorer.explored()
+
+
+class _Explorer:
+    """One exploration as it goes on."""
+
+    def __init__(self, proposed: Candidates, goal: Goal, watch: Watch) -> None:
+        self.proposed, self.goal, self.watch = proposed, goal, watch
+        self.stopped = ""
+        self.illegal = Counter(proposed.illegal)
+        self.legal = find_legal(proposed.batch)
+        refused = np.bincount(self.legal.refused + 1, minlength=len(self.legal.errors) + 1)[1:]
+        for error, count in zip(self.legal.errors, refused.tolist(), strict=True):
+            self._refuse(error, count)
+        rows = np.flatnonzero(self.legal.refused < 0)
+        planned = self._are_planned(rows)
+        self.static, self.planned = rows[~planned], rows[planned]
+        self.known = KnownCosts()
+        self.found: dict[int, Configuration] = {}
+        self.seen = np.zeros(len(proposed), np.bool_)
+        """Rows that were evaluated, or turned out to be impossible."""
+        self.standing = Standing(goal)
+        self.open: OpenOrders | None = None
+        """Planned orders, once all are bounded."""
+        self.num_planned = 0
+
+    def _are_planned(self, rows: Ints) -> Flags:
+        """Return which legal rows have an order that is planned."""
+        schedules = self.legal.schedules
+        planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
+        return np.array(planned, np.bool_)[schedules.of_job[rows]]
+
+    def _refuse(self, error: ProjectorError, count: int = 1) -> None:
+        if count:
+            self.illegal[error.key or "job"] += count
+
+    def run(self) -> None:
+        """Evaluate static orders, bound planned ones, and plan what may matter."""
+        if not self._in_batches(self.static, self._evaluate, 0):
+            return
+        parts: list[OpenOrders] = []
+        if len(self.planned) and self._in_batches(
+            self.planned, lambda rows: parts.extend(self._bounded(rows)), len(self.static)
+        ):
+            self.open = OpenOrders.joined(parts)
+            self._plan(self.open)
+
+    def _in_batches(self, rows: Ints, work: Callable[[Ints], None], before: int) -> bool:
+        """Do some work for all rows, batch after batch; return whether there was time for it.
+
+        ``before`` rows were worked on before.
+        """
+        begin, each_s = 0, 0.0
+        while begin < len(rows):
+            size = FIRST_BATCH if not begin and len(rows) > BATCH else BATCH
+            if each_s:
+                size = int(min(size, self.watch.left_s / each_s))
+            if size < 1 or self.watch.is_over:
+                self.stopped = OUT_OF_TIME
+                return False
+            part = rows[begin : begin + size]
+            began = time.perf_counter()
+            work(part)
+            each_s = (time.perf_counter() - began) / len(part)
+            begin += len(part)
+            total = len(self.static) + len(self.planned)
+            left_s = (total - before - begin) * each_s
+            self.watch.expects(left_s)
+            self.watch.told(
+                Progress(before + begin, total, CONFIGURATIONS, len(self.found), left_s)
+            )
+        return True
+
+    def _evaluate(self, rows: Ints) -> None:
+        """Evaluate some rows."""
+        for part, evaluation in evaluate_possible(
+            self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known
+        ):
+            configurations = self._configurations(rows[part], evaluation)
+            self.standing.add(configurations)
+            self.found.update(zip(rows[part].tolist(), configurations, strict=True))
+        self.seen[rows] = True
+
+    def _configurations(self, rows: Ints, evaluation: Evaluation) -> list[Configuration]:
+        steps, results = evaluation.steps, Results(evaluation)
+        columns = (
+            steps.iteration_s,
+            steps.peak_bytes,
+            results.headroom_bytes,
+            results.peak_low_bytes,
+            results.peak_high_bytes,
+        )
+        verdicts = results.verdict.to_list()
+        values = objective_values(results, self.goal.objective).tolist()
+        chosen = map(self.proposed.overrides, rows.tolist())
+        numbers = (column.tolist() for column in columns)
+        return [*map(Configuration, chosen, *numbers, verdicts, values)]
+
+    def _bounded(self, rows: Ints) -> Iterable[OpenOrders]:
+        """Bound some rows; halves find one whose numbers leave their range, which is refused."""
+        legal = self.legal.take(rows)
+        try:
+            floors = floors_of_legal(legal, self.known)
+        except ProjectorError as error:
+            if len(rows) == 1:
+                self._refuse(error)
+                self.seen[rows] = True
+                return []
+            half = len(rows) // 2
+            return [*self._bounded(rows[:half]), *self._bounded(rows[half:])]
+        factors = memory_factors(self.proposed.batch.take(rows))
+        settings = legal.schedules.settings(), legal.schedules.of_job
+        return [OpenOrders.of(rows, floors, factors.high, *settings, self.goal)]
+
+    def _plan(self, orders: OpenOrders) -> None:
+        """Plan orders by rising bounds, until none is left that may matter."""
+        pace, rest = Pace(), self._rest(orders)
+        if len(rest) > FEW_ORDERS:
+            for sample in rest.samples():
+                if not self.watch.is_over:
+                    self._plan_some(sample, pace)
+            rest = self._rest(orders)
+        self.watch.expects(pace.seconds(rest))
+        while len(rest):
+            done, left_s = self.num_planned, pace.seconds(rest)
+            self.watch.told(Progress(done, done + len(rest), ORDERS, len(self.found), left_s))
+            some = pace.affordable(rest, BATCHED_S, self.watch.left_s)
+            if self.watch.is_over or not len(some):
+                self.stopped = OUT_OF_TIME
+                return
+            self._plan_some(some, pace)
+            rest = self._rest(orders)
+
+    def _rest(self, orders: OpenOrders) -> OpenOrders:
+        """Return the orders that may matter by what was found so far."""
+        return orders.take(~self.seen[orders.row]).rest(self.standing)
+
+    def _plan_some(self, orders: OpenOrders, pace: Pace) -> None:
+        if not len(orders):
+            return
+        began = time.perf_counter()
+        self._evaluate(np.sort(orders.row))
+        self.num_planned += len(orders)
+        pace.learn(orders, time.perf_counter() - began)
+
+    def explored(self) -> Explored:
+        """Return what was found, and count what was not looked at."""
+        self.seen[list(self.found)] = True
+        unseen = int(np.count_nonzero((self.legal.refused < 0) & ~self.seen))
+        left_out, least_s = unseen, None
+        if self.open is not None:
+            rest = self._rest(self.open)
+            left_out = len(rest)
+            least_s = float(rest.step_s.min()) if left_out else None
+        return Explored(
+            configurations=[self.found[row] for row in sorted(self.found)],
+            illegal=self.illegal,
+            planned=self.num_planned,
+            ruled_out=unseen - left_out,
+            left_out=left_out,
+            left_out_s=least_s,
+            stopped=self.stopped,
+        )

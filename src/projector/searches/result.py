@@ -1,0 +1,180 @@
+"""What a search found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from projector.config.job import Job
+from projector.projection.bands import uncertainty
+from projector.projection.performance import PerformanceProjection
+from projector.searches.configuration import Configuration
+from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.least import Least
+from projector.searches.limits import Limits
+from projector.searches.objectives import KEYS, TIME
+from projector.searches.ranking import front
+from projector.units import to_gib, to_ms
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchResult:
+    """Configurations of a job within the limits, the best by the objective first."""
+
+    job: Job
+    limits: Limits
+    best: tuple[PerformanceProjection, ...]
+    """The best ones in full."""
+    pareto: tuple[Configuration, ...]
+    """Configurations that no other beats in both the objective and memory, the best first."""
+    configurations: tuple[Configuration, ...]
+    """All configurations within the limits, ranked."""
+    evaluated: int
+    at_risk: int
+    """Configurations whose peak leaves enough memory, but not the upper end of its band."""
+    too_large: int
+    """Configurations that are legal and leave too little memory."""
+    illegal: Mapping[str, int]
+    """Illegal configurations, counted by the field that refuses them."""
+    seconds: float
+    """Wall clock of the search."""
+    objective: str = TIME
+    """What is ranked by: ``time``, ``cost``, ``energy`` or ``co2``."""
+    closest: Configuration | None = None
+    """Where nothing is ranked: the configuration that needs least memory."""
+    least: Least | None = None
+    """Where nothing is ranked: the least hosts on which something is, if any of those tried."""
+    cleared: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted fields in which every configuration differs from the job that was given: the number
+    of nodes that was asked for, and settings of its own layout that would not suit another."""
+    planned: int = 0
+    """Orders that were planned."""
+    ruled_out: int = 0
+    """Configurations that are legal, and proven to be neither among the best nor on the front;
+    their orders were not planned."""
+    left_out: int = 0
+    """Configurations that may be legal and among the best, as the search was stopped."""
+    left_out_s: float | None = None
+    """No step of those left out is shorter; None where nothing is known of some."""
+    stopped: str = ""
+    """Why the search was stopped, ``out of time`` or ``interrupted``; empty where it was not."""
+    estimated_s: float | None = None
+    """What the search was expected to take before it planned anything."""
+
+    def overrides(self, configuration: Configuration) -> dict[str, Any]:
+        """Return all fields that turn the job that was given into a configuration."""
+        return {**self.cleared, **configuration.overrides}
+
+    @property
+    def uncertainty(self) -> dict[str, Any]:
+        """Band of the best one's step, or of the job's where nothing is ranked."""
+        return self.best[0].uncertainty if self.best else uncertainty(self.job, "time")
+
+    @property
+    def fitting(self) -> int:
+        """Configurations that fit with the band of their memory."""
+        return self.evaluated - self.at_risk - self.too_large
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """Group of each ranked configuration: those of one cannot be told apart; 1 the best.
+
+        Cost and energy of a run are taken to be as uncertain as its time.
+        """
+        values = np.array([each.value for each in self.configurations], np.float64)
+        settings = [each.overrides for each in self.configurations]
+        return tuple(noise_groups(values, settings, pair_noise).tolist())
+
+    @cached_property
+    def speed_front(self) -> tuple[Configuration, ...]:
+        """Configurations that no other beats in both speed and memory, the fastest first."""
+        if self.objective == TIME:
+            return self.pareto
+        by_time = sorted(self.configurations, key=lambda c: (c.iteration_time_s, c.peak_bytes))
+        return tuple(front(by_time))
+
+    def __repr__(self) -> str:
+        return (
+            f"SearchResult({self.fitting:,} of {self.evaluated:,} legal configurations fit, "
+            f"{self.at_risk:,} are at risk; the best: {self.best[0] if self.best else None!r})"
+        )
+
+    def _ways_out(self) -> dict[str, Any]:
+        """Return the keys of JSON that stand where nothing is ranked."""
+        closest, least = self.closest, self.least
+        return {
+            "closest": None if closest is None else _plain(closest, self.job, self.objective),
+            "least_nodes": None if least is None else least.nodes,
+            "least_gpus": None if least is None else least.gpus,
+            "least_overrides": None if least is None else self.least_overrides,
+        }
+
+    @property
+    def least_overrides(self) -> dict[str, Any]:
+        """What turns the job into the one that fits on the least hosts."""
+        assert self.least is not None, "nothing fits on any number of hosts that was tried"
+        return self.overrides(self.least.configuration) | {"cluster.nodes": self.least.nodes}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``projector search --json`` prints, without its envelope."""
+        configurations, groups = self.configurations, self.groups
+        group_of = {id(each): group for each, group in zip(configurations, groups, strict=True)}
+        return {
+            **({} if self.objective == TIME else {"objective": self.objective}),
+            "evaluated": self.evaluated,
+            "fitting": self.fitting,
+            "at_risk": self.at_risk,
+            "too_large": self.too_large,
+            "within_noise": groups.count(1),
+            "ruled_out": self.ruled_out,
+            "left_out": self.left_out,
+            "left_out_ms": None if self.left_out_s is None else to_ms(self.left_out_s),
+            "stopped": self.stopped or None,
+            "planned": self.planned,
+            "infeasible": dict(self.illegal),
+            "seconds": self.seconds,
+            "estimated_seconds": self.estimated_s,
+            **({} if self.configurations else self._ways_out()),
+            "best": [
+                {
+                    "rank": index + 1,
+                    "group": groups[index],
+                    **_plain(configurations[index], self.job, self.objective),
+                    **_figures(step),
+                }
+                for index, step in enumerate(self.best)
+            ],
+            "pareto": [
+                {"group": group_of[id(each)], **_plain(each, self.job, self.objective)}
+                for each in self.pareto
+            ],
+        }
+
+
+def _plain(configuration: Configuration, job: Job, objective: str) -> dict[str, Any]:
+    key = KEYS.get(objective)
+    tokens = job.training.global_batch_size * job.training.seq_length
+    return {
+        "overrides": dict(configuration.overrides),
+        "iteration_time_ms": to_ms(configuration.iteration_time_s),
+        "tokens_per_s_per_gpu": tokens / configuration.iteration_time_s / job.cluster.gpus,
+        "peak_gib": to_gib(configuration.peak_bytes),
+        "peak_gib_low": to_gib(configuration.peak_low_bytes),
+        "peak_gib_high": to_gib(configuration.peak_high_bytes),
+        "headroom_gib": to_gib(configuration.headroom_bytes),
+        "verdict": configuration.verdict,
+        **({} if key is None else {key: configuration.value}),
+    }
+
+
+def _figures(step: PerformanceProjection) -> dict[str, Any]:
+    return {
+        "parallelism": step.degrees,
+        "schedule": step.schedule,
+        "mfu": step.mfu,
+        "bubble_fraction": step.bubble_fraction,
+        "bound": step.bound,
+        **({} if step.run is None else {"run": step.run.to_dict()}),
+    }
