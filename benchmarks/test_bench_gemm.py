@@ -2,6 +2,8 @@ import numba
 import numpy as np
 import pytest
 
+from gemm_selections import measure, menus, mixes
+from projector.config import resources
 from projector.config.device import load_device
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
 from projector.kernels.gemm.times import MIN_SPLIT_DEPTH
@@ -47,36 +49,23 @@ def test_gemm_times(benchmark, rows, name):
         benchmark.extra_info["gemms_per_s"] = rows / seconds
 
 
-def menu_of(device, count):
-    """Give a device a menu of this many tiles: its own, then others of all shapes."""
-    sides = [256, 128, 192, 64, 96, 224, 160, 32, 48, 16]
-    own = device["tiles"][0][: device["num_tiles"][0]].tolist()
-    taken = {tuple(tile[:2]) for tile in own}
-    # Small tiles keep less of the pipe busy; the other columns are those of a lone tile.
-    others = [
-        [m, n, *own[0][2:3], min(1.0, 0.6 + 0.4 * (m * n / 32768) ** 0.5), 1, 1, 1, 1,
-         device["compute_units"][0], *own[0][9:]]
-        for m in sides for n in sides if (m, n) not in taken and m * n <= 65536
-    ]  # fmt: skip
-    tiles = (own + others)[:count]
-    device["num_tiles"] = len(tiles)
-    device["tiles"][0][: len(tiles)] = tiles
-    return device
-
-
-@pytest.mark.parametrize("kind", ["any", "decode"])
-@pytest.mark.parametrize("count", [10, 40, 60])
-@pytest.mark.parametrize("name", ["h100", "mi300x"])
-def test_selection_from_a_menu(benchmark, name, count, kind):
-    table, device = columns(ROWS[-1] // 10), menu_of(device_record(load_device(name)), count)
-    if kind == "decode":
-        table[0][:, 0] = table[0][:, 0] % 128 + 1
-    gemm_time_columns(*table, device)
-
-    benchmark(gemm_time_columns, *table, device)
-    if benchmark.stats is not None:
-        seconds = benchmark.stats.stats.median
-        benchmark.extra_info["ns_per_selection"] = seconds / len(table[0]) * 1e9
+@pytest.mark.parametrize("name", sorted(resources.shipped("hardware")))
+def test_selections_of_every_menu(benchmark, name):
+    """What is selected is what the full search selects; `gemm_selections.py` lists the speeds."""
+    few = 1 if numba.config.DISABLE_JIT else 100
+    rows, rounds = (few, 1) if benchmark.disabled else (1000, 5)
+    speeds = {
+        f"{menu.library} {menu.kind} {mix}": measure(menu, extents, rounds)
+        for menu in menus([name])
+        for mix, extents in mixes(rows).items()
+    }
+    benchmark(lambda: None)
+    benchmark.extra_info["selections_per_s"] = {
+        each: 1.0 / speed.search_s for each, speed in speeds.items()
+    }
+    benchmark.extra_info["times_as_fast"] = {
+        each: speed.full_s / speed.search_s for each, speed in speeds.items()
+    }
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -29,6 +29,41 @@ SPACES = {
         },
         "constraints": ["hbm_gib * nodes < 170"],
     },
+    "fields of a device that must go together": {
+        "axes": {
+            "cluster.device": ["h100", "mi355x"],
+            "cluster.device.scale_up_gb_per_s": [100.0, 900.0],
+            "cluster.device.scale_up_peer_gb_per_s": [100.0, 900.0],
+            "cluster.device.matrix_flop_per_clk_per_cu.bf16": [1024, 4096],
+            "cluster.device.peak_clock_mhz": [100.0, 2400.0],
+            "cluster.gpu_clock_mhz": [90.0, 2000.0],
+        },
+    },
+    "a device of another family, and its network": {
+        "axes": {
+            "cluster.device.architecture": ["cdna3", "nobody's"],
+            "cluster.device.gemm_efficiency": [{"bf16": 0.5}, None],
+            "cluster.device.compute_units": [{"value": 64, "source": "a guess"}, 128, True],
+            "cluster.network.nic_gbit_per_s": [100.0, 400.0, -1.0],
+            "cluster.network.transport": ["", "roce", "nothing"],
+        },
+    },
+    "a whole cluster and its device": {
+        "axes": {
+            "cluster": [{"device": "h100", "nodes": 2}, {"device": "mi300x", "nodes": 4}],
+            "cluster.device.hbm_gib": [64.0, 80.0],
+            "cluster.network": ["h100", {"nic_gbit_per_s": 100.0}],
+            "cluster.network.nic_gbit_per_s": [200.0, 400.0],
+        },
+    },
+    "devices with frameworks": {
+        "axes": {
+            "training.framework": ["nemo", "torchtitan"],
+            "cluster.device": ["h100", "b200"],
+            "cluster.device.hbm_gib": [64.0, 80.0],
+            "cluster.device.compute_units": [64, 128],
+        },
+    },
     "fields computed from computed ones": {
         "axes": {
             "parallelism.tp": [1, 2, 4],

@@ -8,7 +8,7 @@ is given with its source, ``{value: 304, source: name}``, where ``name`` is a ke
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, get_args
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -437,7 +437,18 @@ class Device(Sourced):
     """Cluster network that this device usually comes with (``hardware/networks.yaml``)."""
 
     @model_validator(mode="after")
-    def _types_agree(self) -> Self:
+    def _fields_agree(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Check what fields must have in common; each by itself is taken for legal.
+
+        Raises
+        ------
+        ConfigError
+            If they do not go together.
+        """
         for field in ("sustained_clock_mhz", "matrix_peak_tflops", "gemm_efficiency"):
             missing = self.matrix_flop_per_clk_per_cu.keys() - getattr(self, field).keys()
             if missing:
@@ -461,7 +472,6 @@ class Device(Sourced):
                 f"scale_up_gb_per_s ({self.scale_up_gb_per_s})"
             )
             raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
-        return self
 
     def _check_power(self, power: Power) -> None:
         cap_w = self.tdp_w * min(power.loaded_share, power.short_share)
@@ -519,6 +529,10 @@ class Device(Sourced):
         computed = rate * 1e-6
         stated = self.matrix_peak_tflops[kind]
         return computed if abs(stated / computed - 1.0) > STALE_PEAK else max(stated, computed)
+
+
+D = TypeVar("D", bound=Device)
+"""A device, of a kind that checks more or less."""
 
 
 class Transport(Sourced):
@@ -665,20 +679,21 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     """
     if isinstance(name, str) and not name.endswith((".yaml", ".yml")):
         return _shipped(name, key)
-    return _read(name, key)
+    return read_device(name, key, Device)
 
 
 @lru_cache(maxsize=128)
 def _shipped(name: str, key: str) -> Device:
     """Return a shipped device, read once: it takes milliseconds, and functions go by name."""
-    return _read(name, key)
+    return read_device(name, key, Device)
 
 
-def _read(name: str | Path | Mapping[str, Any], key: str) -> Device:
+def read_device(name: str | Path | Mapping[str, Any], key: str, kind: type[D]) -> D:
+    """Return a device as `load_device` does, of one kind."""
     data = _with_memory(_device_data(name, key, ()))
     data = _with_expert_family(data, key)
     data = _with_training(_with_gemm_family(data, key))
-    return Device.parse(_with_family(data, key), path=key)
+    return kind.parse(_with_family(data, key), path=key)
 
 
 def _device_data(
@@ -848,13 +863,23 @@ def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network")
     ConfigError
         For an unknown name of a network or transport, or an invalid field.
     """
-    if isinstance(name, Mapping):
-        return Network.parse(_with_transport(name, key), path=key)
-    data = {"name": name, **_named("networks", "network", name, key)}
+    return _shipped_network(name, key) if isinstance(name, str) else _read_network(name, key)
+
+
+@lru_cache(maxsize=128)
+def _shipped_network(name: str, key: str) -> Network:
+    """Return a shipped network, read once: every cluster asks for the one of its device."""
+    return _read_network(name, key)
+
+
+def _read_network(name: Any, key: str) -> Network:
+    data = name
+    if not isinstance(name, Mapping):
+        data = {"name": name, **_named("networks", "network", name, key)}
     return Network.parse(_with_transport(data, key), path=key)
 
 
-def load_transport(name: str, *, key: str = "cluster.network.transport") -> Transport:
+def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
     """Return a transport by the name it has in ``hardware/transports.yaml``.
 
     Raises
@@ -862,6 +887,16 @@ def load_transport(name: str, *, key: str = "cluster.network.transport") -> Tran
     ConfigError
         For an unknown name.
     """
+    return _shipped_transport(name, key) if isinstance(name, str) else _read_transport(name, key)
+
+
+@lru_cache(maxsize=128)
+def _shipped_transport(name: str, key: str) -> Transport:
+    """Return a shipped transport, read once."""
+    return _read_transport(name, key)
+
+
+def _read_transport(name: Any, key: str) -> Transport:
     return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
 
 

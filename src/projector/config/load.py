@@ -135,6 +135,10 @@ def _is_given(data: Mapping[str, Any], dotted: str) -> bool:
     return isinstance(value, Mapping) and _is_given(value, rest)
 
 
+_Decided = tuple[FrameworkConfig | None, str]
+"""A framework, and the architecture that it runs on."""
+
+
 class Variants:
     """Jobs that differ from one base in some fields.
 
@@ -148,7 +152,7 @@ class Variants:
         self._base = base
         self._data = _job_data(base)
         self._sections: dict[tuple[tuple[str, str], ...], Any] = {}
-        self._frameworks: dict[tuple[tuple[str, str], ...], tuple[FrameworkConfig | None, str]] = {}
+        self._frameworks: dict[tuple[tuple[str, str], ...], tuple[_Decided, tuple[Any, ...]]] = {}
 
     def job(self, overrides: Mapping[str, Any]) -> Job:
         """Return the base with dotted fields replaced.
@@ -199,17 +203,19 @@ class Variants:
             return section
         return fill(name, section, *self._decided(overrides))
 
-    def _decided(self, overrides: Mapping[str, Any]) -> tuple[FrameworkConfig | None, str]:
+    def _decided(self, overrides: Mapping[str, Any]) -> _Decided:
         """Return the framework of a variant, and the architecture that it runs on."""
         decisive = {field: value for field, value in overrides.items() if decides_defaults(field)}
-        key = tuple((field, repr(value)) for field, value in decisive.items())
+        key = tuple((field, _identity(value)) for field, value in decisive.items())
         if key not in self._frameworks:
             found = []
             for name in ("training", "cluster"):
                 own = {field: value for field, value in decisive.items() if _is_of(field, name)}
                 found.append(self._read(name, own) if own else getattr(self._base, name))
-            self._frameworks[key] = found[0].framework, found[1].device.architecture
-        return self._frameworks[key]
+            # Devices are kept: their identity must not pass to others.
+            decided = found[0].framework, found[1].device.architecture
+            self._frameworks[key] = decided, tuple(decisive.values())
+        return self._frameworks[key][0]
 
     def _read(self, name: str, overrides: Mapping[str, Any]) -> Any:
         kind = _SECTION_TYPES.get(name)
@@ -235,6 +241,11 @@ class Variants:
         if isinstance(section, ConfigError):
             raise section
         return section
+
+
+def _identity(value: Any) -> str:
+    """Return a text that equal values share; of a section, which is long, its identity."""
+    return f"at {id(value)}" if isinstance(value, BaseModel) else repr(value)
 
 
 def _is_of(field: str, section: str) -> bool:
@@ -338,7 +349,7 @@ def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
     node = data
     for depth, part in enumerate(parts[:-1]):
         path = ".".join(parts[: depth + 1])
-        child = _expand(path, node.get(part))
+        child = expanded(path, node.get(part))
         if not isinstance(child, Mapping):
             msg = f"{dotted}: {path} is {child!r}, which has no field {parts[depth + 1]!r}"
             raise ConfigError(msg, key=dotted, value=value)
@@ -376,8 +387,16 @@ _SWITCHED = {f"run.{name}": "enabled" for name in (*SWITCHED_TERMS, "cost.owned"
 """Sections that may be given by true or false, and the field that it sets."""
 
 
-def _expand(path: str, child: Any) -> Any:
-    """Return a section as a mapping, so that one of its fields can be set."""
+def expanded(path: str, child: Any) -> Any:
+    """Return a section as a mapping, so that one of its fields can be set.
+
+    Parameters
+    ----------
+    path : str
+        Dotted field of the section.
+    child : any
+        What gives the section: a name, a mapping, or the section itself.
+    """
     if child is None:
         return {}
     if path == "model":

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from projector.arrays import Ints, Ints32
-from projector.config.device import Device
+from projector.config.cluster import ClusterConfig
+from projector.config.device import Device, Network
+from projector.config.device_fields import DeviceFields
 from projector.config.expression import Expression
 from projector.config.framework import decides_defaults
 from projector.config.job import Job
@@ -21,7 +23,7 @@ from projector.lower.columns import SectionTable
 from projector.sweeps.computed import Computed, one_by_one
 from projector.sweeps.lookups import MOST_VALUES, Lookup, Lookups
 
-_DEVICE = "cluster.device."
+_DEVICE, _NETWORK = "cluster.device.", "cluster.network."
 
 
 class PointBatch(NamedTuple):
@@ -44,6 +46,8 @@ class PointReader:
         self.space = space
         self._variants = Variants(space.base)
         self._devices: dict[tuple[tuple[str, str], ...], Device] = {}
+        self._device_fields = DeviceFields()
+        self._networks: dict[tuple[str | None, tuple[tuple[str, str], ...]], Network] = {}
         self._derived = {field: self._computed(field) for field in space.derived}
         constraints = [self._constraint(constraint) for constraint in space.constraints]
         self._fields_of = {name: self._read_by(name) for name in SECTIONS}
@@ -114,25 +118,69 @@ class PointReader:
         )
 
     def _section(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        stated = {
+        stated: Mapping[str, Any] = {
             field: value for field, value in overrides.items() if field in self._fields_of[name]
         }
-        if name == "cluster":
-            stated = self._with_device(stated)
+        if name == "cluster" and name not in stated:
+            stated = self._with_network(self._with_device(stated))
         return self._variants.section(name, stated) if stated else getattr(self.space.base, name)
 
-    def _with_device(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_device(self, stated: Mapping[str, Any]) -> Mapping[str, Any]:
         """Replace the fields of a device by the device, one object for all its clusters."""
         said = {field: value for field, value in stated.items() if f"{field}.".startswith(_DEVICE)}
         if not said:
-            return dict(stated)
+            return stated
         key = tuple((field, repr(value)) for field, value in said.items())
-        if key not in self._devices:
+        device = self._devices.get(key)
+        if device is None:
+            device = self._device(said)
+            if device is None:
+                return stated
             if len(self._devices) > MOST_VALUES:
                 self._devices.clear()
-            self._devices[key] = self._variants.section("cluster", said).device
+            self._devices[key] = device
         rest = {field: value for field, value in stated.items() if field not in said}
-        return {_DEVICE[:-1]: self._devices[key], **rest}
+        return {_DEVICE[:-1]: device, **rest}
+
+    def _device(self, said: Mapping[str, Any]) -> Device | None:
+        """Return the device of a cluster with some of its fields, None where it has none."""
+        fields = {field.removeprefix(_DEVICE): value for field, value in said.items()}
+        given = fields.pop(_DEVICE[:-1], self.space.base.cluster.device)
+        device = self._device_fields.replaced(given, fields) if fields else None
+        if device is not None:
+            return device
+        cluster = self._cluster(said)
+        return None if cluster is None else cluster.device
+
+    def _with_network(self, stated: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replace the fields of a network by the network, read once for devices that have it."""
+        said = {field: value for field, value in stated.items() if field.startswith(_NETWORK)}
+        if not said or _NETWORK[:-1] in stated:
+            return stated
+        device = stated.get(_DEVICE[:-1])
+        if device is not None and not isinstance(device, Device):
+            return stated
+        usual = None if device is None else device.network
+        key = usual, tuple((field, repr(value)) for field, value in said.items())
+        network = self._networks.get(key)
+        if network is None:
+            with_device = said if device is None else {_DEVICE[:-1]: device, **said}
+            cluster = self._cluster(with_device)
+            if cluster is None:
+                return stated
+            if len(self._networks) > MOST_VALUES:
+                self._networks.clear()
+            network = self._networks[key] = cluster.network
+        rest = {field: value for field, value in stated.items() if field not in said}
+        return {**rest, _NETWORK[:-1]: network}
+
+    def _cluster(self, stated: Mapping[str, Any]) -> ClusterConfig | None:
+        """Return a cluster with nothing else than this, None where something else is needed."""
+        try:
+            cluster: ClusterConfig = self._variants.section("cluster", stated)
+        except ProjectorError:
+            return None
+        return cluster
 
     def _other(self, overrides: Mapping[str, Any]) -> None:
         """Raise what fields outside of the sections break; they change no result."""

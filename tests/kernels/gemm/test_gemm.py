@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from kernels.devices import NUM_TYPES, RATES, ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels import gemm
-from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
 from projector.kernels.gemm import times as kernels
 from projector.kernels.gemm.model import LOWEST_CLOCK
-from projector.kernels.gemm.problem import MENU_FIELDS
-from projector.kernels.gemm.search import SCRATCH_ROWS
+from projector.kernels.gemm.search import SCRATCH
 from projector.kernels.gemm.terms import COMPUTE
 from reference import gemm as reference
 
@@ -289,12 +288,8 @@ def test_python_and_compiled_kernels_agree():
     )  # fmt: skip
     compiled = gemm_time_columns(*columns)
     python = getattr(kernels.gemm_times, "py_func", kernels.gemm_times)
-    scratch = (
-        np.empty((MENU_FIELDS, MAX_TILES)),
-        np.empty((SCRATCH_ROWS, MAX_TILES)),
-    )
     outputs = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
-    assert python(*columns, *scratch, *outputs) == kernels.OK
+    assert python(*columns, np.empty(1, SCRATCH), *outputs) == kernels.OK
     for one, other in zip(compiled, outputs, strict=True):
         np.testing.assert_array_equal(one, other)
 

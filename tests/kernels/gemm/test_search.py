@@ -9,21 +9,16 @@ from kernels.devices import NUM_TYPES, ROUND, SHIPPED, device_dicts, record
 from projector.kernels._jit import helper
 from projector.kernels.device import MATRIX_TYPES, MAX_SPLITS, MAX_TILES
 from projector.kernels.gemm import MAX_SPLIT_K, gemm_time_columns
-from projector.kernels.gemm.model import (
-    busy_seconds,
-    core_times,
-    cost_of,
-    cut,
-    joined_seconds,
-    least_core_times,
-    least_memory_seconds,
-    least_reduction_seconds,
-)
-from projector.kernels.gemm.problem import MENU_FIELDS, candidate, load_menu, meet
+from projector.kernels.gemm.model import cost_of
+from projector.kernels.gemm.problem import candidate, columns_of, load_menu, meet
+from projector.kernels.gemm.search import SCRATCH, bound_closer, bound_row, survey
 from projector.kernels.gemm.times import count_splits
 from reference import gemm as reference
+from reference.gemm_search import candidate_seconds, search_all
 
-extents = st.integers(1, 1 << 17) | st.integers(1, 600)
+SLACK = 1.0 + 1e-12
+
+extents = st.integers(1, 1 << 17) | st.integers(1, 600) | st.sampled_from([1, 1 << 22])
 codes = st.integers(0, NUM_TYPES - 1)
 shares = st.sampled_from([1.0, 0.6])
 
@@ -55,54 +50,27 @@ devices = st.builds(
 
 
 @helper
-def time_all(device, code, m, n, k, batch, share, menu_FT):
-    """Time every candidate; return tile, parts and seconds of the best."""
-    tiles = load_menu(device, menu_FT)
-    problem = meet(device, code, m, n, k, batch, 2.0, share)
-    best, parts, best_s = -1, 1.0, math.inf
-    for s in range(-1, count_splits(device, k)):
-        split = 1.0 if s < 0 else device["gemm_splits"][s]
-        for t in range(tiles):
-            tile = candidate(menu_FT, t, split)
-            cost = cost_of(problem, tile)
-            core_s = busy_seconds(cost.core, 1.0)
-            joined_s = joined_seconds(problem, core_s, cost.memory_s)
-            time_s = problem.start_s + joined_s + cost.reduce_s
-            if time_s < best_s:
-                best, parts, best_s = t, split, time_s
-    return best, parts, best_s
-
-
-@helper
-def bounds_hold(device, code, m, n, k, batch, share, menu_FT):
+def bounds_hold(device, code, m, n, k, batch, share, scratch):
     """Whether no candidate beats what the search bounds it with."""
-    tiles = load_menu(device, menu_FT)
+    menu = scratch["menu"]
+    tiles = load_menu(device, menu)
+    columns = columns_of(tiles)
     problem = meet(device, code, m, n, k, batch, 2.0, share)
-    splits, split_S, slack = count_splits(device, k), device["gemm_splits"], 1.0 + 1e-12
-    for t in range(tiles):
-        grid = cut(problem, candidate(menu_FT, t, 1.0))
-        if (
-            least_memory_seconds(problem, grid)
-            > slack * cost_of(problem, candidate(menu_FT, t, 1.0)).memory_s
-        ):
-            return False
-        for s in range(splits):
-            tile = candidate(menu_FT, t, split_S[s])
-            least = least_core_times(problem, tile, grid, split_S[0], split_S[splits - 1])
-            core = core_times(problem, tile, grid)
-            for part in range(len(core)):
-                if least[part] > slack * core[part]:
+    survey(problem, columns, scratch)
+    for closer in range(2):
+        if closer:
+            bound_closer(problem, columns, scratch)
+        for row in range(count_splits(device, k) + 1):
+            split = device["gemm_splits"][row - 1] if row > 0 else 1.0
+            bound_row(problem, row, split, math.inf, columns, scratch)
+            for t in range(tiles):
+                cost = cost_of(problem, candidate(menu, t, split))
+                if scratch["memory_s"][t] > SLACK * cost.memory_s:
                     return False
-            if (
-                least_reduction_seconds(problem, split_S[0])
-                > slack * cost_of(problem, tile).reduce_s
-            ):
-                return False
+                time_s = candidate_seconds(problem, menu, t, split)
+                if scratch["bound_s"][row, t] > SLACK * time_s:
+                    return False
     return True
-
-
-def _menu():
-    return np.empty((MENU_FIELDS, MAX_TILES))
 
 
 def _choice(device, code, m, n, k, batch, share):
@@ -127,14 +95,10 @@ def _choice(device, code, m, n, k, batch, share):
 )  # all tiles are equal
 def test_the_search_finds_what_timing_all_finds(device, code, m, n, k, batch, share):
     device = device | {"power_cap_w": 0.0}
-    row = record(device)[0]
-    best, parts, best_s = time_all(
-        row, code, float(m), float(n), float(k), float(batch), share, _menu()
-    )
-    tile, split, time_s = _choice(device, code, m, n, k, batch, share)
-    assert (tile, split) == (best, parts)
-    light_s = 2.0 * m * n * k * batch / device["matrix_flop_per_s"][code]
-    assert time_s == max(best_s, light_s)
+    row = record(device)
+    expected_s, choice = search_all(np.array([[m, n, k, batch]]), code, share, row)
+    best, parts = divmod(int(choice[0]), MAX_SPLIT_K)
+    assert _choice(device, code, m, n, k, batch, share) == (best, parts + 1, expected_s[0])
 
 
 @settings(max_examples=60)
@@ -152,8 +116,8 @@ def test_the_search_agrees_with_the_reference(device, code, m, n, k, batch):
 @settings(max_examples=100)
 @given(devices, codes, extents, extents, extents, st.integers(1, 16), shares)
 def test_no_candidate_is_faster_than_its_bound(device, code, m, n, k, batch, share):
-    row = record(device)[0]
-    assert bounds_hold(row, code, float(m), float(n), float(k), float(batch), share, _menu())
+    row, scratch = record(device)[0], np.empty(1, SCRATCH)[0]
+    assert bounds_hold(row, code, float(m), float(n), float(k), float(batch), share, scratch)
 
 
 def test_of_equal_tiles_the_first_is_chosen_with_the_fewest_parts():

@@ -6,9 +6,8 @@ Shape suffixes as in `times`.
 import numpy as np
 
 from projector.arrays import Floats, Ints, Records
-from projector.kernels.device import MAX_TILES
-from projector.kernels.gemm.problem import MENU_FIELDS
-from projector.kernels.gemm.search import SCRATCH_ROWS
+from projector.kernels.gemm.problem import MENU
+from projector.kernels.gemm.search import SCRATCH
 from projector.kernels.gemm.terms import TERMS, GemmTerms
 from projector.kernels.gemm.times import OK, gemm_terms, gemm_times, sol_times
 
@@ -37,8 +36,7 @@ def gemm_time_columns(
         np.ascontiguousarray(efficiency_G, np.float64),
         np.ascontiguousarray(device_G, np.int64),
         devices_D,
-        np.empty((MENU_FIELDS, MAX_TILES)),
-        np.empty((SCRATCH_ROWS, MAX_TILES)),
+        np.empty(1, SCRATCH),
         time_s_G,
         bound_G,
         choice_G,
@@ -67,7 +65,7 @@ def gemm_term_columns(
         np.ascontiguousarray(device_G, np.int64),
         devices_D,
         np.ascontiguousarray(choice_G, np.int64),
-        np.empty((MENU_FIELDS, MAX_TILES)),
+        np.empty(1, MENU),
         term_GT,
     )
     return term_GT

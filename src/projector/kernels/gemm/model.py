@@ -22,6 +22,9 @@ LOWEST_CLOCK = 0.05
 HALVINGS = 40
 """Steps of the search for the clock; they leave an error of 1e-12."""
 
+MISSED_AT_MOST = 1.0 - 1e-9
+"""Share of what a cache is asked for that a bound takes for all of it: rounding stays below."""
+
 
 class Core(NamedTuple):
     """Seconds on the compute units, and of L2 as a whole."""
@@ -65,7 +68,7 @@ class Cost(NamedTuple):
 
 
 @inlined
-def _ceil(count: float, share: float) -> float:
+def ceil_share(count: float, share: float) -> float:
     """Return ``count * share`` rounded up, where the share is one over a multiple of a half.
 
     A product with a rounded reciprocal may exceed a whole number that the quotient would hit. A
@@ -78,11 +81,11 @@ def _ceil(count: float, share: float) -> float:
 @inlined
 def cut(problem: Problem, tile: Tile) -> Cut:
     """Cut a problem into tiles."""
-    high = _ceil(problem.m, tile.per_block_m)
-    wide = _ceil(problem.n, tile.per_block_n)
+    high = ceil_share(problem.m, tile.per_block_m)
+    wide = ceil_share(problem.n, tile.per_block_n)
     clusters = high * wide * problem.batch
     return Cut(
-        high, wide, clusters * tile.cluster_m * tile.cluster_n, _ceil(problem.k, tile.per_step)
+        high, wide, clusters * tile.cluster_m * tile.cluster_n, ceil_share(problem.k, tile.per_step)
     )
 
 
@@ -95,15 +98,16 @@ def loaded_bytes(problem: Problem, grid: Cut) -> float:
 @inlined
 def count_waves(tile: Tile, grid: Cut) -> float:
     """Waves of tiles, whole ones."""
-    return _ceil(grid.tiles * tile.split, tile.per_unit)
+    return ceil_share(grid.tiles * tile.split, tile.per_unit)
 
 
 @inlined
 def core_of(problem: Problem, tile: Tile, grid: Cut, waves: float, walked: float) -> Core:
     """Seconds on the compute units and of L2, at the full clock.
 
-    ``walked`` are the elements of K that a unit walks through in all its waves. No second may
-    fall as waves or elements rise: the bounds of the search rest on it.
+    ``walked`` are the elements of K that a unit walks through in all its waves. Seconds of the
+    main loops are in proportion to them, and those of the epilogues rise in a straight line with
+    the waves: the bounds of the search rest on it.
     """
     matrix_s = tile.flop * problem.flop_s
     rows = min(tile.m, problem.m) * tile.share_m + min(tile.n, problem.n) * tile.share_n
@@ -126,20 +130,6 @@ def core_times(problem: Problem, tile: Tile, grid: Cut) -> Core:
     waves = count_waves(tile, grid)
     depth = np.ceil(grid.steps / tile.split) * tile.step
     return core_of(problem, tile, grid, waves, waves * depth)
-
-
-@inlined
-def least_core_times(problem: Problem, tile: Tile, grid: Cut, fewest: float, most: float) -> Core:
-    """Return what no split of K into ``fewest`` to ``most`` parts goes below.
-
-    Neither the last wave nor the last step is padded, and units that stay idle help for free, up
-    to what one tile's part takes.
-    """
-    shared = grid.tiles * tile.per_unit
-    waves = max(1.0, shared * fewest)
-    return core_of(
-        problem, tile, grid, waves, max(shared * grid.steps, grid.steps / most) * tile.step
-    )
 
 
 @inlined
@@ -242,6 +232,53 @@ def least_memory_seconds(problem: Problem, grid: Cut) -> float:
 
 
 @inlined
+def _count_rectangles(
+    tile: Tile, grid: Cut, tall: float, per_tall: float, per_units: float
+) -> tuple[float, float]:
+    """Panels along M and bands along N of full waves: those of `_sweeps`, without a quotient."""
+    down, across = grid.high * tile.cluster_m, grid.wide * tile.cluster_n
+    wide = across * (min(down, tall) * per_units)
+    return max(1.0, down * per_tall), max(1.0, min(grid.wide, wide))
+
+
+@inlined
+def closer_memory_seconds(problem: Problem, tile: Tile, grid: Cut) -> float:
+    """Return a higher bound than `least_memory_seconds`: some of what full waves read again.
+
+    Whatever the order of the rectangles, what is needed again is asked for after the rows and
+    columns of one rectangle at the soonest. One quotient serves both caches.
+    """
+    a, b = problem.a_bytes, problem.b_bytes
+    panels, bands = _count_rectangles(
+        tile, grid, tile.die_tall, tile.per_die_tall, tile.per_die_units
+    )
+    shared_panels, shared_bands = _count_rectangles(
+        tile, grid, tile.shared_tall, tile.per_shared_tall, problem.per_shared_units
+    )
+    # Of all rectangles; over panels times bands this is what one reads.
+    die_bytes = a * bands * problem.die_rows + b * panels
+    shared_bytes = a * shared_bands + b * shared_panels
+    per_bytes = 1.0 / (die_bytes * shared_bytes)
+    die_kept = problem.die_bytes * (panels * bands) * (shared_bytes * per_bytes)
+    shared_kept = problem.shared_bytes * (shared_panels * shared_bands) * (die_bytes * per_bytes)
+    again = (a * bands + b * panels - (a + b)) * _least_missed(die_kept)
+    # A grid that fills less than a wave forms smaller rectangles.
+    from_fabric = again if grid.tiles >= tile.units * problem.batch else 0.0
+    from_memory = (shared_bytes - (a + b)) * _least_missed(shared_kept)
+    beyond = loaded_bytes(problem, grid) - (a + b) - from_fabric
+    fabric_bytes = from_fabric + problem.l2_miss_share * max(0.0, beyond)
+    once = a + b + problem.output
+    return traffic_seconds(problem, once + min(fabric_bytes, from_memory), once + fabric_bytes)
+
+
+@inlined
+def _least_missed(kept: float) -> float:
+    """Return what `_missed` does not go below, where a cache can keep this share."""
+    kept = min(1.0, kept)
+    return max(0.0, MISSED_AT_MOST - kept * kept)
+
+
+@inlined
 def reduction_seconds(problem: Problem, split: float) -> float:
     """Seconds of adding up the parts of a split K."""
     # Half of the traffic is the size; what L2 does not hold goes to memory and back.
@@ -250,13 +287,6 @@ def reduction_seconds(problem: Problem, split: float) -> float:
     byte_s = problem.l2_byte_s if fits else problem.hbm_byte_s
     seconds: float = problem.split_k_s + partial * byte_s
     return seconds if split > 1.0 else 0.0
-
-
-@inlined
-def least_reduction_seconds(problem: Problem, fewest: float) -> float:
-    """Return what adding up this many parts or more does not go below."""
-    byte_s = min(problem.l2_byte_s, problem.hbm_byte_s)
-    return problem.split_k_s + problem.partial_bytes * fewest * byte_s
 
 
 @inlined

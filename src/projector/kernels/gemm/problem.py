@@ -1,18 +1,13 @@
-"""One GEMM, the device rates it meets, and the tiles it may be cut into.
-
-Shape suffixes
-    F   columns of a menu
-    T   tiles of a device
-"""
+"""One GEMM, the device rates it meets, and the tiles it may be cut into."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats
 from projector.kernels._jit import helper, inlined
 from projector.kernels.device import (
     ALIGNED_BYTES,
+    MAX_TILES,
     OPERAND_BYTES,
     TILE_CLUSTER_M,
     TILE_CLUSTER_N,
@@ -32,13 +27,6 @@ type, so that what K is padded to does not depend on the type."""
 
 PARTIAL_BYTES = 8.0
 """A split-K partial result is written and read once, in FP32."""
-
-MENU_FIELDS = 16
-(
-    M, N, AREA, PER_BLOCK_M, PER_BLOCK_N, CLUSTER_M, CLUSTER_N, STEP, PER_STEP, FLOP,
-    SHARE_M, SHARE_N, UNITS, PER_UNIT, NARROW, WAIT,
-) = range(MENU_FIELDS)  # fmt: skip
-"""Columns of a menu: the fields of `Tile`, of which only the split is no tile's own."""
 
 
 class Problem(NamedTuple):
@@ -81,6 +69,7 @@ class Problem(NamedTuple):
     shared_units: float
     """Compute units in front of the last cache before memory, and their root."""
     shared_side: float
+    per_shared_units: float
     shared_bytes: float
     """The same of the last cache before memory."""
     fabric_byte_s: float
@@ -120,9 +109,24 @@ class Tile(NamedTuple):
     per_unit: float
     narrow: float
     """Root of its columns over its rows."""
+    die_tall: float
+    """Rows of tiles of a full wave, as far as one die sees it, and one over them."""
+    per_die_tall: float
+    per_die_units: float
+    """One over the units that one die sees of a full wave."""
+    shared_tall: float
+    """Rows of tiles of a full wave in front of the last cache, and one over them."""
+    per_shared_tall: float
     wait: float
     """Clocks that its steps add for one element of K."""
     split: float
+
+
+@inlined
+def units_of_cache(device: np.void) -> float:
+    """Compute units in front of the last cache before memory."""
+    units: float = device["compute_units"]
+    return units if device["mall_bytes"] > 0.0 else units / device["dies"]
 
 
 @inlined
@@ -142,7 +146,7 @@ def meet(
     l2_of_die = device["l2_bytes"] / dies
     shared_cache = device["mall_bytes"] if behind_l2 else l2_of_die
     a_bytes, b_bytes = m * k * OPERAND_BYTES[code], n * k * OPERAND_BYTES[code]
-    shared_units = units if behind_l2 else units / dies
+    shared_units = units_of_cache(device)
     hbm_rate = device["gemm_hbm_bytes_per_s"]
     # Scales are less than a quarter of a byte, and lie elsewhere.
     row_bytes = k * np.floor(4.0 * OPERAND_BYTES[code]) / 4.0
@@ -172,6 +176,7 @@ def meet(
         die_bytes=l2_of_die * batch,
         shared_units=shared_units,
         shared_side=np.sqrt(shared_units),
+        per_shared_units=1.0 / shared_units,
         shared_bytes=shared_cache * batch,
         fabric_byte_s=1.0 / max(device["mall_bytes_per_s"], hbm_rate),
         hbm_byte_s=1.0 / hbm_rate,
@@ -185,49 +190,93 @@ def meet(
     )
 
 
-@helper
-def load_menu(device: np.void, menu_FT: Floats) -> int:
-    """Lay a device's tiles out in columns of a menu; return how many there are."""
-    for row in range(device["num_tiles"]):
-        tile = device["tiles"][row]
-        m, n = tile[TILE_M], tile[TILE_N]
-        menu_FT[M, row], menu_FT[N, row] = m, n
-        menu_FT[AREA, row] = m * n
-        menu_FT[PER_BLOCK_M, row] = 1.0 / (m * tile[TILE_CLUSTER_M])
-        menu_FT[PER_BLOCK_N, row] = 1.0 / (n * tile[TILE_CLUSTER_N])
-        menu_FT[CLUSTER_M, row] = tile[TILE_CLUSTER_M]
-        menu_FT[CLUSTER_N, row] = tile[TILE_CLUSTER_N]
-        menu_FT[STEP, row] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
-        menu_FT[PER_STEP, row] = STEP_ELEMENT_BYTES / tile[TILE_K_BYTES]
-        menu_FT[FLOP, row] = 2.0 * m * n / tile[TILE_EFFICIENCY]
-        menu_FT[SHARE_M, row] = tile[TILE_SHARE_M]
-        menu_FT[SHARE_N, row] = tile[TILE_SHARE_N]
-        menu_FT[UNITS, row] = tile[TILE_UNITS]
-        menu_FT[PER_UNIT, row] = 1.0 / tile[TILE_UNITS]
-        menu_FT[NARROW, row] = np.sqrt(n / m)
-        menu_FT[WAIT, row] = tile[TILE_STEP_CLK] * menu_FT[PER_STEP, row]
-    return int(device["num_tiles"])
+MENU = np.dtype([(field, np.float64, (MAX_TILES,)) for field in Tile._fields if field != "split"])
+"""The tiles of a device in columns, with what they are whatever the GEMM."""
+
+LANES = 8
+"""Tiles that a vector unit takes at once."""
 
 
 @inlined
-def candidate(menu_FT: Floats, t: int, split: float) -> Tile:
-    """Return a tile of a menu with a split of K."""
+def columns_of(tiles: int) -> int:
+    """How many places of each column are filled for so many tiles: whole vectors."""
+    return (tiles + LANES - 1) // LANES * LANES
+
+
+@inlined
+def _rows_of_wave(device: np.void, narrow: float, units: float, cluster_m: float) -> float:
+    """Rows of tiles of the rectangle that a full wave forms, where the grid does not end first."""
+    group = device["gemm_group_m"]
+    rows: float = max(cluster_m, group if group > 0.0 else np.sqrt(units) * narrow)
+    return rows
+
+
+@helper
+def load_menu(device: np.void, menu: np.void) -> int:
+    """Lay a device's tiles out in columns (MENU); return how many there are.
+
+    Copies of the last tile fill whole vectors.
+    """
+    tiles = int(device["num_tiles"])
+    for place in range(columns_of(tiles)):
+        tile = device["tiles"][min(place, tiles - 1)]
+        m, n = tile[TILE_M], tile[TILE_N]
+        menu["m"][place], menu["n"][place] = m, n
+        menu["area"][place] = m * n
+        menu["per_block_m"][place] = 1.0 / (m * tile[TILE_CLUSTER_M])
+        menu["per_block_n"][place] = 1.0 / (n * tile[TILE_CLUSTER_N])
+        menu["cluster_m"][place] = tile[TILE_CLUSTER_M]
+        menu["cluster_n"][place] = tile[TILE_CLUSTER_N]
+        menu["step"][place] = tile[TILE_K_BYTES] / STEP_ELEMENT_BYTES
+        menu["per_step"][place] = STEP_ELEMENT_BYTES / tile[TILE_K_BYTES]
+        menu["flop"][place] = 2.0 * m * n / tile[TILE_EFFICIENCY]
+        menu["share_m"][place] = tile[TILE_SHARE_M]
+        menu["share_n"][place] = tile[TILE_SHARE_N]
+        menu["units"][place] = tile[TILE_UNITS]
+        menu["per_unit"][place] = 1.0 / tile[TILE_UNITS]
+        menu["narrow"][place] = np.sqrt(n / m)
+        menu["wait"][place] = tile[TILE_STEP_CLK] * menu["per_step"][place]
+        _load_waves(device, menu, place)
+    return tiles
+
+
+@inlined
+def _load_waves(device: np.void, menu: np.void, place: int) -> None:
+    """Add the rectangles of a tile's full waves to a menu."""
+    narrow, cluster_m = menu["narrow"][place], menu["cluster_m"][place]
+    of_die = device["gemm_die_stride"] / device["dies"]
+    die_units = max(1.0, menu["units"][place] * of_die)
+    die_tall = _rows_of_wave(device, narrow, die_units, cluster_m)
+    shared_tall = _rows_of_wave(device, narrow, units_of_cache(device), cluster_m)
+    menu["die_tall"][place], menu["per_die_tall"][place] = die_tall, 1.0 / die_tall
+    menu["per_die_units"][place] = 1.0 / die_units
+    menu["shared_tall"][place], menu["per_shared_tall"][place] = shared_tall, 1.0 / shared_tall
+
+
+@inlined
+def candidate(menu: np.void, t: int, split: float) -> Tile:
+    """Return a tile of a menu (MENU) with a split of K."""
     return Tile(
-        m=menu_FT[M, t],
-        n=menu_FT[N, t],
-        area=menu_FT[AREA, t],
-        per_block_m=menu_FT[PER_BLOCK_M, t],
-        per_block_n=menu_FT[PER_BLOCK_N, t],
-        cluster_m=menu_FT[CLUSTER_M, t],
-        cluster_n=menu_FT[CLUSTER_N, t],
-        step=menu_FT[STEP, t],
-        per_step=menu_FT[PER_STEP, t],
-        flop=menu_FT[FLOP, t],
-        share_m=menu_FT[SHARE_M, t],
-        share_n=menu_FT[SHARE_N, t],
-        units=menu_FT[UNITS, t],
-        per_unit=menu_FT[PER_UNIT, t],
-        narrow=menu_FT[NARROW, t],
-        wait=menu_FT[WAIT, t],
+        m=menu["m"][t],
+        n=menu["n"][t],
+        area=menu["area"][t],
+        per_block_m=menu["per_block_m"][t],
+        per_block_n=menu["per_block_n"][t],
+        cluster_m=menu["cluster_m"][t],
+        cluster_n=menu["cluster_n"][t],
+        step=menu["step"][t],
+        per_step=menu["per_step"][t],
+        flop=menu["flop"][t],
+        share_m=menu["share_m"][t],
+        share_n=menu["share_n"][t],
+        units=menu["units"][t],
+        per_unit=menu["per_unit"][t],
+        narrow=menu["narrow"][t],
+        die_tall=menu["die_tall"][t],
+        per_die_tall=menu["per_die_tall"][t],
+        per_die_units=menu["per_die_units"][t],
+        shared_tall=menu["shared_tall"][t],
+        per_shared_tall=menu["per_shared_tall"][t],
+        wait=menu["wait"][t],
         split=split,
     )

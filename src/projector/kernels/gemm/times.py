@@ -4,9 +4,8 @@ Shape suffixes
     G   GEMMs in the batch
     4   extents (m, n, k, batch) of one of them
     D   devices
-    F   columns of a menu of tiles
-    R   rows of the scratch of a search
-    T   tiles of a device, or terms of a time
+    1   a record that is written
+    T   terms of a time
 Units
     time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
 """
@@ -60,8 +59,7 @@ def gemm_times(
     efficiency_G: Floats,
     device_G: Ints,
     devices_D: Records,
-    menu_FT: Floats,
-    scratch_RT: Floats,
+    scratch_1: Records,
     time_s_G: Floats,
     bound_G: Ints,
     choice_G: Ints,
@@ -81,8 +79,8 @@ def gemm_times(
     device_G : int64[G]
         Row of ``devices_D``.
     devices_D : DEVICE[D]
-    menu_FT, scratch_RT : float64[MENU_FIELDS, MAX_TILES], float64[SCRATCH_ROWS, MAX_TILES]
-        Scratch, overwritten; one for each thread.
+    scratch_1 : SCRATCH[1]
+        Overwritten; one for each thread.
     time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
         Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
         of the choice, -1 without one.
@@ -112,6 +110,7 @@ def gemm_times(
     status = OK
     menu_of = np.int64(-1)
     tiles = 0
+    scratch, menu = scratch_1[0], scratch_1[0]["menu"]
     for g in range(extent_G4.shape[0]):
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
@@ -130,20 +129,18 @@ def gemm_times(
             status = INVALID
             continue
         if d != menu_of:
-            tiles = load_menu(devices_D[d], menu_FT)
+            tiles = load_menu(devices_D[d], menu)
             menu_of = d
         problem = meet(devices_D[d], code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
         ideal_s = 2.0 * m * n * k * batch * problem.flop_s / problem.units
         splits = count_splits(devices_D[d], k)
         split_S = devices_D[d]["gemm_splits"]
-        best, parts, best_s = find_best(
-            problem, split_S, splits, ideal_s, menu_FT, tiles, scratch_RT
-        )
+        best, parts, best_s = find_best(problem, split_S, splits, ideal_s, tiles, scratch)
         if best < 0:
             time_s_G[g] = math.nan
             status = INVALID
             continue
-        cost = cost_found(problem, candidate(menu_FT, best, float(parts)), best, scratch_RT)
+        cost = cost_found(problem, candidate(menu, best, parts), best, scratch)
         share = find_clock_share(devices_D[d], code, problem, cost)
         if share < 1.0:
             best_s = power_and_seconds(devices_D[d], code, problem, cost, share)[1]
@@ -151,7 +148,7 @@ def gemm_times(
         light_s = 2.0 * m * n * k * batch / devices_D[d]["matrix_flop_per_s"][code]
         time_s_G[g] = max(best_s, light_s)
         bound_G[g] = find_bound(cost, best_s, share)
-        choice_G[g] = best * MAX_SPLIT_K + parts - 1
+        choice_G[g] = best * MAX_SPLIT_K + int(parts) - 1
         if not 0.0 <= time_s_G[g] < math.inf:
             status = INVALID
     return status
@@ -166,7 +163,7 @@ def gemm_terms(
     device_G: Ints,
     devices_D: Records,
     choice_G: Ints,
-    menu_FT: Floats,
+    menu_1: Records,
     term_GT: Floats,
 ) -> None:
     """Write out what the times of `gemm_times` are made of.
@@ -175,6 +172,8 @@ def gemm_terms(
     ----------
     choice_G : int64[G]
         Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms (zeros).
+    menu_1 : MENU[1]
+        Overwritten; one for each thread.
     term_GT : float64[G, len(TERMS)]
         Output: `GemmTerms`.
 
@@ -185,9 +184,10 @@ def gemm_terms(
         if choice_G[g] < 0:
             continue
         device, code = devices_D[device_G[g]], dtype_G[g]
-        load_menu(device, menu_FT)
+        menu = menu_1[0]
+        load_menu(device, menu)
         parts = choice_G[g] % MAX_SPLIT_K + 1
-        tile = candidate(menu_FT, choice_G[g] // MAX_SPLIT_K, float(parts))
+        tile = candidate(menu, choice_G[g] // MAX_SPLIT_K, float(parts))
         m, n = float(extent_G4[g, 0]), float(extent_G4[g, 1])
         k, batch = float(extent_G4[g, 2]), float(extent_G4[g, 3])
         problem = meet(device, code, m, n, k, batch, out_bytes_G[g], efficiency_G[g])
