@@ -159,6 +159,8 @@ class Workloads:
     """int64[pipelines]: first family that has it."""
     structure: Ints
     """int64[pipelines]: equal where they differ in their machines alone."""
+    layout: Ints
+    """int64[pipelines]: equal numbers where stages are alike in the same places."""
     shapes: Records
     """WORKLOAD[shapes], distinct; devices and fabrics are left 0."""
     shape: Ints
@@ -358,6 +360,7 @@ def build_workloads(
         pipeline=pipeline,
         first=first,
         structure=alike,
+        layout=layout,
         shapes=shapes,
         shape=shape[workload_first],
         on_device=device[owner[workload_first]],

@@ -103,7 +103,7 @@ def room_for_activations(
     batch, columns
         A job of each family, and its degrees.
     state : StateMemory
-        Of the ranks of all replicas.
+        Of the kinds of ranks.
     families, ranks : int64[n]
         As of `allocator_columns`.
     """

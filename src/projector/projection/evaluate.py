@@ -185,9 +185,10 @@ class Evaluation:
 
     @cached_property
     def fullest(self) -> Ints:
-        """int64[jobs]: the fullest rank of each job, among those of all replicas."""
+        """int64[jobs]: the kind of the fullest rank of each job."""
         replicas = self.inputs.replicas
-        return replicas.rank_offset.take(replicas.of_job) + self.steps.peak_rank
+        rank = replicas.rank_offset.take(replicas.of_job) + self.steps.peak_rank
+        return replicas.rank_kind.take(rank)
 
     def usable_bytes(self, row: int) -> float:
         """Return what the fullest rank of a job may allocate."""
@@ -197,9 +198,8 @@ class Evaluation:
 
     def idle_bytes(self, row: int) -> Floats:
         """Return what the allocator of each pipeline rank of a job holds idle, float64[pp]."""
-        ranks = self.inputs.replicas.ranks(int(self.inputs.replicas.of_job[row]))
-        every = np.arange(ranks.start, ranks.stop)
-        return self._allocator(row, every, self.memory(row).activations_bytes).idle
+        ranks = self.inputs.replicas.kinds_of_ranks(int(self.inputs.replicas.of_job[row]))
+        return self._allocator(row, ranks, self.memory(row).activations_bytes).idle
 
     def _allocator(self, row: int, ranks: Ints, activations: Floats) -> AllocatorColumns:
         families = np.full(len(ranks), self.family(row))
@@ -207,14 +207,12 @@ class Evaluation:
 
     def sharding_excess_bytes(self, row: int) -> float:
         """Return what sharding the weights of a job's fullest rank costs beyond ZeRO 2."""
-        first = self.inputs.replicas.rank_offset[self.inputs.replicas.of_job[row]]
-        rank = first + self.steps.peak_rank[row]
-        return float(self.inputs.state.sharding_excess_bytes[rank])
+        return float(self.inputs.state.sharding_excess_bytes[self.fullest[row]])
 
     def memory(self, row: int) -> RankMemory:
         """Return the memory of each pipeline rank of a job."""
         state, replicas = self.inputs.state, self.inputs.replicas
-        ranks = replicas.ranks(int(replicas.of_job[row]))
+        ranks = replicas.kinds_of_ranks(int(replicas.of_job[row]))
         pipeline = self.pipeline(row)
         static = state.values(STATIC_TERMS)
         return RankMemory(

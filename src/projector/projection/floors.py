@@ -103,10 +103,10 @@ def _memory(inputs: StepInputs, room: Room) -> tuple[Floats, Floats]:
     """
     workloads, state = inputs.replicas.workloads, inputs.state
     first = room.offset[:-1]
-    peak = np.maximum.reduceat(state.static_bytes[room.rank] + room.least_bytes, first)
+    peak = np.maximum.reduceat(state.static_bytes[room.kind] + room.least_bytes, first)
     devices = devices_of(workloads.batch, reserve_bytes(workloads.batch, workloads.jobs))
     # More activations pin more. Which rank is the fullest depends on the order.
-    least = allocator_columns(devices, room.family, rank_bytes(state), room.rank, room.least_bytes)
+    least = allocator_columns(devices, room.family, rank_bytes(state), room.kind, room.least_bytes)
     return peak * SLACK, np.maximum.reduceat(least.usable, first) / SLACK
 
 

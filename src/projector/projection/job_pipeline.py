@@ -34,7 +34,7 @@ def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
         p2p_ps=timings.latency_ps[0],
         activation_bytes=pipeline.activation_bytes,
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
-        static_bytes=inputs.held.static[replicas.ranks(replica)],
+        static_bytes=inputs.held.static[replicas.kinds_of_ranks(replica)],
         limit_bytes=limit_bytes,
         memory_band=verdict_of(job, float(evaluation.steps.peak_bytes[row]), limit_bytes),
         sends_ps=sends_ps,

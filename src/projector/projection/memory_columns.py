@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.kernels.grouping import largest_of_segments
+from projector.kernels.grouping import segment_maxima, segment_sums
 from projector.lower.workload_columns import padded_vocab
 from projector.operations.linear import NF4_BYTES
 from projector.projection.data_parallel import bucket_parameters
@@ -18,7 +18,7 @@ from projector.projection.replicas import Replicas
 
 @dataclass(frozen=True, slots=True)
 class StateMemory(MemoryTerms[Floats, None]):
-    """What the ranks of all replicas hold besides activations, float64[ranks]."""
+    """What ranks hold besides activations, float64[kinds of ranks]."""
 
     parameters: Floats
     """Parameters that a rank's layers have, before any sharding over data parallelism."""
@@ -54,23 +54,24 @@ class RankMemory(MemoryTerms[Floats, Floats]):
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     """Compute everything that does not depend on the schedule's order."""
     alike = replicas.alike(replicas.jobs.cluster.workspace_bytes.view(np.int64))
-    state, rank = _state_memory(alike.replicas, costs), alike.of_rank
-    columns = {name: getattr(state, name).take(rank) for name in _OF_RANKS}
+    state = _state_memory(alike.replicas, costs)
+    if alike.replicas is replicas:
+        return state
+    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in _OF_RANKS}
     return StateMemory(activations_bytes=None, **columns)
 
 
 def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
-    columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank
+    columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank_kind
+    held_offset, held_stage = replicas.held
+    pipeline_stage = replicas.stage.take(held_stage)
     training, zero = jobs.training, columns.zero_stage[rank]
 
     def per_rank(values: Floats) -> Floats:
-        return replicas.per_rank(values[replicas.stage])
+        return segment_sums(held_offset, values.take(pipeline_stage))
 
     def largest(values: Floats) -> Floats:
-        most = np.empty(len(rank))
-        held = values[replicas.stage[replicas.chunk_stage]]
-        largest_of_segments(replicas.chunk_offset, held, most)
-        return most
+        return segment_maxima(held_offset, values.take(pipeline_stage))
 
     dense, experts = per_rank(costs.dense_parameters), per_rank(costs.expert_parameters)
     # Lowering gives the head of a pipeline a copy of a tied embedding; it may lie beside it.
@@ -138,7 +139,7 @@ def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
 
 
 class _Held(NamedTuple):
-    """How a rank stores parameters, float64[ranks] each."""
+    """How a rank stores parameters, float64[kinds of ranks] each."""
 
     trained_bytes: Floats
     """Of a parameter that is trained."""
@@ -155,7 +156,7 @@ class _Held(NamedTuple):
 
 
 class _Sharded(NamedTuple):
-    """Parameters of each rank of one group of shards, float64[ranks] each."""
+    """Parameters of each rank of one group of shards, float64[kinds of ranks] each."""
 
     everything: Floats
     layer: Floats
@@ -181,7 +182,7 @@ def _gathered(
     the microbatches of a pipeline FSDP reduces nothing: whole gradients add up. ZeRO 2 reduces a
     layer at a time as well. What one rank has to itself is neither gathered nor reduced.
     """
-    split, rank = replicas.jobs.parallelism, replicas.of_rank
+    split, rank = replicas.jobs.parallelism, replicas.of_rank_kind
     training = replicas.jobs.training
     layers = 1.0 + np.maximum(split.forward_ahead, split.backward_ahead)[rank]
     again, fsdp = split.regathers[rank] == 1, split.fsdp[rank] > 0
@@ -206,7 +207,7 @@ def _gathered(
 
 def _buffers(replicas: Replicas, parameters: Floats) -> Floats:
     """Staging of gradients whose wire type differs, and of pipeline messages."""
-    columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank
+    columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank_kind
     training = jobs.training
     ranks = columns.dp * columns.cp
     bucket = np.minimum(parameters, bucket_parameters(jobs.parallelism.bucket, ranks)[rank])

@@ -17,7 +17,7 @@ from projector.lower.jobs import JobColumns
 from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
-from projector.projection.schedules import NAMES, Placements, place_replicas
+from projector.projection.schedules import NAMES, Placements, end_to_end, place_replicas
 from projector.schedule.placement import Placement
 
 
@@ -28,7 +28,8 @@ class Replicas:
     ``stage_*`` describe the virtual stages of one copy of the model, replica after replica (CSR
     with ``stage_offset``). Most stages of a pipeline are alike: ``kind_*`` describe those that
     differ and ``run_*`` their runs of equal layers (CSR with ``run_offset``). ``chunk_*`` describe
-    what each rank holds, rank after rank: a stage for each of its chunks.
+    what each rank holds, rank after rank: a stage for each of its chunks. Ranks of a replica that
+    hold the same kinds of stages are one kind of rank.
     """
 
     workloads: Workloads
@@ -62,6 +63,10 @@ class Replicas:
     """int64[ranks + 1]: first chunk of each rank."""
     chunk_stage: Ints
     """int64[chunks]: stage that each chunk holds."""
+    rank_kind: Ints
+    """int64[ranks]: the kind of each rank."""
+    kind_rank: Ints
+    """int64[kinds of ranks]: the first rank of each kind."""
 
     def __len__(self) -> int:
         """Return the number of replicas."""
@@ -88,6 +93,18 @@ class Replicas:
         return np.repeat(np.arange(len(self)), self.columns.pp)
 
     @cached_property
+    def of_rank_kind(self) -> Ints:
+        """int64[kinds of ranks]: replica of each kind of rank."""
+        return self.of_rank.take(self.kind_rank)
+
+    @cached_property
+    def held(self) -> tuple[Ints, Ints]:
+        """Stages that kinds of ranks hold: int64[kinds + 1], where each begins in the other."""
+        first = self.chunk_offset.take(self.kind_rank)
+        chunks = self.chunk_offset.take(self.kind_rank + 1) - first
+        return offsets(chunks), self.chunk_stage.take(concatenated_ranges(first, chunks))
+
+    @cached_property
     def directions(self) -> Ints:
         """int64[replicas]: copies of the model that run at once."""
         copies = np.array([placement.directions for placement in self.placements.unique], np.int64)
@@ -95,8 +112,9 @@ class Replicas:
 
     @cached_property
     def joins_ends(self) -> Flags:
-        """bool[ranks]: whether a rank holds the first stage of its model and the last."""
-        return self.placements.of_replicas(lambda placement: placement.joins_ends)
+        """bool[kinds of ranks]: whether a rank holds the first stage of its model and the last."""
+        joins: Flags = self.placements.of_replicas(lambda placement: placement.joins_ends)
+        return joins.take(self.kind_rank)
 
     def placement(self, replica: int) -> Placement:
         """Return where the stages of one replica live."""
@@ -116,6 +134,11 @@ class Replicas:
         """int64[replicas + 1]: first run of each replica."""
         return self.run_offset[self.first_kind]
 
+    @cached_property
+    def first_rank_kind(self) -> Ints:
+        """int64[replicas + 1]: first kind of rank of each replica."""
+        return offsets(np.bincount(self.of_rank_kind, minlength=len(self)))
+
     def alike(self, *columns: Ints) -> "Alike":
         """Return one replica for all that agree in their structure and in some columns.
 
@@ -125,8 +148,11 @@ class Replicas:
         ----------
         *columns : int64[replicas]
         """
-        structure = self.workloads.structures.of_pipeline[self.pipeline]
-        jobs = self.jobs
+        structures = self.workloads.structures
+        if len(structures.workloads.first) == len(self.workloads.first):
+            # Replicas with pipelines of their own differ already.
+            return Alike(self, np.arange(len(self)), self)
+        structure, jobs = structures.of_pipeline.take(self.pipeline), self.jobs
         first, of_replica = group_rows(
             structure,
             jobs.parallelism.replica_key,
@@ -147,6 +173,11 @@ class Replicas:
         chunks = np.diff(self.chunk_first)[rows]
         chunk = concatenated_ranges(self.chunk_first[rows], chunks)
         # Numbers within a replica stay; all begin where it does now.
+        rank_kinds = np.diff(self.first_rank_kind)[rows]
+        kind_rank = self.kind_rank[concatenated_ranges(self.first_rank_kind[rows], rank_kinds)]
+        rank_offset = offsets(self.columns.pp[rows])
+        rank_shift = rank_offset[:-1] - self.rank_offset[rows]
+        rank_kind_shift = offsets(rank_kinds)[:-1] - self.first_rank_kind[rows]
         stage_shift = offsets(stages)[:-1] - self.stage_offset[rows]
         kind_shift = offsets(kinds)[:-1] - self.first_kind[rows]
         return replace(
@@ -162,15 +193,21 @@ class Replicas:
             kind_stage=self.kind_stage[kind] + np.repeat(stage_shift, kinds),
             run_offset=offsets(runs_of),
             run=self.run[concatenated_ranges(self.run_offset[kind], runs_of)],
-            rank_offset=offsets(self.columns.pp[rows]),
+            rank_offset=rank_offset,
             chunk_first=offsets(chunks),
             chunk_offset=offsets(np.diff(self.chunk_offset)[ranks]),
             chunk_stage=self.chunk_stage[chunk] + np.repeat(stage_shift, chunks),
+            rank_kind=self.rank_kind[ranks] + np.repeat(rank_kind_shift, np.diff(rank_offset)),
+            kind_rank=kind_rank + np.repeat(rank_shift, rank_kinds),
         )
 
     def ranks(self, replica: int) -> slice:
         """Return the ranks of one replica."""
         return slice(int(self.rank_offset[replica]), int(self.rank_offset[replica + 1]))
+
+    def kinds_of_ranks(self, replica: int) -> Ints:
+        """Return the kind of each rank of one replica, int64[pp]."""
+        return self.rank_kind[self.ranks(replica)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,14 +224,9 @@ class Alike:
         return concatenated_ranges(first[self.of_replica], count)
 
     @cached_property
-    def of_rank(self) -> Ints:
-        """int64[ranks]: the same rank of its kind."""
-        return self._places(self.replicas.rank_offset, self.all.columns.pp)
-
-    @cached_property
-    def of_chunk(self) -> Ints:
-        """int64[chunks]: the same chunk of its kind."""
-        return self._places(self.replicas.chunk_first, np.diff(self.all.chunk_first))
+    def of_rank_kind(self) -> Ints:
+        """int64[kinds of ranks]: the same kind of rank of its kind."""
+        return self._places(self.replicas.first_rank_kind, np.diff(self.all.first_rank_kind))
 
     @cached_property
     def of_run(self) -> Ints:
@@ -235,6 +267,8 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
     sizes = np.array([placement.stage_of.size for placement in placements.unique], np.int64)
     chunks = sizes[placements.of]
     held = placements.of_replicas(lambda placement: placement.model_stage.ravel())
+    rank_offset = offsets(columns.pp)
+    rank_kind, kind_rank = _rank_kinds(workloads, pipeline, placements, rank_offset)
     return Replicas(
         workloads=workloads,
         jobs=batch.take(first),
@@ -249,10 +283,34 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
         kind_stage=kind_stage,
         run_offset=offsets(runs),
         run=run,
-        rank_offset=offsets(columns.pp),
+        rank_offset=rank_offset,
         chunk_first=offsets(chunks),
         chunk_offset=offsets(np.repeat(chunks // columns.pp, columns.pp)),
         chunk_stage=held + np.repeat(stage_offset[:-1], chunks),
+        rank_kind=rank_kind,
+        kind_rank=kind_rank,
+    )
+
+
+def _rank_kinds(
+    workloads: Workloads, pipeline: Ints, placements: Placements, rank_offset: Ints
+) -> tuple[Ints, Ints]:
+    """Return the kind of each rank, and the first rank of each kind, of all replicas."""
+    # Replicas with one placement and one layout have the same kinds.
+    first, pattern = group_rows(placements.of, workloads.layout.take(pipeline))
+    firsts, kinds = [], []
+    for row in first.tolist():
+        placement = placements.unique[int(placements.of[row])]
+        begin = int(workloads.stage_offset[pipeline[row]])
+        stage = workloads.stage_like[begin + placement.model_stage]
+        first_rank, kind = group_rows(stage, placement.joins_ends.astype(np.int64))
+        firsts.append(first_rank)
+        kinds.append(kind)
+    num_kinds = np.array([len(each) for each in firsts], np.int64).take(pattern)
+    kind_offset, ranks = offsets(num_kinds), np.diff(rank_offset)
+    return (
+        end_to_end(kinds, pattern) + np.repeat(kind_offset[:-1], ranks),
+        end_to_end(firsts, pattern) + np.repeat(rank_offset[:-1], num_kinds),
     )
 
 
@@ -275,39 +333,33 @@ class PointToPoint:
 
 def cost_p2p(replicas: Replicas) -> PointToPoint:
     """Cost the messages between virtual stages, within a domain or between nodes."""
-    alike = replicas.alike(replicas.workloads.fabric[replicas.pipeline])
-    sent, chunk = _cost_messages(alike.replicas), alike.of_chunk
-    return PointToPoint(
-        sent.bytes.take(alike.of_replica),
-        sent.latency_s.take(chunk, axis=0),
-        sent.near.take(chunk, axis=0),
-    )
-
-
-def _cost_messages(replicas: Replicas) -> PointToPoint:
     columns, jobs = replicas.columns, replicas.jobs
     tokens = columns.micro_batch * columns.seq // columns.cp
     split = np.where(jobs.parallelism.splits_sequence == 1, columns.tp, 1)
     num_bytes = np.asarray(
         2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1), np.float64
     )
-    placements = replicas.placements
-    replica = np.repeat(np.arange(len(replicas)), np.diff(replicas.chunk_first))
+    fabric = replicas.workloads.fabric.take(replicas.pipeline)
+    # Few replicas differ in all that messages depend on.
+    first, like = group_rows(
+        replicas.placements.of, columns.stage_stride, columns.domain, columns.pod, columns.zone,
+        columns.gpus, fabric, num_bytes.view(np.int64),
+    )  # fmt: skip
+    placements = Placements(replicas.placements.unique, replicas.placements.of.take(first))
     # A second copy of the model has stages of its own.
     rank = placements.of_replicas(lambda placement: placement.rank_of)[:, None]
     other = placements.of_replicas(lambda placement: placement.neighbour)
-    owner, rank = (np.broadcast_to(each, other.shape).ravel() for each in (replica[:, None], rank))
+    chunks = np.diff(replicas.chunk_first).take(first)
+    owner = np.repeat(first, chunks)[:, None]
+    owner, rank = (np.broadcast_to(each, other.shape).ravel() for each in (owner, rank))
     local, span = _pair_places(columns.take(owner), rank, other.ravel())
-    # Most messages of a pipeline are alike.
-    first, of_message = group_rows(owner, local, span)
-    fabric = replicas.workloads.fabric[replicas.pipeline]
     seconds, _ = collective_time_columns(
-        SEND_RECV, num_bytes[owner[first]], 2, local[first], fabric[owner[first]],
-        replicas.workloads.fabrics, span[first],
-    )  # fmt: skip
-    latency_s = np.where(rank == other.ravel(), 0.0, seconds[of_message])
+        SEND_RECV, num_bytes[owner], 2, local, fabric[owner], replicas.workloads.fabrics, span
+    )
+    latency_s = np.where(rank == other.ravel(), 0.0, seconds).reshape(other.shape)
     near = (local == 2).reshape(other.shape)
-    return PointToPoint(num_bytes, latency_s.reshape(other.shape), near)
+    message = concatenated_ranges(offsets(chunks).take(like), chunks.take(like))
+    return PointToPoint(num_bytes, latency_s.take(message, axis=0), near.take(message, axis=0))
 
 
 def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:
@@ -323,7 +375,7 @@ def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, In
 
 
 def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
-    """Return the seconds of the update on each pipeline rank: its states pass through memory once.
+    """Return the seconds of the update on each kind of rank: its states pass through memory once.
 
     Each owned parameter reads its gradient twice (norm and update), reads and writes master and
     moments, and writes its weight; a narrow type also quantises every weight row- and
@@ -331,10 +383,10 @@ def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
 
     Parameters
     ----------
-    owned, held : float64[ranks]
+    owned, held : float64[kinds of ranks]
         Parameters that a rank updates, and those that it stores in full.
     """
-    training, rank = replicas.jobs.training, replicas.of_rank
+    training, rank = replicas.jobs.training, replicas.of_rank_kind
     gradient, weight = training.gradient_bytes, training.weight_bytes
     per_owned = 2.0 * gradient + 2.0 * training.state_bytes + weight
     offloaded = training.optimizer_offload
@@ -367,7 +419,8 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
 def tied_embedding_bytes(replicas: Replicas) -> Floats:
     """Return the bytes of the gradients that two copies of an embedding sum, float64[replicas]."""
     columns, jobs = replicas.columns, replicas.jobs
-    together = segment_sums(replicas.rank_offset, replicas.joins_ends.astype(np.float64)) > 0.0
+    together = np.zeros(len(replicas), np.bool_)
+    together[replicas.of_rank_kind[replicas.joins_ends]] = True
     tied = (jobs.model.tied == 1) & ~together & (jobs.training.adapted == 0)
     rows = -(-padded_vocab(jobs, columns) // columns.tp)
     return np.asarray(rows * jobs.model.hidden * jobs.training.reduce_bytes * tied)

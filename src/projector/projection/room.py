@@ -15,8 +15,8 @@ class Room(NamedTuple):
 
     offset: Ints
     """int64[n + 1]: first rank of each job."""
-    rank: Ints
-    """int64[ranks]: the same rank among those of all replicas."""
+    kind: Ints
+    """int64[ranks]: kind of each rank, among those of all replicas."""
     family: Ints
     """int64[ranks]: family of the job."""
     least_bytes: Floats
@@ -39,9 +39,9 @@ def activation_room(inputs: StepInputs, jobs: Ints) -> Room:
     rank = concatenated_ranges(replicas.rank_offset.take(replica), ranks)
     family = replicas.family.take(jobs).repeat(ranks)
     saved_bytes = replicas.per_rank(inputs.costs.saved_bytes.take(replicas.stage))
-    least_bytes = saved_bytes.take(rank)
+    kind, least_bytes = replicas.rank_kind.take(rank), saved_bytes.take(rank)
     pending = batch.training.most_pending.take(family)
     stated_bytes = np.where(pending > 0, pending * least_bytes, np.inf)
-    room_bytes = room_for_activations(batch, columns, inputs.state, family, rank)
+    room_bytes = room_for_activations(batch, columns, inputs.state, family, kind)
     most_bytes = np.maximum(least_bytes, np.minimum(room_bytes, stated_bytes))
-    return Room(offsets(ranks), rank, family, least_bytes, most_bytes)
+    return Room(offsets(ranks), kind, family, least_bytes, most_bytes)

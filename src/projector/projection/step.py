@@ -63,7 +63,9 @@ class StepInputs:
     gather_after_s: Floats
     """float64[ranks]: parameter gathers that nothing overlaps."""
     held: RankBytes
-    """What each rank holds besides activations."""
+    """What each kind of rank holds besides activations."""
+    static_bytes: Floats
+    """float64[ranks]: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    stage = replicas.stage[replicas.kind_stage]
+    stage, held = replicas.stage[replicas.kind_stage], rank_bytes(state)
     weight_s = costs.weight_s[stage]
     backward_s = np.stack([times.backward_s, times.backward_s, times.last_backward_s], axis=1)
     kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
@@ -203,7 +205,7 @@ def step_inputs(
         times=times,
         p2p=p2p,
         state=state,
-        optimizer_s=optimizer_s,
+        optimizer_s=optimizer_s.take(replicas.rank_kind),
         tied_s=tied_s,
         first_forward_ps=to_ps(times.first_forward_s),
         kind_ps=kind_ps,
@@ -214,7 +216,8 @@ def step_inputs(
         chunk_tail_s=times.tail_s.take(replicas.stage_kind.take(replicas.chunk_stage)),
         reduce_after_s=replicas.per_rank(times.reduce_after_s.take(replicas.stage_kind)),
         gather_after_s=replicas.per_rank(times.gather_after_s.take(replicas.stage_kind)),
-        held=rank_bytes(state),
+        held=held,
+        static_bytes=held.static.take(replicas.rank_kind),
     )
 
 
@@ -343,7 +346,7 @@ def _run_placement(
         outputs,
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
-    kernels.fullest_ranks(jobs, rank_first, inputs.held.static, held, peak, outputs)
+    kernels.fullest_ranks(jobs, rank_first, inputs.static_bytes, held, peak, outputs)
 
 
 def _replay_all(

@@ -281,7 +281,7 @@ class _Builder:
     def _held(self, placed: Placed, rank: int) -> Held:
         """Return what a rank holds over time."""
         replicas, state = self.evaluation.inputs.replicas, self.evaluation.inputs.state
-        at = replicas.ranks(self.replica).start + rank
+        at = replicas.kinds_of_ranks(self.replica)[rank]
         return held_over_time(
             placed,
             static_bytes=float(state.static_bytes[at] - state.transient_bytes[at]),
