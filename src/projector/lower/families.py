@@ -13,6 +13,7 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.kernels.grouping import group_rows
+from projector.lower.codes import number_codes
 from projector.lower.batch import JobBatch
 from projector.lower.sections import TrainingColumns
 
@@ -93,19 +94,9 @@ def step_sizes(jobs: JobBatch, families: Families, round_samples: Ints, kind: In
         jobs.sections.training.column(TrainingColumns.global_batch), return_inverse=True
     )
     code = kind.take(families.of_job) * len(sizes) + batch_code.take(jobs.index[2])
-    used, of_job = _group_codes(code, len(first_kind) * len(sizes))
+    used, of_job = number_codes(code, len(first_kind) * len(sizes))
     family = first_kind[used // len(sizes)]
     global_batch, samples = sizes[used % len(sizes)], round_samples[family]
     return StepSizes(
         of_job, family, global_batch, global_batch // samples, global_batch % samples != 0
     )
-
-
-def _group_codes(code: Ints, size: int) -> tuple[Ints, Ints]:
-    """Return the distinct ones of some codes below ``size``, and the position of each."""
-    if size > 4 * len(code) + 64:
-        first, group = group_rows(code)
-        return code[first], group
-    used = np.zeros(size, np.int64)
-    used[code] = 1
-    return np.flatnonzero(used), (np.cumsum(used) - 1).take(code)

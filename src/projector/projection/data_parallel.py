@@ -10,6 +10,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDU
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
+from projector.lower.codes import number_codes
 from projector.lower.placement import Place
 from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.operations.linear import NF4_BYTES
@@ -71,14 +72,10 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     sharded has several copies, a rank's shard of the gradients is summed over them after the
     reduce-scatter (hybrid sharding).
     """
-    workloads = replicas.workloads
-    alike = replicas.alike(workloads.fabric[replicas.pipeline])
-    sent = {
-        name: values.take(alike.of_run) for name, values in _sent(alike.replicas, costs).items()
-    }
-    copied = _copy_passes(replicas)[replicas.of_run]
+    sent, workloads = _sent(replicas, costs), replicas.workloads
+    copied = _copy_passes(replicas).take(replicas.of_run, axis=0)
     rate = workloads.devices["elementwise_bytes_per_s"][workloads.device[replicas.pipeline]]
-    rate = rate[replicas.of_run]
+    rate = rate.take(replicas.of_run)
     return DataParallelCosts(
         **sent,
         gather_copy_s=copied[:, 0] * sent["gather_bytes"] / rate,
@@ -89,15 +86,12 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
 def _sent(replicas: Replicas, costs: WorkloadCosts) -> dict[str, Array]:
     """Return the columns of `DataParallelCosts` that are of collectives."""
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
-    # Layers of one kind are alike in all stages of a replica.
-    first, of_run = group_rows(replicas.of_run, workloads.run_workload[replicas.run])
-    owner = replicas.of_run[first]
-    workload = workloads.run_workload[replicas.run[first]]
+    owner, workload, of_run = _distinct_layers(replicas, costs)
     fabric = workloads.columns.fabric[workload]
     grad_bytes, weight_bytes = training.reduce_bytes[owner], training.weight_bytes[owner]
     stage = columns.zero_stage[owner]
     names = ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")
-    sums = {name: np.zeros(len(first)) for name in names}
+    sums = {name: np.zeros(len(owner)) for name in names}
     algorithms: dict[str, Ints] = {}
     groups = _groups(replicas)
     whole = costs.dense_parameters + costs.expert_parameters
@@ -141,10 +135,38 @@ def _sent(replicas: Replicas, costs: WorkloadCosts) -> dict[str, Array]:
         if position == 0:
             algorithms = {"gather": gather_algorithm, "reduce": reduce_algorithm}
     return {
-        **{name: values[of_run] for name, values in sums.items()},
-        "gather_algorithm": algorithms["gather"][of_run],
-        "reduce_algorithm": algorithms["reduce"][of_run],
+        **{name: values.take(of_run) for name, values in sums.items()},
+        "gather_algorithm": algorithms["gather"].take(of_run),
+        "reduce_algorithm": algorithms["reduce"].take(of_run),
     }
+
+
+def _distinct_layers(replicas: Replicas, costs: WorkloadCosts) -> tuple[Ints, Ints, Ints]:
+    """Return replica and workload of each layer that is sent in its own way, and that of each run.
+
+    Layers are sent alike where they have equal parameters on one fabric, and their replicas shard
+    and send alike.
+    """
+    workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
+    parameters = (
+        costs.dense_parameters, costs.expert_parameters, costs.trained_dense,
+        costs.trained_experts, costs.packed_parameters,
+    )  # fmt: skip
+    first_layer, layer = group_rows(
+        workloads.columns.fabric,
+        *(np.ascontiguousarray(each).view(np.int64) for each in parameters),
+    )
+    rates = (jobs.training.reduce_bytes, jobs.training.weight_bytes, jobs.parallelism.bucket)
+    first_replica, sharing = group_rows(
+        columns.zero_stage,
+        *(column for pair in _groups(replicas) for place in pair for column in place),
+        *(each.view(np.int64) for each in rates),
+    )
+    of_run = layer.take(workloads.run_workload.take(replicas.run))
+    code = sharing.take(replicas.of_run) * len(first_layer) + of_run
+    distinct, number = number_codes(code, len(first_replica) * len(first_layer))
+    replica, of_layer = np.divmod(distinct, len(first_layer))
+    return first_replica.take(replica), first_layer.take(of_layer), number
 
 
 def _groups(replicas: Replicas) -> tuple[tuple[Place, Place], tuple[Place, Place]]:

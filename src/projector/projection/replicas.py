@@ -130,11 +130,6 @@ class Replicas:
         return offsets(np.bincount(self.of_kind, minlength=len(self)))
 
     @cached_property
-    def first_run(self) -> Ints:
-        """int64[replicas + 1]: first run of each replica."""
-        return self.run_offset[self.first_kind]
-
-    @cached_property
     def first_rank_kind(self) -> Ints:
         """int64[replicas + 1]: first kind of rank of each replica."""
         return offsets(np.bincount(self.of_rank_kind, minlength=len(self)))
@@ -227,11 +222,6 @@ class Alike:
     def of_rank_kind(self) -> Ints:
         """int64[kinds of ranks]: the same kind of rank of its kind."""
         return self._places(self.replicas.first_rank_kind, np.diff(self.all.first_rank_kind))
-
-    @cached_property
-    def of_run(self) -> Ints:
-        """int64[runs]: the same run of its kind."""
-        return self._places(self.replicas.first_run, np.diff(self.all.first_run))
 
 
 def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replicas:
