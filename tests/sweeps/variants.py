@@ -20,7 +20,6 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
-from projector.operations.known import KnownCosts
 from projector.projection.coded import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
@@ -30,6 +29,7 @@ from projector.projection.evaluate import (
     evaluate_possible,
     find_legal,
 )
+from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES
 
@@ -378,7 +378,7 @@ def together(jobs: list[Job]) -> list[Row]:
     kept = np.flatnonzero(legal.refused < 0)
     late: list[ProjectorError] = []
     for part, evaluation in evaluate_possible(
-        batch.take(kept), legal.take(kept), late.append, KnownCosts()
+        batch.take(kept), legal.take(kept), late.append, KnownPipelines()
     ):
         for place, row in zip(kept[part].tolist(), _rows(evaluation), strict=True):
             rows[place] = row

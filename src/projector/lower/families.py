@@ -13,8 +13,8 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.kernels.grouping import group_rows
-from projector.lower.codes import number_codes
 from projector.lower.batch import JobBatch
+from projector.lower.codes import number_codes
 from projector.lower.sections import TrainingColumns
 
 

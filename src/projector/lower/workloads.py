@@ -324,26 +324,64 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
     )
 
 
+class PipelineKeys(NamedTuple):
+    """What tells pipelines apart, of all jobs that have their sections in the same tables."""
+
+    device: Ints
+    """int64[pipelines]: number of the device, of `Machines`."""
+    fabric: Ints
+    machine: Ints
+    """What else of their machines pipelines look at."""
+    of_jobs: tuple[Ints, ...]
+    """Keys of the other sections, and where groups lie."""
+
+    def content(self) -> list[bytes]:
+        """Return one text for each pipeline."""
+        rows = np.stack([self.device, self.fabric, self.machine, *self.of_jobs], axis=1)
+        size, whole = rows.itemsize * rows.shape[1], rows.tobytes()
+        return [whole[begin : begin + size] for begin in range(0, len(whole), size)]
+
+
+def find_pipelines(
+    batch: JobBatch, columns: JobColumns, machines: Machines
+) -> tuple[Ints, Ints, PipelineKeys]:
+    """Return the first job of each pipeline, the pipeline of each job, and what they differ in."""
+    machine = _machines_of(batch, machines)
+    keys = (
+        batch.model.index,
+        batch.parallelism.pipeline_key,
+        batch.training.pipeline_key,
+        # They depend on the number of devices, which is none of the keys.
+        *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
+    )
+    first, pipeline = group_rows(machine.number, *keys)
+    return (
+        first,
+        pipeline,
+        PipelineKeys(
+            machine.device[first],
+            machine.fabric[first],
+            batch.cluster.machine_key[first],
+            tuple(key[first] for key in keys),
+        ),
+    )
+
+
 def build_workloads(
     batch: JobBatch, columns: JobColumns, layouts: Layouts, machines: Machines | None = None
 ) -> Workloads:
     """Turn one job of each legal family into workloads, and the pipelines made of them."""
     machines = Machines() if machines is None else machines
-    machine = _machines_of(batch, machines)
-    # They depend on the number of devices, which is none of the keys.
-    places = [getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")]
-    split, training = batch.parallelism.pipeline_key, batch.training.pipeline_key
-    first, pipeline = group_rows(batch.model.index, split, training, machine.number, *places)
-    device, fabric = machine.device[first], machine.fabric[first]
+    first, pipeline, keys = find_pipelines(batch, columns, machines)
+    device, fabric = keys.device, keys.fabric
     layout = layouts.of_job[first]
     kinds, runs = _joined_layouts(layouts)
     stages_of, runs_of = (np.array(counts)[layout] for counts in (runs.stages, runs.runs))
     run = concatenated_ranges(runs.first_run[layout], runs_of)
     stage = concatenated_ranges(runs.first_stage[layout], stages_of)
     # Machines with one software share the shapes of their workloads.
-    software = batch.cluster.software_key
-    likes = (column[first] for column in (batch.model.index, split, training, software, *places))
-    alike_first, alike = group_rows(layout, *likes)
+    software = batch.cluster.software_key[first]
+    alike_first, alike = group_rows(layout, software, *keys.of_jobs)
     shapes, shape_of_run = _shapes(
         batch.take(first[alike_first]),
         columns.take(first[alike_first]),

@@ -49,6 +49,17 @@ MOST_MACHINES = 1 << 15
 _BITS = 21
 """Of the number of a device, and of a fabric, within the number of a workload."""
 
+_MASK = (1 << _BITS) - 1
+
+
+class KnownWorkloads(NamedTuple):
+    """Workloads as `Workloads` has them."""
+
+    shapes: Records
+    shape: Ints
+    on_device: Ints
+    on_fabric: Ints
+
 
 class KnownCosts:
     """Costs of workloads by their shape, device and fabric."""
@@ -60,8 +71,11 @@ class KnownCosts:
         self._shapes = _Shapes()
         self._times = _Times()
 
-    def make_room(self) -> None:
-        """Forget what has become too much; between two batches, as it is numbered anew."""
+    def make_room(self) -> bool:
+        """Forget what has become too much, between two batches; return whether something was.
+
+        What is left is numbered anew.
+        """
         machines, shapes = len(self.machines) > MOST_MACHINES, len(self._shapes) > MOST_SHAPES
         if machines:
             self.machines = Machines()
@@ -69,9 +83,15 @@ class KnownCosts:
             self._shapes = _Shapes()
         if machines or shapes or len(self._times) > MOST_WORKLOADS:
             self._times = _Times()
+            return True
+        return False
 
     def of(self, workloads: Workloads) -> WorkloadCosts:
         """Return the costs of all workloads; only those that are new are computed."""
+        return self._taken(self.numbers(workloads))
+
+    def numbers(self, workloads: Workloads) -> Ints:
+        """Return the number under which each workload is known; only new ones are costed."""
         shape = self._shapes.numbers(workloads).take(workloads.shape)
         key = (((shape << _BITS) + workloads.on_device) << _BITS) + workloads.on_fabric
         new = np.flatnonzero(self._times.missing(key))
@@ -79,7 +99,16 @@ class KnownCosts:
             device, fabric = workloads.on_device[new], workloads.on_fabric[new]
             placed = self._shapes.placed(workloads, shape[new], device, fabric)
             self._times.add(key[new], self._shapes.times(placed))
-        times = self._times.of(key)
+        return key
+
+    def take(self, number: Ints) -> tuple[KnownWorkloads, WorkloadCosts]:
+        """Return some workloads by their numbers, and what they cost."""
+        device, fabric = number >> _BITS & _MASK, number & _MASK
+        known = KnownWorkloads(self._shapes.records, number >> 2 * _BITS, device, fabric)
+        return known, self._taken(number)
+
+    def _taken(self, key: Ints) -> WorkloadCosts:
+        times, shape = self._times.of(key), key >> 2 * _BITS
         counted = {name: each.take(shape, axis=0) for name, each in self._shapes.counts.items()}
         counted["work"] = with_seconds(counted["work"], times.seconds)
         return WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
@@ -145,7 +174,8 @@ class _Shapes:
 
     def __init__(self) -> None:
         self._number: dict[bytes, int] = {}
-        self._records: Records = np.zeros(0, WORKLOAD)
+        self.records: Records = np.zeros(0, WORKLOAD)
+        """WORKLOAD[shapes]."""
         self.counts: dict[str, Array] = {}
         """Columns of `WorkloadCosts` that no time enters, one row a shape."""
         self._table = TableBuilder(0).build()
@@ -184,13 +214,13 @@ class _Shapes:
             known = self.counts.get(name)
             self.counts[name] = more if known is None else np.concatenate([known, more])
         self._slots = self._slots.joined(slots)
-        numbered = replace(table, workload=table.workload + len(self._records))
+        numbered = replace(table, workload=table.workload + len(self.records))
         self._table = self._table.joined(numbered)
-        self._records = np.concatenate([self._records, records])
+        self.records = np.concatenate([self.records, records])
         self._index()
 
     def _index(self) -> None:
-        table, num = self._table, len(self._records)
+        table, num = self._table, len(self.records)
         self._by_fabric = np.isin(table.kind, (COLLECTIVE, EXCHANGE))
         self._every = _Rows.of(table, num, np.ones(len(table), np.bool_))
         self._of_fabric = _Rows.of(table, num, self._by_fabric)
@@ -205,7 +235,7 @@ class _Shapes:
 
     def placed(self, like: Workloads, shape: Ints, device: Ints, fabric: Ints) -> Workloads:
         """Return workloads that have these shapes."""
-        return replace(like, shapes=self._records, shape=shape, on_device=device, on_fabric=fabric)
+        return replace(like, shapes=self.records, shape=shape, on_device=device, on_fabric=fabric)
 
     def times(self, placed: Workloads) -> SummedTimes:
         """Return the times of workloads that have these shapes."""

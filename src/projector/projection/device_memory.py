@@ -82,7 +82,7 @@ def allocator_columns(
     families : int64[n]
         Family of each rank.
     held : RankBytes
-        Of the ranks of all replicas.
+        Of the kinds of ranks.
     ranks : int64[n]
         Which of them.
     activations : float64[n]

@@ -46,7 +46,6 @@ from projector.operations.cost import (
     sum_workloads,
 )
 from projector.operations.emit import emit_operations
-from projector.operations.known import KnownCosts
 from projector.operations.table import OperationTable
 from projector.projection.data_parallel import (
     DataParallelCosts,
@@ -60,6 +59,7 @@ from projector.projection.device_memory import (
     reserve_bytes,
 )
 from projector.projection.floors import Floors, planned_floors
+from projector.projection.known import KnownPipelines
 from projector.projection.memory_columns import RankMemory, state_memory
 from projector.projection.memory_terms import STATIC_TERMS
 from projector.projection.pipeline_costs import cost_pipelines
@@ -375,7 +375,7 @@ def evaluate(jobs: Sequence[Job], measured: RowTimes | None = None) -> Evaluatio
 def evaluate_legal(
     batch: JobBatch,
     legal: Legal,
-    known: KnownCosts | None = None,
+    known: KnownPipelines | None = None,
     measured: RowTimes | None = None,
 ) -> Evaluation:
     """Project memory and time of jobs that can exist.
@@ -386,8 +386,8 @@ def evaluate_legal(
         At least one job.
     legal : Legal
         Of `find_legal`; no job may be refused.
-    known : KnownCosts, optional
-        Costs of workloads of earlier batches; new ones are added.
+    known : KnownPipelines, optional
+        Pipelines of earlier batches and their workloads; new ones are added.
     measured : RowTimes, optional
         Replaces modelled times, of a batch whose workloads are not ``known``.
 
@@ -417,7 +417,7 @@ def evaluate_legal(
     )
 
 
-def floors_of_legal(legal: Legal, known: KnownCosts | None = None) -> Floors:
+def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors:
     """Return what no order of jobs can undercut that can exist and whose schedules are planned.
 
     No order is planned. Parameters and errors are those of `evaluate_legal`.
@@ -436,20 +436,18 @@ class _Lowered(NamedTuple):
     inputs: StepInputs
 
 
-def _lower(legal: Legal, known: KnownCosts | None, measured: RowTimes | None) -> _Lowered:
+def _lower(legal: Legal, known: KnownPipelines | None, measured: RowTimes | None) -> _Lowered:
     """Cost everything that steps are put together from."""
     families = legal.families
-    workloads = build_workloads(
-        families.batch, legal.columns, legal.layouts, None if known is None else known.machines
-    )
     details = None
     if known is None:
+        workloads = build_workloads(families.batch, legal.columns, legal.layouts)
         table = emit_operations(workloads.rows)
         details = table, cost_rows(table, workloads, measured)
         costs = sum_workloads(*details, workloads)
+        pipelines = cost_pipelines(workloads, costs)
     else:
-        costs = known.of(workloads)
-    pipelines = cost_pipelines(workloads, costs)
+        workloads, costs, pipelines = known.of(families.batch, legal.columns, legal.layouts)
     replicas = find_replicas(workloads, legal.schedules.name, families.of_job)
     with numbers_in_range():
         parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
@@ -469,7 +467,7 @@ def evaluate_possible(
     batch: JobBatch,
     legal: Legal,
     refuse: Callable[[ProjectorError], None],
-    known: KnownCosts | None = None,
+    known: KnownPipelines | None = None,
 ) -> list[tuple[Ints, Evaluation]]:
     """Project what can be projected of some jobs.
 

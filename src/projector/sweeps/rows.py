@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from projector.arrays import Flags, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.operations.known import KnownCosts
 from projector.projection.coded import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
+from projector.projection.known import KnownPipelines
 from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
@@ -85,7 +85,7 @@ class Projector:
         self._choices = space.choices
         self._runs = states_run(space)
         self._kinds = column_kinds(axes, runs=self._runs)
-        self._known = KnownCosts()
+        self._known = KnownPipelines()
 
     def project(self, points: Ints, *, best: bool = True) -> Batch:
         """Project some points, int64[points]; what can be no job is counted by reason.

@@ -1,0 +1,174 @@
+"""What one batch of jobs has taught the next: pipelines and workloads by their content."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from projector.arrays import Array, GrowingArray, Ints
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.lower.batch import JobBatch
+from projector.lower.jobs import JobColumns
+from projector.lower.workloads import (
+    Layouts,
+    PipelineKeys,
+    Workloads,
+    build_workloads,
+    find_pipelines,
+)
+from projector.operations.cost import WorkloadCosts
+from projector.operations.known import KnownCosts
+from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
+
+MOST_STAGES = 1 << 18
+"""Stages of pipelines that are kept; a stage takes some 300 bytes."""
+
+_OF_RUNS = ("forward_s", "backward_s")
+_OF_PIPELINES = ("weight_share", "recompute_flop")
+"""Columns of `PipelineCosts` that have no entry for each stage."""
+
+_COSTS = tuple(field.name for field in fields(PipelineCosts))
+
+
+class KnownPipelines:
+    """Pipelines of all batches whose jobs have their sections in the same tables, and workloads.
+
+    What is kept is bounded, see `make_room`.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._workloads = KnownCosts()
+        self._tables: tuple[Any, ...] = ()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._number: dict[bytes, int] = {}
+        self._columns: dict[str, GrowingArray] = {}
+
+    def make_room(self) -> None:
+        """Forget what has become too much, between two batches."""
+        if self._workloads.make_room() or self._length("stage_like") > MOST_STAGES:
+            self._forget()
+
+    def of(
+        self, batch: JobBatch, columns: JobColumns, layouts: Layouts
+    ) -> tuple[Workloads, WorkloadCosts, PipelineCosts]:
+        """Return what legal jobs are made of and what it costs; only what is new is computed.
+
+        Parameters
+        ----------
+        batch, columns, layouts
+            As of `build_workloads`.
+        """
+        tables = batch.sections[:4]
+        if not (self._tables and all(map(is_, tables, self._tables))):
+            self._forget()
+            self._tables = tables
+        machines = self._workloads.machines
+        first, pipeline, keys = find_pipelines(batch, columns, machines)
+        numbers = self._numbers(keys, batch, columns, layouts, first)
+        rows = _Rows.of(self._columns, numbers)
+        of_run = self._take("run_workload", rows.run)
+        first_run, run_workload = group_rows(of_run)
+        known, costs = self._workloads.take(of_run.take(first_run))
+        workloads = Workloads(
+            batch=batch,
+            jobs=columns,
+            pipeline=pipeline,
+            first=first,
+            layout=layouts.of_job.take(first),
+            **known._asdict(),
+            devices=machines.devices,
+            slowdown=machines.slowdown,
+            gemm_shares=machines.gemm_shares,
+            fabrics=machines.fabrics,
+            exchanges=machines.exchanges,
+            device=self._take("device", numbers),
+            fabric=self._take("fabric", numbers),
+            stage_offset=offsets(rows.stages),
+            stage_like=self._take("stage_like", rows.stage),
+            run_offset=offsets(rows.runs),
+            run_workload=run_workload,
+            run_count=self._take("run_count", rows.run),
+            run_copies=self._take("run_copies", rows.run),
+        )
+        parts = {name: self._take(name, rows.of_cost(name)) for name in _COSTS}
+        return workloads, costs, PipelineCosts(**parts)
+
+    def _length(self, name: str) -> int:
+        return len(self._columns[name]) if self._columns else 0
+
+    def _take(self, name: str, rows: Ints) -> Array:
+        return self._columns[name].all().take(rows, axis=0)
+
+    def _numbers(
+        self,
+        keys: PipelineKeys,
+        batch: JobBatch,
+        columns: JobColumns,
+        layouts: Layouts,
+        first: Ints,
+    ) -> Ints:
+        """Return the number of each pipeline, given what tells it apart and a job that has it."""
+        content = keys.content()
+        new = [row for row, key in enumerate(content) if key not in self._number]
+        if new:
+            jobs = first[new]
+            self._add(
+                build_workloads(
+                    batch.take(jobs),
+                    columns.take(jobs),
+                    Layouts(layouts.of_job.take(jobs), layouts.outcomes),
+                    self._workloads.machines,
+                )
+            )
+            self._number |= {content[row]: len(self._number) + at for at, row in enumerate(new)}
+        return np.array([self._number[key] for key in content], np.int64)
+
+    def _add(self, workloads: Workloads) -> None:
+        """Cost some pipelines and keep them behind those that are there."""
+        number = self._workloads.numbers(workloads)
+        costs = cost_pipelines(workloads, self._workloads.take(number)[1])
+        runs = np.diff(workloads.run_offset)
+        more: dict[str, Array] = {name: getattr(costs, name) for name in _COSTS}
+        for name in ("device", "fabric", "stage_like", "run_count", "run_copies"):
+            more[name] = getattr(workloads, name)
+        more["run_workload"] = number.take(workloads.run_workload)
+        more["stages"], more["runs"] = np.diff(workloads.stage_offset), runs
+        more["first_stage"] = self._length("stage_like") + workloads.stage_offset[:-1]
+        more["first_run"] = self._length("run_count") + workloads.run_offset[:-1]
+        for name, values in more.items():
+            if name not in self._columns:
+                self._columns[name] = GrowingArray(values.dtype, *values.shape[1:])
+            self._columns[name].add(values)
+
+
+class _Rows(NamedTuple):
+    """Where some pipelines stand in the columns."""
+
+    pipeline: Ints
+    stages: Ints
+    """int64[pipelines]: stages of each."""
+    stage: Ints
+    runs: Ints
+    """int64[stages]: runs of each."""
+    run: Ints
+
+    @classmethod
+    def of(cls, columns: Mapping[str, GrowingArray], pipeline: Ints) -> "_Rows":
+        stages = columns["stages"].all().take(pipeline)
+        stage = concatenated_ranges(columns["first_stage"].all().take(pipeline), stages)
+        runs = columns["runs"].all().take(stage)
+        return cls(
+            pipeline, stages, stage, runs,
+            concatenated_ranges(columns["first_run"].all().take(stage), runs),
+        )  # fmt: skip
+
+    def of_cost(self, name: str) -> Ints:
+        """Return the rows of a column of `PipelineCosts`."""
+        if name in _OF_RUNS:
+            return self.run
+        return self.pipeline if name in _OF_PIPELINES else self.stage
