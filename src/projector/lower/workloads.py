@@ -367,6 +367,12 @@ def find_pipelines(
     )
 
 
+def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
+    """Return the first pipeline of each structure, and the structure of each, given their jobs."""
+    # Machines with one software share the shapes of their workloads.
+    return group_rows(layout, jobs.cluster.software_key, *keys.of_jobs)
+
+
 def build_workloads(
     batch: JobBatch, columns: JobColumns, layouts: Layouts, machines: Machines | None = None
 ) -> Workloads:
@@ -379,9 +385,7 @@ def build_workloads(
     stages_of, runs_of = (np.array(counts)[layout] for counts in (runs.stages, runs.runs))
     run = concatenated_ranges(runs.first_run[layout], runs_of)
     stage = concatenated_ranges(runs.first_stage[layout], stages_of)
-    # Machines with one software share the shapes of their workloads.
-    software = batch.cluster.software_key[first]
-    alike_first, alike = group_rows(layout, software, *keys.of_jobs)
+    alike_first, alike = structures_of(batch.take(first), keys, layout)
     shapes, shape_of_run = _shapes(
         batch.take(first[alike_first]),
         columns.take(first[alike_first]),

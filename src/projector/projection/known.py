@@ -17,6 +17,7 @@ from projector.lower.workloads import (
     Workloads,
     build_workloads,
     find_pipelines,
+    structures_of,
 )
 from projector.operations.cost import WorkloadCosts
 from projector.operations.known import KnownCosts
@@ -69,6 +70,7 @@ class KnownPipelines:
             self._tables = tables
         machines = self._workloads.machines
         first, pipeline, keys = find_pipelines(batch, columns, machines)
+        layout = layouts.of_job.take(first)
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
         of_run = self._take("run_workload", rows.run)
@@ -79,7 +81,8 @@ class KnownPipelines:
             jobs=columns,
             pipeline=pipeline,
             first=first,
-            layout=layouts.of_job.take(first),
+            layout=layout,
+            structure=structures_of(batch.take(first), keys, layout)[1],
             **known._asdict(),
             devices=machines.devices,
             slowdown=machines.slowdown,
