@@ -16,8 +16,8 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.errors import ProjectorError
-from projector.operations.known import KnownCosts
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal, floors_of_legal
+from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
 from projector.projection.schedules import Setting
 from projector.projection.verdict import memory_factors
@@ -100,7 +100,7 @@ class _Explorer:
         rows = np.flatnonzero(self.legal.refused < 0)
         planned = self._are_planned(rows)
         self.static, self.planned = rows[~planned], rows[planned]
-        self.known = KnownCosts()
+        self.known = KnownPipelines()
         self.found: dict[int, Configuration] = {}
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
