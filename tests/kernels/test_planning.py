@@ -112,6 +112,8 @@ def test_kernel_runs_as_python():
             kernels.StageCosts(
                 np.ones((3, 4), np.int64), nothing, nothing, np.ones(4), 1.0, np.full(2, 9.0)
             ),
+            1,
+            False,
             np.empty((2, 4, 3), np.int64),
             columns,
             makespan,
@@ -152,10 +154,24 @@ def test_of_too_many_candidates_some_are_looked_at(monkeypatch, affordable):
     offset = np.ones((10, 2, 2, 1), np.int64)
     offset[:, 0, 0, 0] = np.arange(0, -10, -1)
     candidates = Candidates(offset, np.array([[2, 0, 0, 0, 0, 0]] * 10))
-    every = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    every = planning.rank(stage_of, candidates, costs, microbatches, 10).tolist()
     assert sorted(every) == list(range(10))
     monkeypatch.setattr(planning, "MOST_OPERATIONS", affordable * 3 * 2 * microbatches)
-    some = planning.rank(stage_of, candidates, costs, microbatches).tolist()
+    some = planning.rank(stage_of, candidates, costs, microbatches, 10).tolist()
     assert len(some) == min(10, max(1, affordable))
     assert some == [index for index in every if index in some]
     assert 0 in some
+
+
+@given(problem=problems(), seed=st.integers(0, 2**32), most=st.integers(1, 6))
+@pytest.mark.parametrize("objective", ["makespan", "period"])
+def test_candidates_that_are_given_up_are_not_among_the_best(objective, problem, seed, most):
+    stage_of, candidates, costs, microbatches = problem
+    rng = np.random.default_rng(seed)
+    offset = candidates.offset + rng.integers(-2, 3, (12, *candidates.offset.shape[1:]))
+    shape = np.repeat(candidates.shape, 12, axis=0)
+    shape[:, kernels.PATIENCE] = rng.integers(0, 5, 12)
+    many, costs = Candidates(offset, shape), costs._replace(objective=objective)
+    whole = planning.rank(stage_of, many, costs, microbatches, 12)
+    best = planning.rank(stage_of, many, costs, microbatches, most)
+    assert best.tolist() == whole[:most].tolist()

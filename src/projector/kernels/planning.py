@@ -34,6 +34,9 @@ from ._jit import helper, kernel
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation, as in `pipeline`."""
 
+UNKNOWN = -2
+"""What comes next, where nobody has looked yet; -1 is nothing."""
+
 NEVER = 2**62
 """A time that does not come; also the makespan of a candidate that waits for ever."""
 
@@ -259,8 +262,15 @@ def _plan(
     ready: Ints,
     order: OrderColumns,
     span: Ints,
+    work_ps: Ints,
+    most_ps: int,
+    apart: bool,
 ) -> bool:
-    """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank."""
+    """Lay out one candidate; ``span[2, pp]`` becomes the first start and last end of each rank.
+
+    It is given up once a rank cannot end by ``most_ps``, from its own first start with ``apart``:
+    what is left to do of its ``work_ps`` follows in any case.
+    """
     # Arrays are local here: helpers with branches would count references, for most of the time.
     duration_ps, to_next_ps, to_previous_ps, activation, w_share, limit = costs
     kind, chunk, microbatch = order
@@ -270,6 +280,9 @@ def _plan(
     count = np.zeros((3, stages), np.int64)
     held, position = np.zeros(num_ranks), np.zeros(num_ranks, np.int64)
     waits = np.zeros(num_ranks, np.bool_)
+    left_ps = work_ps.copy()
+    # What comes next in the sequence of a rank changes when it has run.
+    next_kind, next_chunk = np.full(num_ranks, UNKNOWN), np.zeros(num_ranks, np.int64)
 
     left = kind.shape[0] * kind.shape[1]
     while left > 0:
@@ -278,7 +291,11 @@ def _plan(
         now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
-        k, c = _next_in_sequence(rank, stage_of, offset, shape, count, ready.shape[2])
+        if next_kind[rank] == UNKNOWN:
+            next_kind[rank], next_chunk[rank] = _next_in_sequence(
+                rank, stage_of, offset, shape, count, ready.shape[2]
+            )
+        k, c = next_kind[rank], next_chunk[rank]
         arrives = NEVER
         if k >= 0:
             stage = stage_of[rank, c]
@@ -292,10 +309,15 @@ def _plan(
                 waits[rank] = True
                 continue
             k = WEIGHT
+        else:
+            next_kind[rank] = UNKNOWN
         stage = stage_of[rank, c]
         m = count[k, stage]
         end = now + duration_ps[k, stage]
         _append(rank, k, c, m, now, end, kind, chunk, microbatch, position, span)
+        left_ps[rank] -= duration_ps[k, stage]
+        if end + left_ps[rank] - (span[0, rank] if apart else 0) > most_ps:
+            return False
         count[k, stage] += 1
         held[rank] += _held_by(k, activation[stage], w_share)
         _decide_at(clock, rank, end)
@@ -312,17 +334,41 @@ def _plan(
     return True
 
 
+@helper
+def _work_ps(stage_of: Ints, duration_ps: Ints, microbatches: int) -> Ints:
+    """Return all that each rank has to do."""
+    work_ps = np.zeros(stage_of.shape[0], np.int64)
+    for rank in range(stage_of.shape[0]):
+        for c in range(stage_of.shape[1]):
+            work_ps[rank] += microbatches * duration_ps[:, stage_of[rank, c]].sum()
+    return work_ps
+
+
+@helper
+def _remember(best_ps: Ints, value_ps: int) -> None:
+    """Insert a time among the best, which rise."""
+    place = best_ps.shape[0] - 1
+    if value_ps >= best_ps[place]:
+        return
+    while place > 0 and best_ps[place - 1] > value_ps:
+        best_ps[place] = best_ps[place - 1]
+        place -= 1
+    best_ps[place] = value_ps
+
+
 @kernel
 def plan_candidates(
     stage_of: Ints,
     candidates: Candidates,
     costs: StageCosts,
+    kept: int,
+    apart: bool,
     ready: Ints,
     order: OrderColumns,
     makespan_ps: Ints,
     period_ps: Ints,
 ) -> None:
-    """Lay out every candidate and time it.
+    """Lay out candidates and time the best of them.
 
     Parameters
     ----------
@@ -332,18 +378,25 @@ def plan_candidates(
         The n sequences.
     costs : StageCosts
         What they are laid out with.
+    kept : int
+        How many of the best are timed; others are given up once so many are better.
+    apart : bool
+        Whether the best are those of the least period, not of the least makespan.
     ready : int64[2, stages, microbatches]
         Scratch.
     order : OrderColumns
-        Output: the operations of each rank in the last candidate.
+        Output: the operations of each rank in the last candidate, unless that was given up.
     makespan_ps, period_ps : int64[n]
         Output: last end minus first start, and the longest span of one rank; ``NEVER`` where the
-        memory does not suffice for the sequence.
+        memory does not suffice for the sequence, or ``kept`` others are better.
     """
     span = np.empty((2, stage_of.shape[0]), np.int64)
+    best_ps = np.full(kept, NEVER)
+    work_ps = _work_ps(stage_of, costs.duration_ps, ready.shape[2])
     for n in range(candidates.offset.shape[0]):
         offset, shape = candidates.offset[n], candidates.shape[n]
-        done = _plan(stage_of, offset, shape, costs, ready, order, span)
+        most_ps = best_ps[kept - 1]
+        done = _plan(stage_of, offset, shape, costs, ready, order, span, work_ps, most_ps, apart)
         makespan_ps[n] = NEVER
         period_ps[n] = NEVER
         if done:
@@ -354,3 +407,4 @@ def plan_candidates(
                 longest = max(longest, span[1, rank] - span[0, rank])
             makespan_ps[n] = last - first
             period_ps[n] = longest
+            _remember(best_ps, int(longest if apart else last - first))

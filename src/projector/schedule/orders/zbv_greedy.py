@@ -122,8 +122,8 @@ def _ranked(mode: str, pp: int) -> tuple[Block, ...]:
 def _best(pp: int, proposals: Sequence[Proposal], costs: Costs, most: int) -> list[Proposal]:
     if not proposals:
         return []
-    ranking = rank(v_shape(pp), _columns(pp, proposals), costs, 3 * pp)
-    return [proposals[index] for index in ranking[:most].tolist()]
+    ranking = rank(v_shape(pp), _columns(pp, proposals), costs, 3 * pp, most)
+    return [proposals[index] for index in ranking.tolist()]
 
 
 def _columns(pp: int, proposals: Sequence[Proposal]) -> Candidates:

@@ -33,10 +33,9 @@ def best_order(
     None where the memory suffices for no candidate. Equals go to the first candidate.
     """
     probe = min(microbatches, 4 * len(stage_of))
-    ranking = rank(stage_of, candidates, costs, probe)
+    ranking = rank(stage_of, candidates, costs, probe, FINALISTS if probe < microbatches else 1)
     if probe < microbatches:
-        finalists = candidates.pick(ranking[:FINALISTS])
-        ranking = ranking[rank(stage_of, finalists, costs, microbatches)]
+        ranking = ranking[rank(stage_of, candidates.pick(ranking), costs, microbatches, 1)]
     if len(ranking) == 0:
         return None
     return _lay_out(stage_of, candidates.pick(ranking[:1]), costs, microbatches)
@@ -67,18 +66,20 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
     return best
 
 
-def rank(stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int) -> Ints:
-    """Return the candidates that the memory suffices for, the fastest first.
+def rank(
+    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
+) -> Ints:
+    """Return the fastest candidates that the memory suffices for, ``most`` of them, in order.
 
     Of more than there is time for, some from everywhere are looked at.
     """
     count = len(candidates.shape)
     affordable = max(1, MOST_OPERATIONS // (3 * stage_of.size * microbatches))
     looked_at = np.linspace(0, count - 1, min(count, affordable)).astype(np.int64)
-    makespan, period, _ = _run(stage_of, candidates.pick(looked_at), costs, microbatches)
+    makespan, period, _ = _run(stage_of, candidates.pick(looked_at), costs, microbatches, most)
     first, second = (makespan, period) if costs.objective == "makespan" else (period, makespan)
     order = np.lexsort((second, first))
-    return looked_at[order[makespan[order] < kernels.NEVER]]
+    return looked_at[order[makespan[order] < kernels.NEVER]][:most]
 
 
 def check_memory(stage_of: Ints, costs: Costs) -> None:
@@ -97,7 +98,7 @@ def check_memory(stage_of: Ints, costs: Costs) -> None:
 
 
 def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: int) -> Order:
-    _, _, columns = _run(stage_of, candidate, costs, microbatches)
+    _, _, columns = _run(stage_of, candidate, costs, microbatches, 1)
     return Order(
         microbatches=microbatches,
         rank_offset=np.arange(len(stage_of) + 1) * columns.kind.shape[1],
@@ -122,7 +123,7 @@ def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
 
 
 def _run(
-    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int
+    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
 ) -> tuple[Ints, Ints, OrderColumns]:
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
@@ -144,6 +145,8 @@ def _run(
             float(costs.w_share),
             np.array(costs.limit, np.float64),
         ),
+        most,
+        costs.objective == "period",
         np.empty((2, pp * vpp, microbatches), np.int64),
         columns,
         makespan,
