@@ -215,7 +215,42 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
     return time_s, detail
 
 
-def slowdowns_of_rows(table: OperationTable, workloads: Workloads) -> Floats:
+class HidingRows(NamedTuple):
+    """Columns of an operation table that decide what hides behind what."""
+
+    workload: Ints
+    kind: Ints
+    phase: Ints
+    category: Ints
+    segment: Ints
+    ranks: Ints
+    local: Ints
+    units: Floats
+    exposed_share: Floats
+    partner_share: Floats
+
+    @classmethod
+    def of(cls, table: OperationTable) -> "HidingRows":
+        """Return those of a table."""
+        return cls(*(getattr(table, name) for name in cls._fields))
+
+    def take(self, rows: Ints, workload: Ints) -> "HidingRows":
+        """Return some of the rows as those of other workloads, int64[rows taken]."""
+        return HidingRows(
+            workload,
+            self.kind.take(rows),
+            self.phase.take(rows),
+            self.category.take(rows),
+            self.segment.take(rows),
+            self.ranks.take(rows),
+            self.local.take(rows),
+            self.units.take(rows),
+            self.exposed_share.take(rows),
+            self.partner_share.take(rows),
+        )
+
+
+def slowdowns_of_rows(table: OperationTable | HidingRows, workloads: Workloads) -> Floats:
     """Return the share by which each of `SLOWDOWNS` takes longer, float64[rows, 3]."""
     device = workloads.columns.device[table.workload]
     slowdown = workloads.slowdown[device]
@@ -302,7 +337,7 @@ class Hidden(NamedTuple):
 
 
 def exposed_times(
-    table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int
+    table: OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
 ) -> Floats:
     """Return what of the seconds of each row lengthens a step; see `hidden_times`."""
     hidden = hidden_times(table, time_s, slowdown, num_workloads)
@@ -312,7 +347,7 @@ def exposed_times(
 
 
 def hidden_times(
-    table: OperationTable, time_s: Floats, slowdown: Floats, num_workloads: int
+    table: OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
 ) -> Hidden:
     """Hide collectives behind the compute of their segment, where their row allows it.
 

@@ -16,6 +16,7 @@ from projector.lower.workload_columns import WORKLOAD
 from projector.lower.workloads import Machines, Workloads
 from projector.operations.cost import (
     NUM_PHASES,
+    HidingRows,
     SummedTimes,
     TimeSlots,
     WorkloadCosts,
@@ -230,6 +231,7 @@ class _Shapes:
         for rows in (self._of_fabric, self._of_device):
             shape = table.workload[rows.row]
             self._place[rows.row] = np.arange(len(shape)) - rows.first[shape]
+        self._hiding = HidingRows.of(table)
         hiding = (table.category >= TP_COMM) & (table.exposed_share < 1.0)
         self._hides = np.bincount(table.workload[hiding], minlength=num) > 0
 
@@ -249,7 +251,7 @@ class _Shapes:
         exposed_s = time_s
         hiding = np.flatnonzero(self._hides[placed.shape][owner])
         if len(hiding):
-            table = self._table.take(row[hiding], owner[hiding])
+            table = self._hiding.take(row[hiding], owner[hiding])
             slowdown = slowdowns_of_rows(table, placed)
             exposed_s = time_s.copy()
             exposed_s[hiding] = exposed_times(table, time_s[hiding], slowdown, len(placed))

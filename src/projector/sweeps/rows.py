@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Flags, Ints, Ints32
+from projector.arrays import Flags, Floats, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.projection.coded import Coded
@@ -99,7 +99,7 @@ class Projector:
         reasons: dict[str, int] = {}
         for why, count in batch.left_out:
             _count(reasons, why if isinstance(why, str) else reason_of(why), count)
-        rows, tables = [], []
+        tables, merits = [], list[Merits]()
         if len(batch.rows):
             legal = find_legal(batch.jobs)
             refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
@@ -108,20 +108,26 @@ class Projector:
                     _count(reasons, reason_of(error), count)
             possible = np.flatnonzero(legal.refused < 0)
             all_possible = len(possible) == len(batch.rows)
+            keeps_best = best and self._choices > 1
             for part, evaluation in evaluate_possible(
                 batch.jobs if all_possible else batch.jobs.take(possible),
                 legal if all_possible else legal.take(possible),
                 lambda error: _count(reasons, reason_of(error), 1),
                 self._known,
             ):
-                rows.append(possible[part])
-                tables.append(self._table(batch, possible[part], self._results(evaluation)))
-        whole = self._schema().empty_table()
-        if tables:
-            whole = pa.concat_tables(tables)
-        if tables and best and self._choices > 1:
-            point = points[batch.rows[np.concatenate(rows)]]
-            whole = whole.take(pa.array(best_rows(whole, point // self._choices)))
+                rows, results = possible[part], self._results(evaluation)
+                if keeps_best:
+                    merits.append(Merits.of(results, points[batch.rows[rows]] // self._choices))
+                    kept = merits[-1].best()
+                    merits[-1] = merits[-1].take(kept)
+                    rows = rows[kept]
+                    results = {name: taken(values, kept) for name, values in results.items()}
+                tables.append(self._table(batch, rows, results))
+        whole = pa.concat_tables(tables) if tables else self._schema().empty_table()
+        if len(merits) > 1:
+            # What was evaluated apart has a best row each.
+            together = Merits(*map(np.concatenate, zip(*merits, strict=True)))
+            whole = whole.take(pa.array(together.best()))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
     def _results(self, evaluation: Evaluation) -> Mapping[str, NDArray[Any] | Coded]:
@@ -161,24 +167,53 @@ def fits_with_band(table: "pa.Table") -> Flags:
     return np.asarray(pc.equal(table.column("verdict"), FITS).to_numpy(), np.bool_)
 
 
-def best_rows(table: "pa.Table", group: Ints) -> Ints:
-    """Return the best row of each group, in the order of the groups.
+class Merits(NamedTuple):
+    """What of rows decides which of a group is the best."""
 
-    What fits with the band of its memory goes before what is at risk, and that before what does
-    not fit. Of rows that fit or are at risk the fastest by tokens per second and device is the
-    best, of others the one that needs least memory; then what leaves more memory, then the first.
+    group: Ints
+    fits: Flags
+    safe: Flags
+    """Fits with the band of its memory."""
+    rate: Floats
+    """Tokens per second and device."""
+    peak: Floats
+    """Memory."""
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-    group : int64[rows]
-        Rising.
-    """
-    fits, safe = flags(table, "fits"), fits_with_band(table)
-    rate, peak = (table.column(name).to_numpy() for name in ("tokens_per_s_per_gpu", "peak_gib"))
-    order = np.lexsort((peak, np.where(fits, -rate, peak), ~safe, ~fits, group))
-    ranked = group[order]
-    return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
+    @classmethod
+    def of(cls, results: Mapping[str, NDArray[Any] | Coded], group: Ints) -> "Merits":
+        """Read the columns of results of rows whose groups are known."""
+        verdict = results["verdict"]
+        assert isinstance(verdict, Coded)
+        safe = np.array([each == FITS for each in verdict.values])[verdict.code]
+        fits, rate, peak = (
+            each.expanded() if isinstance(each, Coded) else each
+            for each in map(results.__getitem__, ("fits", "tokens_per_s_per_gpu", "peak_gib"))
+        )
+        rate, peak = (np.where(np.isfinite(each), each, np.nan) for each in (rate, peak))
+        return cls(group, fits, safe, rate, peak)
+
+    def take(self, rows: Ints) -> "Merits":
+        """Return those of some rows."""
+        group, fits, safe, rate, peak = self
+        return Merits(group[rows], fits[rows], safe[rows], rate[rows], peak[rows])
+
+    def best(self) -> Ints:
+        """Return the best row of each group, in the order of the groups.
+
+        What fits with the band of its memory goes before what is at risk, and that before what does
+        not fit. Of rows that fit or are at risk the fastest by tokens per second and device is the
+        best, of others the one that needs least memory; then what leaves more memory, then the
+        first.
+        """
+        merit = np.where(self.fits, -self.rate, self.peak)
+        order = np.lexsort((self.peak, merit, ~self.safe, ~self.fits, self.group))
+        ranked = self.group[order]
+        return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
+
+
+def taken(values: NDArray[Any] | Coded, rows: Ints) -> NDArray[Any] | Coded:
+    """Return some rows of a column."""
+    return values._replace(code=values.code[rows]) if isinstance(values, Coded) else values[rows]
 
 
 class Sweeper:
