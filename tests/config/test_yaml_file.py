@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 import projector as pj
+from projector.config import resources
 from projector.config.device import load_device
 from projector.config.first_order_device import first_order_device
 from projector.config.load import parse_override
@@ -176,3 +178,30 @@ def test_names_that_no_file_can_have(tmp_path):
             path.write_text(json.dumps(data))
             with pytest.raises(ConfigError):
                 pj.load_job(path)
+
+
+SHIPPED = [
+    path
+    for kind in ("hardware", "models")
+    for path in sorted(resources.data_dir(kind).rglob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_files_say_what_pyyaml_reads(path):
+    text = path.read_text()
+    assert parse_yaml(text) == yaml.load(text, Loader=yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "7", "~", "[a, [b, {c: 1}]]", "{1: a, 1.5: b, ~: c, true: d}",
+        "a: 017\nb: 0x1f\nc: 1:30",
+        "a: !!str 7\nb: !!float 1\nc: .inf\nd: -.inf", "a: 2001-12-14\nb: !!binary aGk=",
+        "a: !!set {x, y}\nb: !!omap [x: 1]", "a: &x {b: 1}\nc: {<<: *x, d: 2}\ne: *x",
+        "a: &x [1]\nb: [*x, *x]", "=: 1", "a: yes\nb: off\nc: 'yes'\nd: |\n  text\n",
+    ],
+)  # fmt: skip
+def test_odd_documents_say_what_pyyaml_reads(text):
+    assert parse_yaml(text) == yaml.load(text, Loader=yaml.CSafeLoader)
