@@ -1,7 +1,6 @@
 """The name under which the package is installed; the import and the command are `projector`."""
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 DISTRIBUTION: Final = "llm-projector"
@@ -11,6 +10,9 @@ DISTRIBUTION: Final = "llm-projector"
 @cache
 def package_version() -> str:
     """Return the installed version of the package; looking it up reads its metadata from disk."""
+    # A third of the time of --help, which does not say it.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -63,6 +63,25 @@ def kept(twice, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def run(tmp_path):
+    """Run a script with a folder of kernels of its own; return what it prints."""
+
+    def run(text, *arguments):
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            env={**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
+
+    return run
+
+
 def leftovers():
     return {path.name for path in PYCACHE.glob("*.nb?")}
 
@@ -216,25 +235,12 @@ print(hits(inner), "numba.np.arraymath" in sys.modules)
 
 
 @compiles
-def test_a_kernel_that_was_loaded_can_be_linked(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(CALLED_BY_ANOTHER)
-
-    def call(*arguments):
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments],
-            env={**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.split()
-
-    assert call() == ["0", "True"]
+def test_a_kernel_that_was_loaded_can_be_linked(run):
+    assert run(CALLED_BY_ANOTHER) == ["0", "True"]
     # Found again, without what only a compiler needs; then another kernel is compiled with it.
-    assert call() == ["1", "False"]
-    assert call("outer") == ["1", "True"]
-    assert call("outer") == ["1", "False"]
+    assert run(CALLED_BY_ANOTHER) == ["1", "False"]
+    assert run(CALLED_BY_ANOTHER, "outer") == ["1", "True"]
+    assert run(CALLED_BY_ANOTHER, "outer") == ["1", "False"]
 
 
 NEEDS_MORE = """
@@ -253,15 +259,30 @@ print(sum(solve.stats.cache_hits.values()))
 
 
 @compiles
-def test_what_a_loaded_kernel_calls_is_there(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(NEEDS_MORE)
-    for hits in (0, 1):
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env={**os.environ, "PROJECTOR_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.split() == [str(hits)]
+def test_what_a_loaded_kernel_calls_is_there(run):
+    assert run(NEEDS_MORE) == ["0"]
+    assert run(NEEDS_MORE) == ["1"]
+
+
+CALLS_NUMBA = """
+import sys
+import numpy as np
+from projector.kernels import _jit
+
+@_jit.kernel
+def smallest(a):
+    return a.min()
+
+assert smallest(np.arange(3.0, 5.0)) == 3.0
+try:
+    smallest(np.empty(0))
+except ValueError as error:
+    assert "zero-size array" in str(error)
+    print(sum(smallest.stats.cache_hits.values()), "numba.np.arraymath" in sys.modules)
+"""
+
+
+@compiles
+def test_functions_of_numba_in_a_loaded_kernel(run):
+    assert run(CALLS_NUMBA) == ["0", "True"]
+    assert run(CALLS_NUMBA) == ["1", "False"]

@@ -25,6 +25,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 from numba.core import caching, compiler, serialize, sigutils
+from numba.core.environment import Environment
 from numba.core.runtime import nrt
 
 from projector.kernels._sources import sources_digest
@@ -177,10 +178,11 @@ def _reduced(compiled: Any) -> tuple[Any, ...]:
         for each in (*module.functions, *module.global_variables)
         if each.is_declaration and not each.name.startswith("llvm.")
     ]
-    (name, kind, (machine_code, bitcode)), *others = compiled._reduce()  # noqa: SLF001
+    (name, kind, (machine_code, bitcode)), *others, environments = compiled._reduce()  # noqa: SLF001
     entry = compiled.fndesc.llvm_cpython_wrapper_name
     defined = llvm.parse_assembly(f'define void @"{entry}"() {{ ret void }}').as_bitcode()
-    return called, ((name, kind, (machine_code, defined)), *others), bitcode
+    used = [(each.globals["__name__"], each.consts, each.env_name) for each in environments]
+    return called, ((name, kind, (machine_code, defined)), *others), used, bitcode
 
 
 def _rebuilt(kept: tuple[Any, ...], target_context: Any) -> Any:
@@ -189,14 +191,30 @@ def _rebuilt(kept: tuple[Any, ...], target_context: Any) -> Any:
     Without what numba imports to compile, some code may be missing that a kernel calls. LLVM would
     end the process, so the names are looked up first.
     """
-    called, form, bitcode = kept
+    called, form, used, bitcode = kept
     for name, address in _nrt._nrt.c_helpers.items():  # noqa: SLF001
         llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
     if not all(llvm.address_of_symbol(name) for name in called):
         target_context.refresh()
-    compiled = _CompileResult._rebuild(target_context, *form)  # noqa: SLF001
+    environments = [_environment(*each) for each in used]
+    compiled = _CompileResult._rebuild(target_context, *form, environments)  # noqa: SLF001
     compiled.library._shared_module = _Code(bitcode)  # noqa: SLF001
     return compiled
+
+
+def _environment(module: str, constants: list[Any], name: str) -> Any:
+    """Return the constants of a function that was compiled into a kernel, as numba knows them.
+
+    numba imports its module for the names in it, but code without Python objects looks none up.
+    """
+    known = Environment._memo.get(name)  # noqa: SLF001
+    if known is None:
+        names = vars(sys.modules[module]) if module in sys.modules else {"__name__": module}
+        known = Environment(names)
+        known.consts[:] = constants
+        known.env_name = name
+        Environment._memo[name] = known  # noqa: SLF001
+    return known
 
 
 def _write(path: Path, content: bytes) -> None:
