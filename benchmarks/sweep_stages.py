@@ -22,7 +22,7 @@ STAGES = {
     "legality": ["sweeps.rows.find_legal"],
     "workloads and pipelines": [
         "projection.evaluate.build_workloads",
-        "operations.cost.KnownCosts.of",
+        "operations.known.KnownCosts.of",
         "projection.evaluate.cost_pipelines",
     ],
     "replicas and step inputs": [

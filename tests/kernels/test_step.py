@@ -7,9 +7,11 @@ from projector.kernels.pipeline import Replays
 from projector.kernels.step import (
     BREAKDOWN_TERMS,
     STAGE_TERMS,
+    StepFamilies,
     StepJobs,
     StepOutputs,
     StepRanks,
+    StepReplicas,
     StepStages,
     end_steps,
     fullest_ranks,
@@ -314,12 +316,20 @@ def run_ends(*cases, rows=None, run=None):
         StepJobs(
             rows,
             np.array(range(n) if run is None else run),
-            *(np.array(column) for column in zip(*firsts, strict=True)),
+            # Replicas and families stand the other way round.
+            np.arange(n)[::-1].copy(),
+            np.arange(n)[::-1].copy(),
             np.array([case[6] for case in cases]),
-            np.array([case[7] for case in cases], np.int64),
-            np.array([case[4] for case in cases]),
-            np.array([case[5] for case in cases]),
-            np.array([case[8] for case in cases]),
+        ),
+        StepReplicas(
+            np.arange(n),
+            *(np.array(column) for column in zip(*firsts[::-1], strict=True)),
+            np.array([case[4] for case in cases[::-1]]),
+        ),
+        StepFamilies(
+            np.array([case[7] for case in cases[::-1]], np.int64),
+            np.array([case[5] for case in cases[::-1]]),
+            np.array([case[8] for case in cases[::-1]]),
         ),
         np.array(cases[0][1], np.int64),
         Replays(start, end, busy, last),

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from projector.arrays import Floats, Ints
 
-from ._jit import helper, kernel
+from ._jit import inlined, kernel
 
 
 class Devices(NamedTuple):
@@ -62,7 +62,7 @@ class AllocatorBytes(NamedTuple):
     """What may be allocated, once idle blocks are given back."""
 
 
-@helper
+@inlined
 def allocator_bytes(
     activations: float, rank: int, ranks: RankBytes, family: int, devices: Devices
 ) -> AllocatorBytes:

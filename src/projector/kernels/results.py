@@ -13,7 +13,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Ints32
 
-from ._jit import helper, kernel
+from ._jit import helper, inlined, kernel
 from .device_memory import Devices, RankBytes, allocator_bytes
 from .step import (
     BREAKDOWN_TERMS,
@@ -114,16 +114,18 @@ class ResultColumns(NamedTuple):
         return ResultColumns._make([*numbers, breakdown_ms, limit, late_percent])
 
 
-@helper
+@inlined
 def _limit(step_s: float, breakdown_s: Floats, job: int, late_s: float, few: bool) -> int:
     """Return what limits a step: too few microbatches, uneven stages, or its largest term."""
     bubble_s = breakdown_s[BUBBLE, job]
     if few and bubble_s / step_s > FEW_SHARE:
         return FEW
-    largest = 0
+    largest, most_s = 0, breakdown_s[0, job]
     for term in range(1, BREAKDOWN_TERMS):
-        if breakdown_s[term, job] > breakdown_s[largest, job]:
-            largest = term
+        # Without a branch: which term is the largest differs from job to job.
+        more = breakdown_s[term, job] > most_s
+        largest = term if more else largest
+        most_s = breakdown_s[term, job] if more else most_s
     return UNEVEN if largest == BUBBLE and late_s > 0.5 * bubble_s else largest
 
 
@@ -168,12 +170,12 @@ def result_columns(
     iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
     bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
     headroom_gib, breakdown_ms, limit, late_percent = columns[13:]
+    for term in range(BREAKDOWN_TERMS):
+        for job in range(family_of.shape[0]):
+            breakdown_ms[term, job] = breakdown_s[term, job] / MS
     for job in range(family_of.shape[0]):
         family, rank, step_s = family_of[job], rank_of[job], time_s[STEP, job]
         iteration_ms[job] = step_s / MS
-        for term in range(BREAKDOWN_TERMS):
-            breakdown_ms[term, job] = breakdown_s[term, job] / MS
-
         tokens = global_batch[job] * 1.0 * seq[family]
         tokens_per_s[job] = tokens / step_s / gpus[family]
         model_flop[job] = flop_per_sequence[family] * global_batch[job]

@@ -6,13 +6,14 @@ Units
     seconds, float64.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
 
-from ._jit import helper, kernel
+from ._jit import helper, inlined, kernel
 from .pipeline import Replays
 
 PS = 1e-12
@@ -42,29 +43,44 @@ ENDING_RANK, BUSIEST_RANK = range(2)
 
 
 class StepJobs(NamedTuple):
-    """Jobs whose stages are placed alike, n of them."""
+    """Jobs whose stages are placed alike, n of them; ``int64[n]`` each."""
 
     row: Ints
-    """``int64[n]``: among all jobs of the batch."""
+    """Among all jobs of the batch."""
     replay: Ints
-    """``int64[n]``: row of its replay."""
-    stage_first: Ints
-    """``int64[n]``: its first stage."""
-    rank_first: Ints
-    """``int64[n]``: its first rank."""
-    chunk_first: Ints
-    """``int64[n]``: its first chunk."""
+    """Row of its replay."""
+    replica: Ints
+    family: Ints
     microbatches: Ints
-    """``int64[n]``: of one step."""
-    apart: Ints
-    """``int64[n]``: 1 where ranks do not wait for each other between steps: each takes as long as
-    its span."""
+    """Of one step."""
+
+
+class StepReplicas(NamedTuple):
+    """Where the numbers of replicas begin, those with the same placement among all."""
+
+    chosen: Ints
+    """``int64[any]``: those of the jobs."""
+    stage_first: Ints
+    """``int64[replicas]``: first stage."""
+    rank_first: Ints
+    """``int64[replicas]``: first rank."""
+    chunk_first: Ints
+    """``int64[replicas]``: first chunk."""
     tied_s: Floats
-    """``float64[n]``: sum of tied embeddings' gradients at both ends."""
+    """``float64[replicas]``: sum of tied embeddings' gradients at both ends."""
+
+
+class StepFamilies(NamedTuple):
+    """What jobs of a family share."""
+
+    apart: Ints
+    """``int64[families]``: 1 where ranks do not wait for each other between steps: each takes as
+    long as its span."""
     overhead_s: Floats
-    """``float64[n]``: what no rank owns."""
+    """``float64[families]``: what no rank owns."""
     straggler_share: Floats
-    """``float64[n]``: by how much of its compute the slowest device ends behind the average one."""
+    """``float64[families]``: by how much of its compute the slowest device ends behind the average
+    one."""
 
 
 class StepStages(NamedTuple):
@@ -108,15 +124,16 @@ class StepOutputs(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Ranks of one job that decide its step."""
+    """How the ranks of one job end."""
 
     ending: int
-    """Has sent its gradients last."""
-    updating: int
-    """Takes the longest to update and to gather."""
+    """Rank that has sent its gradients last."""
+    finish_s: float
+    """When it has."""
+    last_s: float
+    """When the last operation of any rank has ended."""
     busiest: int
-    after_s: float
-    """Update and gathers of that rank."""
+    """Rank that works the longest."""
 
 
 @helper
@@ -280,91 +297,76 @@ def gathered_forwards(
             arrival = computed
 
 
-@helper
-def _gradients_sent_s(
-    last_end_ps: Ints,
+@inlined
+def _find_ends(
     replay: int,
-    rank: int,
-    tail_s: Floats,
-    first: int,
-    waiting: Ints,
-) -> float:
-    """Return when a rank has sent its gradients; 0 where nothing is left to send.
-
-    Its chunks, whose tails begin at ``first``, share one channel, in the order in which their last
-    backwards end.
-    """
-    for c in range(waiting.shape[0]):
-        end_ps = last_end_ps[replay, rank, c]
-        place = c
-        while place > 0 and last_end_ps[replay, rank, waiting[place - 1]] > end_ps:
-            waiting[place] = waiting[place - 1]
-            place -= 1
-        waiting[place] = c
-    channel_s = 0.0
-    most_tail_s = 0.0
-    for position in range(waiting.shape[0]):
-        c = waiting[position]
-        most_tail_s = max(most_tail_s, tail_s[first + c])
-        channel_s = max(channel_s, last_end_ps[replay, rank, c] * PS) + tail_s[first + c]
-    # A tail of zero may end a rounding error before its own backward.
-    return channel_s if most_tail_s > 0.0 else 0.0
-
-
-@helper
-def _finish_ranks(
-    replay: int,
-    start_ps: Ints,
-    end_ps: Ints,
-    reduce_after_s: Floats,
+    replayed: Replays,
+    busy_ps: Ints,
     rank_first: int,
+    reduce_after_s: Floats,
+    chunk_first: int,
+    tail_s: Floats,
     tied_s: float,
     apart: int,
-    finish_s: Floats,
-    ends_s: Floats,
-) -> None:
-    """Write when the last operation of each rank has ended, and when everything is sent.
+    waiting: Ints,
+) -> _Ends:
+    """Find the ranks of one job that decide its step.
 
-    ``finish_s`` begins as the time at which its own gradients are sent.
+    The chunks of a rank share one channel for their gradients, in the order in which their last
+    backwards end; ``waiting`` is scratch for it, one entry a chunk. All stands in one loop, since a
+    call for each rank would take as long as its work.
     """
-    num_ranks = finish_s.shape[0]
+    start_ps, end_ps, _, last_ps = replayed
+    num_ranks, num_chunks = last_ps.shape[1:]
+    ending, busiest = 0, 0
+    finish_s, last_s, most_ps = -math.inf, -math.inf, -1
     for r in range(num_ranks):
+        first = chunk_first + r * num_chunks
         end_s = end_ps[replay, r] * PS
-        done_s = max(end_s, finish_s[r]) + reduce_after_s[rank_first + r]
+        most_tail_s = 0.0
+        for c in range(num_chunks):
+            most_tail_s = max(most_tail_s, tail_s[first + c])
+        sent_s = 0.0
+        # A tail of zero may end a rounding error before its own backward.
+        if most_tail_s > 0.0:
+            for c in range(num_chunks):
+                place = c
+                while place > 0 and (
+                    last_ps[replay, r, waiting[place - 1]] > last_ps[replay, r, c]
+                ):
+                    waiting[place] = waiting[place - 1]
+                    place -= 1
+                waiting[place] = c
+            for place in range(num_chunks):
+                c = waiting[place]
+                sent_s = max(sent_s, last_ps[replay, r, c] * PS) + tail_s[first + c]
+        done_s = max(end_s, sent_s) + reduce_after_s[rank_first + r]
         if r == 0 or r == num_ranks - 1:
             done_s += tied_s
         begin_s = apart * start_ps[replay, r] * PS
-        ends_s[r] = end_s - begin_s
-        finish_s[r] = done_s - begin_s
-
-
-@helper
-def _find_ends(
-    finish_s: Floats,
-    busy_ps: Ints,
-    replay: int,
-    optimizer_s: Floats,
-    gather_after_s: Floats,
-    own_rank: int,
-) -> _Ends:
-    """Find the ranks of one job, whose first is ``own_rank``, that decide its step."""
-    ending = 0
-    updating = 0
-    busiest = 0
-    most_after_s = -1.0
-    for r in range(finish_s.shape[0]):
-        if finish_s[r] > finish_s[ending]:
+        last_s = max(last_s, end_s - begin_s)
+        if done_s - begin_s > finish_s:
+            finish_s = done_s - begin_s
             ending = r
-        if busy_ps[replay, r] > busy_ps[replay, busiest]:
+        if busy_ps[replay, r] > most_ps:
+            most_ps = busy_ps[replay, r]
             busiest = r
-        after_s = optimizer_s[own_rank + r] + gather_after_s[own_rank + r]
-        if after_s > most_after_s:
-            most_after_s = after_s
-            updating = r
-    return _Ends(ending, updating, busiest, most_after_s)
+    return _Ends(ending, finish_s, last_s, busiest)
 
 
 @helper
+def _updating_rank(rank_first: int, num_ranks: int, ranks: StepRanks) -> int:
+    """Return the rank of a replica, among all, that takes the longest to update and to gather."""
+    _, gather_after_s, optimizer_s = ranks
+    updating = rank_first
+    for rank in range(rank_first, rank_first + num_ranks):
+        after_s = optimizer_s[rank] + gather_after_s[rank]
+        if after_s > optimizer_s[updating] + gather_after_s[updating]:
+            updating = rank
+    return updating
+
+
+@inlined
 def _write_stages(
     held: Ints,
     rank: int,
@@ -397,6 +399,8 @@ def _write_stages(
 @kernel
 def end_steps(
     jobs: StepJobs,
+    replicas: StepReplicas,
+    families: StepFamilies,
     held: Ints,
     replayed: Replays,
     alone: Replays,
@@ -418,6 +422,8 @@ def end_steps(
     ----------
     jobs : StepJobs
         The n jobs.
+    replicas, families
+        Of all jobs.
     held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
     replayed, alone : Replays
@@ -430,57 +436,54 @@ def end_steps(
         Output: all but the peaks of memory.
     """
     # Each array is taken out of its tuple once: that counts a reference.
-    start_ps, end_ps, _, last_ps = replayed
+    row, replay_of, replica_of, family_of, microbatches = jobs
+    chosen, stage_first, rank_first, chunk_first, tied_s = replicas
+    aparts, overhead_s, straggler_share = families
+    start_ps, end_ps, _, _ = replayed
     alone_start_ps, alone_end_ps, busy_ps, _ = alone
     kind_of, kind_s, exposed_first_s, tail_s = stages
     reduce_after_s, gather_after_s, optimizer_s = ranks
     breakdown_s, time_s, rank, _, _ = outputs
-    num_ranks, num_chunks = held.shape
-    finish_s = np.empty(num_ranks)
-    ends_s = np.empty(num_ranks)
-    waiting = np.empty(num_chunks, np.int64)
+    waiting = np.empty(held.shape[1], np.int64)
     terms_s = np.empty(BREAKDOWN_TERMS)
-    row, replay_of, stage_first, rank_first, chunk_first, microbatches, aparts, tied_s = jobs[:8]
-    over_s, late = jobs[8:]
+    updating_of = np.empty(rank_first.shape[0], np.int64)
+    for replica in chosen:
+        updating_of[replica] = _updating_rank(rank_first[replica], held.shape[0], ranks)
     for place in range(row.shape[0]):
-        job, replay, own_rank = row[place], replay_of[place], rank_first[place]
-        apart, overhead_s = aparts[place], over_s[place]
-        for r in range(num_ranks):
-            first = chunk_first[place] + r * num_chunks
-            finish_s[r] = _gradients_sent_s(last_ps, replay, r, tail_s, first, waiting)
-        tied = tied_s[place]
-        _finish_ranks(
-            replay, start_ps, end_ps, reduce_after_s, own_rank, tied, apart, finish_s, ends_s
-        )
-        ends = _find_ends(finish_s, busy_ps, replay, optimizer_s, gather_after_s, own_rank)
-        ending, updating = ends.ending, own_rank + ends.updating
+        job, replay = row[place], replay_of[place]
+        replica, family = replica_of[place], family_of[place]
+        apart, updating = aparts[family], updating_of[replica]
+        ends = _find_ends(
+            replay, replayed, busy_ps, rank_first[replica], reduce_after_s, chunk_first[replica],
+            tail_s, tied_s[replica], apart, waiting,
+        )  # fmt: skip
+        ending = ends.ending
 
-        first, count = stage_first[place], microbatches[place]
         launch_s, exposed_s = _write_stages(
-            held, ending, first, count, kind_of, kind_s, exposed_first_s, terms_s
-        )
+            held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
+            exposed_first_s, terms_s,
+        )  # fmt: skip
         span_ps = end_ps[replay, ending] - apart * start_ps[replay, ending]
         alone_ps = alone_end_ps[replay, ending] - apart * alone_start_ps[replay, ending]
         # A span can be shorter with latencies than without: its start may wait longer for them.
         idle_ps = min(span_ps, alone_ps)
-        sent_s = finish_s[ending] - ends_s[ending]
+        end_s = end_ps[replay, ending] * PS - apart * start_ps[replay, ending] * PS
+        sent_s = ends.finish_s - end_s
         terms_s[BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
         terms_s[PIPELINE] = (span_ps - idle_ps) * PS
         terms_s[DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
         terms_s[OPTIMIZER] = optimizer_s[updating]
-        terms_s[LAUNCH] = launch_s + overhead_s
+        terms_s[LAUNCH] = launch_s + overhead_s[family]
         late_s = 0.0
         for term in range(COMPUTE_TERMS):
-            late_s += late[place] * terms_s[term]
+            late_s += straggler_share[family] * terms_s[term]
         terms_s[STRAGGLERS] = late_s
         for term in range(BREAKDOWN_TERMS):
             breakdown_s[term, job] = terms_s[term]
 
-        last_s = ends_s[0]
-        for r in range(num_ranks):
-            last_s = max(last_s, ends_s[r])
-        time_s[STEP, job] = finish_s[ending] + ends.after_s + overhead_s + late_s
-        time_s[LAST_OPERATION, job] = last_s
+        after_s = optimizer_s[updating] + gather_after_s[updating]
+        time_s[STEP, job] = ends.finish_s + after_s + overhead_s[family] + late_s
+        time_s[LAST_OPERATION, job] = ends.last_s
         time_s[BUSIEST, job] = busy_ps[replay, ends.busiest] * PS
         time_s[ENDING, job] = busy_ps[replay, ending] * PS
         rank[ENDING_RANK, job] = ending

@@ -235,7 +235,7 @@ def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: I
     by_order = np.argsort(order_of_job, kind="stable")
     for number in range(len(inputs.replicas.placements.unique)):
         jobs = by_order[placement.take(by_order) == number]
-        _run_placement(inputs, orders, jobs, order_of_job.take(jobs), outputs)
+        _run_placement(inputs, orders, order_of_job, jobs, outputs)
     return Steps(outputs)
 
 
@@ -299,8 +299,8 @@ def _saved_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelin
 def _run_placement(
     inputs: StepInputs,
     orders: Sequence[ChosenOrder],
+    all_orders: Ints,
     jobs: Ints,
-    order_of_job: Ints,
     outputs: kernels.StepOutputs,
 ) -> None:
     """Replay jobs whose stages are placed alike, end their steps, and find their fullest ranks.
@@ -309,32 +309,42 @@ def _run_placement(
     ----------
     inputs, orders, outputs
         Of the whole batch.
+    all_orders : int64[all]
+        Order of each job of the batch.
     jobs : int64[n]
-        Rows of the jobs, those of one order one after the other.
-    order_of_job : int64[n]
-        Their orders, ascending.
+        Rows of the jobs, so that their orders ascend.
     """
+    order_of_job = all_orders.take(jobs)
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
-    replica, family = replicas.of_job.take(jobs), replicas.family.take(jobs)
+    replica = replicas.of_job.take(jobs)
     same = np.flatnonzero(replicas.placements.of == replicas.placements.of[replica[0]])
     timings = _timings(inputs, orders[order_of_job[0]].short(), same)
     timing = timings.of_replica.take(replica)
     first, run = distinct_pairs(order_of_job, timing)
     alone, replayed = _replay_all(orders, order_of_job.take(first), timings, timing.take(first))
     microbatches = np.array([order.microbatches for order in orders], np.int64)
-    rank_first = replicas.rank_offset.take(replica)
+    # In the order of the rows, so that columns are written one entry after the other.
+    rows, replay = np.sort(jobs), np.empty(len(replicas.of_job), np.int64)
+    replay[jobs] = run
     kernels.end_steps(
         kernels.StepJobs(
-            row=jobs,
-            replay=run,
-            stage_first=replicas.stage_offset.take(replica),
-            rank_first=rank_first,
-            chunk_first=replicas.chunk_first.take(replica),
-            microbatches=microbatches.take(order_of_job),
-            apart=batch.training.post_validation.take(family),
-            tied_s=inputs.tied_s.take(replica),
-            overhead_s=batch.cluster.step_overhead_s.take(family),
-            straggler_share=batch.cluster.straggler_share.take(family),
+            row=rows,
+            replay=replay.take(rows),
+            replica=replicas.of_job.take(rows),
+            family=replicas.family.take(rows),
+            microbatches=microbatches.take(all_orders.take(rows)),
+        ),
+        kernels.StepReplicas(
+            same,
+            replicas.stage_offset,
+            replicas.rank_offset,
+            replicas.chunk_first,
+            inputs.tied_s,
+        ),
+        kernels.StepFamilies(
+            batch.training.post_validation,
+            batch.cluster.step_overhead_s,
+            batch.cluster.straggler_share,
         ),
         np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
         replayed,
@@ -346,6 +356,7 @@ def _run_placement(
         outputs,
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
+    rank_first = replicas.rank_offset.take(replica)
     kernels.fullest_ranks(jobs, rank_first, inputs.static_bytes, held, peak, outputs)
 
 
