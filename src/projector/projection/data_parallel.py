@@ -8,7 +8,7 @@ import numpy as np
 from projector.arrays import Array, Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
-from projector.kernels.grouping import group_rows, segment_sums
+from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.kernels.step import gathered_forwards, overlapped_stages
 from projector.lower.codes import number_codes
 from projector.lower.placement import Place
@@ -225,27 +225,28 @@ def stage_times(
 
     ahead = flags.ahead
     every_f, _ = pass_of.run(
-        forward_s + copies_f, select(every_gather, gather), nothing, ahead_f, backward=False
-    )
+        forward_s + copies_f, select(every_gather, gather), nothing, ahead_f, every_gather,
+        backward=False,
+    )  # fmt: skip
     first_f = np.where(
         ahead[replicas.of_stage],
         pass_of.run_ahead(forward_s, select(ahead, gather)),
         every_f[replicas.stage_kind],
     )
+    again = every_gather & regathers
+    gathered_again = select(again, gather)
     every_b, every_tail = pass_of.run(
-        backward_s + copies_b,
-        select(every_gather & regathers, gather),
-        select(every_reduce, reduce),
-        ahead_b,
-        backward=True,
-    )
+        backward_s + copies_b, gathered_again, select(every_reduce, reduce), ahead_b,
+        again | every_reduce, backward=True,
+    )  # fmt: skip
+    # The last backward is like any other unless it alone sends gradients.
+    alone = overlaps_reduce & ~every_reduce
     last_b, last_tail = pass_of.run(
-        backward_s + copies_b,
-        select(every_gather & regathers, gather),
-        select(overlaps_reduce | every_reduce, reduce),
-        ahead_b,
-        backward=True,
+        backward_s + copies_b, gathered_again, select(alone, reduce), ahead_b, alone, backward=True
     )
+    is_alone = alone[replicas.of_kind]
+    last_b = np.where(is_alone, last_b, every_b)
+    last_tail = np.where(is_alone, last_tail, every_tail)
     # With a reduction in every backward the next operation waits for it.
     waits = every_reduce[replicas.of_kind]
     every_b = every_b + np.where(waits, every_tail, 0.0)
@@ -339,31 +340,47 @@ class Passes:
         gather_s: Floats,
         reduce_s: Floats,
         ahead: Ints,
+        sends: Flags,
         *,
         backward: bool,
     ) -> tuple[Floats, Floats]:
         """Return durations and tails of each kind of stage.
 
-        ``ahead`` are the layers that each replica gathers ahead.
+        Parameters
+        ----------
+        compute_s, gather_s, reduce_s : float64[runs]
+        ahead : int64[replicas]
+            Layers that each gathers ahead.
+        sends : bool[replicas]
+            Whether a replica sends anything; the others compute alone.
+        backward : bool
         """
-        plain = self.total(compute_s)
-        if not gather_s.any() and not reduce_s.any():
-            return plain, np.zeros_like(plain)
-        duration, tail = np.empty(len(plain)), np.empty(len(plain))
-        of_kind, of_run = self._replicas.of_kind, self._replicas.of_run
-        longer, longer_run = self.longer[of_kind], self.longer[of_run]
+        all_s, all_tail = self.total(compute_s), np.zeros(len(self._replicas.of_kind))
+        kinds = np.flatnonzero(sends.take(self._replicas.of_kind))
+        if not len(kinds):
+            return all_s, all_tail
+        first = self._replicas.run_offset.take(kinds)
+        runs = self._replicas.run_offset.take(kinds + 1) - first
+        offset, run = offsets(runs), concatenated_ranges(first, runs)
+        compute_s, gather_s, reduce_s = (each.take(run) for each in (compute_s, gather_s, reduce_s))
+        count, of_kind = self._count.take(run), self._replicas.of_kind.take(kinds)
+        longer, plain = self.longer.take(of_kind), all_s.take(kinds)
+        longer_run = longer.repeat(runs)
+        duration, tail = np.empty(len(kinds)), np.empty(len(kinds))
         overlapped_stages(
-            self._replicas.run_offset, self._count, compute_s, gather_s * longer_run,
-            reduce_s * longer_run, backward, ahead[of_kind], duration, tail,
+            offset, count, compute_s, gather_s * longer_run, reduce_s * longer_run, backward,
+            ahead.take(of_kind), duration, tail,
         )  # fmt: skip
         # What the compute waits for has nothing beside it.
         tail /= longer
-        sent = self.total(gather_s) + self.total(reduce_s)
+        sent = segment_sums(offset, gather_s * count) + segment_sums(offset, reduce_s * count)
         # Rounding may leave the recurrence a hair off the plain sum; where nothing is sent
         # nothing is exposed, also beside other jobs that do send.
         exposed = np.where(sent > 0.0, np.maximum(duration - plain, 0.0), 0.0) / longer
         hidden = np.maximum(sent - exposed - tail, 0.0) * longer
-        return plain + exposed + self.slowdown[of_kind] * hidden, tail
+        all_s[kinds] = plain + exposed + self.slowdown.take(of_kind) * hidden
+        all_tail[kinds] = tail
+        return all_s, all_tail
 
     def run_ahead(self, compute_s: Floats, gather_s: Floats) -> Floats:
         """Return what the first microbatch takes in each stage, behind gathers that run ahead."""
