@@ -5,16 +5,16 @@ It uses the model of the kernels, so that what it finds must be found by them bi
 
 import math
 
+import numba
 import numpy as np
 
-from projector.kernels._jit import helper
 from projector.kernels.gemm import MAX_SPLIT_K
 from projector.kernels.gemm.model import busy_seconds, cost_of, joined_seconds
 from projector.kernels.gemm.problem import MENU, candidate, load_menu, meet
 from projector.kernels.gemm.times import count_splits
 
 
-@helper
+@numba.njit(error_model="numpy")
 def candidate_seconds(problem, menu, t, split):
     """Seconds of one candidate at the full clock."""
     cost = cost_of(problem, candidate(menu, t, split))
@@ -22,7 +22,7 @@ def candidate_seconds(problem, menu, t, split):
     return problem.start_s + joined_s + cost.reduce_s
 
 
-@helper
+@numba.njit(error_model="numpy")
 def _search_all(extent_G4, code, share, device, menu, time_s_G, choice_G):
     tiles = load_menu(device, menu)
     for g in range(extent_G4.shape[0]):

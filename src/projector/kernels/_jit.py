@@ -4,18 +4,37 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 from projector.kernels._cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+"""Strict IEEE arithmetic, no GIL, and no form for C to call, which nobody does."""
+
+_njit: Any = numba.njit
+_Dispatcher: Any = CPUDispatcher
+
+
+class _Helper(_Dispatcher):  # type: ignore[misc]  # numba has no types
+    """What other compiled functions call; where Python calls it, it runs as Python.
+
+    A form for Python to call would take a third of the time to compile.
+    """
+
+    def __call__(self, *values: Any) -> Any:
+        """Return what the function that is compiled returns."""
+        return self.py_func(*values)
+
+
 def kernel(function: Function) -> Function:
-    """Compile an entry-point kernel: strict IEEE arithmetic, no GIL, cached on disk.
+    """Compile an entry-point kernel, cached on disk.
 
     Without a folder that can be written, kernels live as long as the process.
     """
-    compiled: Function = numba.njit(function, error_model="numpy", nogil=True)
+    compiled: Function = _njit(function, **_OPTIONS)
     # Without the JIT, `compiled` is the function itself and ignores this.
     vars(compiled)["_cache"] = KernelCache(function)
     return compiled
@@ -23,11 +42,20 @@ def kernel(function: Function) -> Function:
 
 def helper(function: Function) -> Function:
     """Compile a scalar helper that only kernels call; LLVM inlines it."""
-    compiled: Function = numba.njit(function, error_model="numpy", nogil=True)
+    compiled: Function = _called_by_kernels(_njit(function, **_OPTIONS, no_cpython_wrapper=True))
     return compiled
 
 
 def inlined(function: Function) -> Function:
     """Compile a helper that LLVM must inline, as it would keep a loop from being vectorised."""
-    compiled: Function = numba.njit(function, error_model="numpy", nogil=True, forceinline=True)
+    compiled: Function = _called_by_kernels(
+        _njit(function, **_OPTIONS, no_cpython_wrapper=True, forceinline=True)
+    )
+    return compiled
+
+
+def _called_by_kernels(compiled: Any) -> Any:
+    # Without the JIT it is the function itself.
+    if isinstance(compiled, CPUDispatcher):
+        compiled.__class__ = _Helper
     return compiled

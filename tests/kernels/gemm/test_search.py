@@ -1,12 +1,12 @@
 import math
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernels.devices import NUM_TYPES, ROUND, SHIPPED, device_dicts, record
-from projector.kernels._jit import helper
 from projector.kernels.device import MATRIX_TYPES, MAX_SPLITS, MAX_TILES
 from projector.kernels.gemm import MAX_SPLIT_K, gemm_time_columns
 from projector.kernels.gemm.model import cost_of
@@ -49,7 +49,7 @@ devices = st.builds(
 )  # fmt: skip
 
 
-@helper
+@numba.njit(error_model="numpy")
 def bounds_hold(device, code, m, n, k, batch, share, scratch):
     """Whether no candidate beats what the search bounds it with."""
     menu = scratch["menu"]
