@@ -221,6 +221,11 @@ class Variants:
         kind = _SECTION_TYPES.get(name)
         if kind is None:
             return getattr(load_job(self._base, overrides), name)
+        named = {native_names(dotted): value for dotted, value in overrides.items()}
+        if name in _PLAIN and all(len(parts) == 2 for parts in named):
+            # What setting one after another comes to.
+            fields = {parts[1]: value for parts, value in named.items()}
+            return kind.parse({**(self._data.get(name) or {}), **fields}, path=name)
         data: dict[str, Any] = {name: copy.copy(self._data.get(name))}
         if name == "cluster":
             data[name] = _cluster_data(self._base, data[name], overrides)
@@ -373,6 +378,9 @@ _SECTION_TYPES: dict[str, type[Config]] = {
     "run": RunConfig,
     "first_order": FirstOrderConfig,
 }
+
+_PLAIN = ("parallelism", "training")
+"""Sections whose own fields are set as they are given."""
 
 _SHORT_FORMS = {
     "training.recompute": "granularity",

@@ -1,6 +1,6 @@
 """What points of a space have, computed once for each combination of the axes it depends on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +114,16 @@ class Lookup:
         if number == len(self.values):
             self.values.append(value)
         return 2 * number + 2 + (not self._is_legal(value)) * REFUSED
+
+
+def computed_field(space: Space, field: str) -> Lookup:
+    """Return the values of a computed field."""
+    axes, derived = space.axes_of([field])
+
+    def alone(places: Mapping[int, int]) -> Any:
+        return space.overrides_at(places, derived)[field]
+
+    return Lookup(space, axes, Computed(space, space.derived[field], alone, truth=False))
 
 
 class Chosen(NamedTuple):

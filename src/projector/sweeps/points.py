@@ -21,7 +21,7 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable
 from projector.sweeps.computed import Computed, one_by_one
-from projector.sweeps.lookups import MOST_VALUES, Lookup, Lookups
+from projector.sweeps.lookups import MOST_VALUES, Lookup, Lookups, computed_field
 
 _DEVICE, _NETWORK = "cluster.device.", "cluster.network."
 
@@ -48,7 +48,7 @@ class PointReader:
         self._devices: dict[tuple[tuple[str, str], ...], Device] = {}
         self._device_fields = DeviceFields()
         self._networks: dict[tuple[str | None, tuple[tuple[str, str], ...]], Network] = {}
-        self._derived = {field: self._computed(field) for field in space.derived}
+        self._derived = {field: computed_field(space, field) for field in space.derived}
         constraints = [self._constraint(constraint) for constraint in space.constraints]
         self._fields_of = {name: self._read_by(name) for name in SECTIONS}
         self._sections = [self._read_section(name) for name in SECTIONS]
@@ -62,19 +62,6 @@ class PointReader:
         }
         self._lookups = Lookups(space, self._refusing, shown)
         self._tables = [_Table(name) for name in SECTIONS]
-
-    def _computed(self, field: str) -> Lookup:
-        axes, derived = self.space.axes_of([field])
-        return Lookup(
-            self.space,
-            axes,
-            Computed(
-                self.space,
-                self.space.derived[field],
-                lambda places: self.space.overrides_at(places, derived)[field],
-                truth=False,
-            ),
-        )
 
     def _constraint(self, constraint: Expression) -> Lookup:
         axes, derived = self.space.axes_of(self.space.reads(constraint))

@@ -3,13 +3,15 @@
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from projector.config.space import Space, load_space
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError
 from projector.projection.results import BOOL, FLOAT, INT, TEXT
 
 PROBES = 2048
@@ -66,26 +68,30 @@ def axis_kinds(space: Space) -> dict[str, str]:
         for position, field in enumerate(axis.fields):
             values = [point[position] for point in axis.points]
             kinds_of[field] |= {_kind(value) for value in values if value is not None}
-    for overrides in _probes(space) if space.derived else ():
-        for field in space.derived:
-            value = overrides.get(field)
-            if value is not None:
-                kinds_of[field].add(_kind(value))
+    for field, values in _probed(space).items():
+        kinds_of[field] |= {_kind(value) for value in values if value is not None}
     return {
         field: FLOAT if kinds == {INT, FLOAT} else kinds.pop() if len(kinds) == 1 else TEXT
         for field, kinds in kinds_of.items()
     }
 
 
-def _probes(space: Space) -> Iterator[dict[str, Any]]:
+def _probed(space: Space) -> dict[str, list[Any]]:
+    """Return the distinct values of computed fields at some points at which all can be computed."""
+    if not space.derived:
+        return {}
+    from projector.sweeps.lookups import Lookups, computed_field
+
     size = space.size
     even = {size * step // PROBES for step in range(PROBES)} if size else set()
-    for point in {*range(min(size, PROBES)), *even, *sample(space, PROBES)}:
-        try:
-            yield space.overrides(point)
-        except ProjectorError:
-            # A value that cannot be computed; such a point gives no row.
-            continue
+    points = {*range(min(size, PROBES)), *even, *sample(space, PROBES)}
+    fields = {field: computed_field(space, field) for field in space.derived}
+    lookups = [*fields.values()]
+    chosen = Lookups(space, lookups, lookups).choose(np.array(sorted(points), np.int64))
+    return {
+        field: [lookup.values[number] for number in np.unique(numbers).tolist()]
+        for (field, lookup), numbers in zip(fields.items(), chosen.numbers, strict=True)
+    }
 
 
 def cell(field: str, kind: str, value: Any) -> Any:
