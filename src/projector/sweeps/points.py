@@ -56,9 +56,9 @@ class PointReader:
         shown = [*self._sections, *self._derived.values()]
         self._refusing = [*self._derived.values(), *constraints, *self._sections]
         self._refusing.append(self._lookup(other, self._other))
-        self._why = {
-            id(lookup): f"constraint: {constraint.text}"
-            for lookup, constraint in zip(constraints, space.constraints, strict=True)
+        self._broken = {
+            number: f"constraint: {constraint.text}"
+            for number, constraint in enumerate(space.constraints, len(self._derived))
         }
         self._lookups = Lookups(space, self._refusing, shown)
         self._tables = [_Table(name) for name in SECTIONS]
@@ -147,7 +147,9 @@ class PointReader:
         device = stated.get(_DEVICE[:-1])
         if device is not None and not isinstance(device, Device):
             return stated
-        usual = None if device is None else device.network
+        # The device of the base keeps the network of the base.
+        own = self.space.base.cluster.device
+        usual = None if device is None or device is own else device.network
         key = usual, tuple((field, repr(value)) for field, value in said.items())
         network = self._networks.get(key)
         if network is None:
@@ -186,9 +188,8 @@ class PointReader:
         return PointBatch(rows, self._batch(sections), self._columns(places, derived), left_out)
 
     def _reason(self, number: int, value: int) -> ProjectorError | str:
-        lookup = self._refusing[number]
-        why = lookup.values[value]
-        return why if isinstance(why, ProjectorError) else self._why[id(lookup)]
+        why = self._refusing[number].values[value]
+        return why if isinstance(why, ProjectorError) else self._broken[number]
 
     def _batch(self, numbers: Ints) -> JobBatch:
         tables = Sections(
