@@ -89,6 +89,10 @@ class Results:
         """A job of each family."""
         return self.evaluation.families.batch
 
+    @cached_property
+    def _first_jobs(self) -> JobBatch:
+        return self.evaluation.workloads.first_jobs()
+
     def of_families(self, values: Array) -> Column:
         """Return what families have as a column of their jobs."""
         families = self.evaluation.families
@@ -196,8 +200,7 @@ class Results:
     @cached_property
     def counts(self) -> Counts:
         """What the models of the families have and need."""
-        workloads = self.evaluation.workloads
-        jobs = workloads.first_jobs()
+        workloads, jobs = self.evaluation.workloads, self._first_jobs
         training = jobs.training
         first, group = group_rows(
             jobs.model.index,
@@ -239,7 +242,7 @@ class Results:
     def _documented_forms(self) -> Ints:
         """Return `DocumentedForms` of the families, int64[3, families]."""
         workloads = self.evaluation.workloads
-        batch, columns = workloads.first_jobs(), workloads.jobs.take(workloads.first)
+        batch, columns = self._first_jobs, workloads.jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
         first, group = group_rows(
             model.index, split.layout_key, training.layout_key, columns.tp, columns.ep

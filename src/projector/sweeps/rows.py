@@ -15,7 +15,7 @@ from projector.errors import ProjectorError
 from projector.projection.coded import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import FLOAT, RESULTS, STATUS, TEXT, result_columns
+from projector.projection.results import BOOL, FLOAT, RESULTS, STATUS, TEXT, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
 from projector.sweeps.journal import Totals
@@ -282,7 +282,11 @@ def _axis_array(name: str, kind: str, index: Ints | Ints32, values: list[Any]) -
         None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
     ]
     known = pa.array(cells, arrow_types()[kind])
-    return _dictionary(index, known) if kind == TEXT else pc.take(known, pa.array(index))
+    if kind == TEXT:
+        return _dictionary(index, known)
+    if known.null_count or kind == BOOL:
+        return pc.take(known, pa.array(index))
+    return pa.array(known.to_numpy().take(index))
 
 
 def _dictionary(index: Ints | Ints32, texts: "pa.Array") -> "pa.Array":
