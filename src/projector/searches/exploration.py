@@ -38,8 +38,11 @@ from projector.searches.watch import (
 BATCH = 8192
 """Configurations that are evaluated together."""
 
-FIRST_BATCH = 1024
-"""The first of many, whose time says how long all take."""
+FIRST_BATCHES = 128, 1024
+"""The first of many, or where time is limited; fewer than the first are not worth a batch then."""
+
+SHARE = 0.25
+"""Of the time that is left, what one batch may take."""
 
 FEW_ORDERS = 32
 """Fewer orders are planned without a look at how long they take."""
@@ -136,25 +139,31 @@ class _Explorer:
         ``before`` rows were worked on before.
         """
         begin, each_s = 0, 0.0
+        # The first batch loads and compiles; the second one says how long all take.
+        sizes = iter(FIRST_BATCHES if self.watch.is_limited or len(rows) > BATCH else ())
         while begin < len(rows):
-            size = FIRST_BATCH if not begin and len(rows) > BATCH else BATCH
-            if each_s:
-                size = int(min(size, self.watch.left_s / each_s))
-            if size < 1 or self.watch.is_over:
+            size = next(sizes, BATCH)
+            if self.watch.is_limited and each_s:
+                # Later batches may take longer; each has a part of what is left.
+                size = int(min(size, self.watch.left_s * SHARE / each_s))
+            if self.watch.is_over or size < FIRST_BATCHES[0]:
                 self.stopped = OUT_OF_TIME
                 return False
             part = rows[begin : begin + size]
             began = time.perf_counter()
             work(part)
             each_s = (time.perf_counter() - began) / len(part)
+            if begin or len(part) == len(rows):
+                self._tell(before + begin + len(part), each_s)
             begin += len(part)
-            total = len(self.static) + len(self.planned)
-            left_s = (total - before - begin) * each_s
-            self.watch.expects(left_s)
-            self.watch.told(
-                Progress(before + begin, total, CONFIGURATIONS, len(self.found), left_s)
-            )
         return True
+
+    def _tell(self, done: int, each_s: float) -> None:
+        """Tell how many configurations are done, and how long the others take by the last ones."""
+        total = len(self.static) + len(self.planned)
+        left_s = (total - done) * each_s
+        self.watch.expects(left_s)
+        self.watch.told(Progress(done, total, CONFIGURATIONS, len(self.found), left_s))
 
     def _evaluate(self, rows: Ints) -> None:
         """Evaluate some rows."""
@@ -202,8 +211,9 @@ class _Explorer:
         pace, rest = Pace(), self._rest(orders)
         if len(rest) > FEW_ORDERS:
             for sample in rest.samples():
-                if not self.watch.is_over:
-                    self._plan_some(sample, pace)
+                for place in range(len(sample)):
+                    if not self.watch.is_over:
+                        self._plan_some(sample.take(np.array([place])), pace)
             rest = self._rest(orders)
         self.watch.expects(pace.seconds(rest))
         while len(rest):

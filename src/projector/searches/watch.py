@@ -68,6 +68,11 @@ class Watch:
         return self.most_seconds - self.seconds
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return math.isfinite(self.most_seconds)
+
+    @property
     def is_over(self) -> bool:
         """Whether the search is to end."""
         return self.left_s <= 0.0
