@@ -206,7 +206,9 @@ class Merits(NamedTuple):
         first.
         """
         merit = np.where(self.fits, -self.rate, self.peak)
-        order = np.lexsort((self.peak, merit, ~self.safe, ~self.fits, self.group))
+        # One key for what are whole numbers: sorting takes half the time.
+        place = 4 * self.group + 2 * ~self.fits + ~self.safe
+        order = np.lexsort((self.peak, merit, place))
         ranked = self.group[order]
         return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
 
