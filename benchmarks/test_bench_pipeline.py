@@ -9,8 +9,8 @@ import pytest
 
 from projector.schedule import registry
 from projector.schedule.planning.costs import uniform_costs
-from projector.schedule.replay import order_times as replay
 from projector.schedule.replay import forks, programs
+from projector.schedule.replay import order_times as replay
 
 SIZES = [
     ("1f1b", 8, 1, 64),

@@ -66,6 +66,9 @@ rows of all frames, and of an epilogue."""
 MOST_RUNS = 16
 """Runs of one configuration: so many states of it may wait for their epilogue."""
 
+NEVER = np.iinfo(np.int64).max
+"""Periods after which a configuration without further runs forks."""
+
 MARGIN = 1.0 - 2.0**-30
 """What is compared in float64 is made smaller by this, so that no rounding lets a jump be too
 long."""
@@ -138,6 +141,8 @@ class _Block(NamedTuple):
     """``int64[LANES]``: next run of the configuration."""
     stop: Ints
     """``int64[LANES]``: behind its last run."""
+    wanted: Ints
+    """``int64[LANES]``: periods of the next run, ``NEVER`` behind the last one."""
 
 
 class _Waiting(NamedTuple):
@@ -163,7 +168,7 @@ def _move(moved: Ints32, base: int, rows: Ints) -> None:
 @helper
 def _run_with_slopes(period: Ints32, frame: int, slopes: int, block: _Block) -> None:
     """Run a period, and lower ``cycles`` to what the gaps allow; ``slopes`` is their frame."""
-    latency_ps, duration_ps, end_ps, slope_ps, gap_ps, _, _, cycles, _, _ = block
+    latency_ps, duration_ps, end_ps, slope_ps, gap_ps, _, _, cycles, _, _, _ = block
     for i in range(period.shape[0]):
         previous, dependency = frame + period[i, PREVIOUS], frame + period[i, DEPENDENCY]
         latency, duration = period[i, LATENCY], period[i, DURATION]
@@ -202,6 +207,8 @@ def _limit_cycles(
 ) -> None:
     """Lower ``cycles`` to those that leave the gap of one operation open."""
     for lane in range(LANES):
+        if cycles[lane] == 0:
+            continue
         gap = gap_ps[lane]
         apart = slope_ps[dependency, lane] - slope_ps[previous, lane]
         shrinks = apart if gap > 0 else -apart
@@ -252,18 +259,19 @@ def _fork_lane(
 
     The ``cycle`` periods behind ``frame``, a number, were run.
     """
-    done, run, slope_ps = block.done[lane], block.run[lane], block.slope_ps
-    cycles = block.cycles[lane]
+    done, run, stop = block.done[lane], block.run[lane], block.stop[lane]
+    slope_ps, cycles = block.slope_ps, block.cycles[lane]
+    of_run, later_ps = waiting.of_run, waiting.later_ps
     known_at = -1
     known_k = np.int64(0)
     uniform = False
-    while run < block.stop[lane] and periods[run] <= done + (cycles + 1) * cycle:
+    while run < stop and periods[run] <= done + (cycles + 1) * cycle:
         k = (periods[run] - done - 1) // cycle
         at = periods[run] - done - k * cycle
         slopes = at * sizes[FRAME]
         if at == known_at and uniform:
-            waiting.of_run[run] = waiting.filled[lane] - 1
-            waiting.later_ps[run] = (k - known_k) * slope_ps[slopes, lane]
+            of_run[run] = of_run[run - 1]
+            later_ps[run] = (k - known_k) * slope_ps[slopes, lane]
         else:
             _fork(lane, run, (frame + at) * sizes[FRAME], slopes, k, block, waiting)
             known_at = at
@@ -271,7 +279,7 @@ def _fork_lane(
             uniform = cycles > 0 and _is_uniform(slope_ps, slopes, sizes[LIVE], lane)
         run += 1
     block.run[lane] = run
-    block.done[lane] = done + cycle
+    block.wanted[lane] = periods[run] if run < stop else NEVER
 
 
 @helper
@@ -302,33 +310,28 @@ def _keep_newest(sizes: Ints, frame: int, block: _Block) -> int:
 
 @helper
 def _lanes_in_step(cycle: int, frame: int, sizes: Ints, probe: Ints, block: _Block) -> int:
-    """Set ``cycles`` of lanes that might repeat to all that are left; return their number."""
-    end_ps, since, cycles = block.end_ps, block.since, block.cycles
-    newest = frame * sizes[FRAME]
-    before = newest - cycle * sizes[FRAME]
-    oldest = before - cycle * sizes[FRAME]
-    a, b = probe[0], probe[1]
-    count = 0
+    """Set ``cycles`` of lanes that might repeat to 1, of the others to 0; return their number."""
+    end_ps, since, cycles, wanted = block.end_ps, block.since, block.cycles, block.wanted
     for lane in range(LANES):
-        cycles[lane] = 0
-        if since[lane] + 2 * cycle > frame or block.run[lane] == block.stop[lane]:
-            continue
-        turn = end_ps[newest + a, lane] - end_ps[before + a, lane]
-        turn_b = end_ps[newest + b, lane] - end_ps[before + b, lane]
-        if (
-            turn == end_ps[before + a, lane] - end_ps[oldest + a, lane]
-            and turn_b == end_ps[before + b, lane] - end_ps[oldest + b, lane]
-        ):
-            cycles[lane] = 1
-            count += 1
-    return count
+        cycles[lane] = (since[lane] + 2 * cycle <= frame) & (wanted[lane] < NEVER)
+    for i in range(probe.shape[0]):
+        newest = frame * sizes[FRAME] + probe[i]
+        before = newest - cycle * sizes[FRAME]
+        oldest = before - cycle * sizes[FRAME]
+        for lane in range(LANES):
+            turn = end_ps[newest, lane] - end_ps[before, lane]
+            same = turn == end_ps[before, lane] - end_ps[oldest, lane]
+            cycles[lane] = cycles[lane] if same else 0
+    return int(cycles.sum())
 
 
 @helper
-def _find_cycle(frame: int, shortest: int, sizes: Ints, probe: Ints, block: _Block) -> int:
-    """Return a cycle that some configurations seem to repeat; 0 where there is none."""
+def _find_cycle(
+    frame: int, shortest: int, enough: int, sizes: Ints, probe: Ints, block: _Block
+) -> int:
+    """Return a cycle that ``enough`` configurations seem to repeat; 0 where there is none."""
     for cycle in range(shortest, min(frame // 2, sizes[MAX_CYCLE]) + 1):
-        if _lanes_in_step(cycle, frame, sizes, probe, block) > 0:
+        if _lanes_in_step(cycle, frame, sizes, probe, block) >= enough:
             return cycle
     return 0
 
@@ -341,10 +344,11 @@ def _run_cycle(program: ForkProgram, cycle: int, frame: int, periods: Ints, bloc
     """
     sizes = program.sizes
     end_ps, slope_ps, cycles = block.end_ps, block.slope_ps, block.cycles
+    done, stop = block.done, block.stop
     live, rows = sizes[LIVE], sizes[FRAME]
     for lane in range(LANES):
         if cycles[lane] > 0:
-            left = periods[block.stop[lane] - 1] - block.done[lane]
+            left = periods[stop[lane] - 1] - done[lane]
             cycles[lane] = max((left - 1) // cycle, 0)
     newest = frame * rows
     for i in range(live):
@@ -371,49 +375,53 @@ def _run_to_forks(
     program: ForkProgram, silent: bool, periods: Ints, block: _Block, waiting: _Waiting
 ) -> None:
     """Run or jump periods, until the state of every run is known."""
-    sizes = program.sizes
-    cycles, run, stop = block.cycles, block.run, block.stop
+    sizes, moved = program.sizes, program.moved
+    latency_ps, duration_ps, end_ps = block.latency_ps, block.duration_ps, block.end_ps
+    done, cycles, wanted = block.done, block.cycles, block.wanted
     frame = 0
     shortest = 1
-    patience = 0
-    for lane in range(LANES):
-        cycles[lane] = 0
-        block.since[lane] = 0
-        block.done[lane] = 0
-        while run[lane] < stop[lane] and periods[run[lane]] == 0:
-            _fork(lane, run[lane], 0, 0, 0, block, waiting)
-            run[lane] += 1
-    while True:
-        unfinished = 0
-        for lane in range(LANES):
-            unfinished += run[lane] < stop[lane]
-        if unfinished == 0:
-            return
+    waited = 0
+    done[:] = 0
+    block.since[:] = 0
+    _fork_at_once(periods, block, waiting)
+    while wanted.min() < NEVER:
         if frame + sizes[MAX_CYCLE] >= sizes[CAPACITY]:
             frame = _keep_newest(sizes, frame, block)
+        waited += 1
         cycle = 0
-        if patience <= 0:
-            cycle = _find_cycle(frame, shortest, sizes, program.probe, block)
-            shortest = 1
+        if frame >= 2:
+            # Slopes take ten times as long: they wait until many lanes may have use for them.
+            enough = 1 + (wanted < NEVER).sum() // (1 + waited)
+            cycle = _find_cycle(frame, shortest, enough, sizes, program.probe, block)
         if cycle > 0:
-            if not _run_cycle(program, cycle, frame, periods, block):
-                shortest = cycle + 1
-                patience = frame // 4
+            found = _run_cycle(program, cycle, frame, periods, block)
+            shortest = 1 if found else cycle + 1
+            waited = 0
         else:
+            shortest = 1
             cycle = 1
             cycles[:] = 0
             base = frame * sizes[FRAME]
-            run_lanes(
-                program.period, base, silent, block.latency_ps, block.duration_ps, block.end_ps
-            )
-            _move(program.moved, base, block.end_ps)
-        patience -= 1
+            run_lanes(program.period, base, silent, latency_ps, duration_ps, end_ps)
+            _move(moved, base, end_ps)
         for lane in range(LANES):
-            if run[lane] < stop[lane]:
+            if wanted[lane] <= done[lane] + (cycles[lane] + 1) * cycle:
                 _fork_lane(lane, frame, cycle, sizes, periods, block, waiting)
-                if cycles[lane] > 0 and run[lane] < stop[lane]:
-                    _jump(lane, frame + cycle, cycle, sizes, block)
+            if cycles[lane] > 0 and wanted[lane] < NEVER:
+                _jump(lane, frame + cycle, cycle, sizes, block)
+            done[lane] += cycle
         frame += cycle
+
+
+@helper
+def _fork_at_once(periods: Ints, block: _Block, waiting: _Waiting) -> None:
+    """Keep the states of runs without a period, and say what is wanted next."""
+    run, stop, wanted = block.run, block.stop, block.wanted
+    for lane in range(LANES):
+        while run[lane] < stop[lane] and periods[run[lane]] == 0:
+            _fork(lane, run[lane], 0, 0, 0, block, waiting)
+            run[lane] += 1
+        wanted[lane] = periods[run[lane]] if run[lane] < stop[lane] else NEVER
 
 
 @helper
@@ -442,30 +450,30 @@ def _write_starts(
     program: ForkProgram, block: _Block, begin: int, count: int, forks: Forks, replays: Replays
 ) -> None:
     """Write what is known behind the prologue: starts, and the work of each rank."""
-    first, first_duration, used, uses = (
-        program.first,
-        program.first_duration,
-        program.used,
-        program.uses,
-    )
+    first, first_duration = program.first, program.first_duration
+    used, uses = program.used, program.uses
     offset, periods, row = forks
     start_ps, busy_ps = replays.rank_start_ps, replays.rank_busy_ps
     end_ps, duration_ps = block.end_ps, block.duration_ps
     num_ranks, num_chunks = program.last_backward.shape
     start = np.empty(num_ranks, np.int64)
-    work = np.empty((2, num_ranks), np.int64)
-    for lane in range(count):
+    outside, each = np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
+    for lane in range(count if start_ps.shape[0] > 0 else 0):
         for rank in range(num_ranks):
             start[rank] = end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
-        work[:] = 0
-        for i in range(used.shape[0]):
-            rank = used[i] // (num_chunks * 9)
-            work[0, rank] += uses[0, i] * duration_ps[i, lane]
-            work[1, rank] += uses[1, i] * duration_ps[i, lane]
         for run in range(offset[begin + lane], offset[begin + lane + 1]):
             for rank in range(num_ranks):
                 start_ps[row[run], rank] = start[rank]
-                busy_ps[row[run], rank] = work[0, rank] + periods[run] * work[1, rank]
+    for lane in range(count if busy_ps.shape[0] > 0 else 0):
+        outside[:] = 0
+        each[:] = 0
+        for i in range(used.shape[0]):
+            rank = used[i] // (num_chunks * 9)
+            outside[rank] += uses[0, i] * duration_ps[i, lane]
+            each[rank] += uses[1, i] * duration_ps[i, lane]
+        for run in range(offset[begin + lane], offset[begin + lane + 1]):
+            for rank in range(num_ranks):
+                busy_ps[row[run], rank] = outside[rank] + periods[run] * each[rank]
 
 
 @helper
@@ -482,25 +490,28 @@ def _write_ends(
     last, last_backward = program.last, program.last_backward
     end_ps, last_backward_end_ps = replays.rank_end_ps, replays.last_backward_end_ps
     of_run, later_ps = waiting.of_run, waiting.later_ps
+    next_run, stop = block.run, block.stop
     num_ranks, num_chunks = last_backward.shape
+    chunks_wanted = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
     end = np.empty(num_ranks, np.int64)
     backward = np.empty((num_ranks, num_chunks), np.int64)
     for lane in range(LANES):
-        run = block.run[lane]
-        if run == block.stop[lane] or of_run[run] != slot:
+        run = next_run[lane]
+        if run == stop[lane] or of_run[run] != slot:
             continue
         for rank in range(num_ranks):
             end[rank] = tail_ps[last[rank], lane]
-            for c in range(num_chunks):
+            for c in range(chunks_wanted):
                 backward[rank, c] = tail_ps[last_backward[rank, c], lane]
-        while run < block.stop[lane] and of_run[run] == slot:
-            later = later_ps[run]
+        while run < stop[lane] and of_run[run] == slot:
+            later, out = later_ps[run], row[run]
             for rank in range(num_ranks):
-                end_ps[row[run], rank] = end[rank] + later
+                end_ps[out, rank] = end[rank] + later
+            for rank in range(num_ranks if chunks_wanted > 0 else 0):
                 for c in range(num_chunks):
-                    last_backward_end_ps[row[run], rank, c] = backward[rank, c] + later
+                    last_backward_end_ps[out, rank, c] = backward[rank, c] + later
             run += 1
-        block.run[lane] = run
+        next_run[lane] = run
 
 
 @helper
@@ -517,6 +528,7 @@ def _empty_block(program: ForkProgram) -> _Block:
         cycles=np.empty(LANES, np.int64),
         run=np.empty(LANES, np.int64),
         stop=np.empty(LANES, np.int64),
+        wanted=np.empty(LANES, np.int64),
     )
 
 
@@ -550,7 +562,8 @@ def replay_forks(
     forks : Forks
         The R runs of them.
     replays : Replays
-        Output, a row for each run.
+        Output, a row for each run. Starts, work and last backwards are left out where there are
+        no rows for them.
 
     Returns
     -------

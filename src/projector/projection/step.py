@@ -21,8 +21,8 @@ from projector.projection.replicas import PointToPoint, Replicas
 from projector.projection.schedules import ChosenOrder
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
-from projector.schedule.replay.counts import replay_counts
-from projector.schedule.replay.order_times import compile_peaks, peak_bytes, replay_batch, to_ps
+from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts
+from projector.schedule.replay.order_times import compile_peaks, peak_bytes, to_ps
 from projector.schedule.replay.programs import empty_replays
 from projector.schedule.series import Series
 
@@ -321,7 +321,14 @@ def _run_placement(
     timings = _timings(inputs, orders[order_of_job[0]].short(), same)
     timing = timings.of_replica.take(replica)
     first, run = distinct_pairs(order_of_job, timing)
-    alone, replayed = _replay_all(orders, order_of_job.take(first), timings, timing.take(first))
+    alone, replayed = _replay_all(
+        orders,
+        order_of_job.take(first),
+        timings,
+        timing.take(first),
+        for_steps=True,
+        starts=bool(batch.training.post_validation.any()),
+    )
     microbatches = np.array([order.microbatches for order in orders], np.int64)
     # In the order of the rows, so that columns are written one entry after the other.
     rows, replay = np.sort(jobs), np.empty(len(replicas.of_job), np.int64)
@@ -361,43 +368,61 @@ def _run_placement(
 
 
 def _replay_all(
-    orders: Sequence[ChosenOrder], order_of_run: Ints, timings: Timings, timing_of_run: Ints
+    orders: Sequence[ChosenOrder],
+    order_of_run: Ints,
+    timings: Timings,
+    timing_of_run: Ints,
+    for_steps: bool = False,
+    starts: bool = True,
 ) -> tuple[Replays, Replays]:
-    """Return all replays of a placement, whose orders ascend, without transfers and with them."""
-    alone = _replay(orders, order_of_run, timings.alone_ps, None, timing_of_run)
-    if not timings.transfers:
-        return alone, alone
-    latency_ps = None if timings.silent else timings.latency_ps
-    return alone, _replay(orders, order_of_run, timings.duration_ps, latency_ps, timing_of_run)
+    """Return all replays of a placement, whose orders ascend, without transfers and with them.
+
+    What ``end_steps`` does not read is left out ``for_steps``: where there are transfers, last
+    backwards of the first replays and the work of ranks of the second, which have no rows then.
+    Without ``starts``, those are 0.
+    """
+    num, (pp, chunks) = len(order_of_run), timings.alone_ps.shape[1:3]
+    nothing = empty_replays(pp, chunks, 0)
+    alone = replayed = empty_replays(pp, chunks, num)
+    if timings.transfers:
+        replayed = empty_replays(pp, chunks, num)
+    if timings.transfers and for_steps:
+        alone = alone._replace(last_backward_end_ps=nothing.last_backward_end_ps)
+        replayed = replayed._replace(rank_busy_ps=nothing.rank_busy_ps)
+    if not starts:
+        alone = alone._replace(rank_start_ps=nothing.rank_start_ps)
+        replayed = replayed._replace(rank_start_ps=nothing.rank_start_ps)
+    batches = [Wanted(timings.alone_ps, None, alone)]
+    if timings.transfers:
+        latency_ps = None if timings.silent else timings.latency_ps
+        batches.append(Wanted(timings.duration_ps, latency_ps, replayed))
+    _replay(orders, order_of_run, timing_of_run, batches)
+    if starts:
+        return alone, replayed
+    at_once = np.zeros((num, pp), np.int64)
+    return alone._replace(rank_start_ps=at_once), replayed._replace(rank_start_ps=at_once)
 
 
 def _replay(
     orders: Sequence[ChosenOrder],
     order_of_run: Ints,
-    duration_ps: Ints,
-    latency_ps: Ints | None,
     timing_of_run: Ints,
-) -> Replays:
-    """Return the replays of runs of orders with some times; orders of a series run together."""
-    replays = empty_replays(duration_ps.shape[1], duration_ps.shape[2], len(order_of_run))
+    batches: Sequence[Wanted],
+) -> None:
+    """Replay runs of orders, which ascend; those of a series together."""
     begins = np.flatnonzero(np.diff(order_of_run, prepend=-1)).tolist()
     runs_of_series: dict[Series, list[Ints]] = {}
     for begin, end in itertools.pairwise([*begins, len(order_of_run)]):
-        chosen = orders[order_of_run[begin]]
+        chosen, runs = orders[order_of_run[begin]], np.arange(begin, end)
         if chosen.planned is None:
-            runs = np.arange(begin, end)
             runs_of_series.setdefault(chosen.setting.series(), []).append(runs)
-            continue
-        which = timing_of_run[begin:end]
-        into = replays.rows(begin, end)
-        replay_batch(chosen.planned, duration_ps, latency_ps, which=which, into=into)
+        else:
+            replay_alone(chosen.planned, timing_of_run[begin:end], runs, batches)
     microbatches = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
     for series, parts in runs_of_series.items():
         runs = np.concatenate(parts)
         counts = microbatches.take(order_of_run.take(runs))
-        which = timing_of_run.take(runs)
-        replay_counts(series, counts, duration_ps, latency_ps, which, runs, replays)
-    return replays
+        replay_counts(series, counts, timing_of_run.take(runs), runs, batches)
 
 
 def _peaks(

@@ -13,7 +13,7 @@ from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import registry
 from projector.schedule.order import FORWARD
-from projector.schedule.replay.counts import replay_counts
+from projector.schedule.replay.counts import Wanted, replay_counts
 from projector.schedule.replay.order_times import compile_peaks, replay_batch
 from projector.schedule.replay.programs import empty_replays
 from reference import pipeline as reference
@@ -60,7 +60,7 @@ def replay_each(series, counts, durations, latencies, which):
 def replay_together(series, counts, durations, latencies, which):
     replays = empty_replays(series.pp, series.vpp, len(counts))
     rows = np.random.default_rng(0).permutation(len(counts))
-    replay_counts(series, counts, durations, latencies, which, rows, replays)
+    replay_counts(series, counts, which, rows, [Wanted(durations, latencies, replays)])
     return type(replays)(*(column[rows] for column in replays))
 
 
@@ -156,6 +156,23 @@ def test_runs_follow_the_events(size):
     for run, (count, row) in enumerate(zip(counts.tolist(), which.tolist(), strict=True)):
         ends = simulated_ends(series.order(count), durations[row], latencies[row])
         assert replays.rank_end_ps[run].tolist() == ends
+
+
+def test_columns_without_rows_are_left_out():
+    series = registry.series("zerobubble", 3, 1)
+    durations, latencies = mixed_times(series.order(8), 4, 14)
+    counts, which = np.tile([1, 9, 50, 300], 14), np.repeat(np.arange(14), 4)
+    whole = replay_together(series, counts, durations, latencies, which)
+    for name in ("rank_start_ps", "rank_busy_ps", "last_backward_end_ps"):
+        replays = empty_replays(3, 1, len(counts))
+        part = empty_replays(3, 1, len(counts))
+        part = part._replace(**{name: getattr(part, name)[:0]})
+        twice = [Wanted(durations, None, replays), Wanted(durations, latencies, part)]
+        replay_counts(series, counts, which, np.arange(len(counts)), twice)
+        for field in set(whole._fields) - {name}:
+            np.testing.assert_array_equal(getattr(part, field), getattr(whole, field))
+        silent = replay_together(series, counts, durations, None, which)
+        assert_same(replays, silent)
 
 
 @pytest.mark.parametrize("count", [8, 200])

@@ -1,6 +1,8 @@
 """Replays of orders of many lengths: what they have in common is run once."""
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,11 +10,13 @@ from numpy.typing import ArrayLike
 from projector.arrays import Ints
 from projector.kernels import pipeline as kernels
 from projector.kernels.pipeline import Replays
+from projector.kernels.pipeline_forks import replay_forks
+from projector.schedule.order import Order
 from projector.schedule.replay.forks import (
     MIN_PERIODS,
     ForkingOrder,
     compile_forks,
-    run_forks,
+    fork_runs,
 )
 from projector.schedule.replay.order_times import MIN_BATCH, operation_times, replay_batch
 from projector.schedule.series import Series
@@ -22,14 +26,19 @@ FEW_OPERATIONS = 1 << 16
 compiled."""
 
 
+class Wanted(NamedTuple):
+    """Times of all runs, and where their replays are written."""
+
+    duration_ps: ArrayLike
+    """``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind and class, as in `replay_batch`."""
+    p2p_ps: ArrayLike | None
+    """``int64[rows, 2, pp * vpp]``: latencies, as in `replay_batch`."""
+    into: Replays
+    """Output. Columns without rows are left out; ends of ranks are always there."""
+
+
 def replay_counts(
-    series: Series,
-    microbatches: Ints,
-    duration_ps: ArrayLike,
-    p2p_ps: ArrayLike | None,
-    which: Ints,
-    rows: Ints,
-    into: Replays,
+    series: Series, microbatches: Ints, which: Ints, rows: Ints, batches: Sequence[Wanted]
 ) -> None:
     """Run orders of a series, each with times of its own.
 
@@ -41,35 +50,44 @@ def replay_counts(
         The orders.
     microbatches : int64[n]
         Those of each run.
-    duration_ps : int64[rows, pp, vpp, 3, 3]
-        By rank, chunk, kind and class, as in `replay_batch`.
-    p2p_ps : int64[rows, 2, pp * vpp] or None
-        Latencies, as in `replay_batch`.
     which : int64[n]
-        Row of both that each run has.
+        Row of the times that each run has.
     rows : int64[n]
         Where each run is written.
-    into : Replays
-        Output.
+    batches : sequence of Wanted
+        Times, and outputs: all runs are run with each of them.
 
     Raises
     ------
     NumericError
         If a time is negative or the step is too long.
     """
-    times = operation_times(series.pp, series.vpp, duration_ps, p2p_ps, which)
-    left = np.ones(len(microbatches), np.bool_)
+    times = [
+        operation_times(series.pp, series.vpp, batch.duration_ps, batch.p2p_ps, which)
+        for batch in batches
+    ]
+    left = np.ones((len(batches), len(microbatches)), np.bool_)
     for forking in _forking(series, microbatches):
         periods, rest = np.divmod(microbatches - forking.least, forking.each)
         runs = np.flatnonzero((rest == 0) & (periods >= 0) & (microbatches >= series.least))
-        some = times._replace(which=times.which[runs])
-        status = run_forks(forking, some, microbatches[runs], rows[runs], into)
-        left[runs] = status != kernels.OK
-    for count in np.unique(microbatches[left]).tolist():
-        runs = np.flatnonzero(left & (microbatches == count))
-        alone = replay_batch(series.order(count), duration_ps, p2p_ps, which=times.which[runs])
-        for column, values in zip(into, alone, strict=True):
-            column[rows[runs]] = values
+        forks, chosen = fork_runs(forking, which[runs], microbatches[runs], rows[runs])
+        for number, batch in enumerate(batches):
+            some = times[number]._replace(which=chosen)
+            status = replay_forks(forking.program, some, forks, batch.into)
+            left[number, runs] = status != kernels.OK
+    for batch, still in zip(batches, left, strict=True):
+        for count in np.unique(microbatches[still]).tolist():
+            runs = np.flatnonzero(still & (microbatches == count))
+            replay_alone(series.order(count), which[runs], rows[runs], [batch])
+
+
+def replay_alone(order: Order, which: Ints, rows: Ints, batches: Sequence[Wanted]) -> None:
+    """Run one order, as `replay_counts` does those of a series."""
+    for batch in batches:
+        replays = replay_batch(order, batch.duration_ps, batch.p2p_ps, which=which)
+        for column, values in zip(batch.into, replays, strict=True):
+            if len(column):
+                column[rows] = values
 
 
 def _forking(series: Series, microbatches: Ints) -> list[ForkingOrder]:

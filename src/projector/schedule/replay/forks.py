@@ -9,8 +9,8 @@ import numpy as np
 
 from projector.arrays import Ints, Ints32
 from projector.kernels import pipeline as kernels
-from projector.kernels import pipeline_forks, pipeline_lanes
-from projector.kernels.pipeline import Line, OperationTimes, Replays
+from projector.kernels import pipeline_lanes
+from projector.kernels.pipeline import Line, OperationTimes
 from projector.kernels.pipeline_forks import MOST_RUNS, ForkProgram, Forks
 from projector.schedule.order import FORWARD, Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
@@ -106,42 +106,39 @@ def compile_forks(order: Order) -> ForkingOrder | None:
     return ForkingOrder(program, period.repeats, order.microbatches - period.repeats * each, each)
 
 
-def run_forks(
-    forking: ForkingOrder, times: OperationTimes, microbatches: Ints, rows: Ints, outputs: Replays
-) -> int:
-    """Run orders of some numbers of microbatches, those with the same times at once.
+def fork_runs(
+    forking: ForkingOrder, which: Ints, microbatches: Ints, rows: Ints
+) -> tuple[Forks, Ints]:
+    """Gather runs with the same times.
 
     Parameters
     ----------
     forking : ForkingOrder
         What the orders have in common.
-    times : OperationTimes
-        Of n runs.
+    which : int64[n]
+        Times of each run.
     microbatches : int64[n]
         Those of each run: ``least``, and any multiple of ``each`` more.
     rows : int64[n]
         Where each run is written.
-    outputs : Replays
-        Output.
 
     Returns
     -------
-    int
-        Status of the kernel.
+    forks : Forks
+        The runs.
+    which : int64[configurations]
+        Times of each configuration.
     """
-    if not len(microbatches):
-        return kernels.OK
     periods = (microbatches - forking.least) // forking.each
-    by_times = np.lexsort((periods, times.which))
-    which = times.which[by_times]
+    by_times = np.argsort(which * (periods.max(initial=0) + 1) + periods)
+    which = which[by_times]
     number = np.arange(len(which))
     begins = np.diff(which, prepend=-1) != 0
     # One with many runs is several.
     begins |= (number - np.maximum.accumulate(np.where(begins, number, 0))) % MOST_RUNS == 0
     begin = np.flatnonzero(begins)
     forks = Forks(np.append(begin, len(which)), periods[by_times], rows[by_times])
-    distinct = times._replace(which=which[begin])
-    return int(pipeline_forks.replay_forks(forking.program, distinct, forks, outputs))
+    return forks, which[begin]
 
 
 def _operations(order: Order, line: Line) -> Operations:

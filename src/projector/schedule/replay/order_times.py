@@ -10,9 +10,10 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.kernels.pipeline import OperationTimes, Replays
+from projector.kernels.pipeline_forks import replay_forks
 from projector.schedule.legality import check_complete
 from projector.schedule.order import Order
-from projector.schedule.replay.forks import MIN_PERIODS, compile_forks, run_forks
+from projector.schedule.replay.forks import MIN_PERIODS, compile_forks, fork_runs
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
 from projector.schedule.replay.programs import (
     compile_lanes,
@@ -206,7 +207,9 @@ def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
     if forking is None:
         return kernels.UNSURE
     rows = np.arange(len(times.which))
-    return run_forks(forking, times, np.full_like(rows, order.microbatches), rows, outputs)
+    counts = np.full_like(rows, order.microbatches)
+    forks, which = fork_runs(forking, times.which, counts, rows)
+    return replay_forks(forking.program, times._replace(which=which), forks, outputs)
 
 
 def check_status(status: int) -> None:
