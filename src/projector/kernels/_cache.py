@@ -16,8 +16,8 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,14 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 from numba.core import caching, compiler, serialize, sigutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment
 from numba.core.runtime import nrt
 
 from projector.kernels._sources import sources_digest
+
+if sys.platform != "win32":
+    import fcntl
 
 KEPT_S = 30 * 24 * 3600.0
 """How long a kernel of other sources stays, for whoever changes between versions."""
@@ -127,6 +131,27 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
             self._remove_old()
         except OSError:
             self.disable()
+
+    @contextmanager
+    def turn(self, sig: Any, target_context: Any) -> Iterator[None]:
+        """Let other processes wait while this one compiles; what they want is then there."""
+        lock = None
+        if sys.platform == "win32":  # where two processes may compile the same kernel
+            yield
+            return
+        with suppress(OSError), global_compiler_lock:
+            path = self._path(sig, target_context.codegen())
+            if self._enabled and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = path.with_suffix(".lock").open("w")
+        if lock is None:
+            yield
+            return
+        # The lock of this process first, or two of its threads could each hold what the other one
+        # waits for. That between processes ends with a process that dies.
+        with global_compiler_lock, lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         """Return the file of one compiled form."""

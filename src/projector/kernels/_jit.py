@@ -35,9 +35,22 @@ def kernel(function: Function) -> Function:
     Without a folder that can be written, kernels live as long as the process.
     """
     compiled: Function = _njit(function, **_OPTIONS)
-    # Without the JIT, `compiled` is the function itself and ignores this.
-    vars(compiled)["_cache"] = KernelCache(function)
+    # Without the JIT, `compiled` is the function itself.
+    if isinstance(compiled, CPUDispatcher):
+        _keep(compiled)
     return compiled
+
+
+def _keep(compiled: Any) -> None:
+    """Give a kernel its files, and let it wait for a process that is just writing one."""
+    cache = KernelCache(compiled.py_func)
+    compile_alone = compiled.compile
+
+    def compile_in_turn(signature: Any) -> Any:
+        with cache.turn(signature, compiled.targetctx):
+            return compile_alone(signature)
+
+    vars(compiled).update(_cache=cache, compile=compile_in_turn)
 
 
 def helper(function: Function) -> Function:

@@ -1,5 +1,10 @@
 """Compiling every kernel, by calling what reaches each of them."""
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
 import numpy as np
 
 from projector.projection.api import project_jobs
@@ -48,26 +53,99 @@ _JOBS = (
 )
 
 
-def compile_kernels() -> None:
-    """Call everything once that runs a kernel; what is compiled stays on disk."""
+def _jobs() -> None:
     project_jobs(_JOBS)
-    sweep({"base": _JOBS[1], "axes": {"training.micro_batch_size": [1, 2]}}, workers=1)
+
+
+def _collectives() -> None:
+    collective_time("all_reduce", 1e6, 8, device="mi300x")
+
+
+def _attention() -> None:
+    project_attention(1, 16, 2048, head_dim=128, device="mi300x")
+
+
+def _gemms() -> None:
     for model in MODELS:
         list_gemms(("1024", "1024", "1024"), None, gpu="mi300x", model=model)
-    collective_time("all_reduce", 1e6, 8, device="mi300x")
-    project_attention(1, 16, 2048, head_dim=128, device="mi300x")
+
+
+def _sweep() -> None:
+    sweep({"base": _JOBS[1], "axes": {"training.micro_batch_size": [1, 2]}}, workers=1)
+
+
+def _serving() -> None:
     served = {"model": _JOBS[0]["model"], "cluster": {"device": "h100"}}
     prefill_time_s(Deployment.parse(served, path="deployment"), 1, 128)
     load = {"batch": 2, "context": 128, "output": 8, "rate_per_s": 1.0}
     project_serving(deployment={**served, "load": {**load, "requests": 20}})
+
+
+def _schedules() -> None:
     simulate_schedule("1f1b", pp=2, microbatches=4, f=1.0, b=1.0, w=1.0)
     order = build("1f1b", pp=2, vpp=1, microbatches=2 * MIN_PERIODS)
     for method in METHODS:
         replay_batch(order, np.zeros((1, 2, 1, 3, 3), int), np.zeros((1, 2, 2), int), method)
     simulate_schedule("seaailab", pp=2, microbatches=4)
+
+
+def _planning() -> None:
     # Stages that differ are what ZB-H1 does not suit, so that there is something to search for.
     costs = uniform_costs(4, 4, limit=4.0)
     costs = costs._replace(forward_ps=(5, 1, 1, 1), weight_ps=(1, 1, 1, 5))
     improve(costs, 8, build("zerobubble", 4, 1, 8), moves=1)
+
+
+def _intervals() -> None:
     busy = union(np.array([0, 5]), np.array([9, 7]))
     cover(busy.start, busy.end, difference(busy, intersection(busy, busy)))
+
+
+PARTS = {
+    "jobs": _jobs,
+    "sweeps": _sweep,
+    "GEMMs": _gemms,
+    "serving": _serving,
+    "intervals": _intervals,
+    "planning": _planning,
+    "schedules": _schedules,
+    "attention": _attention,
+    "collectives": _collectives,
+}
+"""What is called for its kernels. Those who help begin at the end, where other kernels are."""
+
+
+def compile_kernels(helpers: int = 0, tell: Callable[[str], None] | None = None) -> None:
+    """Call everything once that runs a kernel; what is compiled stays on disk.
+
+    Parameters
+    ----------
+    helpers : int
+        Processes that compile too. A process that wants what another one compiles waits for it.
+    tell : callable, optional
+        Called with the name of each part of `PARTS` before it is called.
+    """
+    with ExitStack() as started:
+        for first in range(min(helpers, len(PARTS) - 1)):
+            started.enter_context(help_compiling([*reversed(PARTS)][first:]))
+        for name, call in PARTS.items():
+            if tell is not None:
+                tell(name)
+            call()
+
+
+@contextmanager
+def help_compiling(parts: Sequence[str]) -> Iterator[None]:
+    """Compile some of `PARTS` in a process of its own, which ends with the block."""
+    code = f"from projector.report import warmup\nfor each in {[*parts]}: warmup.PARTS[each]()"
+    process = subprocess.Popen(  # noqa: S603  # this Python, our own code
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
