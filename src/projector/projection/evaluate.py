@@ -566,13 +566,13 @@ def _planning_costs(inputs: StepInputs, job: int, limit: Floats) -> Costs:
     replicas, training = inputs.replicas, inputs.replicas.workloads.batch.training
     replica, family = int(replicas.of_job[job]), int(replicas.family[job])
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])
-    chunks = slice(replicas.chunk_first[replica], replicas.chunk_first[replica + 1])
     kinds = replicas.stage_kind[stages]
+    stage_count = replicas.placement(replica).stage_of.size
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
         backward_ps=inputs.split_backward_ps[kinds, MIDDLE],
         weight_ps=inputs.weight_ps[kinds],
-        p2p_ps=to_ps(inputs.p2p.latency_s[chunks]).T,
+        p2p_ps=to_ps(inputs.p2p.latencies_s(replica, stage_count)).T,
         activation=inputs.costs.saved_bytes[replicas.stage[stages]],
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
         limit=limit,

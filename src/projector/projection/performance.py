@@ -442,7 +442,7 @@ def _pipeline_communication(
     """Return the messages of one rank, and what it waits for those between others."""
     replica, placement = replica_of(evaluation, row)
     p2p = evaluation.inputs.p2p
-    p2p_s = p2p.latency_s[evaluation.inputs.replicas.chunk_first[replica] :]
+    p2p_s = p2p.latencies_s(replica, placement.stage_of.size)
     microbatches = float(evaluation.order(row).microbatches)
     seconds, messages = 0.0, 0.0
     for stage in placement.stage_of[rank].tolist():

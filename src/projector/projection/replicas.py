@@ -310,11 +310,16 @@ class PointToPoint:
 
     bytes: Floats
     """float64[replicas]: one message."""
+    first: Ints
+    """int64[replicas]: first row of each replica; many share theirs."""
     latency_s: Floats
-    """float64[chunks, 2]: from each virtual stage, in model order, to the next and the one
-    before."""
+    """float64[rows, 2]: from each virtual stage, in model order, to the next and the one before."""
     near: Flags
-    """bool[chunks, 2]: whether it stays within a scale-up domain."""
+    """bool[rows, 2]: whether it stays within a scale-up domain."""
+
+    def latencies_s(self, replica: int, stages: int) -> Floats:
+        """Return those of one replica, float64[stages, 2]."""
+        return self.latency_s[self.first[replica] :][:stages]
 
     def restored(self, share: float) -> "PointToPoint":
         """Return messages that take ``share`` times as long where they stay within a domain."""
@@ -348,8 +353,7 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     )
     latency_s = np.where(rank == other.ravel(), 0.0, seconds).reshape(other.shape)
     near = (local == 2).reshape(other.shape)
-    message = concatenated_ranges(offsets(chunks).take(like), chunks.take(like))
-    return PointToPoint(num_bytes, latency_s.take(message, axis=0), near.take(message, axis=0))
+    return PointToPoint(num_bytes, offsets(chunks).take(like), latency_s, near)
 
 
 def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:

@@ -244,8 +244,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
     stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
-    virtual = replicas.chunk_first[chosen][:, None] + np.arange(placement.stage_of.size)
-    latency_ps = np.ascontiguousarray(to_ps(inputs.p2p.latency_s[virtual]).transpose(0, 2, 1))
+    sends_ps, sends = _latencies_ps(inputs.p2p, chosen, placement.stage_of.size)
     asked = replicas.jobs.parallelism.overlap_p2p[chosen]
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
@@ -253,10 +252,10 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     first, timing = group_rows(
         inputs.first_forward_ps.take(stage).reshape(len(chosen), -1),
         inputs.like_kind.take(replicas.stage_kind.take(stage)).reshape(len(chosen), -1),
-        latency_ps.reshape(len(chosen), -1),
+        sends,
         blocks,
     )
-    stage, latency_ps, blocks = stage[first], latency_ps[first], blocks[first]
+    stage, latency_ps, blocks = stage[first], sends_ps[sends[first]], blocks[first]
     kind = replicas.stage_kind.take(stage)
     alone_ps = inputs.kind_ps.take(kind, axis=0)
     alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps.take(stage)
@@ -273,6 +272,21 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     of_replica[chosen] = timing
     silent = not latency_ps.any()
     return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica, silent)
+
+
+def _latencies_ps(p2p: PointToPoint, chosen: Ints, stages: int) -> tuple[Ints, Ints]:
+    """Return the distinct latencies of some replicas, and the number of those of each.
+
+    Returns
+    -------
+    latency_ps : int64[distinct, 2, stages]
+    number : int64[chosen]
+    """
+    known, number = group_rows(p2p.first.take(chosen))
+    row = p2p.first.take(chosen[known])[:, None] + np.arange(stages)
+    latency_ps = np.ascontiguousarray(to_ps(p2p.latency_s[row]).transpose(0, 2, 1))
+    first, equal = group_rows(latency_ps.reshape(len(known), -1))
+    return latency_ps[first], equal[number]
 
 
 def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
