@@ -118,6 +118,16 @@ def test_python_is_asked_for_the_rest(text):
         evaluate(Expression(text, "c"), names, truth=False)
 
 
+@pytest.mark.parametrize("value", ["bf16", "", [1, 2], (0.5, 1.5), None])
+@pytest.mark.parametrize("text", ["c < 3", "c % 2", "abs(c)", "c + x", "c and i"])
+def test_one_value_for_all_rows_is_no_number_unless_it_is_one(text, value):
+    names = {"c": Values.constant(value), "x": Values.of([0.5]), "i": Values.of([1])}
+    with pytest.raises(Unsupported):
+        evaluate(Expression(text, "c"), names, truth=False)
+    equal = evaluate(Expression("c == x", "c"), names, truth=True)
+    assert equal.array.tolist() == [False]
+
+
 def test_what_nests_too_deep_is_left_to_python():
     def deeper(depth):
         return deeper(depth - 1) if depth else evaluate(expression, names, truth=False)

@@ -48,6 +48,14 @@ SPACES = {
             "cluster.network.transport": ["", "roce", "nothing"],
         },
     },
+    "texts where numbers belong, and numbers that nobody reads": {
+        "axes": {
+            "parallelism.tp": [1, 2, 4],
+            "cluster.nodes": [1, 2, 0],
+            "training.seq_length": [1024, 2048, 4096],
+        },
+        "constraints": ["1 or microbatches", "nodes < 2 or precision < 3"],
+    },
     "a whole cluster and its device": {
         "axes": {
             "cluster": [{"device": "h100", "nodes": 2}, {"device": "mi300x", "nodes": 4}],

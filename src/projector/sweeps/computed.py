@@ -1,7 +1,7 @@
 """Constraints and computed fields of a space, for many of its points at once."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,10 @@ class Computed:
         self, expression: Expression, places: Mapping[int, Ints], *, truth: bool
     ) -> Values:
         names = {name: self._named(name, places) for name in expression.names}
-        return evaluate(expression, names, truth=truth)
+        found = evaluate(expression, names, truth=truth)
+        # Python knows every name before it begins, also those that it then does not read.
+        unsure = reduce(np.logical_or, (value.unsure for value in names.values()), found.unsure)
+        return Values(found.array, unsure)
 
     def _named(self, name: str, places: Mapping[int, Ints]) -> Values:
         field = self._space.full_name(name)

@@ -60,7 +60,8 @@ class Values:
 
     def take(self, places: Any) -> "Values":
         """Return the values at some places."""
-        return Values(np.asarray(self.array[places]), np.asarray(self.unsure[places]))
+        # The dots keep one text, or one list, an object in an array.
+        return Values(self.array[places, ...], self.unsure[places, ...])
 
     @property
     def is_number(self) -> bool:
