@@ -91,6 +91,7 @@ SURFACE = {
         "--headroom-gib",
         "--allow-risk",
         "--objective",
+        "--most-seconds",
         "--tp-across-nodes",
         "--recompute",
         "--schedule",

@@ -22,6 +22,8 @@ SPACE = {
     "axes": {
         "training.global_batch_size": {"range": [64, 64_000, 64]},
         "cluster.device.hbm_gib": {"range": [40, 140, 1]},
+        # More than a million points: workers start at once.
+        "training.micro_batch_size": [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048],
     },
 }
 
@@ -72,8 +74,9 @@ def test_a_sweep_that_is_told_to_end_ends_in_a_line(number, tmp_path):
         while not _projects(left) and command.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
         # As timeout(1) does: to the process, and to all of its group.
-        command.send_signal(number)
-        os.killpg(command.pid, number)
+        if command.poll() is None:
+            command.send_signal(number)
+            os.killpg(command.pid, number)
         _, err = command.communicate(timeout=120)
     if command.returncode == 0:
         pytest.skip("it was done before it was told to end")

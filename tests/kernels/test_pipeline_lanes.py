@@ -19,7 +19,12 @@ from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.schedule import registry
 from projector.schedule.replay.order_times import METHODS, replay_batch
-from projector.schedule.replay.programs import compile_lanes, compile_line, empty_replays
+from projector.schedule.replay.programs import (
+    compile_lanes,
+    compile_line,
+    empty_replays,
+    line_program,
+)
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -115,12 +120,14 @@ def test_kernels_and_python_agree():
     program = compile_lanes(order)
     line = compile_line(order)
     kept = np.concatenate([line.first_slot, line.last_slot, line.last_backward_slot.ravel()])
-    python = np.empty_like(program.program), np.empty(len(line.slot) + 1, np.int64)
-    plain = getattr(pipeline_lanes.compile_lanes, "py_func", pipeline_lanes.compile_lanes)
-    assert plain(line.line, kept, *python) == program.num_places
-    python[0][:, kernels.DURATION] = np.searchsorted(program.used, python[0][:, kernels.DURATION])
-    np.testing.assert_array_equal(python[0], program.program)
-    np.testing.assert_array_equal(python[1][line.last_slot], program.last)
+    kept = np.unique(kept)
+    place = np.full(len(line.line) + 1, -1)
+    place[0], place[kept] = 0, 1 + np.arange(len(kept))
+    python = line_program(line, line.line, np.arange(1, len(line.line) + 1))
+    plain = getattr(pipeline_lanes.allocate, "py_func", pipeline_lanes.allocate)
+    assert plain(python, place, 1 + len(kept)) == program.num_places
+    np.testing.assert_array_equal(python, program.program)
+    np.testing.assert_array_equal(place[line.last_slot], program.last)
 
     durations, latencies = random_times(order, 1, 2)
     replays = empty_replays(order.pp, order.vpp, 2)

@@ -180,6 +180,8 @@ def test_seconds_with_fractions_keep_their_microseconds(tmp_path):
 def test_lscpu(tmp_path):
     assert read_cores(written(tmp_path, LSCPU, "lscpu.txt")).tolist() == [0, 1, 0, 2]
     assert read_cores(written(tmp_path, "a,b\n", "other.txt")) is None
+    damaged = LSCPU + "99999999999,3,0,0\n"
+    assert read_cores(written(tmp_path, damaged, "damaged.txt")).tolist() == [0, 1, 0, 2]
 
 
 def test_what_is_no_file_of_samples_says_so(tmp_path):

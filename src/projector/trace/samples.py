@@ -26,6 +26,8 @@ from projector.trace.rocprof import read_head
 OWN_FORMAT = "projector samples"
 OWN_ENDING = ".samples.jsonl"
 NS_PS = 1_000
+MOST_CORES = 1 << 20
+"""Logical cores of one machine; no larger number is one."""
 S_NS = 1_000_000_000
 LAST_NS = 4_000_000_000 * S_NS
 """In the year 2096; larger stamps are damaged."""
@@ -122,7 +124,8 @@ def read_cores(path: Path) -> Ints | None:
     Returns
     -------
     int64[logical cores] or None
-        Counted from 0; `NONE` for numbers that the file leaves out.
+        Counted from 0; `NONE` for numbers that the file leaves out. Numbers from `MOST_CORES` on
+        are damage.
     """
     lines = read_head(path).splitlines()
     heading = next((line for line in lines if line.startswith("# CPU,")), None)
@@ -138,11 +141,12 @@ def read_cores(path: Path) -> Ints | None:
         fields = line.split(",")
         if line.startswith("#") or len(fields) <= max(places.values()):
             continue
-        if not fields[places["cpu"]].isdigit():
+        logical = fields[places["cpu"]]
+        if not logical.isdigit() or int(logical) >= MOST_CORES:
             continue
         socket = fields[places["socket"]] if "socket" in places else ""
         key = (socket, fields[places["core"]])
-        cores[int(fields[places["cpu"]])] = physical.setdefault(key, len(physical))
+        cores[int(logical)] = physical.setdefault(key, len(physical))
     return np.array([cores.get(n, NONE) for n in range(max(cores, default=-1) + 1)], np.int64)
 
 
