@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from projector.cli.output import announce_compilation, say
+from projector.cli.output import compiling_steps, say
 
 if TYPE_CHECKING:
     from projector.cli.profiling import ProfilingRequest
@@ -118,26 +118,26 @@ class JobRequest:
         if self.schedule == ALL_SCHEDULES:
             return self.project_performance(quiet=quiet, profiling=profiling).memory
         job = self.load()
-        announce_compilation(quiet=quiet)
-        from projector.projection.api import project_from, project_memory
+        with compiling_steps(quiet=quiet):
+            from projector.projection.api import project_from, project_memory
 
-        source = None if profiling is None else profiling.source(job, quiet=quiet)
-        if source is None or source.record is None:
-            return project_memory(job)
-        return project_from(job, source).memory
+            source = None if profiling is None else profiling.source(job, quiet=quiet)
+            if source is None or source.record is None:
+                return project_memory(job)
+            return project_from(job, source).memory
 
     def project_performance(
         self, *, quiet: bool, profiling: "ProfilingRequest | None" = None
     ) -> "PerformanceProjection":
         """Project one training step, from measurements where the profiling says so."""
         job = self.load()
-        announce_compilation(quiet=quiet)
-        from projector.projection.api import project_from, project_performance
-
         schedule = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
-        if profiling is None:
-            return project_performance(job, schedule=schedule)
-        return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
+        with compiling_steps(quiet=quiet):
+            from projector.projection.api import project_from, project_performance
+
+            if profiling is None:
+                return project_performance(job, schedule=schedule)
+            return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
 
     def _list_ignored(self, names: tuple[str, ...]) -> None:
         """Name the settings of the file that change nothing, where it was asked for."""

@@ -1,7 +1,9 @@
 """Where commands write: results on standard output, everything else on standard error."""
 
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +77,36 @@ def announce_compilation(*, quiet: bool) -> None:
     if quiet or _holds_kernels(folder):
         return
     if _cache.cache_is_writable():
-        say("compiling kernels for this machine, once; this takes 10 to 40 seconds ...")
+        say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
     else:
         say(
             f"compiling kernels, as in every run while {folder} cannot be written; "
             "PROJECTOR_CACHE_DIR names another folder ..."
         )
+
+
+@contextmanager
+def compiling_steps(*, quiet: bool) -> Iterator[None]:
+    """Where no compiled kernel exists, let helpers compile those of a step beside the block.
+
+    Announces it, and says afterwards what was compiled.
+    """
+    from projector.kernels import _cache
+
+    folder = _cache.cache_dir()
+    announce_compilation(quiet=quiet)
+    if _holds_kernels(folder) or not _cache.cache_is_writable():
+        yield
+        return
+    from projector.report.first_use import helpers_of_a_step
+
+    begin = time.perf_counter()
+    with helpers_of_a_step():
+        yield
+    seconds = time.perf_counter() - begin
+    names = sorted({path.name.split("-")[0].split(".")[-1] for path in folder.rglob("*.nbc")})
+    if names and not quiet:
+        say(f"compiled {len(names)} kernels in {seconds:.1f} s: {', '.join(names)}")
 
 
 def _holds_kernels(folder: Path) -> bool:

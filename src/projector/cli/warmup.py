@@ -1,6 +1,5 @@
 """``projector warmup``."""
 
-import os
 import time
 
 import click
@@ -25,8 +24,7 @@ def command(as_json: bool, quiet: bool) -> None:
     from projector.kernels._cache import cache_dir, cache_is_writable
     from projector.report.warmup import compile_kernels
 
-    helpers = _cores() - 1 if cache_is_writable() else 0
-    compile_kernels(helpers, None if quiet else lambda part: say(f"kernels of {part} ..."))
+    compile_kernels(None if quiet else lambda part: say(f"kernels of {part} ..."))
     seconds = time.perf_counter() - begin
     warnings = []
     if not cache_is_writable():
@@ -38,9 +36,3 @@ def command(as_json: bool, quiet: bool) -> None:
     if not quiet and not warnings:
         write(f"kernels are ready after {seconds:.1f} s, in {cache_dir()}\n")
     print_warnings(warnings, quiet=quiet)
-
-
-def _cores() -> int:
-    """Return the processors that this process may use."""
-    known = getattr(os, "sched_getaffinity", None)
-    return len(known(0)) if known is not None else os.cpu_count() or 1

@@ -1,13 +1,12 @@
 """Compiling every kernel, by calling what reaches each of them."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 
 from projector.projection.api import project_jobs
+from projector.report.beside import helper, possible_helpers
 from projector.schedule.planning.anneal import improve
 from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.registry import build
@@ -115,37 +114,18 @@ PARTS = {
 """What is called for its kernels. Those who help begin at the end, where other kernels are."""
 
 
-def compile_kernels(helpers: int = 0, tell: Callable[[str], None] | None = None) -> None:
-    """Call everything once that runs a kernel; what is compiled stays on disk.
+def compile_kernels(tell: Callable[[str], None] | None = None) -> None:
+    """Call everything once that runs a kernel, on all cores; what is compiled stays on disk.
 
     Parameters
     ----------
-    helpers : int
-        Processes that compile too. A process that wants what another one compiles waits for it.
     tell : callable, optional
         Called with the name of each part of `PARTS` before it is called.
     """
     with ExitStack() as started:
-        for first in range(min(helpers, len(PARTS) - 1)):
-            started.enter_context(help_compiling([*reversed(PARTS)][first:]))
+        for first in range(min(possible_helpers(), len(PARTS) - 1)):
+            started.enter_context(helper(__name__, [*reversed(PARTS)][first:]))
         for name, call in PARTS.items():
             if tell is not None:
                 tell(name)
             call()
-
-
-@contextmanager
-def help_compiling(parts: Sequence[str]) -> Iterator[None]:
-    """Compile some of `PARTS` in a process of its own, which ends with the block."""
-    code = f"from projector.report import warmup\nfor each in {[*parts]}: warmup.PARTS[each]()"
-    process = subprocess.Popen(  # noqa: S603  # this Python, our own code
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
