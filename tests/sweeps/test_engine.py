@@ -2,9 +2,11 @@
 
 import itertools
 import multiprocessing
+import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,15 +216,23 @@ def test_samples_are_the_same_every_time():
     assert all(0 <= point < 216 for point in first)
 
 
-def test_workers_load_no_more_than_they_use():
+def test_a_sweep_loads_no_more_than_it_uses(tmp_path):
+    # Arrow would load pandas to ask whether a column is one of its; numba SciPy's algebra.
     code = """
 import sys
-from projector.sweeps import workers
-workers._load_lightly()
-print(*sys.modules.keys() & workers.UNUSED)
-import scipy.linalg
+from projector.sweeps.engine import sweep
+from sweeps.grid import grid
+sweep(grid(), sys.argv[1], workers=1)
+print(*sys.modules.keys() & {"pandas", "scipy.linalg"})
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert found.stdout.split() == []
 
 

@@ -1,7 +1,7 @@
 """Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Flags, Floats, Ints, Ints32
+from projector.arrays import Array, Flags, Floats, Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.projection.coded import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import BOOL, FLOAT, RESULTS, STATUS, TEXT, result_columns
+from projector.projection.results import BOOL, FLOAT, INT, RESULTS, STATUS, TEXT, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
+from projector.sweeps.arrow import arrow_column, arrow_texts, count_text
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import PointBatch, PointReader
 from projector.sweeps.space import cell, states_run
@@ -26,6 +27,8 @@ from projector.sweeps.store import Part, Plan, arrow_types, encode, write_draft
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+NUMPY_TYPES = {BOOL: np.bool_, INT: np.int64, FLOAT: np.float64}
 
 LONGEST_REASON = 200
 """Characters of a reason."""
@@ -48,12 +51,14 @@ class Batch:
     @property
     def fit(self) -> int:
         """Rows whose projected peak fits."""
-        return int(np.count_nonzero(flags(self.table, "fits")))
+        import pyarrow.compute as pc
+
+        return pc.sum(self.table.column("fits")).as_py() or 0
 
     @property
     def at_risk(self) -> int:
         """Rows whose projected peak fits, but not the upper end of its band."""
-        return self.fit - int(np.count_nonzero(fits_with_band(self.table)))
+        return self.fit - count_text(self.table.column("verdict"), FITS)
 
 
 def column_kinds(axes: Mapping[str, str], *, runs: bool = False) -> dict[str, str]:
@@ -127,7 +132,7 @@ class Projector:
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
             together = Merits(*map(np.concatenate, zip(*merits, strict=True)))
-            whole = whole.take(pa.array(together.best()))
+            whole = whole.take(arrow_column(together.best()))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
     def _results(self, evaluation: Evaluation) -> Mapping[str, NDArray[Any] | Coded]:
@@ -263,45 +268,37 @@ class Sweeper:
 
 
 def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
-    import pyarrow as pa
-
     if isinstance(values, Coded):
         if kind == TEXT:
-            return _dictionary(values.code, pa.array(values.values, pa.string()))
+            return _dictionary(values.code, [*values.values])
         values = values.expanded()
-    if kind == FLOAT:
-        finite = np.isfinite(values)
-        return pa.array(values, mask=None if finite.all() else ~finite)
-    return pa.array(values)
+    return arrow_column(values, ~np.isfinite(values) if kind == FLOAT else None)
 
 
 def _axis_array(name: str, kind: str, index: Ints | Ints32, values: list[Any]) -> "pa.Array":
     """Return the column of an axis: ``values[index]``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     cells = [
         None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
     ]
-    known = pa.array(cells, arrow_types()[kind])
     if kind == TEXT:
-        return _dictionary(index, known)
-    if known.null_count or kind == BOOL:
-        return pc.take(known, pa.array(index))
-    return pa.array(known.to_numpy().take(index))
+        return _dictionary(index, cells)
+    missing = np.array([each is None for each in cells], np.bool_)
+    known: Array = np.array([each or 0 for each in cells], NUMPY_TYPES[kind])
+    return arrow_column(known.take(index), missing.take(index) if missing.any() else None)
 
 
-def _dictionary(index: Ints | Ints32, texts: "pa.Array") -> "pa.Array":
+def _dictionary(index: Ints | Ints32, texts: Sequence[str | None]) -> "pa.Array":
     """Return ``texts[index]``, each text once."""
     import pyarrow as pa
 
-    encoded = texts.dictionary_encode()
-    if len(encoded.dictionary) == len(texts):
-        return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32, copy=False)), texts)
-    distinct_index = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
-    missing = np.asarray(texts.is_null())[index] if texts.null_count else None
-    indices = pa.array(distinct_index[index], mask=missing)
-    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+    numbers: dict[str, int] = {}
+    for text in texts:
+        if text is not None:
+            numbers.setdefault(text, len(numbers))
+    codes = np.array([0 if text is None else numbers[text] for text in texts], np.int32)
+    missing = np.array([text is None for text in texts], np.bool_)
+    indices = arrow_column(codes.take(index), missing.take(index) if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, arrow_texts([*numbers]))
 
 
 def reason_of(error: ProjectorError) -> str:

@@ -23,7 +23,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -62,10 +61,6 @@ KEPT_MEMORY = {-3: 1 << 25, -1: (1 << 31) - 1}
 """M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc, which otherwise hands the arrays of a chunk back
 and finds fresh pages for the next one: 28,000 page faults rather than 11,000 for half a million
 rows, 7 % of the rate. 32 MiB is the largest that every version takes."""
-
-UNUSED = ("pandas", "scipy.linalg")
-"""What Arrow and numba load at their first use, if it is there, for tables and functions that no
-chunk has: 0.65 s and 53 MB of each worker."""
 
 ENDINGS = [signal.SIGINT, signal.SIGTERM]
 """Signals that end the caller and all its group."""
@@ -419,7 +414,7 @@ def _become_worker() -> None:
     with suppress(AttributeError, OSError, TypeError):
         for name, value in KEPT_MEMORY.items():
             ctypes.CDLL(None).mallopt(name, value)
-    _load_lightly()
+    import projector.sweeps.rows  # noqa: F401  # while the caller is at its first chunks
 
 
 def _end_with_caller() -> None:
@@ -432,30 +427,6 @@ def _end_with_caller() -> None:
 
         remove_drafts(drafts)
     os._exit(1)
-
-
-class _Absent(MetaPathFinder):
-    """Packages that cannot be imported while this is the first finder."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        del path, target
-        if fullname in UNUSED:
-            raise ModuleNotFoundError(fullname, name=fullname)
-
-
-def _load_lightly() -> None:
-    """Let Arrow and numba find out that what is `UNUSED` is not there; others may import it."""
-    import numpy as np
-    import pyarrow as pa
-
-    import projector.sweeps.rows  # noqa: F401  # while the caller estimates
-    from projector.kernels.grouping import group_rows
-
-    absent = _Absent()
-    sys.meta_path.insert(0, absent)
-    pa.array([])
-    group_rows(np.zeros(1, np.int64))
-    sys.meta_path.remove(absent)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,61 @@
+"""Columns of numpy as arrays of Arrow, which takes their memory as it is.
+
+``pyarrow.array`` would load pandas, where there is one, to find out whether it was given a series:
+0.3 s of each process.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from projector.arrays import Array, Flags
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def arrow_column(values: Array, missing: Flags | None = None) -> "pa.Array":
+    """Return int, float64 or bool[rows] as an array; what is ``missing``, bool[rows], is null."""
+    import pyarrow as pa
+
+    kind = pa.from_numpy_dtype(values.dtype)
+    data = _bits(values) if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [_validity(missing), pa.py_buffer(data)])
+
+
+def arrow_texts(values: Sequence[str | None]) -> "pa.Array":
+    """Return texts as an array; None is null."""
+    import pyarrow as pa
+
+    data = [(value or "").encode() for value in values]
+    offset = np.zeros(len(data) + 1, np.int32)
+    np.cumsum([len(each) for each in data], out=offset[1:])
+    missing = np.array([value is None for value in values], np.bool_)
+    buffers = [_validity(missing), pa.py_buffer(offset), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.string(), len(data), buffers)
+
+
+def count_text(column: "pa.ChunkedArray", text: str) -> int:
+    """Return how many rows of a column of dictionaries are a text."""
+    import pyarrow.compute as pc
+
+    total = 0
+    for chunk in column.chunks:
+        texts = chunk.dictionary.to_pylist()
+        for each in pc.value_counts(chunk.indices).to_pylist():
+            if each["values"] is not None and texts[each["values"]] == text:
+                total += each["counts"]
+    return total
+
+
+def _validity(missing: Flags | None) -> "pa.Buffer | None":
+    import pyarrow as pa
+
+    if missing is None or not missing.any():
+        return None
+    return pa.py_buffer(_bits(~missing))
+
+
+def _bits(flags: Flags) -> Array:
+    return np.packbits(flags, bitorder="little")
