@@ -215,6 +215,11 @@ def main() -> None:
         # Whoever starts it with nohup does not want to end it.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end_cleanly)
+    if sys.argv[1:2] == ["sweep"]:
+        from projector.sweeps.workers import keep_memory
+
+        # This process projects too, and is ours alone.
+        keep_memory()
     code = run(sys.argv[1:])
     # At its end Python looks through all objects for circles, which takes a third of a short run.
     gc.freeze()

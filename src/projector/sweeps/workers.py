@@ -411,10 +411,15 @@ def _become_worker() -> None:
     # Taking all modules apart would take 0.4 s.
     atexit.register(os._exit, 0)
     os.environ.update(ONE_THREAD)
+    keep_memory()
+    import projector.sweeps.rows  # noqa: F401  # while the caller is at its first chunks
+
+
+def keep_memory() -> None:
+    """Let this process, which must be ours alone, keep the memory of arrays that are let go."""
     with suppress(AttributeError, OSError, TypeError):
         for name, value in KEPT_MEMORY.items():
             ctypes.CDLL(None).mallopt(name, value)
-    import projector.sweeps.rows  # noqa: F401  # while the caller is at its first chunks
 
 
 def _end_with_caller() -> None:
