@@ -16,15 +16,12 @@ from typing import Any
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.space import axis_kinds, read_space
 from projector.sweeps.store import chunk_points
+from projector.sweeps.workers import keep_memory
 
 STAGES = {
     "reading points": ["sweeps.points.PointReader.read"],
     "legality": ["sweeps.rows.find_legal"],
-    "workloads and pipelines": [
-        "projection.evaluate.build_workloads",
-        "operations.known.KnownCosts.of",
-        "projection.evaluate.cost_pipelines",
-    ],
+    "workloads and pipelines": ["projection.known.KnownPipelines.of"],
     "replicas and step inputs": [
         "projection.evaluate.find_replicas",
         "projection.evaluate.cost_data_parallel",
@@ -91,6 +88,7 @@ def watch(stopwatch: Stopwatch) -> None:
 
 def main(name: str) -> None:
     """Print the table of one space."""
+    keep_memory()
     space = read_space(name)
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
