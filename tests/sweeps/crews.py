@@ -7,12 +7,11 @@ from projector.sweeps import workers
 
 def start_at_once(patch=setattr):
     """Let the sweeps of this process begin with all their workers; ``patch`` as ``setattr``."""
-    enter = workers._Others.__enter__
+    begin = workers._Others.__init__
 
-    def enter_when_started(others):
-        enter(others)
+    def begin_when_started(others, *arguments):
+        begin(others, *arguments)
         wait(others._starting)
-        return others
 
     patch(workers, "START_S", -1.0)
-    patch(workers._Others, "__enter__", enter_when_started)
+    patch(workers._Others, "__init__", begin_when_started)

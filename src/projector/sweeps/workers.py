@@ -28,8 +28,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from projector.errors import OutOfMemoryError, ProjectorError
 
@@ -114,7 +114,7 @@ def project_side_by_side(
         while left or line:
             if others is None and workers > 1 < left and pace.seconds(left) > START_S:
                 task = space, dict(axes), chunk_points
-                others = stack.enter_context(_Others(workers - 1, task, drafts))
+                others = stack.enter_context(_Others.at_work(workers - 1, task, drafts))
             while left and others is not None and others.want_more():
                 chunk, left = next(todo), left - 1
                 line.append((chunk, others.submit(chunk)))
@@ -127,8 +127,7 @@ def project_side_by_side(
             while line and (not left or len(line) >= LONGEST_LINE or _is_there(line[0][1])):
                 chunk, part = line.popleft()
                 if isinstance(part, Future):
-                    assert others is not None
-                    part = others.result(chunk, part)
+                    part = unwrap(part.result(), chunk)
                 yield read_draft(part) if drafts is None else part
 
 
@@ -159,39 +158,34 @@ class _Pace:
 class _Others:
     """Processes that project chunks of one sweep beside this one."""
 
-    def __init__(self, count: int, task: tuple[object, ...], drafts: Path | None) -> None:
-        self._count, self._task, self._drafts = count, task, drafts
-        self._running: set[Future[Any]] = set()
-        self._ends = ExitStack()
+    def __init__(self, pool: "_Pool", task: Path) -> None:
+        self._pool, self._task = pool, task
+        self._running: set[Future[_Answer]] = set()
+        self._starting = pool.start()
+        self._count = len(self._starting)
 
-    def __enter__(self) -> Self:
-        """Start them, or take those that rest."""
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="sweep-")))
+    @classmethod
+    @contextmanager
+    def at_work(
+        cls, count: int, task: tuple[object, ...], drafts: Path | None
+    ) -> Iterator["_Others"]:
+        """Start some, or take those that rest; they rest after a whole sweep, and end otherwise."""
+        with TemporaryDirectory(prefix="sweep-") as folder:
+            file = Path(folder) / "task"
             # First, so that a space that cannot be sent starts nothing.
-            self._file = folder / "task"
-            self._file.write_bytes(pickle.dumps((*self._task, self._drafts or folder / "rows-")))
-            self._pool = _take(self._count)
-            stack.push(self._leave)
-            with self._deaths_told():
-                self._starting = {self._pool.submit(int) for _ in range(self._count)}
-            self._ends = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let them rest after a whole sweep, and end them otherwise."""
-        self._ends.__exit__(kind, error, trace)
-
-    def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._pool.is_whole():
-            self._pool.rest()
-        else:
-            self._pool.end()
+            file.write_bytes(pickle.dumps((*task, drafts or Path(folder) / "rows-")))
+            pool = _take(count)
+            whole = False
+            try:
+                yield cls(pool, file)
+                whole = pool.is_whole()
+            except BrokenProcessPool:
+                raise pool.death() from None
+            finally:
+                if whole:
+                    pool.rest()
+                else:
+                    pool.end()
 
     def want_more(self) -> bool:
         """Whether some of them have started and would soon have nothing to do."""
@@ -201,29 +195,15 @@ class _Others:
 
     def submit(self, chunk: int) -> "Future[_Answer]":
         """Hand out a chunk."""
-        with self._deaths_told():
-            future = self._pool.submit(_work, self._file, chunk)
+        future = self._pool.submit(_work, self._task, chunk)
         self._running.add(future)
         return future
-
-    def result(self, chunk: int, future: "Future[_Answer]") -> "Part":
-        """Wait for a chunk."""
-        with self._deaths_told():
-            return unwrap(future.result(), chunk)
-
-    @contextmanager
-    def _deaths_told(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenProcessPool:
-            raise self._pool.death() from None
 
 
 def start_ahead(workers: int) -> None:
     """Start what will work beside the caller, who does something else first."""
     pool = _take(workers - 1)
-    for _ in range(workers - 1):
-        pool.submit(int)
+    pool.start()
     pool.rest()
 
 
@@ -320,7 +300,7 @@ class _Context(SpawnContext):
 
 class _Pool(ProcessPoolExecutor):
     def __init__(self, workers: int, surroundings: tuple[object, ...]) -> None:
-        self.surroundings = surroundings
+        self.size, self.surroundings = workers, surroundings
         self._context = _Context()
         # What is made halfway when a signal comes would never be removed.
         with _endings_blocked():
@@ -334,6 +314,10 @@ class _Pool(ProcessPoolExecutor):
         """Take a task, and start what it needs; a signal waits until all of it has started."""
         with _endings_blocked():
             return super().submit(*args, **keywords)
+
+    def start(self) -> set[Future[Any]]:
+        """Start all its processes; each future is done when one of them is there."""
+        return {self.submit(int) for _ in range(self.size)}
 
     def is_whole(self) -> bool:
         """Whether all its processes live."""
