@@ -15,8 +15,8 @@ from projector.errors import ConfigError
 from projector.frames import to_pandas
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
+from projector.projection.verdict import FITS
 from projector.sweeps.journal import Totals, is_of_the_system, no_memory, not_read, part_path
-from projector.sweeps.rows import fits_with_band, flags
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class SweepResult:
 
     def is_ranked(self, table: "pa.Table") -> Flags:
         """Return which rows of a table with `VERDICT_COLUMNS` are ranked."""
-        return flags(table, "fits") if self.allow_risk else fits_with_band(table)
+        return _fits(table) if self.allow_risk else _fits_with_band(table)
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the ranked rows with the largest ``by``, best first; earlier ones win ties.
@@ -367,3 +367,15 @@ def _front(values: Floats) -> Ints:
         beaten = (first <= others).all(axis=1) & (first < others).any(axis=1)
         order = rest[~beaten]
     return np.array(front, np.int64)
+
+
+def _fits(table: "pa.Table") -> Flags:
+    """Return which rows fit by their projected peak."""
+    return np.asarray(table.column("fits").to_numpy(), np.bool_)
+
+
+def _fits_with_band(table: "pa.Table") -> Flags:
+    """Return which rows fit at the upper end of the band of their memory."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.equal(table.column("verdict"), FITS).to_numpy(), np.bool_)

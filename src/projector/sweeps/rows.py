@@ -160,18 +160,6 @@ class Projector:
         return pa.schema([(name, types[kind]) for name, kind in self._kinds.items()])
 
 
-def flags(table: "pa.Table", name: str) -> Flags:
-    """Return a column of switches."""
-    return np.asarray(table.column(name).to_numpy(), np.bool_)
-
-
-def fits_with_band(table: "pa.Table") -> Flags:
-    """Return which rows fit at the upper end of the band of their memory."""
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.equal(table.column("verdict"), FITS).to_numpy(), np.bool_)
-
-
 class Merits(NamedTuple):
     """What of rows decides which of a group is the best."""
 
