@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from projector.config.space import load_space
 from projector.errors import ConfigError
 from projector.sweeps import journal, store
 from projector.sweeps.engine import sweep
-from sweeps.grid import AXES, grid
+from sweeps.grid import AXES, BASE, grid
 
 SCRIPT = """
 import sys
@@ -84,6 +85,34 @@ def test_names_and_metadata(whole):
     assert metadata[b"projector.schema_version"] == b"1"
     assert b"projector.version" in metadata
     assert json.loads(files["_sweep.json"])["digest"] == space.digest
+
+
+def test_columns_are_optional_where_values_may_be_missing(tmp_path):
+    axes = {
+        "parallelism.tp": [1, 2],
+        "parallelism.sharding_group_size": [None, 2],
+        "training.global_batch_size": {"expression": "32 * tp"},
+    }
+    whole = sweep({"base": BASE, "axes": axes}, tmp_path / "rows")
+    schema = whole.to_arrow().schema
+    optional = {field.name for field in schema if field.nullable}
+    assert optional == {"parallelism.sharding_group_size", "training.global_batch_size"}
+    assert pq.read_schema(tmp_path / "rows" / "part-000000.parquet").equals(schema)
+
+
+def test_a_part_may_lack_values_that_others_have(copy):
+    first = copy / "part-000000.parquet"
+    table = pq.read_table(first)
+    values = [None, *table.column("mfu").to_pylist()[1:]]
+    column = table.column_names.index("mfu")
+    lacking = table.set_column(column, "mfu", pa.array(values, pa.float64()))
+    first.write_bytes(store.encode(lacking, table.schema))
+    line, *rest = (copy / "_chunks.jsonl").read_text().splitlines()
+    line = json.dumps(json.loads(line) | {"bytes": first.stat().st_size})
+    (copy / "_chunks.jsonl").write_text("\n".join([line, *rest, ""]))
+    result = sweep(grid(), copy)
+    assert (result.warnings, result.rate_per_s) == ((), None)
+    assert result.to_arrow().column("mfu").to_pylist()[: len(values)] == values
 
 
 def test_a_finished_sweep_is_left_as_it_is(whole):

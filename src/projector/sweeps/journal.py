@@ -132,7 +132,13 @@ def damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
         return "it is damaged"
     if rows != entry["rows"]:
         return f"it has {rows:,} rows, not {entry['rows']:,}"
-    return "" if columns.equals(schema, check_metadata=True) else "it has other columns"
+    # A part may lack values where columns of the schema need none.
+    same = (columns.names, columns.types, columns.metadata) == (
+        schema.names,
+        schema.types,
+        schema.metadata,
+    )
+    return "" if same else "it has other columns"
 
 
 def is_of_the_system(error: Exception) -> bool:

@@ -126,8 +126,10 @@ class SweepResult:
         names = self._names(columns)
         schema = self.plan.schema()
         wanted = pa.schema([schema.field(name) for name in names], schema.metadata)
-        tables = [table.cast(wanted) for table in self.tables(names)]
-        return pa.concat_tables(tables) if tables else wanted.empty_table()
+        tables = [*self.tables(names)]
+        # Optional where a part lacks values.
+        wanted = pa.unify_schemas([wanted, *(table.schema for table in tables)])
+        return pa.concat_tables([wanted.empty_table(), *(table.cast(wanted) for table in tables)])
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a data frame.

@@ -251,7 +251,7 @@ class Sweeper:
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
         content = encode(batch.table, self._schema)
         if self._drafts is None or not content:
-            return Part(chunk, content, totals)
+            return Part(chunk, bytes(content), totals)
         return Part(chunk, b"", totals, write_draft(self._drafts, chunk, content))
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from projector.config.space import Space, load_space
 from projector.errors import ConfigError
-from projector.projection.results import BOOL, FLOAT, INT, TEXT
+from projector.projection.results import BOOL, FLOAT, INT, RESULTS, TEXT
+from projector.projection.run import RUN_SCALARS
 
 PROBES = 2048
 """Points looked at for the kinds of computed fields: the first ones, evenly spaced ones and random
@@ -74,6 +75,20 @@ def axis_kinds(space: Space) -> dict[str, str]:
         field: FLOAT if kinds == {INT, FLOAT} else kinds.pop() if len(kinds) == 1 else TEXT
         for field, kinds in kinds_of.items()
     }
+
+
+def optional_columns(space: Space, kinds: Mapping[str, str]) -> frozenset[str]:
+    """Return which columns, name -> kind, may lack values in some rows of a space.
+
+    They are axes with such a value, computed fields, and what a whole run takes.
+    """
+    optional = {*space.derived, *(scalar.name for scalar in RUN_SCALARS)}
+    for axis in space.axes:
+        for position, field in enumerate(axis.fields):
+            cells = (cell(field, kinds[field], point[position]) for point in axis.points)
+            if any(each is None for each in cells):
+                optional.add(field)
+    return frozenset(name for name in optional - RESULTS.keys() if name in kinds)
 
 
 def _probed(space: Space) -> dict[str, list[Any]]:

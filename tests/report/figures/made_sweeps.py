@@ -35,7 +35,8 @@ def result(rows=(), axes=AXES, chunk=7, listed=(), **counts):
         pa.Table.from_pylist(whole[begin : begin + chunk], schema)
         for begin in range(0, len(whole), chunk)
     ]
-    parts = [Part(number, encode(each, schema), Totals()) for number, each in enumerate(tables)]
+    files = [bytes(encode(each, schema)) for each in tables]
+    parts = [Part(number, content, Totals()) for number, content in enumerate(files)]
     totals = Totals(
         counts.get("points", len(rows)), len(rows), sum(each["fits"] for each in rows),
         counts.get("infeasible", {}), sum(each["verdict"] == "at_risk" for each in rows),
