@@ -8,12 +8,17 @@ prologue and the periods are run once, and at each number of periods that somebo
 *forks*: the epilogue is run on what the ranks have reached there. 64 configurations are run side by
 side, each of which forks where it likes.
 
-After some periods the ends advance by constant steps, and many periods are jumped at once. The
-steps need not be equal: an operation and what it waits for may drift apart, each with a slope of
-its own, until one of two predecessors overtakes the other.
+Most configurations *settle* soon. Let the *state* x be the ends that anything behind a period still
+reads, and P what c periods make of it: sums and maxima, so that with everything d later,
+``P(x + d) = P(x) + d``. If each end of a state is by the same d later than c periods before,
+``P(y) = y + d``, then k times c periods make ``y + k d`` of y, and so with any state since then.
+Nothing more has to be run: all longer runs end as one of c states does, later as a whole.
 
-Why a jump is exact. Let the *state* x be the ends that anything behind a period still reads, P what
-c periods make of it, and ``v = x - y`` what the state has advanced by since the state y of c
+Others advance by constant steps that are not equal: an operation and what it waits for drift apart,
+each with a slope of its own, until one of two predecessors overtakes the other. Many periods are
+jumped at once there as well.
+
+Why such a jump is exact. Let ``v = x - y`` be what the state has advanced by since the state y of c
 periods before. The c periods are run with *slopes*: those of the state are v, and an operation has
 the slope of the predecessor that it really waits for, of two that end at once the larger one. If
 
@@ -139,6 +144,8 @@ class _Block(NamedTuple):
     """``int64[LANES]``: cycles that can be jumped."""
     run: Ints
     """``int64[LANES]``: next run of the configuration."""
+    begin: Ints
+    """``int64[LANES]``: its first run."""
     stop: Ints
     """``int64[LANES]``: behind its last run."""
     wanted: Ints
@@ -156,6 +163,8 @@ class _Waiting(NamedTuple):
     """``int64[R]``: state of each run."""
     later_ps: Ints
     """``int64[R]``: by how much everything in the run is later than in that state."""
+    state_of: Ints
+    """``int64[MAX_CYCLE]``: scratch."""
 
 
 @helper
@@ -168,7 +177,7 @@ def _move(moved: Ints32, base: int, rows: Ints) -> None:
 @helper
 def _run_with_slopes(period: Ints32, frame: int, slopes: int, block: _Block) -> None:
     """Run a period, and lower ``cycles`` to what the gaps allow; ``slopes`` is their frame."""
-    latency_ps, duration_ps, end_ps, slope_ps, gap_ps, _, _, cycles, _, _, _ = block
+    latency_ps, duration_ps, end_ps, slope_ps, gap_ps, _, _, cycles, _, _, _, _ = block
     for i in range(period.shape[0]):
         previous, dependency = frame + period[i, PREVIOUS], frame + period[i, DEPENDENCY]
         latency, duration = period[i, LATENCY], period[i, DURATION]
@@ -236,16 +245,6 @@ def _fork(
 
 
 @helper
-def _is_uniform(slope_ps: Ints, slopes: int, live: int, lane: int) -> bool:
-    """Whether a state advances as a whole."""
-    first = slope_ps[slopes, lane]
-    for i in range(live):  # noqa: SIM110  numba knows no all() of a generator
-        if slope_ps[slopes + i, lane] != first:
-            return False
-    return True
-
-
-@helper
 def _fork_lane(
     lane: int,
     frame: int,
@@ -260,26 +259,73 @@ def _fork_lane(
     The ``cycle`` periods behind ``frame``, a number, were run.
     """
     done, run, stop = block.done[lane], block.run[lane], block.stop[lane]
-    slope_ps, cycles = block.slope_ps, block.cycles[lane]
-    of_run, later_ps = waiting.of_run, waiting.later_ps
-    known_at = -1
-    known_k = np.int64(0)
-    uniform = False
+    cycles = block.cycles[lane]
     while run < stop and periods[run] <= done + (cycles + 1) * cycle:
         k = (periods[run] - done - 1) // cycle
         at = periods[run] - done - k * cycle
-        slopes = at * sizes[FRAME]
-        if at == known_at and uniform:
-            of_run[run] = of_run[run - 1]
-            later_ps[run] = (k - known_k) * slope_ps[slopes, lane]
-        else:
-            _fork(lane, run, (frame + at) * sizes[FRAME], slopes, k, block, waiting)
-            known_at = at
-            known_k = k
-            uniform = cycles > 0 and _is_uniform(slope_ps, slopes, sizes[LIVE], lane)
+        _fork(lane, run, (frame + at) * sizes[FRAME], at * sizes[FRAME], k, block, waiting)
         run += 1
     block.run[lane] = run
     block.wanted[lane] = periods[run] if run < stop else NEVER
+
+
+@helper
+def _settled_lanes(cycle: int, frame: int, sizes: Ints, probe: Ints, block: _Block) -> int:
+    """Set ``cycles`` of lanes that have settled to 1, of the others to 0; return their number.
+
+    Leaves by how much a cycle makes the state later, in ``gap_ps``.
+    """
+    end_ps, since, cycles, wanted = block.end_ps, block.since, block.cycles, block.wanted
+    later_ps = block.gap_ps
+    newest = frame * sizes[FRAME]
+    before = newest - cycle * sizes[FRAME]
+    settled = 0
+    for lane in range(LANES):
+        later_ps[lane] = end_ps[newest + probe[0], lane] - end_ps[before + probe[0], lane]
+        turn = end_ps[newest + probe[1], lane] - end_ps[before + probe[1], lane]
+        running = (since[lane] + cycle <= frame) & (wanted[lane] < NEVER)
+        cycles[lane] = running & (turn == later_ps[lane])
+        settled += cycles[lane]
+    for i in range(sizes[LIVE] if settled > 0 else 0):
+        for lane in range(LANES):
+            turn = end_ps[newest + i, lane] - end_ps[before + i, lane]
+            cycles[lane] &= turn == later_ps[lane]
+    return int(cycles.sum())
+
+
+@helper
+def _fork_settled(
+    lane: int,
+    frame: int,
+    cycle: int,
+    sizes: Ints,
+    periods: Ints,
+    block: _Block,
+    waiting: _Waiting,
+) -> None:
+    """Say of all further runs which state they share.
+
+    The lane has settled in the ``cycle`` periods before ``frame``.
+    """
+    first = block.done[lane] - cycle
+    state_of, of_run = waiting.state_of, waiting.of_run
+    state_of[:cycle] = -1
+    for run in range(block.begin[lane], block.stop[lane]):
+        if periods[run] < first:
+            continue
+        k, at = divmod(periods[run] - first, cycle)
+        if run < block.run[lane]:
+            # It has forked without a jump: its state is kept.
+            if k == 0:
+                state_of[at] = of_run[run]
+            continue
+        if state_of[at] < 0:
+            _fork(lane, run, (frame - cycle + at) * sizes[FRAME], 0, 0, block, waiting)
+            state_of[at] = of_run[run]
+        of_run[run] = state_of[at]
+        waiting.later_ps[run] = k * block.gap_ps[lane]
+    block.run[lane] = block.stop[lane]
+    block.wanted[lane] = NEVER
 
 
 @helper
@@ -384,7 +430,14 @@ def _run_to_forks(
     done[:] = 0
     block.since[:] = 0
     _fork_at_once(periods, block, waiting)
-    while wanted.min() < NEVER:
+    while True:
+        for cycle in range(1, min(frame, sizes[MAX_CYCLE]) + 1):
+            if _settled_lanes(cycle, frame, sizes, program.probe, block) > 0:
+                for lane in range(LANES):
+                    if cycles[lane] > 0:
+                        _fork_settled(lane, frame, cycle, sizes, periods, block, waiting)
+        if wanted.min() == NEVER:
+            break
         if frame + sizes[MAX_CYCLE] >= sizes[CAPACITY]:
             frame = _keep_newest(sizes, frame, block)
         waited += 1
@@ -490,28 +543,21 @@ def _write_ends(
     last, last_backward = program.last, program.last_backward
     end_ps, last_backward_end_ps = replays.rank_end_ps, replays.last_backward_end_ps
     of_run, later_ps = waiting.of_run, waiting.later_ps
-    next_run, stop = block.run, block.stop
+    begin, stop = block.begin, block.stop
     num_ranks, num_chunks = last_backward.shape
     chunks_wanted = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
-    end = np.empty(num_ranks, np.int64)
-    backward = np.empty((num_ranks, num_chunks), np.int64)
     for lane in range(LANES):
-        run = next_run[lane]
-        if run == stop[lane] or of_run[run] != slot:
-            continue
-        for rank in range(num_ranks):
-            end[rank] = tail_ps[last[rank], lane]
-            for c in range(chunks_wanted):
-                backward[rank, c] = tail_ps[last_backward[rank, c], lane]
-        while run < stop[lane] and of_run[run] == slot:
+        for run in range(begin[lane], stop[lane]):
+            if of_run[run] != slot:
+                continue
             later, out = later_ps[run], row[run]
             for rank in range(num_ranks):
-                end_ps[out, rank] = end[rank] + later
+                end_ps[out, rank] = tail_ps[last[rank], lane] + later
             for rank in range(num_ranks if chunks_wanted > 0 else 0):
                 for c in range(num_chunks):
-                    last_backward_end_ps[out, rank, c] = backward[rank, c] + later
-            run += 1
-        next_run[lane] = run
+                    last_backward_end_ps[out, rank, c] = (
+                        tail_ps[last_backward[rank, c], lane] + later
+                    )
 
 
 @helper
@@ -527,6 +573,7 @@ def _empty_block(program: ForkProgram) -> _Block:
         since=np.empty(LANES, np.int64),
         cycles=np.empty(LANES, np.int64),
         run=np.empty(LANES, np.int64),
+        begin=np.empty(LANES, np.int64),
         stop=np.empty(LANES, np.int64),
         wanted=np.empty(LANES, np.int64),
     )
@@ -541,7 +588,8 @@ def _begin_lanes(forks: Forks, begin: int, block: _Block, waiting: _Waiting) -> 
         config = min(begin + lane, offset.shape[0] - 2)
         # Lanes beyond the last configuration repeat it, and have no runs.
         block.stop[lane] = offset[config + 1]
-        block.run[lane] = offset[config] if begin + lane == config else block.stop[lane]
+        block.begin[lane] = offset[config] if begin + lane == config else block.stop[lane]
+        block.run[lane] = block.begin[lane]
         waiting.filled[lane] = 0
         most = max(most, forks.periods[offset[config + 1] - 1])
     return int(most)
@@ -580,6 +628,7 @@ def replay_forks(
         filled=np.empty(LANES, np.int64),
         of_run=np.empty(forks.periods.shape[0], np.int64),
         later_ps=np.empty(forks.periods.shape[0], np.int64),
+        state_of=np.empty(sizes[MAX_CYCLE], np.int64),
     )
     tail_ps = np.empty((sizes[TAIL_ROWS], LANES), np.int64)
     total = np.empty(LANES, np.float64)
@@ -593,7 +642,6 @@ def replay_forks(
         run_lanes(program.prologue, 0, silent, block.latency_ps, block.duration_ps, block.end_ps)
         _write_starts(program, block, begin, min(LANES, num - begin), forks, replays)
         _run_to_forks(program, silent, forks.periods, block, waiting)
-        _begin_lanes_again(forks, begin, block)
         for slot in range(waiting.filled.max()):
             for i in range(live):
                 for lane in range(LANES):
@@ -601,11 +649,3 @@ def replay_forks(
             run_lanes(program.epilogue, 0, silent, block.latency_ps, block.duration_ps, tail_ps)
             _write_ends(program, slot, tail_ps, block, waiting, forks.row, replays)
     return OK
-
-
-@helper
-def _begin_lanes_again(forks: Forks, begin: int, block: _Block) -> None:
-    """Set each lane that has runs back to its first one."""
-    offset = forks.offset
-    for lane in range(min(LANES, offset.shape[0] - 1 - begin)):
-        block.run[lane] = offset[begin + lane]
