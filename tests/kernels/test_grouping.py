@@ -11,6 +11,7 @@ from projector.kernels.grouping import (
     group_rows,
     looked_up_sums,
     offsets,
+    rows_by_number,
     segment_maxima,
     segment_sums,
 )
@@ -54,12 +55,20 @@ def test_no_rows():
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
 def test_pairs_are_numbered_by_their_first_part(pairs):
-    rows = sorted(pairs, key=lambda pair: pair[0])
+    # Equal majors need only follow one another.
+    rows = sorted(pairs, key=lambda pair: (3 * pair[0] + 1) % 4)
     major, minor = np.array(rows, np.int64).reshape(-1, 2).T
     first, pair = distinct_pairs(major.copy(), minor.copy())
     known = list(dict.fromkeys(rows))
     assert first.tolist() == [rows.index(row) for row in known]
     assert pair.tolist() == [known.index(row) for row in rows]
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_rows_of_one_number_stay_in_their_order(numbers):
+    row, begin = rows_by_number(np.array(numbers, np.int64), 6)
+    assert row.tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)
+    assert begin.tolist() == [sum(number < each for number in numbers) for each in range(7)]
 
 
 @given(counts, st.integers(0, 99))

@@ -99,7 +99,7 @@ def number_pairs(
     Parameters
     ----------
     major_N : int64[N]
-        Ascending, from 0 on.
+        From 0 on; equal ones follow one another.
     minor_N : int64[N]
         From 0 on.
     seen, number : int64[larger than any of ``minor_N``]
@@ -124,6 +124,24 @@ def number_pairs(
             count += 1
         pair_N[row] = number[minor]
     return count
+
+
+@kernel
+def sort_by_number(number_N: Ints, place: Ints, row_N: Ints) -> None:
+    """Sort rows by their numbers; those with one number stay in their order.
+
+    Parameters
+    ----------
+    number_N : int64[N]
+    place : int64[numbers]
+        Where the first row of each number goes; afterwards, where the next one would.
+    row_N : int64[N]
+        Output.
+    """
+    for row in range(number_N.shape[0]):
+        number = number_N[row]
+        row_N[place[number]] = row
+        place[number] += 1
 
 
 @kernel
@@ -231,14 +249,14 @@ def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:
     Parameters
     ----------
     major : int64[N]
-        Ascending, from 0 on.
+        From 0 on; equal ones follow one another.
     minor : int64[N]
         From 0 on, and not much larger than N: there is a place for every number.
 
     Returns
     -------
     first : int64[pairs]
-        Pairs with one ``major`` follow one another.
+        Ascending.
     pair : int64[N]
     """
     size = int(minor.max(initial=-1)) + 1
@@ -247,6 +265,20 @@ def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:
         major, minor, np.full(size, -1, np.int64), np.empty(size, np.int64), pair_N, first_N
     )
     return first_N[:count].copy(), pair_N
+
+
+def rows_by_number(number: Ints, size: int) -> tuple[Ints, Ints]:
+    """Sort rows by numbers below ``size``, those with one number in their order.
+
+    Returns
+    -------
+    row : int64[N]
+    begin : int64[size + 1]
+        Where the rows of each number begin.
+    """
+    begin, row = offsets(np.bincount(number, minlength=size)), np.empty(len(number), np.int64)
+    sort_by_number(number, begin.copy(), row)
+    return row, begin
 
 
 def segment_sums(offset: Ints, values: Floats) -> Floats:

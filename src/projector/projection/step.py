@@ -1,6 +1,5 @@
 """The step of a job: the replay of its pipeline, then gradients, optimizer and gathers."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
 from projector.kernels.device_memory import RankBytes
-from projector.kernels.grouping import distinct_pairs, group_rows
+from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.pipeline import Replays
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.data_parallel import StageTimes
@@ -223,7 +222,7 @@ def step_inputs(
 
 def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints) -> Steps:
     """Replay the pipelines, those that share an order together, and end the steps."""
-    num = len(order_of_job)
+    replicas, num = inputs.replicas, len(order_of_job)
     outputs = kernels.StepOutputs(
         breakdown_s=np.empty((len(BREAKDOWN), num)),
         time_s=np.empty((4, num)),
@@ -231,11 +230,24 @@ def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: I
         peak_bytes=np.empty(num),
         peak_rank=np.empty(num, np.int64),
     )
-    placement = inputs.replicas.placements.of.take(inputs.replicas.of_job)
-    by_order = np.argsort(order_of_job, kind="stable")
-    for number in range(len(inputs.replicas.placements.unique)):
-        jobs = by_order[placement.take(by_order) == number]
-        _run_placement(inputs, orders, order_of_job, jobs, outputs)
+    any_job = np.empty(len(replicas), np.int64)
+    any_job[replicas.of_job] = np.arange(num)
+    parts, place, placed = [], np.empty(len(replicas), np.int64), 0
+    for number in range(len(replicas.placements.unique)):
+        same = np.flatnonzero(replicas.placements.of == number)
+        order = orders[order_of_job[any_job[same[0]]]].short()
+        timings = _timings(inputs, order, same)
+        same = same[np.argsort(timings.of_replica.take(same), kind="stable")]
+        parts.append((same, timings))
+        place[same] = np.arange(placed, placed + len(same))
+        placed += len(same)
+    # Jobs of a replica follow one another, and replicas that take as long.
+    jobs, begin = rows_by_number(place.take(replicas.of_job), placed)
+    placed = 0
+    for same, timings in parts:
+        some = jobs[begin[placed] : begin[placed + len(same)]]
+        _run_placement(inputs, orders, order_of_job, same, timings, some, outputs)
+        placed += len(same)
     return Steps(outputs)
 
 
@@ -314,6 +326,8 @@ def _run_placement(
     inputs: StepInputs,
     orders: Sequence[ChosenOrder],
     all_orders: Ints,
+    same: Ints,
+    timings: Timings,
     jobs: Ints,
     outputs: kernels.StepOutputs,
 ) -> None:
@@ -325,16 +339,17 @@ def _run_placement(
         Of the whole batch.
     all_orders : int64[all]
         Order of each job of the batch.
+    same : int64[replicas]
+        Those of the placement, so that their timings ascend.
+    timings : Timings
     jobs : int64[n]
-        Rows of the jobs, so that their orders ascend.
+        Rows of the jobs, in the order of their replicas.
     """
     order_of_job = all_orders.take(jobs)
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
     replica = replicas.of_job.take(jobs)
-    same = np.flatnonzero(replicas.placements.of == replicas.placements.of[replica[0]])
-    timings = _timings(inputs, orders[order_of_job[0]].short(), same)
     timing = timings.of_replica.take(replica)
-    first, run = distinct_pairs(order_of_job, timing)
+    first, run = distinct_pairs(timing, order_of_job)
     alone, replayed = _replay_all(
         orders,
         order_of_job.take(first),
@@ -389,7 +404,7 @@ def _replay_all(
     for_steps: bool = False,
     starts: bool = True,
 ) -> tuple[Replays, Replays]:
-    """Return all replays of a placement, whose orders ascend, without transfers and with them.
+    """Return all replays of a placement, whose timings ascend, without transfers and with them.
 
     What ``end_steps`` does not read is left out ``for_steps``: where there are transfers, last
     backwards of the first replays and the work of ranks of the second, which have no rows then.
@@ -423,26 +438,31 @@ def _replay(
     timing_of_run: Ints,
     batches: Sequence[Wanted],
 ) -> None:
-    """Replay runs of orders, which ascend; those of a series together."""
-    begins = np.flatnonzero(np.diff(order_of_run, prepend=-1)).tolist()
-    runs_of_series: dict[Series, list[Ints]] = {}
-    for begin, end in itertools.pairwise([*begins, len(order_of_run)]):
-        chosen, runs = orders[order_of_run[begin]], np.arange(begin, end)
-        if chosen.planned is None:
-            runs_of_series.setdefault(chosen.setting.series(), []).append(runs)
+    """Replay runs of orders, whose timings ascend; those of a series together."""
+    numbers: dict[Series | Order, int] = {}
+    group_of_order = np.zeros(len(orders), np.int64)
+    for number in np.flatnonzero(np.bincount(order_of_run)).tolist():
+        chosen = orders[number]
+        alike = chosen.setting.series() if chosen.planned is None else chosen.planned
+        group_of_order[number] = numbers.setdefault(alike, len(numbers))
+    counts = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
+    runs, begin = rows_by_number(group_of_order.take(order_of_run), len(numbers))
+    for alike, number in numbers.items():
+        some = runs[begin[number] : begin[number + 1]]
+        which = timing_of_run.take(some)
+        if isinstance(alike, Series):
+            microbatches = counts.take(order_of_run.take(some))
+            replay_counts(alike, microbatches, which, some, batches)
         else:
-            replay_alone(chosen.planned, timing_of_run[begin:end], runs, batches)
-    microbatches = np.array([chosen.setting.microbatches for chosen in orders], np.int64)
-    for series, parts in runs_of_series.items():
-        runs = np.concatenate(parts)
-        counts = microbatches.take(order_of_run.take(runs))
-        replay_counts(series, counts, timing_of_run.take(runs), runs, batches)
+            replay_alone(alike, which, some, batches)
 
 
 def _peaks(
     inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints, replica: Ints
 ) -> tuple[Floats, Ints]:
     """Return the most activations that ranks hold at one time, and whose each job has.
+
+    Jobs of one placement; those of a replica follow one another.
 
     Returns
     -------
@@ -451,24 +471,22 @@ def _peaks(
         Row of each job.
     """
     replicas = inputs.replicas
-    pipeline = replicas.pipeline.take(replica)
-    pair, pair_of_job = distinct_pairs(order_of_job, pipeline)
     # Orders that differ in the number of microbatches alone mostly hold the same at their peaks.
-    kind_of_order: dict[int, int] = {}
+    kind_of_order = np.zeros(len(orders), np.int64)
     of_kind: dict[tuple[bytes, bytes], tuple[int, Order]] = {}
-    for number in order_of_job[pair].tolist():
-        if number not in kind_of_order:
-            order = orders[number].short()
-            kind_of_order[number], _ = of_kind.setdefault(
-                compile_peaks(order).key, (len(of_kind), order)
-            )
-    kind = np.array([kind_of_order[number] for number in order_of_job[pair].tolist()], np.int64)
-    first, row_of_pair = group_rows(kind, pipeline[pair])
+    for number in np.flatnonzero(np.bincount(order_of_job)).tolist():
+        order = orders[number].short()
+        key = compile_peaks(order).key
+        kind_of_order[number], _ = of_kind.setdefault(key, (len(of_kind), order))
+    pair, pair_of_job = distinct_pairs(replica, kind_of_order.take(order_of_job))
+    kind = kind_of_order.take(order_of_job.take(pair))
+    pipeline = replicas.pipeline.take(replica.take(pair))
+    first, row_of_pair = group_rows(kind, pipeline)
     placement = replicas.placement(int(replica[0]))
     peak = np.empty((len(first), len(placement.model_stage)))
     for number, order in of_kind.values():
         rows = np.flatnonzero(kind[first] == number)
-        pipelines = pipeline[pair[first[rows]]]
+        pipelines = pipeline[first[rows]]
         saved_bytes = _saved_bytes(inputs, order, placement, pipelines)
         peak[rows], _ = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipelines])
     return peak, row_of_pair.take(pair_of_job)
