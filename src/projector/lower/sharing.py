@@ -46,6 +46,8 @@ class Sharing(NamedTuple):
     to cost equal ones twice, to the same result."""
     own: Mapping[str, str] = MappingProxyType({})
     """Fields in which even jobs of one family differ -> why."""
+    seen: Mapping[str, Key] = MappingProxyType({})
+    """Fields of ``replica`` that have no effect beside some others -> what a replica sees."""
 
     def pipeline_key(self) -> Key:
         """Return what reads everything that a pipeline may depend on."""
@@ -73,7 +75,9 @@ class Sharing(NamedTuple):
         names = [*field_names(self.section, self.as_object)]
         for name in self.replica:
             _check(name, names, self.section)
-        return _reader(self.replica, self.as_object)
+        read = _reader([name for name in self.replica if name not in self.seen], self.as_object)
+        seen = [of for name, of in self.seen.items() if name in self.replica]
+        return lambda section: (read(section), *(of(section) for of in seen))
 
 
 PARALLELISM = Sharing(
@@ -94,6 +98,13 @@ PARALLELISM = Sharing(
     job={
         "dp": "checked against the cluster, which decides it",
         "microbatch_group_size_per_vp_stage": _ORDER,
+    },
+    seen={
+        # Only what is updated apart is gathered; each layer of ZeRO 3 is, beside the compute.
+        "overlap_param_gather": lambda split: split.sharding_stage in (1, 2)
+        and split.overlap_param_gather,
+        # From ZeRO 2 on every backward reduces, beside its compute.
+        "overlap_grad_reduce": lambda split: split.sharding_stage < 2 and split.overlap_grad_reduce,
     },
 )
 
