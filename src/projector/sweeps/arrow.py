@@ -1,7 +1,7 @@
 """Columns of numpy as arrays of Arrow, which takes their memory as it is.
 
 ``pyarrow.array`` would load pandas, where there is one, to find out whether it was given a series:
-0.3 s of each process.
+0.3 s of each process. So would ``to_numpy`` and empty tables; ``pyarrow.compute`` takes 0.05 s.
 """
 
 from collections.abc import Sequence
@@ -37,15 +37,13 @@ def arrow_texts(values: Sequence[str | None]) -> "pa.Array":
 
 
 def count_text(column: "pa.ChunkedArray", text: str) -> int:
-    """Return how many rows of a column of dictionaries are a text."""
-    import pyarrow.compute as pc
-
+    """Return how many rows of a column of dictionaries without nulls are a text."""
     total = 0
     for chunk in column.chunks:
-        texts = chunk.dictionary.to_pylist()
-        for each in pc.value_counts(chunk.indices).to_pylist():
-            if each["values"] is not None and texts[each["values"]] == text:
-                total += each["counts"]
+        code = np.from_dlpack(chunk.indices)
+        for number, each in enumerate(chunk.dictionary.to_pylist()):
+            if each == text:
+                total += int(np.count_nonzero(code == number))
     return total
 
 

@@ -51,9 +51,7 @@ class Batch:
     @property
     def fit(self) -> int:
         """Rows whose projected peak fits."""
-        import pyarrow.compute as pc
-
-        return pc.sum(self.table.column("fits")).as_py() or 0
+        return sum(chunk.true_count for chunk in self.table.column("fits").chunks)
 
     @property
     def at_risk(self) -> int:
@@ -128,7 +126,7 @@ class Projector:
                     rows = rows[kept]
                     results = {name: taken(values, kept) for name, values in results.items()}
                 tables.append(self._table(batch, rows, results))
-        whole = pa.concat_tables(tables) if tables else self._schema().empty_table()
+        whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._schema())])
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
             together = Merits(*map(np.concatenate, zip(*merits, strict=True)))
