@@ -2,16 +2,24 @@
 
 import math
 import random
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from projector.config.load import load_job
 from projector.errors import ProjectorError
+from projector.lower.batch import JobBatch
 from projector.projection.api import project_performance
+from projector.projection.evaluate import evaluate_possible, find_legal
+from projector.projection.performance import performance_projection
+from projector.projection.results import Results
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("[!s]*.yaml"))
 ROUNDS, PER_ROUND = 10, 1000
+ALONE = 100
+"""Jobs of a round that are projected one by one; the others are one batch, which is cheaper."""
 
 ODD = [
     -1, 0, 1, 2, 3, 5, 7, 24, 1000, 131072, 10**6, 10**12, 10**30, 0.5, 2.5, 1e300, "8", "x", "",
@@ -98,25 +106,72 @@ def check(step):
     assert step.memory.peak_bytes > 0.0
 
 
+def draw(rng, bases, count, refusals):
+    """Return the jobs that can be read, of as many draws."""
+    jobs = []
+    for _ in range(count):
+        base, overrides = rng.choice(bases), random_overrides(rng)
+        with noted(base, overrides), refused(refusals):
+            jobs.append(load_job(base, overrides))
+    return jobs
+
+
+@contextmanager
+def refused(refusals):
+    """Keep a refusal; ``pytest.raises`` would want one."""
+    try:
+        yield
+    except ProjectorError as refusal:
+        refusals.append(refusal)
+
+
+@contextmanager
+def noted(*words):
+    """Add the words to an error that is no refusal."""
+    try:
+        yield
+    except ProjectorError:
+        raise
+    except Exception as error:
+        error.add_note(" with ".join(map(repr, words)))
+        raise
+
+
+def projected_together(jobs, refusals):
+    """Return the steps of jobs that can exist, projected as one batch."""
+    batch = JobBatch.of(jobs)
+    legal = find_legal(batch)
+    refusals += [legal.errors[number] for number in legal.refused.tolist() if number >= 0]
+    kept = np.flatnonzero(legal.refused < 0)
+    parts = evaluate_possible(batch.take(kept), legal.take(kept), refusals.append)
+    steps = []
+    for rows, evaluation in parts:
+        results = Results(evaluation)
+        for row in range(len(rows)):
+            with noted(evaluation.job(row)), refused(refusals):
+                steps.append(performance_projection(results, row))
+    return steps
+
+
+def projected_alone(jobs, refusals):
+    steps = []
+    for job in jobs:
+        with noted(job), refused(refusals):
+            steps.append(project_performance(job))
+    return steps
+
+
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_random_overrides(seed):
-    rng = random.Random(seed)
+    rng, refusals = random.Random(seed), []
     bases = [load_job(path) for path in EXAMPLES]
-    projected, silent = 0, 0
-    for _ in range(PER_ROUND):
-        base, overrides = rng.choice(bases), random_overrides(rng)
-        try:
-            step = project_performance(load_job(base, overrides))
+    steps = projected_alone(draw(rng, bases, ALONE, refusals), refusals)
+    steps += projected_together(draw(rng, bases, PER_ROUND - ALONE, refusals), refusals)
+    for step in steps:
+        with noted(step.job):
             step.to_dict()
-        except ProjectorError as refusal:
-            # Outside of pytest.raises, because most overrides are legal.
-            silent += not refusal.message
-            continue
-        except Exception as error:
-            error.add_note(f"{base!r} with {overrides}")
-            raise
-        check(step)
-        projected += 1
-    assert silent == 0
+            check(step)
+    assert len(steps) + len(refusals) == PER_ROUND
+    assert all(refusal.message for refusal in refusals)
     # Enough of them must get through for the checks to mean something.
-    assert projected > PER_ROUND // 5
+    assert len(steps) > PER_ROUND // 5
