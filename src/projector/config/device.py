@@ -712,7 +712,7 @@ def _device_data(
         data = read_yaml(name, key=key)
         base = base_of(data, name)
     elif isinstance(name, str):
-        data = read_yaml(resources.find("hardware", name, key=key), key=key)
+        data = dict(resources.contents(resources.find("hardware", name, key=key)))
         base = data.pop("extends", None)
     else:
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"

@@ -77,7 +77,7 @@ def model_data(source: Any, *, key: str = "model", chain: tuple[str, ...] = ()) 
         base = base_of(data, text)
         return _of_mapping(data if base is None else {**data, "extends": base}, key, chain)
     path = resources.find("models", text, key=key or "model")
-    return {"name": path.stem, **read_yaml(path)}
+    return {"name": path.stem, **resources.contents(path)}
 
 
 def _of_mapping(given: Mapping[str, Any], key: str, chain: tuple[str, ...]) -> dict[str, Any]:

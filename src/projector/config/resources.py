@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
@@ -75,6 +76,12 @@ def shipped_table(kind: type[Table], name: str) -> Table:
     """Return a file of ``hardware/`` that is a table of names, patterns or equations."""
     path = data_dir("hardware") / name
     return kind.parse(read_yaml(path), path=path.name)
+
+
+@lru_cache(maxsize=512)
+def contents(path: Path) -> Mapping[str, Any]:
+    """Return what a shipped file says, read once: many devices and models extend the same."""
+    return read_yaml(path)
 
 
 def shipped(kind: str) -> list[str]:

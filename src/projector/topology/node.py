@@ -216,6 +216,6 @@ def _node_data(
         if "device" in data:
             data["device"] = beside(data["device"], Path(name).parent)
     else:
-        data = read_yaml(resources.find(KIND, str(name), key=key), key=key)
+        data = dict(resources.contents(resources.find(KIND, str(name), key=key)))
         base = data.pop("extends", None)
     return data if base is None else merge(_node_data(base, key, chain), data)
