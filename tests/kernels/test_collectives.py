@@ -28,6 +28,7 @@ from projector.kernels.collective_algorithms import (
 )
 from projector.kernels.collectives import (
     ANY_ALGORITHM,
+    BEYOND_DOMAIN,
     FABRIC,
     LIBRARY_ALGORITHMS,
     MAX_LISTED_LOCAL,
@@ -263,6 +264,16 @@ def test_less_latency_never_costs_time(row, fabric, name, factor):
     quicker = fabric | {name: fabric[name] * factor}
     _, (before, after), _ = run([(*row, 0), (*row, 1)], record(fabric, quicker))
     assert after <= before
+
+
+@given(row=collective_rows(), fabric=fabric_dicts, beyond=fabric_dicts)
+def test_the_network_changes_nothing_within_a_domain(row, fabric, beyond):
+    op, size, n, _ = row
+    n = min(n, fabric["domain_gpus"])
+    other = fabric | {name: beyond[name] for name in BEYOND_DOMAIN}
+    _, times, algorithms = run([(op, size, n, n, 0), (op, size, n, n, 1)], record(fabric, other))
+    assert times[0] == times[1]
+    assert algorithms[0] == algorithms[1]
 
 
 @given(row=collective_rows(), fabric=fabric_dicts, larger=sizes)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from kernels.test_collectives import SWITCH, fabric_dicts, sizes
 from kernels.test_collectives import record as fabric_record
 from projector.config.device import load_device
+from projector.kernels.collectives import BEYOND_DOMAIN
 from projector.kernels.moe_exchange import (
     BULK_DISPATCH,
     COMBINE,
@@ -91,6 +92,19 @@ def test_matches_reference(op, tokens, size, copies, reached, n, local, channels
     local = min(local, n)
     args = op, tokens, size, copies, reached, n, local, channels, fabric, costs
     assert time_of(*args) == pytest.approx(reference.moe_exchange_time(*args), rel=1e-11, abs=0)
+
+
+@given(
+    op=operations, n=st.integers(1, 72), tokens=tokens, size=sizes, copies=shares,
+    fabric=fabric_dicts, beyond=fabric_dicts, costs=cost_dicts,
+)  # fmt: skip
+def test_the_network_changes_nothing_within_a_domain(
+    op, n, tokens, size, copies, fabric, beyond, costs
+):
+    group = {"op": op, "tokens": tokens, "size": size, "copies": copies, "n": n, "local": n}
+    other = fabric | {name: beyond[name] for name in BEYOND_DOMAIN}
+    near = time_of(**group, fabric=fabric, costs=costs)
+    assert near == time_of(**group, fabric=other, costs=costs)
 
 
 @given(

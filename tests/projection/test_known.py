@@ -54,3 +54,16 @@ def test_jobs_of_other_tables_share_nothing():
     for rows in ([0, 1], [3, 4], [1, 0]):
         batch = JobBatch.of([JOBS[row] for row in rows])
         assert steps_of(batch, [0, 1], pipelines) == expected(rows)
+
+
+@pytest.mark.parametrize(("tp", "shared"), [(1, True), (2, True), (16, False)])
+def test_pipelines_within_a_domain_are_those_of_every_network(tp, shared):
+    job = load_job(BASE, {"cluster.nodes": 4, "parallelism.tp": tp})
+    slower = load_job(BASE, {"cluster.nodes": 4, "cluster.network.nic_gbit_per_s": 200.0})
+    jobs = [job, job.model_copy(update={"cluster": slower.cluster})]
+    batch = JobBatch.of(jobs)
+    found = evaluate_legal(batch, find_legal(batch), KnownPipelines())
+    assert (found.workloads.pipeline[0] == found.workloads.pipeline[1]) == shared
+    alone = [evaluate([job]).steps.iteration_s[0] for job in jobs]
+    assert found.steps.iteration_s.tolist() == alone
+    assert alone[0] != alone[1]

@@ -140,6 +140,25 @@ FABRIC = np.dtype(
 )
 """One (device, network) pair."""
 
+BEYOND_DOMAIN = (
+    "nic_bytes_per_s",
+    "nic_latency_s",
+    "nic_p2p_bytes_per_s",
+    "exchange_peer_s",
+    "pod_oversubscription",
+    "zone_oversubscription",
+    "spine_latency_s",
+    "core_latency_s",
+    "plain_tree",
+    "forwards",
+    "network_start_s",
+    "network_flags",
+    "network_in_network",
+    "network_chunk_s",
+    "network_fill_limit_s",
+)
+"""Fields of `FABRIC` that no group within one domain looks at."""
+
 
 def algorithm_mask(*names: str) -> int:
     """Return the value of the field ``algorithms`` that allows the named ones.

@@ -44,6 +44,8 @@ class Sharing(NamedTuple):
     as_object: tuple[str, ...] = ()
     """Nested sections that are equal where they are one object: to compare them takes longer than
     to cost equal ones twice, to the same result."""
+    recorded: tuple[str, ...] = ()
+    """Nested sections of which a record that is compared beside them holds all that matters."""
     own: Mapping[str, str] = MappingProxyType({})
     """Fields in which even jobs of one family differ -> why."""
     seen: Mapping[str, Key] = MappingProxyType({})
@@ -65,9 +67,10 @@ class Sharing(NamedTuple):
         return _reader([name for name in names if name not in self.own], self.as_object)
 
     def apart_key(self) -> Key:
-        """Return what reads the same but for the sections that are compared as objects."""
-        names = [*field_names(self.section, self.as_object)]
-        left_out = [*self.replica, *self.job, *self.own, *self.as_object]
+        """Return what reads the same but for the sections of which records are compared."""
+        whole = {*self.as_object, *self.recorded}
+        left_out = {*self.replica, *self.job, *self.own, *whole}
+        names = field_names(self.section, whole)
         return _reader([name for name in names if name not in left_out], ())
 
     def replica_key(self) -> Key:
@@ -149,6 +152,7 @@ CLUSTER = Sharing(
         "network.transport": _SHOWN,
     },
     as_object=("device",),
+    recorded=("network",),
 )
 
 

@@ -20,7 +20,7 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
-from projector.kernels.collectives import FABRIC
+from projector.kernels.collectives import BEYOND_DOMAIN, FABRIC
 from projector.kernels.device import DEVICE
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.kernels.moe_exchange import EXCHANGE
@@ -66,6 +66,8 @@ class Machines:
         self._device_records = GrowingArray(DEVICE)
         self._fabric_records = GrowingArray(FABRIC)
         self._exchange_records = GrowingArray(EXCHANGE)
+        self._domains: dict[tuple[bytes, bytes], int] = {}
+        self._near = GrowingArray(np.int64)
         self._known: dict[Hashable, tuple[int, object]] = {}
         """Number of what was asked for, and what has the id in it, which lives as long."""
 
@@ -105,9 +107,14 @@ class Machines:
         record, exchange = fabric_record(cluster), exchange_record(cluster.device)
         key = (record.tobytes(), exchange.tobytes())
         if key not in self._fabrics:
-            self._fabrics[key] = len(self._fabrics)
+            number = self._fabrics[key] = len(self._fabrics)
             self._fabric_records.add(record)
             self._exchange_records.add(exchange)
+            domain = record.copy()
+            for name in BEYOND_DOMAIN:
+                domain[name] = 0
+            near = self._domains.setdefault((domain.tobytes(), exchange.tobytes()), number)
+            self._near.add(np.array([near]))
         return self._fabrics[key]
 
     @property
@@ -134,6 +141,11 @@ class Machines:
     def exchanges(self) -> Records:
         """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
         return self._exchange_records.all()
+
+    @property
+    def near(self) -> Ints:
+        """The first fabric that is the same within a domain, int64[fabrics]."""
+        return self._near.all()
 
 
 PLACED = ("tp", "cp", "ep", "etp")
@@ -182,7 +194,7 @@ class Workloads:
     device: Ints
     """int64[pipelines]."""
     fabric: Ints
-    """int64[pipelines]."""
+    """int64[families]; workloads have one that is the same for their groups."""
     stage_offset: Ints
     """int64[pipelines + 1]."""
     stage_like: Ints
@@ -233,7 +245,6 @@ class Workloads:
             first=self.first[first],
             structure=np.arange(len(first)),
             device=self.device[first],
-            fabric=self.fabric[first],
             stage_offset=stage_offset,
             stage_like=self.stage_like[stage],
             run_offset=offsets(runs_of),
@@ -330,6 +341,7 @@ class PipelineKeys(NamedTuple):
     device: Ints
     """int64[pipelines]: number of the device, of `Machines`."""
     fabric: Ints
+    """The first fabric that is the same for their groups."""
     machine: Ints
     """What else of their machines pipelines look at."""
     of_jobs: tuple[Ints, ...]
@@ -342,11 +354,22 @@ class PipelineKeys(NamedTuple):
         return [whole[begin : begin + size] for begin in range(0, len(whole), size)]
 
 
-def find_pipelines(
-    batch: JobBatch, columns: JobColumns, machines: Machines
-) -> tuple[Ints, Ints, PipelineKeys]:
-    """Return the first job of each pipeline, the pipeline of each job, and what they differ in."""
+class FoundPipelines(NamedTuple):
+    """Which jobs have the same pipeline."""
+
+    first: Ints
+    """int64[pipelines]: the first job that has it."""
+    of_job: Ints
+    """int64[jobs]"""
+    fabric: Ints
+    """int64[jobs]: number of the fabric of each, of `Machines`."""
+    keys: PipelineKeys
+
+
+def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> FoundPipelines:
+    """Find out which jobs have the same pipeline, and what pipelines differ in."""
     machine = _machines_of(batch, machines)
+    fabric = _seen_fabric(machine.fabric, columns, machines)
     keys = (
         batch.model.index,
         batch.parallelism.pipeline_key,
@@ -354,17 +377,33 @@ def find_pipelines(
         # They depend on the number of devices, which is none of the keys.
         *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
     )
-    first, pipeline = group_rows(machine.number, *keys)
-    return (
+    first, pipeline = group_rows(machine.number, fabric, *keys)
+    return FoundPipelines(
         first,
         pipeline,
+        machine.fabric,
         PipelineKeys(
             machine.device[first],
-            machine.fabric[first],
+            fabric[first],
             batch.cluster.machine_key[first],
             tuple(key[first] for key in keys),
         ),
     )
+
+
+def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
+    """Return the first fabric that is the same for the groups of each job's layers, int64[jobs]."""
+    beyond = np.zeros(len(fabric), np.bool_)
+    alone = ~beyond
+    for size, local, span in (
+        (columns.tp, columns.tp_local, columns.tp_span),
+        (columns.cp, columns.cp_local, columns.cp_span),
+        (columns.ep, columns.ep_local, columns.ep_span),
+        (columns.etp, columns.etp_local, columns.etp_span),
+    ):
+        beyond |= (local < size) | (span != 0)
+        alone &= size == 1
+    return np.where(beyond, fabric, np.where(alone, 0, machines.near.take(fabric)))
 
 
 def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
@@ -378,7 +417,7 @@ def build_workloads(
 ) -> Workloads:
     """Turn one job of each legal family into workloads, and the pipelines made of them."""
     machines = Machines() if machines is None else machines
-    first, pipeline, keys = find_pipelines(batch, columns, machines)
+    first, pipeline, fabric_of_job, keys = find_pipelines(batch, columns, machines)
     device, fabric = keys.device, keys.fabric
     layout = layouts.of_job[first]
     kinds, runs = _joined_layouts(layouts)
@@ -413,7 +452,7 @@ def build_workloads(
         fabrics=machines.fabrics,
         exchanges=machines.exchanges,
         device=device,
-        fabric=fabric,
+        fabric=fabric_of_job,
         stage_offset=offsets(stages_of),
         stage_like=runs.like[stage],
         run_offset=offsets(runs.runs_of_stage[stage]),
@@ -493,7 +532,7 @@ class _MachineNumbers(NamedTuple):
     """What jobs run on, int64[jobs] each."""
 
     number: Ints
-    """Equal where pipelines see no difference."""
+    """Equal where pipelines see no difference but that of their fabrics."""
     device: Ints
     fabric: Ints
 
@@ -513,7 +552,7 @@ def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
         np.int64,
     )
     fabric = np.array([machines.fabric(cluster.of(row)) for row in rows], np.int64)
-    _, number = group_rows(device, fabric, cluster.machine_key[first])
+    _, number = group_rows(device, cluster.machine_key[first])
     return _MachineNumbers(number[group], device[group], fabric[group])
 
 

@@ -87,7 +87,7 @@ def _sent(replicas: Replicas, costs: WorkloadCosts) -> dict[str, Array]:
     """Return the columns of `DataParallelCosts` that are of collectives."""
     workloads, columns, training = replicas.workloads, replicas.columns, replicas.jobs.training
     owner, workload, of_run = _distinct_layers(replicas, costs)
-    fabric = workloads.columns.fabric[workload]
+    fabric = replicas.fabric[owner]
     grad_bytes, weight_bytes = training.reduce_bytes[owner], training.weight_bytes[owner]
     stage = columns.zero_stage[owner]
     names = ("gather_s", "reduce_s", "gather_bytes", "reduce_bytes")
@@ -144,8 +144,8 @@ def _sent(replicas: Replicas, costs: WorkloadCosts) -> dict[str, Array]:
 def _distinct_layers(replicas: Replicas, costs: WorkloadCosts) -> tuple[Ints, Ints, Ints]:
     """Return replica and workload of each layer that is sent in its own way, and that of each run.
 
-    Layers are sent alike where they have equal parameters on one fabric, and their replicas shard
-    and send alike.
+    Layers are sent alike where they have equal parameters, and their replicas shard and send alike
+    on one fabric.
     """
     workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
     parameters = (
@@ -153,11 +153,11 @@ def _distinct_layers(replicas: Replicas, costs: WorkloadCosts) -> tuple[Ints, In
         costs.trained_experts, costs.packed_parameters,
     )  # fmt: skip
     first_layer, layer = group_rows(
-        workloads.columns.fabric,
-        *(np.ascontiguousarray(each).view(np.int64) for each in parameters),
+        *(np.ascontiguousarray(each).view(np.int64) for each in parameters)
     )
     rates = (jobs.training.reduce_bytes, jobs.training.weight_bytes, jobs.parallelism.bucket)
     first_replica, sharing = group_rows(
+        replicas.fabric,
         columns.zero_stage,
         *(column for pair in _groups(replicas) for place in pair for column in place),
         *(each.view(np.int64) for each in rates),

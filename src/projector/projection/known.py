@@ -69,7 +69,7 @@ class KnownPipelines:
             self._forget()
             self._tables = tables
         machines = self._workloads.machines
-        first, pipeline, keys = find_pipelines(batch, columns, machines)
+        first, pipeline, fabric, keys = find_pipelines(batch, columns, machines)
         layout = layouts.of_job.take(first)
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
@@ -90,7 +90,7 @@ class KnownPipelines:
             fabrics=machines.fabrics,
             exchanges=machines.exchanges,
             device=self._take("device", numbers),
-            fabric=self._take("fabric", numbers),
+            fabric=fabric,
             stage_offset=offsets(rows.stages),
             stage_like=self._take("stage_like", rows.stage),
             run_offset=offsets(rows.runs),
@@ -137,7 +137,7 @@ class KnownPipelines:
         costs = cost_pipelines(workloads, self._workloads.take(number)[1])
         runs = np.diff(workloads.run_offset)
         more: dict[str, Array] = {name: getattr(costs, name) for name in _COSTS}
-        for name in ("device", "fabric", "stage_like", "run_count", "run_copies"):
+        for name in ("device", "stage_like", "run_count", "run_copies"):
             more[name] = getattr(workloads, name)
         more["run_workload"] = number.take(workloads.run_workload)
         more["stages"], more["runs"] = np.diff(workloads.stage_offset), runs

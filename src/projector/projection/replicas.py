@@ -42,6 +42,8 @@ class Replicas:
     """int64[jobs]: family of each, a row of the workloads' batch."""
     pipeline: Ints
     """int64[replicas]."""
+    fabric: Ints
+    """int64[replicas]."""
     placements: Placements
     stage_offset: Ints
     """int64[replicas + 1]."""
@@ -181,6 +183,7 @@ class Replicas:
             columns=self.columns.take(rows),
             of_job=of_replica.take(self.of_job),
             pipeline=self.pipeline[rows],
+            fabric=self.fabric[rows],
             placements=self.placements._replace(of=self.placements.of[rows]),
             stage_offset=offsets(stages),
             stage=self.stage[stage],
@@ -235,15 +238,17 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
     family : int64[jobs]
         Family of each job.
     """
-    batch = workloads.batch
+    batch, degrees = workloads.batch, workloads.jobs
     first, of_family = group_rows(
         workloads.pipeline,
-        workloads.jobs.gpus,
+        workloads.fabric,
+        # They decide where groups lie.
+        *(degrees.gpus, degrees.domain, degrees.pod, degrees.zone),
         batch.parallelism.replica_key,
         batch.training.replica_key,
         schedule,
     )
-    columns, pipeline = workloads.jobs.take(first), workloads.pipeline[first]
+    columns, pipeline = degrees.take(first), workloads.pipeline[first]
     placements = place_replicas(list(NAMES), schedule[first], columns.pp, columns.vpp)
     stages = np.diff(workloads.stage_offset)[pipeline]
     stage_offset = offsets(stages)
@@ -266,6 +271,7 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
         of_job=of_family.take(family),
         family=family,
         pipeline=pipeline,
+        fabric=workloads.fabric[first],
         placements=placements,
         stage_offset=stage_offset,
         stage=stage,
@@ -334,7 +340,7 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     num_bytes = np.asarray(
         2.0 * (tokens // split) * jobs.model.hidden * (columns.pp > 1), np.float64
     )
-    fabric = replicas.workloads.fabric.take(replicas.pipeline)
+    fabric = replicas.fabric
     # Few replicas differ in all that messages depend on.
     first, like = group_rows(
         replicas.placements.of, columns.stage_stride, columns.domain, columns.pod, columns.zone,
@@ -402,10 +408,9 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
         return np.zeros(len(replicas))
     columns = replicas.columns
     local, span = _pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
-    fabric = replicas.workloads.fabric[replicas.pipeline]
     seconds, _ = collective_time_columns(
-        ALL_REDUCE, tied_embedding_bytes(replicas), 2, local, fabric, replicas.workloads.fabrics,
-        span,
+        ALL_REDUCE, tied_embedding_bytes(replicas), 2, local, replicas.fabric,
+        replicas.workloads.fabrics, span,
     )  # fmt: skip
     return seconds
 
