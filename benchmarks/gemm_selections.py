@@ -16,7 +16,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record, native_type

@@ -2,7 +2,7 @@ import numba
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.attention import attention_time_columns
 from projector.lower.hardware import device_record
 

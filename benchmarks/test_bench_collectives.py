@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import (
     ANY_ALGORITHM,

@@ -4,7 +4,7 @@ import pytest
 
 from gemm_selections import measure, menus, mixes
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
 from projector.kernels.gemm.times import MIN_SPLIT_DEPTH
 from projector.lower.hardware import device_record

@@ -8,8 +8,10 @@ import pytest
 
 import projector
 from projector.config import resources
-from projector.config.device import Device, load_device, load_network, load_transport
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.config.inference import benchmark_routing, inference_memory, inference_operators
+from projector.config.network import load_network, load_transport
 from projector.config.restored import restored_memory
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.measure.synthetic import synthetic_record, timing
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.yaml_file import read_yaml
 from projector.measure.probe import Processor, plan_probe
 from projector.measure.reduction import reduce_job

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from projector.config.bands import SHARES
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.validate.bands import (
     FRACTIONS,
     residuals_of,

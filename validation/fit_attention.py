@@ -22,7 +22,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.device_kernels import AttentionKernel
 from projector.config.yaml_file import parse_yaml
 from projector.lower.hardware import device_record, set_attention_kernel

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from projector.arrays import Flags, Floats
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.validate import collectives
 from projector.validate.exchanges import is_exchange
 from projector.validate.kind import Readings, Row

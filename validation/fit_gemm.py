@@ -26,7 +26,8 @@ from pydantic import BaseModel
 from scipy.optimize import least_squares
 
 from projector.arrays import Flags, Floats
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.units import MICROSECOND
 from projector.validate.gemm import Case, case_times, read_case
 from projector.validate.kind import Row

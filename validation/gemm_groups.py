@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.validate.names import device_of, precision_of
 from projector.validate.run import Result, validate
 from projector.validate.totals import totals

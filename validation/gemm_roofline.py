@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.validate import gemm
 from projector.validate.kind import Row
 from projector.validate.names import device_of

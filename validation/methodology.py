@@ -113,7 +113,7 @@ def _cache(model: str, batch: int, seq: int) -> Computed:
 
 
 def _ridge(device: str, dtype: str) -> Computed:
-    from projector.config.device import load_device
+    from projector.config.device_file import load_device
     from projector.config.first_order_device import first_order_device
 
     view, profile, n = first_order_device(device), load_device(device), 16384

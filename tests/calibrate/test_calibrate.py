@@ -13,7 +13,7 @@ from projector.calibrate.profile import load_base, profile_text, write_profile
 from projector.calibrate.run import calibrate
 from projector.cli.main import run
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError, ProjectorError
 from projector.single.times import gemm_time
 from projector.validate import attention, collectives, gemm

@@ -10,7 +10,7 @@ from projector.calibrate.profile import load_base, write_own_profile
 from projector.calibrate.runs import times_s
 from projector.cli.main import run
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.bands import time_band

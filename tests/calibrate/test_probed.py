@@ -10,7 +10,7 @@ import yaml
 from projector.calibrate.fields import changed
 from projector.calibrate.probed import ProbeModel, fit_probe
 from projector.cli.main import run
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.measure import probe as probes
 from projector.measure.probe import Processor, plan_probe, read_off
 from projector.measure.task import Answer, Environment, Outcome, Timing

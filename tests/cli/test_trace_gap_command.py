@@ -8,7 +8,7 @@ import pytest
 
 import projector as pj
 from projector.cli.main import run
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from synthetic import Host, Kernel, collective, kineto, step, write
 
 M, N, K = 4096, 4096, 4096

@@ -8,7 +8,7 @@ from projector.config.bands import (
     collective_band,
     gemm_band,
 )
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from projector.config.constants import (
     own_run_parameters,
     training_parameters,
 )
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.errors import ConfigError
 

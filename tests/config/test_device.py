@@ -6,7 +6,10 @@ import pytest
 
 from projector.config import yaml_file
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device, load_device, load_network, load_transport, merge
+from projector.config.device import Device
+from projector.config.device_file import load_device
+from projector.config.network import load_network, load_transport
+from projector.config.sourced import merge
 from projector.errors import ConfigError
 
 

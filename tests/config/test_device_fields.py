@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from projector.config.device import load_device
 from projector.config.device_fields import DeviceFields
+from projector.config.device_file import load_device
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.config import resources
-from projector.config.device import FIRST_ORDER, is_first_order, load_device
+from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
 from projector.config.first_order_device import first_order_device
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError

@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.framework import profile_named, profiles
 from projector.config.load import Variants, load_job
 from projector.config.parallelism import ParallelismConfig

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from projector.config.device import load_transport
 from projector.config.load import Variants, load_job, parse_override
 from projector.config.model_file import load_model
+from projector.config.network import load_transport
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 
 BASE = {

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.config.prices import load_prices, load_surrounding_power
 from projector.errors import ConfigError

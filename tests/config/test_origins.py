@@ -1,6 +1,6 @@
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.origins import ASSUMED, OWN, origins_of, owner_of
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.formats.primus_hardware import read_hardware_config
 from projector.config.load import load_job
 from projector.errors import ConfigError

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.device import DEVICE, MATRIX_TYPES, MAX_TILES
 from projector.lower.hardware import device_record
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.devices import SHIPPED
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.grouped import (
     GROUPED,
     INVALID,

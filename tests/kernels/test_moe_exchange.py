@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kernels.test_collectives import SWITCH, fabric_dicts, sizes
 from kernels.test_collectives import record as fabric_record
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.collectives import BEYOND_DOMAIN
 from projector.kernels.moe_exchange import (
     BULK_DISPATCH,

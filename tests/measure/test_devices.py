@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.measure import devices
 from projector.measure.devices import (
     cpu_name,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.errors import ConfigError, MeasurementError
 from projector.measure.probe import (

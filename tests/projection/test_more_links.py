@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.config.device import load_device, load_network
+from projector.config.device_file import load_device
+from projector.config.network import load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 
 DEVICES = ("h100", "b200", "gb200", "mi250x", "mi300x", "mi355x", "a100")

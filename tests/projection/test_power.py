@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from projection.jobs import jobs
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
 from projector.projection.power import device_power

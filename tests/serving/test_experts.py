@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import grouped_record
 from projector.serving.experts import ExpertLayer, expert_layer_times

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
 from projector.operations.served_experts import active_experts

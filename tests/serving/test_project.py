@@ -6,7 +6,7 @@ import pytest
 
 import projector as pj
 from projector.config.bands import SERVING_PHASES, band_of
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
 from projector.serving.limits import LIMITS

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.serving.cache import kv_cache_bytes

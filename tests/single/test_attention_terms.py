@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projector import attention_time
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.kernels.attention import HIDDEN_LOSS
 from projector.single.attention import (

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.single.gemm import MODELS, gemm_case
 from projector.single.gemm_list import list_gemms

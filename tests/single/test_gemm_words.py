@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.single.gemm import gemm_case
 from projector.single.gemm_list import list_gemms
 

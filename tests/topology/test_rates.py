@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.topology.build import load_topology
 from projector.topology.rates import is_regular, largest_sum, local_rates
 

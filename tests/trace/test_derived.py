@@ -3,7 +3,7 @@ import ast
 import numpy as np
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.trace.derived import counters_of, derive, load_metrics
 
 MI300X, H100 = load_device("mi300x"), load_device("h100")

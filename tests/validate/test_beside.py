@@ -3,7 +3,7 @@
 import pytest
 
 from measure.bench_stand_in import CPU, H100, StandIn, out_of_memory
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import (
     AttentionOptions,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.kernels.collective_algorithms import ALL_TO_ALL
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.moe_exchange import (

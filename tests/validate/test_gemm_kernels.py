@@ -1,6 +1,6 @@
 import pytest
 
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.lower.hardware import gemm_menu
 from projector.validate.gemm_kernels import NamedKernel, grouped_kernel, named_kernel, offer_of
 

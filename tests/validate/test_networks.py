@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.config.device import load_network, load_transport
+from projector.config.network import load_network, load_transport
 from projector.validate import networks
 from projector.validate.clusters import cluster_of, network_of
 from projector.validate.networks import Adapters, stated_adapters, stated_network

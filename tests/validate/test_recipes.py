@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.yaml_file import read_yaml
 from projector.validate.jobs import JobRow
 from projector.validate.names import PRECISIONS

@@ -22,7 +22,8 @@ from projector.calibrate.result import (
 from projector.calibrate.runs import Run, RunFit, fit_runs, times_s
 from projector.config import resources
 from projector.config.constants import Parameter, own_run_noise, own_run_parameters
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError

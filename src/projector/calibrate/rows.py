@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError, ProjectorError
 from projector.lower.hardware import native_type
 from projector.validate.attention import default_or_name

@@ -15,7 +15,7 @@ def command(name: str | None, as_json: bool, quiet: bool) -> None:
     """List the shipped devices, or show one with the source of each number."""
     del quiet
     from projector.config import resources
-    from projector.config.device import FIRST_ORDER, is_first_order, load_device
+    from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
     from projector.config.first_order_device import first_order_device
 
     if name is not None and is_first_order(name, "device"):

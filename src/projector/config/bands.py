@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from projector.config.device import Device, attention_band
+from projector.config.device import Device
+from projector.config.device_file import attention_band
 from projector.config.device_kernels import Evidence
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml

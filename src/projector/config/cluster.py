@@ -13,13 +13,9 @@ from pydantic import (
 )
 
 from projector.config._base import Config, Count, CountOrNone
-from projector.config.device import (
-    Device,
-    Network,
-    load_device,
-    load_network,
-    without_transport,
-)
+from projector.config.device import Device
+from projector.config.device_file import load_device
+from projector.config.network import Network, load_network, without_transport
 from projector.errors import ConfigError
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from projector.config.device import Device, read_device
+from projector.config.device import Device
+from projector.config.device_file import read_device
 from projector.config.load import expanded, set_field
 from projector.errors import ConfigError
 

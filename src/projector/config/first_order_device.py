@@ -9,17 +9,11 @@ from pydantic import Field
 
 from projector.config import resources
 from projector.config._base import Count, Positive
-from projector.config.device import (
-    FIRST_ORDER,
-    Device,
-    Network,
-    Sourced,
-    is_first_order,
-    load_device,
-    load_network,
-    merge,
-)
+from projector.config.device import Device
+from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
 from projector.config.gemm import MatrixType
+from projector.config.network import Network, load_network
+from projector.config.sourced import Sourced, merge
 from projector.config.yaml_file import base_of, extended, read_yaml
 from projector.errors import ConfigError
 from projector.units import GBIT, GIB, TB, TERA

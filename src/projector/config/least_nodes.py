@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import is_first_order
+from projector.config.device_file import is_first_order
 from projector.config.first_order_device import first_order_device
 from projector.config.model import ModelConfig
 from projector.config.model_file import model_data

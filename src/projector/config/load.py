@@ -11,7 +11,6 @@ from projector.config._base import Config
 from projector.config.adapter import adapter_data
 from projector.config.chunks import fit_chunks
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_network, without_transport
 from projector.config.first_order import FirstOrderConfig
 from projector.config.formats.carried import ORIGIN, carried_fields
 from projector.config.formats.detect import read_file
@@ -22,6 +21,7 @@ from projector.config.least_nodes import least_nodes
 from projector.config.model import ModelConfig, settled
 from projector.config.model_file import load_model, model_data
 from projector.config.names import aliases_of, in_full, native_names
+from projector.config.network import load_network, without_transport
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import SWITCHED_TERMS, RunConfig
 from projector.config.training import TrainingConfig

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from projector.config.device import TAKEN, Device
+from projector.config.device import Device
+from projector.config.device_file import TAKEN
 
 OWN, ASSUMED = "its own", "assumed"
 

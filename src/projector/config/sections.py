@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from projector.config import resources
 from projector.config.yaml_file import parse_yaml, read_text
 
 _KEY = re.compile(r"^(?=(\w[\w.-]*):\s)", re.MULTILINE)
@@ -44,3 +46,9 @@ class Sections(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._texts)
+
+
+@cache
+def hardware_table(file: str) -> Mapping[str, Any]:
+    """Return a table of ``hardware/``, read once: every variant of a job asks for it."""
+    return Sections(resources.data_dir("hardware") / file)

@@ -104,8 +104,9 @@ PARALLELISM = Sharing(
     },
     seen={
         # Only what is updated apart is gathered; each layer of ZeRO 3 is, beside the compute.
-        "overlap_param_gather": lambda split: split.sharding_stage in (1, 2)
-        and split.overlap_param_gather,
+        "overlap_param_gather": lambda split: (
+            split.sharding_stage in (1, 2) and split.overlap_param_gather
+        ),
         # From ZeRO 2 on every backward reduces, beside its compute.
         "overlap_grad_reduce": lambda split: split.sharding_stage < 2 and split.overlap_grad_reduce,
     },

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu
 
 Vendor = Literal["nvidia", "amd"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
-from projector.config.device import refuse_first_order
+from projector.config.device_file import refuse_first_order
 from projector.config.first_order import TILES, by_closed_forms
 from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.config.job import Job

@@ -14,7 +14,7 @@ from projector.config.bands import (
     table,
     width_of_type,
 )
-from projector.config.device import attention_band
+from projector.config.device_file import attention_band
 from projector.config.job import Job
 from projector.projection.pairs import SEVERAL, name_of
 from projector.projection.provenance import attention_basis, attention_evidence

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.first_order import FirstOrderConfig
 from projector.config.load import load_job
 from projector.config.model_file import load_model

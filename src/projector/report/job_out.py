@@ -9,10 +9,11 @@ import yaml
 from pydantic import BaseModel
 
 from projector.config import resources
-from projector.config.device import FIRST_ORDER, load_device, load_network
+from projector.config.device_file import FIRST_ORDER, load_device
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
+from projector.config.network import load_network
 from projector.files import write_whole
 
 WIDTH = 92

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band, attention_time_band
-from projector.config.device import Device, attention_band
+from projector.config.device import Device
+from projector.config.device_file import attention_band
 from projector.config.device_kernels import AttentionKernel, Evidence
 from projector.errors import ConfigError
 from projector.kernels.attention import (

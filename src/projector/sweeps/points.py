@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from projector.arrays import Ints, Ints32
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device, Network
+from projector.config.device import Device
 from projector.config.device_fields import DeviceFields
 from projector.config.expression import Expression
 from projector.config.framework import decides_defaults
 from projector.config.job import Job
 from projector.config.load import Variants
+from projector.config.network import Network
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch, Sections

@@ -8,7 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from projector.config.device import Device, Network, load_device, load_network
+from projector.config.device import Device
+from projector.config.device_file import load_device
+from projector.config.network import Network, load_network
 from projector.errors import ConfigError
 from projector.topology.node import End, Members, Node, Tier, is_file, read_node
 from projector.units import GB, GBIT

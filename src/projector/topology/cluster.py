@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Network
 from projector.config.load import parse_override
+from projector.config.network import Network
 from projector.errors import ConfigError
 from projector.topology.build import Link, Topology, Vertex, load_topology
 from projector.topology.graph import Net, net_of

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, NotNegative, Positive
-from projector.config.device import Sourced, merge
+from projector.config.sourced import Sourced, merge
 from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, extended, read_yaml
 from projector.errors import ConfigError, shown
 from projector.topology.engines import Transfers

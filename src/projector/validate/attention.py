@@ -13,7 +13,8 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.bands import attention_classes
-from projector.config.device import Device, attention_band, load_device
+from projector.config.device import Device
+from projector.config.device_file import attention_band, load_device
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import Run, device_record, native_type

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.bands import SHARES
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.validate.conformal import (
     Limits,
     Method,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.errors import ProjectorError
 from projector.kernels.elementwise import elementwise_time_column
 from projector.lower.hardware import device_record

@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple
 
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device, load_network
+from projector.config.device_file import load_device
+from projector.config.network import load_network
 from projector.validate.networks import Adapters, stated_adapters, stated_network
 
 

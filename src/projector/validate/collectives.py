@@ -15,7 +15,8 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.config.bands import collective_classes
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Network, load_device, load_network
+from projector.config.device_file import load_device
+from projector.config.network import Network, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.hardware import domain_gpus, exchange_record, fabric_record

@@ -18,7 +18,8 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.config.bands import kernel_classes
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import (
     MAX_SPLIT_K,

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 from projector.config import resources
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 
 PRECISIONS = {
     "bf16": "bf16",

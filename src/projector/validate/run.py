@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from projector.config.bands import band_of, has_rows
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError, ProjectorError
 from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed
 from projector.validate.left_out import without

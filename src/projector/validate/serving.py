@@ -20,7 +20,7 @@ from projector.config.bands import (
     serving_classes,
 )
 from projector.config.cluster import ClusterConfig
-from projector.config.device import load_device
+from projector.config.device_file import load_device
 from projector.config.engine import GENERIC
 from projector.errors import ProjectorError
 from projector.serving.deployment import Deployment

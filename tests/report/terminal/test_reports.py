@@ -55,7 +55,7 @@ def test_no_number_is_cut(results, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_other_reports_keep_to_the_width(results, width):
     from projector.config import resources
-    from projector.config.device import load_device
+    from projector.config.device_file import load_device
     from projector.config.model_file import load_model
     from projector.operations.counts import count_architecture
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from projector.config._base import Config
-from projector.config.device import Device, Network
+from projector.config.device import Device
+from projector.config.network import Network
 from projector.config.yaml_file import beside, read_yaml
 from projector.errors import ConfigError
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.results import Results

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Ints
-from projector.config.device import Device, load_device
+from projector.config.device import Device
+from projector.config.device_file import load_device
 from projector.config.gemm import MATRIX_TYPES
 from projector.config.job import Job
 from projector.distribution import package_version

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from pydantic import BaseModel
 
 from projector.config import resources
-from projector.config.device import is_first_order, load_device
+from projector.config.device_file import is_first_order, load_device
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown

@@ -1,0 +1,219 @@
+"""The network of a cluster, and the transports of its adapters: fields and shipped tables."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from projector.config._base import AtLeastOne, Count, CountOrNone, NotNegative, Positive
+from projector.config.sections import hardware_table
+from projector.config.sourced import Sourced
+from projector.errors import ConfigError
+
+
+class Transport(Sourced):
+    """How a kind of adapter, with the plug-in that drives it, carries collectives."""
+
+    name: str
+    """Name shown in reports."""
+
+    nic_efficiency: float = Field(gt=0, le=1)
+    """Share of the adapter rate that large messages reach."""
+
+    nic_latency_us: NotNegative
+    """One hop of a collective between nodes."""
+
+    collective_start_us: NotNegative
+    """Fixed cost that any collective between nodes adds."""
+
+    collective_chunk_us: NotNegative
+    """As collective_chunk_us of a device, of a collective between nodes."""
+
+    collective_fill_limit_us: NotNegative
+    """As collective_fill_limit_us of a device, of a collective between nodes."""
+
+    nic_flags: bool
+    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
+
+    nic_switch_trees: bool
+    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
+
+
+class Network(Sourced):
+    """How nodes of one kind of cluster are built and joined."""
+
+    name: str
+    """Name shown in reports."""
+
+    node: str | None = None
+    """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
+    joined alike; rings are then searched in its graph. None: a switch or a full mesh."""
+
+    transport: str = ""
+    """Transport (``hardware/transports.yaml``) that gives each of its fields which the network does
+    not state; empty where the network states its own."""
+
+    gpus_per_node: Count = 8
+    """Devices of one host."""
+
+    scale_up_gpus: Count = 8
+    """Devices of one scale-up domain (8 in an HGX node, 72 in an NVL72 rack)."""
+
+    scale_up_segment_gpus: CountOrNone = 0
+    """Devices of a scale-up domain that a job takes if one domain is too small for it; 0 means as
+    many nodes as are a power of two (64 devices of an NVL72 rack), all where a domain is a node."""
+
+    nics_per_node: Count = 8
+    """Network adapters of one host."""
+
+    nic_gbit_per_s: Positive
+    """Rate of one adapter, per direction."""
+
+    nic_efficiency: float = Field(default=0.9, gt=0, le=1)
+    """Share of the adapter rate that large messages reach."""
+
+    nic_latency_us: NotNegative = 5.0
+    """One hop of a collective between nodes."""
+
+    collective_start_us: NotNegative = 20.0
+    """Fixed cost that any collective between nodes adds."""
+
+    collective_chunk_us: NotNegative | None = None
+    """As collective_chunk_us of a device, of a collective between nodes; that of the device where
+    none is given."""
+
+    collective_fill_limit_us: NotNegative | None = None
+    """As collective_fill_limit_us of a device, of a collective between nodes; that of the device
+    where none is given."""
+
+    nic_flags: bool = True
+    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
+
+    nic_switch_trees: bool = True
+    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
+
+    nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the adapter rate that messages between two ranks and exchanges reach; none given
+    means nic_efficiency."""
+
+    exchange_peer_us: NotNegative = 0.0
+    """What an all-to-all adds for each member beyond the sender's domain."""
+
+    rail_optimised: bool = True
+    """Whether adapter i of every node of a pod hangs on one leaf switch (rail i). Otherwise all
+    adapters of a node hang on one leaf, and other nodes are beyond a spine switch."""
+
+    forwards_in_node: bool = True
+    """Whether an exchange first moves what goes to another rail to that rail within the node
+    (PXN of NCCL), instead of over a spine switch."""
+
+    pod_nodes: CountOrNone = 0
+    """Nodes of one pod, whose adapters reach each other at the full rate; 0 means all nodes."""
+
+    pod_oversubscription: AtLeastOne = 1.0
+    """Rate of the adapters of a pod over that of the links that leave it."""
+
+    spine_latency_us: NotNegative = 0.0
+    """What a hop between pods takes on top of nic_latency_us, and between nodes of a pod that is
+    not rail_optimised."""
+
+    core_pods: CountOrNone = 0
+    """Pods of one zone, below one group of core switches; 0 means all pods."""
+
+    core_oversubscription: AtLeastOne = 1.0
+    """Rate of the adapters of a zone over that of the links that leave it."""
+
+    core_latency_us: NotNegative = 0.0
+    """What a hop between zones takes on top of one between pods."""
+
+    @model_validator(mode="after")
+    def _zones_have_pods(self) -> Self:
+        if self.core_pods and not self.pod_nodes:
+            msg = f"core_pods ({self.core_pods}) counts pods, but pod_nodes is 0: one pod is all"
+            raise ConfigError(msg, key="pod_nodes", value=0, allowed="the nodes of a pod")
+        if self.scale_up_segment_gpus > self.scale_up_gpus:
+            msg = (
+                f"scale_up_segment_gpus ({self.scale_up_segment_gpus}) exceeds scale_up_gpus "
+                f"({self.scale_up_gpus})"
+            )
+            key, value = "scale_up_segment_gpus", self.scale_up_segment_gpus
+            raise ConfigError(msg, key=key, value=value, allowed=f"<= {self.scale_up_gpus}")
+        return self
+
+
+def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
+    """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
+
+    A network with a transport takes from it what it does not state.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name of a network or transport, or an invalid field.
+    """
+    return _shipped_network(name, key) if isinstance(name, str) else _read_network(name, key)
+
+
+@lru_cache(maxsize=128)
+def _shipped_network(name: str, key: str) -> Network:
+    """Return a shipped network, read once: every cluster asks for the one of its device."""
+    return _read_network(name, key)
+
+
+def _read_network(name: Any, key: str) -> Network:
+    data = name
+    if not isinstance(name, Mapping):
+        data = {"name": name, **_named("networks", "network", name, key)}
+    return Network.parse(_with_transport(data, key), path=key)
+
+
+def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
+    """Return a transport by the name it has in ``hardware/transports.yaml``.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name.
+    """
+    return _shipped_transport(name, key) if isinstance(name, str) else _read_transport(name, key)
+
+
+@lru_cache(maxsize=128)
+def _shipped_transport(name: str, key: str) -> Transport:
+    """Return a shipped transport, read once."""
+    return _read_transport(name, key)
+
+
+def _read_transport(name: Any, key: str) -> Transport:
+    return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
+
+
+def without_transport(network: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a network that no transport gives."""
+    given = Transport.model_fields.keys() - {"name", "sources"}
+    return {field: value for field, value in network.items() if field not in given}
+
+
+def _with_transport(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a network's data over the fields of its transport, with their sources."""
+    name = data.get("transport") or ""
+    if name == "":
+        return dict(data)
+    transport = load_transport(name, key=f"{key}.transport")
+    fields = transport.model_dump(exclude={"name", "sources"})
+    given = {
+        field: {"value": value, "source": f"transport {name}: {transport.sources[field]}"}
+        for field, value in fields.items()
+    }
+    return {**given, **data}
+
+
+def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:
+    """Return an entry of a table of ``hardware/``."""
+    entries = hardware_table(f"{table}.yaml")
+    if not isinstance(name, str) or name not in entries:
+        msg = f"{key}: unknown {what} {name!r}; known: {', '.join(sorted(entries))}"
+        raise ConfigError(msg, key=key, value=name, allowed=sorted(entries))
+    entry: Mapping[str, Any] = entries[name]
+    return entry
