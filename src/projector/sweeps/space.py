@@ -85,6 +85,8 @@ def optional_columns(space: Space, kinds: Mapping[str, str]) -> frozenset[str]:
     optional = {*space.derived, *(scalar.name for scalar in RUN_SCALARS)}
     for axis in space.axes:
         for position, field in enumerate(axis.fields):
+            if field in RESULTS:  # of a legal job, whose values have its kind
+                continue
             cells = (cell(field, kinds[field], point[position]) for point in axis.points)
             if any(each is None for each in cells):
                 optional.add(field)
