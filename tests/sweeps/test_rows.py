@@ -1,5 +1,6 @@
 """Rows are what the projections of the same jobs say."""
 
+import gc
 import random
 
 import numpy as np
@@ -134,6 +135,20 @@ def test_illegal_points_are_counted_by_reason():
     counts = list(result.infeasible.values())
     assert counts == sorted(counts, reverse=True)
     assert result.evaluated == space.size == result.rows + sum(counts)
+
+
+def test_what_a_chunk_took_is_free_at_its_end():
+    space = grid(WIDE)
+    projector = Projector(space, axis_kinds(space))
+    projector.project(np.arange(space.size))
+    gc.collect()
+    gc.disable()
+    try:
+        batch = projector.project(np.arange(space.size))
+        assert any("vpp" in reason for reason in batch.infeasible)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_one_illegal_job_costs_its_batch_little(monkeypatch):

@@ -323,7 +323,8 @@ def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
     try:
         stages = stage_layout(model, split, settings)
     except ConfigError as error:
-        return error
+        # Frames of a kept error would keep the whole batch.
+        return error.with_traceback(None)
     runs = [_runs(stage, model) for stage in stages]
     flat = [run for of_stage in runs for run in of_stage]
     return LayoutRuns(

@@ -555,7 +555,8 @@ def _orders(
         try:
             orders.append(ChosenOrder(setting, setting.order(costs)))
         except ProjectorError as error:
-            errors |= dict.fromkeys(np.flatnonzero(order_of_job == number).tolist(), error)
+            alone = error.with_traceback(None)
+            errors |= dict.fromkeys(np.flatnonzero(order_of_job == number).tolist(), alone)
     if errors:
         raise RefusedJobs(errors)
     return orders, order_of_job

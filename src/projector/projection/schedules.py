@@ -117,7 +117,8 @@ def choose_schedules(families: Families, kind: Ints, sizes: StepSizes) -> Schedu
                 training.of(family).schedule, pp, vpp, microbatches, group or None
             )
         except ProjectorError as error:
-            outcomes.append(error)
+            # Frames of a kept error would keep the whole batch.
+            outcomes.append(error.with_traceback(None))
         else:
             # A name does not depend on the number of microbatches.
             name_of_kind[kind[family]] = NAMES.index(entry.name)

@@ -144,7 +144,7 @@ def _of_row(alone: Callable[[Mapping[int, int]], Any], places: Mapping[int, Ints
     try:
         return alone({axis: int(place[row]) for axis, place in places.items()})
     except ProjectorError as error:
-        return error
+        return error.with_traceback(None)
 
 
 def _count(places: Mapping[int, Ints]) -> int:
