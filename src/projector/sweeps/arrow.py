@@ -24,16 +24,17 @@ def arrow_column(values: Array, missing: Flags | None = None) -> "pa.Array":
     return pa.Array.from_buffers(kind, len(values), [_validity(missing), pa.py_buffer(data)])
 
 
-def arrow_texts(values: Sequence[str | None]) -> "pa.Array":
-    """Return texts as an array; None is null."""
+def arrow_dictionary(numbers: "pa.Array", texts: Sequence[str]) -> "pa.Array":
+    """Return the texts with these numbers, int32[rows], each text once."""
     import pyarrow as pa
 
-    data = [(value or "").encode() for value in values]
+    data = [text.encode() for text in texts]
     offset = np.zeros(len(data) + 1, np.int32)
     np.cumsum([len(each) for each in data], out=offset[1:])
-    missing = np.array([value is None for value in values], np.bool_)
-    buffers = [_validity(missing), pa.py_buffer(offset), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(pa.string(), len(data), buffers)
+    buffers = [None, pa.py_buffer(offset), pa.py_buffer(b"".join(data))]
+    distinct = pa.Array.from_buffers(pa.string(), len(data), buffers)
+    # Safe would be to look whether there is a text for each number.
+    return pa.DictionaryArray.from_arrays(numbers, distinct, safe=False)
 
 
 def count_text(column: "pa.ChunkedArray", text: str) -> int:

@@ -1,7 +1,7 @@
 """Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,26 +9,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Array, Flags, Floats, Ints, Ints32
+from projector.arrays import Flags, Floats, Ints
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.projection.coded import Coded
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import BOOL, FLOAT, INT, RESULTS, STATUS, TEXT, result_columns
+from projector.projection.results import FLOAT, RESULTS, STATUS, result_columns
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.projection.verdict import FITS
-from projector.sweeps.arrow import arrow_column, arrow_texts, count_text
+from projector.sweeps.arrow import arrow_column, count_text
 from projector.sweeps.journal import Totals
-from projector.sweeps.points import PointBatch, PointReader
-from projector.sweeps.space import cell, states_run
-from projector.sweeps.store import Part, Plan, arrow_types, encode, write_draft
+from projector.sweeps.points import PointReader
+from projector.sweeps.space import states_run
+from projector.sweeps.store import Part, Plan, encode, write_draft
+from projector.sweeps.table import Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-NUMPY_TYPES = {BOOL: np.bool_, INT: np.int64, FLOAT: np.float64}
 
 LONGEST_REASON = 200
 """Characters of a reason."""
@@ -87,7 +86,7 @@ class Projector:
         self._reader = PointReader(space)
         self._choices = space.choices
         self._runs = states_run(space)
-        self._kinds = column_kinds(axes, runs=self._runs)
+        self._tables = Tables(column_kinds(axes, runs=self._runs))
         self._known = KnownPipelines()
 
     def project(self, points: Ints, *, best: bool = True) -> Batch:
@@ -105,11 +104,13 @@ class Projector:
         tables, merits = [], list[Merits]()
         if len(batch.rows):
             legal = find_legal(batch.jobs)
-            refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
-            for error, count in zip(legal.errors, refused.tolist(), strict=True):
-                if count:
-                    _count(reasons, reason_of(error), count)
-            possible = np.flatnonzero(legal.refused < 0)
+            possible = np.arange(len(batch.rows))
+            if legal.errors:
+                refused = np.bincount(legal.refused + 1, minlength=len(legal.errors) + 1)[1:]
+                for error, count in zip(legal.errors, refused.tolist(), strict=True):
+                    if count:
+                        _count(reasons, reason_of(error), count)
+                possible = np.flatnonzero(legal.refused < 0)
             all_possible = len(possible) == len(batch.rows)
             keeps_best = best and self._choices > 1
             for part, evaluation in evaluate_possible(
@@ -125,8 +126,8 @@ class Projector:
                     merits[-1] = merits[-1].take(kept)
                     rows = rows[kept]
                     results = {name: taken(values, kept) for name, values in results.items()}
-                tables.append(self._table(batch, rows, results))
-        whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._schema())])
+                tables.append(self._tables.table(batch.columns, rows, results))
+        whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._tables.schema)])
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
             together = Merits(*map(np.concatenate, zip(*merits, strict=True)))
@@ -136,26 +137,6 @@ class Projector:
     def _results(self, evaluation: Evaluation) -> Mapping[str, NDArray[Any] | Coded]:
         results = result_columns(evaluation)
         return results | run_columns(evaluation) if self._runs else results
-
-    def _table(
-        self, batch: PointBatch, rows: Ints, results: Mapping[str, NDArray[Any] | Coded]
-    ) -> "pa.Table":
-        import pyarrow as pa
-
-        arrays = []
-        for name, kind in self._kinds.items():
-            if name in results:
-                arrays.append(_array(results[name], kind))
-            else:
-                index, values = batch.columns[name]
-                arrays.append(_axis_array(name, kind, index[rows], values))
-        return pa.Table.from_arrays(arrays, schema=self._schema())
-
-    def _schema(self) -> "pa.Schema":
-        import pyarrow as pa
-
-        types = arrow_types() | {TEXT: pa.dictionary(pa.int32(), pa.string())}
-        return pa.schema([(name, types[kind]) for name, kind in self._kinds.items()])
 
 
 class Merits(NamedTuple):
@@ -251,40 +232,6 @@ class Sweeper:
         if self._drafts is None or not content:
             return Part(chunk, bytes(content), totals)
         return Part(chunk, b"", totals, write_draft(self._drafts, chunk, content))
-
-
-def _array(values: NDArray[Any] | Coded, kind: str) -> "pa.Array":
-    if isinstance(values, Coded):
-        if kind == TEXT:
-            return _dictionary(values.code, [*values.values])
-        values = values.expanded()
-    return arrow_column(values, ~np.isfinite(values) if kind == FLOAT else None)
-
-
-def _axis_array(name: str, kind: str, index: Ints | Ints32, values: list[Any]) -> "pa.Array":
-    """Return the column of an axis: ``values[index]``."""
-    cells = [
-        None if isinstance(value, ProjectorError) else cell(name, kind, value) for value in values
-    ]
-    if kind == TEXT:
-        return _dictionary(index, cells)
-    missing = np.array([each is None for each in cells], np.bool_)
-    known: Array = np.array([each or 0 for each in cells], NUMPY_TYPES[kind])
-    return arrow_column(known.take(index), missing.take(index) if missing.any() else None)
-
-
-def _dictionary(index: Ints | Ints32, texts: Sequence[str | None]) -> "pa.Array":
-    """Return ``texts[index]``, each text once."""
-    import pyarrow as pa
-
-    numbers: dict[str, int] = {}
-    for text in texts:
-        if text is not None:
-            numbers.setdefault(text, len(numbers))
-    codes = np.array([0 if text is None else numbers[text] for text in texts], np.int32)
-    missing = np.array([text is None for text in texts], np.bool_)
-    indices = arrow_column(codes.take(index), missing.take(index) if missing.any() else None)
-    return pa.DictionaryArray.from_arrays(indices, arrow_texts([*numbers]))
 
 
 def reason_of(error: ProjectorError) -> str:
