@@ -129,7 +129,8 @@ class SweepResult:
         tables = [*self.tables(names)]
         # Optional where a part lacks values.
         wanted = pa.unify_schemas([wanted, *(table.schema for table in tables)])
-        return pa.concat_tables([wanted.empty_table(), *(table.cast(wanted) for table in tables)])
+        cast = [table.cast(wanted) for table in tables]
+        return pa.concat_tables(cast) if cast else wanted.empty_table()
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a data frame.
