@@ -16,7 +16,7 @@ from typing import Any
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.space import axis_kinds, read_space
 from projector.sweeps.store import chunk_points
-from projector.sweeps.workers import keep_memory
+from projector.sweeps.workers import take_over
 
 STAGES = {
     "reading points": ["sweeps.points.PointReader.read"],
@@ -88,7 +88,7 @@ def watch(stopwatch: Stopwatch) -> None:
 
 def main(name: str) -> None:
     """Print the table of one space."""
-    keep_memory()
+    take_over()
     space = read_space(name)
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)

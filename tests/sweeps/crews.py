@@ -14,4 +14,5 @@ def start_at_once(patch=setattr):
         wait(others._starting)
 
     patch(workers, "START_S", -1.0)
+    patch(workers, "COPY_S", -1.0)
     patch(workers._Others, "__init__", begin_when_started)

@@ -26,13 +26,13 @@ def end_resting():
 @pytest.fixture
 def seen(monkeypatch):
     """Every process that is started from here on; none rests before or after."""
-    start, processes = workers._Worker.start, []
+    start, processes = workers._Process.start, []
 
     def watched(process):
         start(process)
         processes.append(process)
 
-    monkeypatch.setattr(workers._Worker, "start", watched)
+    monkeypatch.setattr(workers._Process, "start", watched)
     end_resting()
     yield processes
     end_resting()
@@ -225,7 +225,7 @@ from projector.sweeps import engine, store, workers
 from sweeps.crews import start_at_once
 from sweeps.grid import grid
 
-start = workers._Worker.start
+start = workers._Process.start
 
 def told(worker):
     start(worker)
@@ -235,7 +235,9 @@ def say(*_):
     print("more", flush=True)
     time.sleep({pause})
 
-workers._Worker.start = told
+if {alone}:
+    workers.take_over()
+workers._Process.start = told
 store.CHUNK_POINTS = 16
 start_at_once()
 print("once", flush=True)
@@ -247,9 +249,12 @@ engine.sweep(grid(), {out!r}, workers=3, progress=say)
 def script(tmp_path):
     """Start a script that sweeps, as somebody writes it who has not heard of guards."""
 
-    def start(pause, how):
+    def start(pause, how, *, alone=False):
         text = SCRIPT.format(
-            tests=str(Path(__file__).parents[1]), out=str(tmp_path / "out"), pause=pause
+            tests=str(Path(__file__).parents[1]),
+            out=str(tmp_path / "out"),
+            pause=pause,
+            alone=alone,
         )
         file = tmp_path / "script.py"
         file.write_text(text)
@@ -281,24 +286,40 @@ def assert_gone(pids):
     assert not any(map(lives, map(int, pids)))
 
 
-@pytest.mark.parametrize("how", ["file", "input"])
-def test_a_script_without_a_guard_runs_once(script, how):
-    out, err = script(0.0, how).communicate()
-    first, *pids = out.splitlines()[:3]
-    assert (first, out.count("\n"), err) == ("once", 17, "")
+def workers_among(lines):
+    return [line for line in lines if line.strip().isdigit()]
+
+
+@pytest.mark.parametrize(("how", "alone"), [("file", False), ("input", False), ("file", True)])
+def test_a_script_without_a_guard_runs_once(script, tmp_path, monkeypatch, how, alone):
+    out, err = script(0.0, how, alone=alone).communicate()
+    pids = workers_among(out.splitlines())
+    assert (out.count("once"), out.count("\n"), len(pids), err) == (1, 17, 2, "")
     # They end with the caller, also at rest.
     assert_gone(pids)
+    monkeypatch.setattr(store, "CHUNK_POINTS", 16)
+    found = sweep(grid(), tmp_path / "out")
+    assert found.rate_per_s is None
+    assert found.to_arrow().equals(sweep(grid(), workers=1).to_arrow())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 @pytest.mark.parametrize(
-    ("how", "lines"),
+    ("how", "lines", "alone"),
     # When rows have come, or as soon as one worker has been started.
-    [(signal.SIGKILL, 5), (signal.SIGINT, 5), (signal.SIGINT, 2)],
+    [
+        (signal.SIGKILL, 5, False),
+        (signal.SIGINT, 5, False),
+        (signal.SIGINT, 2, False),
+        (signal.SIGKILL, 6, True),
+        (signal.SIGINT, 6, True),
+        (signal.SIGINT, 3, True),
+    ],
 )
-def test_a_caller_that_ends_takes_its_workers_along(script, tmp_path, how, lines):
-    with script(0.3, "file") as caller:
-        pids = [caller.stdout.readline() for _ in range(lines)][1:3]
+def test_a_caller_that_ends_takes_its_workers_along(script, tmp_path, how, lines, alone):
+    with script(0.3, "file", alone=alone) as caller:
+        pids = workers_among([caller.stdout.readline() for _ in range(lines)])
+        assert pids
         if how == signal.SIGINT:
             # As a terminal sends it.
             os.killpg(caller.pid, how)

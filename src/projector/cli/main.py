@@ -133,13 +133,16 @@ def cli() -> None:
     """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; what is printed is flushed."""
+def run(arguments: Sequence[str], *, alone: bool = False) -> int:
+    """Run one command line and return its exit code; what is printed is flushed.
+
+    Commands are told whether the process is theirs ``alone``.
+    """
     if sys.stdout is None:
         say("error: standard output is closed")
         return CANNOT_WRITE
     try:
-        code = _run(arguments)
+        code = _run(arguments, alone=alone)
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
@@ -154,9 +157,11 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *, alone: bool) -> int:
     try:
-        code: Any = cli.main(list(arguments), prog_name="projector", standalone_mode=False)
+        code: Any = cli.main(
+            list(arguments), prog_name="projector", standalone_mode=False, obj=alone
+        )
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message())
         return WRONG_INPUT
@@ -215,12 +220,7 @@ def main() -> None:
         # Whoever starts it with nohup does not want to end it.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end_cleanly)
-    if sys.argv[1:2] == ["sweep"]:
-        from projector.sweeps.workers import keep_memory
-
-        # This process projects too, and is ours alone.
-        keep_memory()
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], alone=True)
     # At its end Python looks through all objects for circles, which takes a third of a short run.
     gc.freeze()
     sys.exit(code)

@@ -61,7 +61,9 @@ if TYPE_CHECKING:
 )
 @click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
 @output_options
+@click.pass_obj
 def command(
+    alone: bool | None,
     space: str,
     out: str | None,
     engine: str,
@@ -94,6 +96,10 @@ def command(
     if dry_run and (plots or html is not None):
         msg = "--plot and --html need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)
+    if alone:
+        from projector.sweeps.workers import take_over
+
+        take_over()
     pictures = read_pictures(plots, html, "OF_SWEEP")
     announce_compilation(quiet=quiet)
     from projector.sweeps.space import read_space

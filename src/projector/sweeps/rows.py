@@ -1,5 +1,6 @@
 """Points of a space become rows: the numbers of a projection, or the reason why there is none."""
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -211,11 +212,17 @@ class Sweeper:
         drafts : Path, optional
             Where rows are written, of a `Store`; without, parts carry them.
         """
-        self._drafts = drafts
+        self.drafts = drafts
         kinds = column_kinds(axes, runs=states_run(space))
         self._plan = Plan.of(space, kinds, chunk_points)
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
+
+    def writing(self, drafts: Path) -> "Sweeper":
+        """Return one that knows the same and writes rows there."""
+        other = copy.copy(self)
+        other.drafts = drafts
+        return other
 
     def part(self, chunk: int) -> Part:
         """Project one chunk.
@@ -229,9 +236,9 @@ class Sweeper:
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)
         content = encode(batch.table, self._schema)
-        if self._drafts is None or not content:
+        if self.drafts is None or not content:
             return Part(chunk, bytes(content), totals)
-        return Part(chunk, b"", totals, write_draft(self._drafts, chunk, content))
+        return Part(chunk, b"", totals, write_draft(self.drafts, chunk, content))
 
 
 def reason_of(error: ProjectorError) -> str:

@@ -4,6 +4,10 @@ A pool whose sweep has ended well rests, for the next sweep. Rows never travel t
 whose worker is killed while it sends a long answer waits for ever, and until Python 3.11.5 also one
 that sends a long task. So workers write rows as drafts, and read what all chunks share from a file.
 Then tasks and answers fit into the buffer of a pipe: all of one is sent, or nothing.
+
+Beside the command, workers are copies of it: they have all loaded, and what the first chunk has
+taught. A copy of a process with threads may find locks that nobody will open. So beside a script,
+whose threads are not ours to know, workers are processes that begin with nothing.
 """
 
 import atexit
@@ -24,8 +28,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
-from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import context, resource_tracker
+from multiprocessing.context import BaseContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -45,9 +50,9 @@ AHEAD = 3
 LONGEST_LINE = 64
 """Chunks that are ready or on their way while the next one, of a worker that begins, is not."""
 
-START_S = 1.0
+START_S, COPY_S = 1.0, 0.5
 """What takes the caller no longer is projected before further processes have started: each takes 1
-to 2 s of processor time until its first row."""
+to 2 s of processor time until its first row. A copy of the caller takes 0.1 s."""
 
 REST_S = 60.0
 """How long the workers of a sweep stay for another one: its first row comes after 2 to 3 s on a
@@ -76,6 +81,10 @@ _resting: "list[_Pool]" = []
 _starting = threading.Lock()
 _drafts: deque[Path] = deque(maxlen=1)
 """Where this process, a worker, writes rows."""
+_handed: "dict[Path, Sweeper]" = {}
+"""What copies of this process project with: task -> what has projected here."""
+_alone: set[int] = set()
+"""This process, if it is ours alone."""
 
 
 def project_side_by_side(
@@ -91,9 +100,9 @@ def project_side_by_side(
     """Yield the parts of ``chunks`` in their order.
 
     This process is one of the ``workers``. The others join it where that pays: at once where all
-    chunks are known to take long, ``is_long``, otherwise when the first ones have shown it. With
-    ``drafts`` of a `Store` rows are there; without, parts carry them. An early end kills the
-    others and removes what nobody took.
+    chunks are known to take long, ``is_long``, otherwise when the first ones have shown it; copies
+    of this process wait for the first one to learn from. With ``drafts`` of a `Store` rows are
+    there; without, parts carry them. An early end kills the others and removes what nobody took.
 
     Raises
     ------
@@ -105,16 +114,17 @@ def project_side_by_side(
 
     left, todo = sum(1 for _ in chunks), iter(chunks)
     line: deque[tuple[int, Part | Future[_Answer]]] = deque()
-    own, pace = Sweeper(space, axes, chunk_points, drafts), _Pace(is_long=is_long)
+    own = Sweeper(space, axes, chunk_points, drafts)
+    pace = _Pace(is_long=is_long, copies=_can_copy())
     others: _Others | None = None
     with ExitStack() as stack:
         if drafts is not None:
             # When nobody writes any more. What was taken has another name by then.
             stack.callback(remove_drafts, drafts)
         while left or line:
-            if others is None and workers > 1 < left and pace.seconds(left) > START_S:
+            if others is None and workers > 1 < left and pace.is_slow(left):
                 task = space, dict(axes), chunk_points
-                others = stack.enter_context(_Others.at_work(workers - 1, task, drafts))
+                others = stack.enter_context(_Others.at_work(workers - 1, task, drafts, own))
             while left and others is not None and others.want_more():
                 chunk, left = next(todo), left - 1
                 line.append((chunk, others.submit(chunk)))
@@ -138,9 +148,10 @@ def _is_there(part: "Part | Future[_Answer]") -> bool:
 class _Pace:
     """How long chunks take this process."""
 
-    def __init__(self, *, is_long: bool) -> None:
+    def __init__(self, *, is_long: bool, copies: bool) -> None:
         """Expect that each takes for ever, or no time, until two have been timed."""
         self._chunk_s = math.inf if is_long else 0.0
+        self._least_s, self._least_chunks = (COPY_S, 1) if copies else (START_S, 0)
         self._chunks, self._spent_s = 0, 0.0
 
     def add(self, seconds: float) -> None:
@@ -150,9 +161,9 @@ class _Pace:
             self._chunk_s = self._spent_s / self._chunks
         self._chunks += 1
 
-    def seconds(self, chunks: int) -> float:
-        """Return how long so many take."""
-        return chunks * self._chunk_s
+    def is_slow(self, chunks: int) -> bool:
+        """Whether so many take longer than to start others."""
+        return self._chunks >= self._least_chunks and chunks * self._chunk_s > self._least_s
 
 
 class _Others:
@@ -167,13 +178,14 @@ class _Others:
     @classmethod
     @contextmanager
     def at_work(
-        cls, count: int, task: tuple[object, ...], drafts: Path | None
+        cls, count: int, task: tuple[object, ...], drafts: Path | None, own: "Sweeper"
     ) -> Iterator["_Others"]:
         """Start some, or take those that rest; they rest after a whole sweep, and end otherwise."""
         with TemporaryDirectory(prefix="sweep-") as folder:
-            file = Path(folder) / "task"
+            file, drafts = Path(folder) / "task", drafts or Path(folder) / "rows-"
             # First, so that a space that cannot be sent starts nothing.
-            file.write_bytes(pickle.dumps((*task, drafts or Path(folder) / "rows-")))
+            file.write_bytes(pickle.dumps((*task, drafts)))
+            _handed[file] = own.writing(drafts)
             pool = _take(count)
             whole = False
             try:
@@ -182,6 +194,7 @@ class _Others:
             except BrokenProcessPool:
                 raise pool.death() from None
             finally:
+                del _handed[file]
                 if whole:
                     pool.rest()
                 else:
@@ -201,10 +214,11 @@ class _Others:
 
 
 def start_ahead(workers: int) -> None:
-    """Start what will work beside the caller, who does something else first."""
-    pool = _take(workers - 1)
-    pool.start()
-    pool.rest()
+    """Start what will work beside the caller, who does something else first; no copies of it."""
+    if not _can_copy():
+        pool = _take(workers - 1)
+        pool.start()
+        pool.rest()
 
 
 def answer(project: "Callable[[], Part]") -> _Answer:
@@ -264,7 +278,7 @@ def _endings_blocked() -> Iterator[None]:
         yield
 
 
-class _Worker(SpawnProcess):
+class _Process(BaseProcess):
     """A process that leaves alone what is the caller's: its main module and its interrupts."""
 
     def start(self) -> None:
@@ -286,15 +300,27 @@ class _Worker(SpawnProcess):
             super().join(timeout)
 
 
-class _Context(SpawnContext):
+class _Worker(_Process, SpawnProcess):
+    """A new process."""
+
+
+if sys.platform != "win32":
+
+    class _Copy(_Process, context.ForkProcess):
+        """A copy of the caller."""
+
+
+class _Context(BaseContext):
     """Makes workers, and knows them."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.workers: list[_Worker] = []
+        self.copies = _can_copy()
+        self._name = "fork" if self.copies else "spawn"
+        self.workers: list[_Process] = []
 
-    def Process(self, *args: Any, **settings: Any) -> _Worker:  # type: ignore[override]  # noqa: N802  # a class there
-        self.workers.append(_Worker(*args, **settings))
+    def Process(self, *args: Any, **settings: Any) -> _Process:  # noqa: N802  # a class there
+        kind = _Copy if sys.platform != "win32" and self.copies else _Worker
+        self.workers.append(kind(*args, **settings))
         return self.workers[-1]
 
 
@@ -304,7 +330,7 @@ class _Pool(ProcessPoolExecutor):
         self._context = _Context()
         # What is made halfway when a signal comes would never be removed.
         with _endings_blocked():
-            if sys.platform != "win32":
+            if sys.platform != "win32" and not self._context.copies:
                 # It removes our semaphores when we have ended, and so must outlive a signal to all
                 # of the group. Python has it ignore interrupts and SIGTERM, but not a hang-up.
                 resource_tracker.ensure_running()
@@ -390,20 +416,37 @@ def _become_worker() -> None:
         # processors the first row came after 11 s, in the session of the caller after 38 s.
         os.setsid()
         # A pool that has lost a worker ends the others by SIGTERM.
+        for number in ENDINGS:
+            # What the caller does at its end is no concern of a copy.
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS[1:])
     threading.Thread(target=_end_with_caller, daemon=True).start()
     # Taking all modules apart would take 0.4 s.
     atexit.register(os._exit, 0)
-    os.environ.update(ONE_THREAD)
-    keep_memory()
+    take_over()
     import projector.sweeps.rows  # noqa: F401  # while the caller is at its first chunks
 
 
-def keep_memory() -> None:
-    """Let this process, which must be ours alone, keep the memory of arrays that are let go."""
+def take_over() -> None:
+    """Make this process, which must be ours alone and have no threads, one that only sweeps.
+
+    It keeps the memory of arrays that are let go, libraries start no threads in it, and workers
+    may be copies of it.
+    """
+    _alone.add(os.getpid())
+    os.environ.update(ONE_THREAD)
     with suppress(AttributeError, OSError, TypeError):
         for name, value in KEPT_MEMORY.items():
             ctypes.CDLL(None).mallopt(name, value)
+
+
+def _can_copy() -> bool:
+    """Whether a copy of this process would find no lock that a thread of ours holds.
+
+    Libraries of macOS may not be used in copies.
+    """
+    return os.getpid() in _alone and sys.platform == "linux" and threading.active_count() == 1
 
 
 def _end_with_caller() -> None:
@@ -423,9 +466,12 @@ def _sweeper(task: Path) -> "Sweeper":
     """Return what projects the chunks of a sweep. No other sweep has a file of this name."""
     from projector.sweeps.rows import Sweeper
 
-    space, axes, chunk_points, drafts = pickle.loads(task.read_bytes())  # noqa: S301  # our own process
-    _drafts.append(drafts)
-    return Sweeper(space, axes, chunk_points, drafts)
+    sweeper = _handed.get(task)
+    if sweeper is None:
+        sweeper = Sweeper(*pickle.loads(task.read_bytes()))  # noqa: S301  # our own process
+    if sweeper.drafts is not None:
+        _drafts.append(sweeper.drafts)
+    return sweeper
 
 
 def _work(task: Path, chunk: int) -> _Answer:
