@@ -16,7 +16,7 @@ from projector.lower import adapters
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import attention_name
 from projector.lower.placement import Blocks, Place, one_run, parts, place, strides, two_runs
-from projector.lower.sections import CP_TYPES
+from projector.lower.sections import CP_TYPES, ClusterColumns
 from projector.lower.stages import uses_fp8_attention
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
@@ -176,8 +176,13 @@ class _Places:
 
 
 def _places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
-    """Place the groups of jobs; those of one split, cluster and kind of model once."""
-    first, of_job = group_rows(batch.parallelism.index, batch.cluster.index, batch.model.is_moe)
+    """Place the groups of jobs; those of one split, kind of cluster and of model once."""
+    table = batch.cluster.table
+    blocks = (ClusterColumns.gpus, ClusterColumns.domain, ClusterColumns.pod, ClusterColumns.zone)
+    _, kind = group_rows(*map(table.column, blocks))
+    first, of_job = group_rows(
+        batch.parallelism.index, kind.take(batch.cluster.index), batch.model.is_moe
+    )
     return _distinct_places(batch.take(first), dp[first], edp[first], etp[first]).take(of_job)
 
 

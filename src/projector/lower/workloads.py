@@ -6,37 +6,25 @@ jobs, stages and layers share it. A pipeline is what one microbatch meets on its
 of workloads. It is put together once for all jobs that differ in nothing that it depends on.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, GrowingArray, Ints, Records
-from projector.config.cluster import ClusterConfig
-from projector.config.device import Device
+from projector.arrays import Floats, Ints, Records
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
-from projector.kernels.collectives import BEYOND_DOMAIN, FABRIC
-from projector.kernels.device import DEVICE
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
-from projector.kernels.moe_exchange import EXCHANGE
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import (
     attention_name,
-    device_record,
-    exchange_record,
-    fabric_record,
-    gemm_shares,
-    slowdowns,
-    under_fsdp1,
-    within_a_step,
 )
 from projector.lower.jobs import JobColumns
 from projector.lower.kinds import KIND_OF_LAYER, Kind
+from projector.lower.machines import Machines
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     LayerKind,
@@ -52,101 +40,6 @@ from projector.lower.workload_columns import (
     WorkloadColumns,
     workload_records,
 )
-
-Shares = tuple[float, ...]
-
-
-class Machines:
-    """Devices and fabrics as records, each kept once however many jobs run on it."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self._devices: dict[tuple[bytes, Shares, Shares], int] = {}
-        self._fabrics: dict[tuple[bytes, bytes], int] = {}
-        self._device_records = GrowingArray(DEVICE)
-        self._fabric_records = GrowingArray(FABRIC)
-        self._exchange_records = GrowingArray(EXCHANGE)
-        self._domains: dict[tuple[bytes, bytes], int] = {}
-        self._near = GrowingArray(np.int64)
-        self._known: dict[Hashable, tuple[int, object]] = {}
-        """Number of what was asked for, and what has the id in it, which lives as long."""
-
-    def __len__(self) -> int:
-        """Return how many devices and fabrics were looked up."""
-        return len(self._known)
-
-    def device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
-        """Return the number of a cluster's device running an attention kernel."""
-        device, clock_mhz, shares = cluster.device, cluster.gpu_clock_mhz, gemm_shares(cluster)
-        asked = (id(device), clock_mhz, shares, attention_kernel, fsdp1)
-        if asked not in self._known:
-            device = under_fsdp1(device) if fsdp1 else device
-            number = self._number(device, clock_mhz, shares, attention_kernel)
-            self._known[asked] = number, cluster.device
-        return self._known[asked][0]
-
-    def _number(
-        self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
-    ) -> int:
-        record = within_a_step(device_record(device, clock_mhz, attention_kernel), device)
-        # The record leaves out what collectives and compute cost each other, and what a GEMM
-        # loses within a step.
-        key = (record.tobytes(), slowdowns(device), shares)
-        if key not in self._devices:
-            self._devices[key] = len(self._devices)
-            self._device_records.add(record)
-        return self._devices[key]
-
-    def fabric(self, cluster: ClusterConfig) -> int:
-        """Return the number of a cluster's fabric and of its exchanges between experts."""
-        if id(cluster) not in self._known:
-            self._known[id(cluster)] = self._fabric(cluster), cluster
-        return self._known[id(cluster)][0]
-
-    def _fabric(self, cluster: ClusterConfig) -> int:
-        record, exchange = fabric_record(cluster), exchange_record(cluster.device)
-        key = (record.tobytes(), exchange.tobytes())
-        if key not in self._fabrics:
-            number = self._fabrics[key] = len(self._fabrics)
-            self._fabric_records.add(record)
-            self._exchange_records.add(exchange)
-            domain = record.copy()
-            for name in BEYOND_DOMAIN:
-                domain[name] = 0
-            near = self._domains.setdefault((domain.tobytes(), exchange.tobytes()), number)
-            self._near.add(np.array([near]))
-        return self._fabrics[key]
-
-    @property
-    def devices(self) -> Records:
-        """All devices, DEVICE[devices]."""
-        return self._device_records.all()
-
-    @property
-    def slowdown(self) -> Floats:
-        """Share by which each of `SLOWDOWNS` takes longer, float64[devices, 3]."""
-        return np.array([slowdown for _, slowdown, _ in self._devices], np.float64)
-
-    @property
-    def gemm_shares(self) -> Floats:
-        """Rate of a GEMM in a step over that alone, float64[devices, matrix types]."""
-        return np.array([shares for _, _, shares in self._devices], np.float64)
-
-    @property
-    def fabrics(self) -> Records:
-        """All fabrics, FABRIC[fabrics]."""
-        return self._fabric_records.all()
-
-    @property
-    def exchanges(self) -> Records:
-        """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
-        return self._exchange_records.all()
-
-    @property
-    def near(self) -> Ints:
-        """The first fabric that is the same within a domain, int64[fabrics]."""
-        return self._near.all()
-
 
 PLACED = ("tp", "cp", "ep", "etp")
 """Groups within a layer, whose places tell pipelines apart."""
@@ -369,8 +262,9 @@ class FoundPipelines(NamedTuple):
 
 def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> FoundPipelines:
     """Find out which jobs have the same pipeline, and what pipelines differ in."""
-    machine = _machines_of(batch, machines)
-    fabric = _seen_fabric(machine.fabric, columns, machines)
+    device, fabric_of_job = _machines_of(batch, machines)
+    fabric = _seen_fabric(fabric_of_job, columns, machines)
+    machine = batch.cluster.machine_key
     keys = (
         batch.model.index,
         batch.parallelism.pipeline_key,
@@ -378,16 +272,13 @@ def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> 
         # They depend on the number of devices, which is none of the keys.
         *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
     )
-    first, pipeline = group_rows(machine.number, fabric, *keys)
+    first, pipeline = group_rows(device, fabric, machine, *keys)
     return FoundPipelines(
         first,
         pipeline,
-        machine.fabric,
+        fabric_of_job,
         PipelineKeys(
-            machine.device[first],
-            fabric[first],
-            batch.cluster.machine_key[first],
-            tuple(key[first] for key in keys),
+            device[first], fabric[first], machine[first], tuple(key[first] for key in keys)
         ),
     )
 
@@ -532,29 +423,20 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
 class _MachineNumbers(NamedTuple):
     """What jobs run on, int64[jobs] each."""
 
-    number: Ints
-    """Equal where pipelines see no difference but that of their fabrics."""
     device: Ints
     fabric: Ints
 
 
 def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
     """Find out what jobs run on."""
-    training, cluster, fsdp1 = batch.training, batch.cluster, batch.parallelism.fsdp == 1
-    first, group = group_rows(cluster.pipeline_key, training.attention_key, fsdp1.astype(np.int64))
-    rows = first.tolist()
-    device = np.array(
-        [
-            machines.device(
-                cluster.of(row), attention_name(training.of(row)), fsdp1=bool(fsdp1[row])
-            )
-            for row in rows
-        ],
-        np.int64,
-    )
-    fabric = np.array([machines.fabric(cluster.of(row)) for row in rows], np.int64)
-    _, number = group_rows(device, cluster.machine_key[first])
-    return _MachineNumbers(number[group], device[group], fabric[group])
+    training, fsdp1 = batch.training, batch.parallelism.fsdp == 1
+    first, kind = group_rows(training.attention_key, fsdp1.astype(np.int64))
+    device = np.empty(len(batch), np.int64)
+    for number, row in enumerate(first.tolist()):
+        rows = np.flatnonzero(kind == number)
+        name = attention_name(training.of(row))
+        device[rows] = machines.devices_of(batch.cluster, rows, name, fsdp1=bool(fsdp1[row]))
+    return _MachineNumbers(device, machines.fabrics_of(batch.cluster))
 
 
 def layout_of(

@@ -12,8 +12,9 @@ import numpy as np
 
 from projector.arrays import Array, Flags, Floats, GrowingArray, Ints, Records
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.lower.machines import Machines
 from projector.lower.workload_columns import WORKLOAD
-from projector.lower.workloads import Machines, Workloads
+from projector.lower.workloads import Workloads
 from projector.operations.cost import (
     NUM_PHASES,
     HidingRows,

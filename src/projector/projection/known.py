@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import count
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -128,8 +129,8 @@ class KnownPipelines:
                     self._workloads.machines,
                 )
             )
-            self._number |= {content[row]: len(self._number) + at for at, row in enumerate(new)}
-        return np.array([self._number[key] for key in content], np.int64)
+            self._number |= zip(map(content.__getitem__, new), count(len(self._number)))
+        return np.array([*map(self._number.__getitem__, content)], np.int64)
 
     def _add(self, workloads: Workloads) -> None:
         """Cost some pipelines and keep them behind those that are there."""
