@@ -36,7 +36,7 @@ STAGES = {
     "peaks": ["projection.step._peaks"],
     "ending steps": ["projection.evaluate.run_steps"],
     "result columns": ["sweeps.rows.Projector._results"],
-    "Arrow tables": ["sweeps.rows.Projector._table"],
+    "Arrow tables": ["sweeps.table.Tables.table"],
     "writing Parquet": ["sweeps.rows.encode"],
 }
 CHUNKS = 8
