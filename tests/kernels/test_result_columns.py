@@ -14,7 +14,7 @@ from projector.kernels.results import (
     ResultColumns,
     result_columns,
 )
-from projector.kernels.step import BUSIEST, ENDING, LAST_OPERATION, STEP, StepOutputs
+from projector.kernels.step import BUSIEST, ENDING, LAST_OPERATION, PEAK, STEP, StepOutputs
 from reference import results as reference
 
 sizes = st.one_of(st.just(0.0), st.floats(1.0, 2.0**40))
@@ -59,6 +59,11 @@ steps = st.fixed_dictionaries(
         "peak": sizes,
     }
 )
+NUMBERS = {
+    STEP: "step", LAST_OPERATION: "last", BUSIEST: "busiest", ENDING: "ending", PEAK: "peak",
+}  # fmt: skip
+"""Names of what stands behind the breakdown of a step."""
+
 cases = st.lists(st.tuples(jobs, families, steps, ranks, devices), min_size=1, max_size=3)
 
 
@@ -120,15 +125,10 @@ def test_results_match_reference(found):
     num = len(found)
     job, family, step, rank, device = (list(rows) for rows in zip(*found, strict=True))
     back = np.arange(num)[::-1].copy()
-    times = {STEP: "step", LAST_OPERATION: "last", BUSIEST: "busiest", ENDING: "ending"}
-    time_s = np.array([column(step, times[place]) for place in range(len(times))])
-    outputs = StepOutputs(
-        np.ascontiguousarray(column(step, "breakdown").T),
-        time_s,
-        np.zeros((2, num), np.int64),
-        column(step, "peak"),
-        np.zeros(num, np.int64),
-    )
+    outputs = StepOutputs.empty(num)
+    outputs.number[:, :BREAKDOWN_TERMS] = column(step, "breakdown")
+    for place, name in NUMBERS.items():
+        outputs.number[:, place] = column(step, name)
     columns = ResultColumns.empty(num)
     result_columns(
         Jobs(back, back, column(job, "global_batch"), column(job, "microbatches")),

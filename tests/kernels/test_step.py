@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from projector.kernels.pipeline import Replays
 from projector.kernels.step import (
     BREAKDOWN_TERMS,
+    PEAK,
+    PEAK_RANK,
     STAGE_TERMS,
+    STEP,
     StepFamilies,
     StepJobs,
     StepOutputs,
@@ -14,7 +17,6 @@ from projector.kernels.step import (
     StepReplicas,
     StepStages,
     end_steps,
-    fullest_ranks,
     gathered_forwards,
     overlapped_stages,
 )
@@ -277,17 +279,8 @@ def ending(draw):
     optimizer = [draw(seconds) for _ in range(num_ranks)]
     numbers = draw(seconds), draw(seconds), draw(st.integers(1, 9)), draw(st.booleans())
     numbers += (draw(st.floats(0.0, 0.2)),)
+    numbers += ([(draw(seconds), draw(seconds)) for _ in range(num_ranks)],)
     return ranks, held, stages, optimizer, *numbers
-
-
-def empty_outputs(size):
-    return StepOutputs(
-        np.empty((BREAKDOWN_TERMS, size)),
-        np.empty((4, size)),
-        np.empty((2, size), np.int64),
-        np.empty(size),
-        np.empty(size, np.int64),
-    )
 
 
 def run_ends(*cases, rows=None, run=None):
@@ -310,19 +303,19 @@ def run_ends(*cases, rows=None, run=None):
     start, end, last, alone_start, alone_end, busy = columns
     n = len(cases)
     rows = np.array(range(n) if rows is None else rows)
-    size = rows.max() + 1
-    outputs = empty_outputs(size)
+    outputs = StepOutputs.empty(rows.max() + 1)
     end_steps(
         StepJobs(
+            np.arange(n + 1),
             rows,
             np.array(range(n) if run is None else run),
+            np.arange(n),
             # Replicas and families stand the other way round.
-            np.arange(n)[::-1].copy(),
             np.arange(n)[::-1].copy(),
             np.array([case[6] for case in cases]),
         ),
         StepReplicas(
-            np.arange(n),
+            np.arange(n)[::-1].copy(),
             *(np.array(column) for column in zip(*firsts[::-1], strict=True)),
             np.array([case[4] for case in cases[::-1]]),
         ),
@@ -341,20 +334,33 @@ def run_ends(*cases, rows=None, run=None):
             np.array(exposed),
             np.array(tails),
         ),
-        StepRanks(np.array(reduces), np.array(gathers), np.array(optimizer)),
+        StepRanks(
+            *map(np.array, (reduces, gathers, optimizer)),
+            np.array([0.0, *(static for case in cases for static, _ in case[9])]),
+            np.array([[kept for _, kept in case[9]] for case in cases]),
+        ),
         outputs,
     )
-    return outputs.time_s.T, outputs.breakdown_s.T, outputs.rank.T
+    return outputs
 
 
 @given(ending())
 def test_the_end_of_a_step_matches_reference(case):
-    time_s, breakdown_s, rank = run_ends(case)
-    expected = reference.end_step(*case)
-    assert time_s[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-12)
-    assert breakdown_s[0] == pytest.approx(expected[1], rel=1e-9, abs=1e-12)
-    if len({*time_s[0].tolist()}) > 1:
-        assert rank[0].tolist() == list(expected[2])
+    outputs = run_ends(case)
+    (number,), (rank,) = outputs
+    times_s, breakdown_s, ends = reference.end_step(*case[:9])
+    assert number[:BREAKDOWN_TERMS] == pytest.approx(breakdown_s, rel=1e-9, abs=1e-12)
+    assert number[STEP:PEAK] == pytest.approx(times_s, rel=1e-9, abs=1e-12)
+    if len({*number[STEP:PEAK].tolist()}) > 1:
+        assert rank[:PEAK_RANK].tolist() == list(ends)
+
+
+@given(ending())
+def test_the_fullest_rank_is_the_first_with_the_most(case):
+    (number,), (rank,) = run_ends(case)
+    expected = [static + kept for static, kept in case[9]]
+    assert number[PEAK] == max(expected)
+    assert rank[PEAK_RANK] == expected.index(max(expected))
 
 
 @given(ending())
@@ -366,22 +372,7 @@ def test_ends_of_several_steps_are_what_each_is_alone(case):
 
 @given(ending())
 def test_replays_are_shared_and_rows_written_where_they_belong(case):
-    (alone_time, alone_terms, alone_rank) = run_ends(case)
-    time_s, breakdown_s, rank = run_ends(case, case, rows=(2, 0), run=(1, 1))
-    for row in (2, 0):
-        assert (time_s[row] == alone_time[0]).all()
-        assert (breakdown_s[row] == alone_terms[0]).all()
-        assert (rank[row] == alone_rank[0]).all()
-
-
-@given(st.lists(st.tuples(*[st.floats(0.0, 9.0)] * 3), min_size=1, max_size=4), st.floats(0.0, 9.0))
-def test_the_fullest_rank_is_the_first_with_the_most(activations, static):
-    held = np.array(activations)
-    resting = np.array([9.0, static, 0.0, 1.0])
-    jobs = np.arange(len(held))[::-1].copy()
-    outputs = empty_outputs(len(held))
-    fullest_ranks(jobs, np.ones(len(held), np.int64), resting, jobs, held, outputs)
-    for row, own in enumerate(activations):
-        expected = [rest + kept for rest, kept in zip(resting[1:].tolist(), own, strict=True)]
-        assert outputs.peak_bytes[row] == max(expected)
-        assert outputs.peak_rank[row] == expected.index(max(expected))
+    alone = run_ends(case)
+    together = run_ends(case, case, rows=(2, 0), run=(1, 1))
+    for one, many in zip(alone, together, strict=True):
+        assert (many[[2, 0]] == one).all()

@@ -21,6 +21,7 @@ from .step import (
     BUSIEST,
     ENDING,
     LAST_OPERATION,
+    PEAK,
     STEP,
     StepOutputs,
 )
@@ -28,6 +29,9 @@ from .step import (
 MS = 1e-3
 GIB = 1024.0**3
 TERA = 1e12
+
+BLOCK = 64
+"""Jobs whose terms are turned into columns at a time: their rows stay in the nearest cache."""
 
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
@@ -115,17 +119,18 @@ class ResultColumns(NamedTuple):
 
 
 @inlined
-def _limit(step_s: float, breakdown_s: Floats, job: int, late_s: float, few: bool) -> int:
+def _limit(number: Floats, job: int, few: bool) -> int:
     """Return what limits a step: too few microbatches, uneven stages, or its largest term."""
-    bubble_s = breakdown_s[BUBBLE, job]
-    if few and bubble_s / step_s > FEW_SHARE:
+    bubble_s = number[job, BUBBLE]
+    if few and bubble_s / number[job, STEP] > FEW_SHARE:
         return FEW
-    largest, most_s = 0, breakdown_s[0, job]
+    largest, most_s = 0, number[job, 0]
     for term in range(1, BREAKDOWN_TERMS):
         # Without a branch: which term is the largest differs from job to job.
-        more = breakdown_s[term, job] > most_s
+        more = number[job, term] > most_s
         largest = term if more else largest
-        most_s = breakdown_s[term, job] if more else most_s
+        most_s = number[job, term] if more else most_s
+    late_s = number[job, BUSIEST] - number[job, ENDING]
     return UNEVEN if largest == BUBBLE and late_s > 0.5 * bubble_s else largest
 
 
@@ -165,40 +170,41 @@ def result_columns(
     # Each array is taken out of its tuple once: that counts a reference.
     family_of, rank_of, global_batch, microbatches = jobs
     pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
-    breakdown_s, time_s, _, peak_bytes, _ = steps
-    static = ranks.static
+    number, static = steps.number, ranks.static
     iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
     bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
     headroom_gib, breakdown_ms, limit, late_percent = columns[13:]
-    for term in range(BREAKDOWN_TERMS):
-        for job in range(family_of.shape[0]):
-            breakdown_ms[term, job] = breakdown_s[term, job] / MS
-    for job in range(family_of.shape[0]):
-        family, rank, step_s = family_of[job], rank_of[job], time_s[STEP, job]
-        iteration_ms[job] = step_s / MS
-        tokens = global_batch[job] * 1.0 * seq[family]
-        tokens_per_s[job] = tokens / step_s / gpus[family]
-        model_flop[job] = flop_per_sequence[family] * global_batch[job]
-        in_stage = gpus[family] // pp[family]
-        recompute_flop[job] = in_stage * microbatches[job] * recomputed[family]
-        tflops[job] = model_flop[job] / step_s / gpus[family] / TERA
-        mfu[job] = tflops[job] / peak_tflops[family]
-        hfu[job] = mfu[job] * (1.0 + recompute_flop[job] / model_flop[job])
+    num = family_of.shape[0]
+    for begin in range(0, num, BLOCK):
+        for term in range(BREAKDOWN_TERMS):
+            for job in range(begin, min(num, begin + BLOCK)):
+                breakdown_ms[term, job] = number[job, term] / MS
+        for job in range(begin, min(num, begin + BLOCK)):
+            family, rank, step_s = family_of[job], rank_of[job], number[job, STEP]
+            iteration_ms[job] = step_s / MS
+            tokens = global_batch[job] * 1.0 * seq[family]
+            tokens_per_s[job] = tokens / step_s / gpus[family]
+            model_flop[job] = flop_per_sequence[family] * global_batch[job]
+            in_stage = gpus[family] // pp[family]
+            recompute_flop[job] = in_stage * microbatches[job] * recomputed[family]
+            tflops[job] = model_flop[job] / step_s / gpus[family] / TERA
+            mfu[job] = tflops[job] / peak_tflops[family]
+            hfu[job] = mfu[job] * (1.0 + recompute_flop[job] / model_flop[job])
 
-        busiest_s, ending_s = time_s[BUSIEST, job], time_s[ENDING, job]
-        bubble_fraction[job] = _bubble_fraction(time_s[LAST_OPERATION, job], busiest_s)
-        late_s = busiest_s - ending_s
-        few = pp[family] > 1 and microbatches[job] < FEW_MICROBATCHES * pp[family]
-        limit[job] = _limit(step_s, breakdown_s, job, late_s, few)
-        late_percent[job] = np.int64(
-            np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
-        )
+            busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
+            bubble_fraction[job] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
+            few = pp[family] > 1 and microbatches[job] < FEW_MICROBATCHES * pp[family]
+            limit[job] = _limit(number, job, few)
+            late_s = busiest_s - ending_s
+            late_percent[job] = np.int64(
+                np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
+            )
 
-        peak = peak_bytes[job]
-        held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
-        usable_gib[job] = held.usable / GIB
-        allocator_gib[job] = held.idle / GIB
-        peak_gib[job] = peak / GIB
-        low_gib[job] = peak * band_low[family] / GIB
-        high_gib[job] = peak * band_high[family] / GIB
-        headroom_gib[job] = (held.usable - peak) / GIB
+            peak = number[job, PEAK]
+            held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
+            usable_gib[job] = held.usable / GIB
+            allocator_gib[job] = held.idle / GIB
+            peak_gib[job] = peak / GIB
+            low_gib[job] = peak * band_low[family] / GIB
+            high_gib[job] = peak * band_high[family] / GIB
+            headroom_gib[job] = (held.usable - peak) / GIB

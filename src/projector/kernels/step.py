@@ -35,24 +35,31 @@ BUBBLE, PIPELINE, DATA_PARALLEL, OPTIMIZER, LAUNCH, STRAGGLERS = range(
 )
 """Columns of a breakdown behind the categories."""
 
-STEP, LAST_OPERATION, BUSIEST, ENDING = range(4)
-"""Columns of the times of a step: the step; the last operation of any rank; work of the busiest
-rank; work of the rank that ends the step. Of the ranks: ``ENDING_RANK`` and ``BUSIEST_RANK``."""
+STEP, LAST_OPERATION, BUSIEST, ENDING, PEAK, STEP_NUMBERS = range(
+    BREAKDOWN_TERMS, BREAKDOWN_TERMS + 6
+)
+"""Numbers of a step behind its breakdown: seconds of the step; of the last operation of any rank;
+work of the busiest rank, and of the rank that ends the step; bytes of the fullest rank."""
 
-ENDING_RANK, BUSIEST_RANK = range(2)
+ENDING_RANK, BUSIEST_RANK, PEAK_RANK, STEP_RANKS = range(4)
+"""The ranks of a step: that ends it, the busiest and the fullest; the first of several."""
 
 
 class StepJobs(NamedTuple):
-    """Jobs whose stages are placed alike, n of them; ``int64[n]`` each."""
+    """Jobs whose stages are placed alike, n of them, replica after replica."""
 
+    begin: Ints
+    """``int64[any + 1]``: where the jobs of each replica begin among these."""
     row: Ints
-    """Among all jobs of the batch."""
+    """``int64[n]``: among all jobs of the batch."""
     replay: Ints
-    """Row of its replay."""
-    replica: Ints
+    """``int64[n]``: row of its replay."""
+    held: Ints
+    """``int64[n]``: row of what its ranks hold of activations."""
     family: Ints
+    """``int64[n]``"""
     microbatches: Ints
-    """Of one step."""
+    """``int64[n]``: of one step."""
 
 
 class StepReplicas(NamedTuple):
@@ -97,7 +104,7 @@ class StepStages(NamedTuple):
 
 
 class StepRanks(NamedTuple):
-    """What ranks take once their last backward has ended."""
+    """What ranks take once their last backward has ended, and what they hold."""
 
     reduce_after_s: Floats
     """``float64[ranks]``: gradient traffic that nothing overlaps."""
@@ -105,22 +112,28 @@ class StepRanks(NamedTuple):
     """``float64[ranks]``: parameter gathers that nothing overlaps."""
     optimizer_s: Floats
     """``float64[ranks]``: update."""
+    static_bytes: Floats
+    """``float64[ranks]``: all but activations."""
+    activation_bytes: Floats
+    """``float64[rows, pp]``: the most that each rank holds of them, rows as in ``held``."""
 
 
 class StepOutputs(NamedTuple):
-    """What `end_steps` and `fullest_ranks` write, one column for each job of the batch."""
+    """What `end_steps` writes, a row for each job of the batch.
 
-    breakdown_s: Floats
-    """``float64[BREAKDOWN_TERMS, all]``: categories, bubble, pipeline, data parallelism,
-    optimizer, launch, stragglers."""
-    time_s: Floats
-    """``float64[4, all]``: ``STEP`` to ``ENDING``."""
+    Rows are written in the order of replicas, so the numbers of one stand together.
+    """
+
+    number: Floats
+    """``float64[all, STEP_NUMBERS]``: categories, bubble, pipeline, data parallelism, optimizer,
+    launch, stragglers; then ``STEP`` to ``PEAK``."""
     rank: Ints
-    """``int64[2, all]``: the rank that ends the step, and the busiest."""
-    peak_bytes: Floats
-    """``float64[all]``: the most that a rank holds."""
-    peak_rank: Ints
-    """``int64[all]``: the first rank that does."""
+    """``int64[all, STEP_RANKS]``"""
+
+    @staticmethod
+    def empty(num: int) -> "StepOutputs":
+        """Return rows of ``num`` jobs to be written."""
+        return StepOutputs(np.empty((num, STEP_NUMBERS)), np.empty((num, STEP_RANKS), np.int64))
 
 
 class _Ends(NamedTuple):
@@ -297,6 +310,36 @@ def gathered_forwards(
             arrival = computed
 
 
+@helper
+def _sent_s(
+    replay: int, rank: int, last_ps: Ints, first: int, tail_s: Floats, waiting: Ints
+) -> float:
+    """Return when a rank has sent the gradients of its chunks, which share one channel.
+
+    They are sent in the order in which their last backwards end; ``waiting`` is scratch for it, one
+    entry a chunk. 0 where no chunk has any: a tail of zero may end a rounding error before its own
+    backward.
+    """
+    num_chunks = last_ps.shape[2]
+    most_tail_s = 0.0
+    for c in range(num_chunks):
+        most_tail_s = max(most_tail_s, tail_s[first + c])
+    sent_s = 0.0
+    if most_tail_s > 0.0:
+        for c in range(num_chunks):
+            place = c
+            while place > 0 and (
+                last_ps[replay, rank, waiting[place - 1]] > last_ps[replay, rank, c]
+            ):
+                waiting[place] = waiting[place - 1]
+                place -= 1
+            waiting[place] = c
+        for place in range(num_chunks):
+            c = waiting[place]
+            sent_s = max(sent_s, last_ps[replay, rank, c] * PS) + tail_s[first + c]
+    return sent_s
+
+
 @inlined
 def _find_ends(
     replay: int,
@@ -306,58 +349,59 @@ def _find_ends(
     reduce_after_s: Floats,
     chunk_first: int,
     tail_s: Floats,
+    sends: bool,
     tied_s: float,
     apart: int,
+    done_s: Floats,
     waiting: Ints,
 ) -> _Ends:
-    """Find the ranks of one job that decide its step.
+    """Find the ranks of one job that decide its step; ``sends`` says whether there is any tail.
 
-    The chunks of a rank share one channel for their gradients, in the order in which their last
-    backwards end; ``waiting`` is scratch for it, one entry a chunk. All stands in one loop, since a
-    call for each rank would take as long as its work.
+    ``done_s`` and ``waiting`` are scratch. Each step is a loop over ranks of its own, without
+    branches: so it takes eight ranks at once, and nothing has to be foreseen.
     """
     start_ps, end_ps, _, last_ps = replayed
-    num_ranks, num_chunks = last_ps.shape[1:]
-    ending, busiest = 0, 0
-    finish_s, last_s, most_ps = -math.inf, -math.inf, -1
+    num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
     for r in range(num_ranks):
-        first = chunk_first + r * num_chunks
-        end_s = end_ps[replay, r] * PS
-        most_tail_s = 0.0
-        for c in range(num_chunks):
-            most_tail_s = max(most_tail_s, tail_s[first + c])
-        sent_s = 0.0
-        # A tail of zero may end a rounding error before its own backward.
-        if most_tail_s > 0.0:
-            for c in range(num_chunks):
-                place = c
-                while place > 0 and (
-                    last_ps[replay, r, waiting[place - 1]] > last_ps[replay, r, c]
-                ):
-                    waiting[place] = waiting[place - 1]
-                    place -= 1
-                waiting[place] = c
-            for place in range(num_chunks):
-                c = waiting[place]
-                sent_s = max(sent_s, last_ps[replay, r, c] * PS) + tail_s[first + c]
-        done_s = max(end_s, sent_s) + reduce_after_s[rank_first + r]
-        if r == 0 or r == num_ranks - 1:
-            done_s += tied_s
-        begin_s = apart * start_ps[replay, r] * PS
-        last_s = max(last_s, end_s - begin_s)
-        if done_s - begin_s > finish_s:
-            finish_s = done_s - begin_s
-            ending = r
-        if busy_ps[replay, r] > most_ps:
-            most_ps = busy_ps[replay, r]
-            busiest = r
+        done_s[r] = end_ps[replay, r] * PS
+    if sends:
+        for r in range(num_ranks):
+            first = chunk_first + r * num_chunks
+            done_s[r] = max(done_s[r], _sent_s(replay, r, last_ps, first, tail_s, waiting))
+    for r in range(num_ranks):
+        done_s[r] += reduce_after_s[rank_first + r]
+    done_s[0] += tied_s
+    if num_ranks > 1:
+        done_s[num_ranks - 1] += tied_s
+    # Rounding keeps the order, so the last end is that of the latest tick.
+    latest_ps, most_ps = end_ps[replay, 0], busy_ps[replay, 0]
+    for r in range(num_ranks):
+        latest_ps = max(latest_ps, end_ps[replay, r])
+    last_s = latest_ps * PS
+    if apart:
+        last_s = -math.inf
+        for r in range(num_ranks):
+            begin_s = start_ps[replay, r] * PS
+            done_s[r] -= begin_s
+            last_s = max(last_s, end_ps[replay, r] * PS - begin_s)
+    finish_s = done_s[0]
+    for r in range(num_ranks):
+        finish_s = max(finish_s, done_s[r])
+    ending = 0
+    while done_s[ending] < finish_s:
+        ending += 1
+    for r in range(num_ranks):
+        most_ps = max(most_ps, busy_ps[replay, r])
+    busiest = 0
+    while busy_ps[replay, busiest] < most_ps:
+        busiest += 1
     return _Ends(ending, finish_s, last_s, busiest)
 
 
 @helper
 def _updating_rank(rank_first: int, num_ranks: int, ranks: StepRanks) -> int:
     """Return the rank of a replica, among all, that takes the longest to update and to gather."""
-    _, gather_after_s, optimizer_s = ranks
+    gather_after_s, optimizer_s = ranks.gather_after_s, ranks.optimizer_s
     updating = rank_first
     for rank in range(rank_first, rank_first + num_ranks):
         after_s = optimizer_s[rank] + gather_after_s[rank]
@@ -375,25 +419,40 @@ def _write_stages(
     kind_of: Ints,
     kind_s: Floats,
     exposed_first_s: Floats,
-    breakdown_s: Floats,
+    number: Floats,
+    job: int,
 ) -> tuple[float, float]:
     """Write the categories of a rank; return its launches and what data parallelism adds.
 
     Its stages count from ``first``; ``count`` microbatches pass through them.
     """
-    for term in range(BREAKDOWN_TERMS):
-        breakdown_s[term] = 0.0
+    for term in range(CATEGORY_TERMS):
+        number[job, term] = 0.0
     exposed_s = 0.0
     launch_s = 0.0
     for c in range(held.shape[1]):
         stage = first + held[rank, c]
         kind = kind_of[stage]
         for term in range(CATEGORY_TERMS):
-            breakdown_s[term] += count * kind_s[kind, term]
+            number[job, term] += count * kind_s[kind, term]
         launch_s += count * kind_s[kind, STAGE_LAUNCH]
         exposed_s += exposed_first_s[stage] + kind_s[kind, EXPOSED_LAST]
         exposed_s += (count - 1) * kind_s[kind, EXPOSED_EACH]
     return launch_s, exposed_s
+
+
+@helper
+def _fullest_rank(
+    rank_first: int, static_bytes: Floats, held: int, activation_bytes: Floats
+) -> tuple[int, float]:
+    """Return the first rank of a replica that holds the most, and what it holds."""
+    most, fullest = -1.0, 0
+    for r in range(activation_bytes.shape[1]):
+        peak = static_bytes[rank_first + r] + activation_bytes[held, r]
+        if peak > most:
+            most = peak
+            fullest = r
+    return fullest, most
 
 
 @kernel
@@ -401,7 +460,7 @@ def end_steps(
     jobs: StepJobs,
     replicas: StepReplicas,
     families: StepFamilies,
-    held: Ints,
+    stage_held: Ints,
     replayed: Replays,
     alone: Replays,
     stages: StepStages,
@@ -412,9 +471,10 @@ def end_steps(
 
     A step ends with the last rank to have sent its gradients, and the longest update after that;
     the breakdown is that of this rank. All wait for the slowest device, whose compute takes longer.
+    The fullest rank is found as well.
 
     Shapes
-        n       jobs whose stages are placed alike
+        n       jobs whose stages are placed alike, of any replicas
         all     jobs of the batch
         pp, C   ranks, and chunks of a rank
 
@@ -424,106 +484,78 @@ def end_steps(
         The n jobs.
     replicas, families
         Of all jobs.
-    held : int64[pp, C]
+    stage_held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
     replayed, alone : Replays
-        Distinct replays of the jobs, and the same without transfers.
+        Distinct replays of the jobs, and the same without transfers. Starts are read of families
+        whose ranks are apart.
     stages : StepStages
         Of all jobs.
     ranks : StepRanks
         Of all jobs.
     outputs : StepOutputs
-        Output: all but the peaks of memory.
+        Output.
     """
     # Each array is taken out of its tuple once: that counts a reference.
-    row, replay_of, replica_of, family_of, microbatches = jobs
+    begin, row, replay_of, held_of, family_of, microbatches = jobs
     chosen, stage_first, rank_first, chunk_first, tied_s = replicas
     aparts, overhead_s, straggler_share = families
     start_ps, end_ps, _, _ = replayed
     alone_start_ps, alone_end_ps, busy_ps, _ = alone
     kind_of, kind_s, exposed_first_s, tail_s = stages
-    reduce_after_s, gather_after_s, optimizer_s = ranks
-    breakdown_s, time_s, rank, _, _ = outputs
-    waiting = np.empty(held.shape[1], np.int64)
-    terms_s = np.empty(BREAKDOWN_TERMS)
-    updating_of = np.empty(rank_first.shape[0], np.int64)
-    for replica in chosen:
-        updating_of[replica] = _updating_rank(rank_first[replica], held.shape[0], ranks)
-    for place in range(row.shape[0]):
-        job, replay = row[place], replay_of[place]
-        replica, family = replica_of[place], family_of[place]
-        apart, updating = aparts[family], updating_of[replica]
-        ends = _find_ends(
-            replay, replayed, busy_ps, rank_first[replica], reduce_after_s, chunk_first[replica],
-            tail_s, tied_s[replica], apart, waiting,
-        )  # fmt: skip
-        ending = ends.ending
-
-        launch_s, exposed_s = _write_stages(
-            held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
-            exposed_first_s, terms_s,
-        )  # fmt: skip
-        span_ps = end_ps[replay, ending] - apart * start_ps[replay, ending]
-        alone_ps = alone_end_ps[replay, ending] - apart * alone_start_ps[replay, ending]
-        # A span can be shorter with latencies than without: its start may wait longer for them.
-        idle_ps = min(span_ps, alone_ps)
-        end_s = end_ps[replay, ending] * PS - apart * start_ps[replay, ending] * PS
-        sent_s = ends.finish_s - end_s
-        terms_s[BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
-        terms_s[PIPELINE] = (span_ps - idle_ps) * PS
-        terms_s[DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
-        terms_s[OPTIMIZER] = optimizer_s[updating]
-        terms_s[LAUNCH] = launch_s + overhead_s[family]
-        late_s = 0.0
-        for term in range(COMPUTE_TERMS):
-            late_s += straggler_share[family] * terms_s[term]
-        terms_s[STRAGGLERS] = late_s
-        for term in range(BREAKDOWN_TERMS):
-            breakdown_s[term, job] = terms_s[term]
-
+    reduce_after_s, gather_after_s, optimizer_s, static_bytes, activation_bytes = ranks
+    number, rank = outputs
+    num_ranks, num_chunks = stage_held.shape
+    done_s, waiting = np.empty(num_ranks), np.empty(num_chunks, np.int64)
+    for chosen_place in range(chosen.shape[0]):
+        replica = chosen[chosen_place]
+        first_rank, first_chunk = rank_first[replica], chunk_first[replica]
+        updating = _updating_rank(first_rank, num_ranks, ranks)
         after_s = optimizer_s[updating] + gather_after_s[updating]
-        time_s[STEP, job] = ends.finish_s + after_s + overhead_s[family] + late_s
-        time_s[LAST_OPERATION, job] = ends.last_s
-        time_s[BUSIEST, job] = busy_ps[replay, ends.busiest] * PS
-        time_s[ENDING, job] = busy_ps[replay, ending] * PS
-        rank[ENDING_RANK, job] = ending
-        rank[BUSIEST_RANK, job] = ends.busiest
+        sends = False
+        for chunk in range(first_chunk, first_chunk + num_ranks * num_chunks):
+            sends = sends or tail_s[chunk] > 0.0
+        held, fullest, most_bytes = -1, 0, 0.0
+        for place in range(begin[chosen_place], begin[chosen_place + 1]):
+            job, replay, family = row[place], replay_of[place], family_of[place]
+            apart = aparts[family]
+            ends = _find_ends(
+                replay, replayed, busy_ps, first_rank, reduce_after_s, first_chunk, tail_s, sends,
+                tied_s[replica], apart, done_s, waiting,
+            )  # fmt: skip
+            ending = ends.ending
 
+            launch_s, exposed_s = _write_stages(
+                stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
+                exposed_first_s, number, job,
+            )  # fmt: skip
+            start = start_ps[replay, ending] if apart else 0
+            alone_start = alone_start_ps[replay, ending] if apart else 0
+            span_ps = end_ps[replay, ending] - start
+            # A span can be shorter with latencies than without: its start may wait longer for them.
+            idle_ps = min(span_ps, alone_end_ps[replay, ending] - alone_start)
+            sent_s = ends.finish_s - (end_ps[replay, ending] * PS - start * PS)
+            number[job, BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
+            number[job, PIPELINE] = (span_ps - idle_ps) * PS
+            number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+            number[job, OPTIMIZER] = optimizer_s[updating]
+            number[job, LAUNCH] = launch_s + overhead_s[family]
+            late_s = 0.0
+            for term in range(COMPUTE_TERMS):
+                late_s += straggler_share[family] * number[job, term]
+            number[job, STRAGGLERS] = late_s
 
-@kernel
-def fullest_ranks(
-    jobs: Ints,
-    rank_first: Ints,
-    static_bytes: Floats,
-    held: Ints,
-    activation_bytes: Floats,
-    outputs: StepOutputs,
-) -> None:
-    """Find the rank of each job that holds the most.
-
-    Parameters
-    ----------
-    jobs : int64[n]
-        Row of the job among all.
-    rank_first : int64[n]
-        Its first rank.
-    static_bytes : float64[ranks]
-        What each rank holds besides activations.
-    held : int64[n]
-        Row of its activations.
-    activation_bytes : float64[rows, pp]
-        The most that each rank holds of them.
-    outputs : StepOutputs
-        Output: the peaks of memory.
-    """
-    peak_bytes, peak_rank = outputs.peak_bytes, outputs.peak_rank
-    for place in range(jobs.shape[0]):
-        most = -1.0
-        fullest = 0
-        for r in range(activation_bytes.shape[1]):
-            peak = static_bytes[rank_first[place] + r] + activation_bytes[held[place], r]
-            if peak > most:
-                most = peak
-                fullest = r
-        peak_bytes[jobs[place]] = most
-        peak_rank[jobs[place]] = fullest
+            number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
+            number[job, LAST_OPERATION] = ends.last_s
+            number[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
+            number[job, ENDING] = busy_ps[replay, ending] * PS
+            # Most jobs of a replica hold the same.
+            if held_of[place] != held:
+                held = held_of[place]
+                fullest, most_bytes = _fullest_rank(
+                    first_rank, static_bytes, held, activation_bytes
+                )
+            number[job, PEAK] = most_bytes
+            rank[job, ENDING_RANK] = ending
+            rank[job, BUSIEST_RANK] = ends.busiest
+            rank[job, PEAK_RANK] = fullest

@@ -76,12 +76,13 @@ class Steps:
     @property
     def iteration_s(self) -> Floats:
         """How long a step takes."""
-        return self._time_s(kernels.STEP)
+        return self._number(kernels.STEP)
 
     @property
     def breakdown_s(self) -> Floats:
         """float64[jobs, len(BREAKDOWN)]: on the rank that ends the step."""
-        return self.outputs.breakdown_s.T
+        breakdown_s: Floats = self.outputs.number[:, : len(BREAKDOWN)]
+        return breakdown_s
 
     @property
     def pipeline_s(self) -> Floats:
@@ -89,17 +90,17 @@ class Steps:
 
         The longest span of one rank where ranks do not wait for each other between steps.
         """
-        return self._time_s(kernels.LAST_OPERATION)
+        return self._number(kernels.LAST_OPERATION)
 
     @property
     def busiest_s(self) -> Floats:
         """Work of the busiest pipeline rank, sends left out."""
-        return self._time_s(kernels.BUSIEST)
+        return self._number(kernels.BUSIEST)
 
     @property
     def ending_s(self) -> Floats:
         """The same for the rank that ends the step."""
-        return self._time_s(kernels.ENDING)
+        return self._number(kernels.ENDING)
 
     @property
     def ending_rank(self) -> Ints:
@@ -114,20 +115,18 @@ class Steps:
     @property
     def peak_bytes(self) -> Floats:
         """Allocated peak of the fullest rank."""
-        return self.outputs.peak_bytes
+        return self._number(kernels.PEAK)
 
     @property
     def peak_rank(self) -> Ints:
         """Pipeline rank that has it, the first of several."""
-        return self.outputs.peak_rank
+        return self._rank(kernels.PEAK_RANK)
 
-    def _time_s(self, column: int) -> Floats:
-        times_s: Floats = self.outputs.time_s[column]
-        return times_s
+    def _number(self, column: int) -> Floats:
+        return np.ascontiguousarray(self.outputs.number[:, column])
 
     def _rank(self, column: int) -> Ints:
-        ranks: Ints = self.outputs.rank[column]
-        return ranks
+        return np.ascontiguousarray(self.outputs.rank[:, column])
 
 
 class Timings(NamedTuple):
@@ -223,13 +222,7 @@ def step_inputs(
 def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints) -> Steps:
     """Replay the pipelines, those that share an order together, and end the steps."""
     replicas, num = inputs.replicas, len(order_of_job)
-    outputs = kernels.StepOutputs(
-        breakdown_s=np.empty((len(BREAKDOWN), num)),
-        time_s=np.empty((4, num)),
-        rank=np.empty((2, num), np.int64),
-        peak_bytes=np.empty(num),
-        peak_rank=np.empty(num, np.int64),
-    )
+    outputs = kernels.StepOutputs.empty(num)
     any_job = np.empty(len(replicas), np.int64)
     any_job[replicas.of_job] = np.arange(num)
     parts, place, placed = [], np.empty(len(replicas), np.int64), 0
@@ -245,8 +238,10 @@ def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: I
     jobs, begin = rows_by_number(place.take(replicas.of_job), placed)
     placed = 0
     for same, timings in parts:
-        some = jobs[begin[placed] : begin[placed + len(same)]]
-        _run_placement(inputs, orders, order_of_job, same, timings, some, outputs)
+        some = begin[placed : placed + len(same) + 1]
+        _run_placement(
+            inputs, orders, order_of_job, same, timings, jobs[some[0] : some[-1]], some, outputs
+        )
         placed += len(same)
     return Steps(outputs)
 
@@ -329,6 +324,7 @@ def _run_placement(
     same: Ints,
     timings: Timings,
     jobs: Ints,
+    begin: Ints,
     outputs: kernels.StepOutputs,
 ) -> None:
     """Replay jobs whose stages are placed alike, end their steps, and find their fullest ranks.
@@ -344,6 +340,8 @@ def _run_placement(
     timings : Timings
     jobs : int64[n]
         Rows of the jobs, in the order of their replicas.
+    begin : int64[replicas + 1]
+        Where those of each replica begin; the first is the beginning of ``jobs``.
     """
     order_of_job = all_orders.take(jobs)
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
@@ -358,17 +356,16 @@ def _run_placement(
         for_steps=True,
         starts=bool(batch.training.post_validation.any()),
     )
+    peak, held = _peaks(inputs, orders, order_of_job, replica)
     microbatches = np.array([order.microbatches for order in orders], np.int64)
-    # In the order of the rows, so that columns are written one entry after the other.
-    rows, replay = np.sort(jobs), np.empty(len(replicas.of_job), np.int64)
-    replay[jobs] = run
     kernels.end_steps(
         kernels.StepJobs(
-            row=rows,
-            replay=replay.take(rows),
-            replica=replicas.of_job.take(rows),
-            family=replicas.family.take(rows),
-            microbatches=microbatches.take(all_orders.take(rows)),
+            begin=begin - begin[0],
+            row=jobs,
+            replay=run,
+            held=held,
+            family=replicas.family.take(jobs),
+            microbatches=microbatches.take(order_of_job),
         ),
         kernels.StepReplicas(
             same,
@@ -388,12 +385,15 @@ def _run_placement(
         kernels.StepStages(
             replicas.stage_kind, inputs.kind_s, inputs.times.exposed_first_s, inputs.chunk_tail_s
         ),
-        kernels.StepRanks(inputs.reduce_after_s, inputs.gather_after_s, inputs.optimizer_s),
+        kernels.StepRanks(
+            inputs.reduce_after_s,
+            inputs.gather_after_s,
+            inputs.optimizer_s,
+            inputs.static_bytes,
+            peak,
+        ),
         outputs,
     )
-    peak, held = _peaks(inputs, orders, order_of_job, replica)
-    rank_first = replicas.rank_offset.take(replica)
-    kernels.fullest_ranks(jobs, rank_first, inputs.static_bytes, held, peak, outputs)
 
 
 def _replay_all(
@@ -408,7 +408,7 @@ def _replay_all(
 
     What ``end_steps`` does not read is left out ``for_steps``: where there are transfers, last
     backwards of the first replays and the work of ranks of the second, which have no rows then.
-    Without ``starts``, those are 0.
+    Without ``starts``, those are left out as well.
     """
     num, (pp, chunks) = len(order_of_run), timings.alone_ps.shape[1:3]
     nothing = empty_replays(pp, chunks, 0)
@@ -426,10 +426,7 @@ def _replay_all(
         latency_ps = None if timings.silent else timings.latency_ps
         batches.append(Wanted(timings.duration_ps, latency_ps, replayed))
     _replay(orders, order_of_run, timing_of_run, batches)
-    if starts:
-        return alone, replayed
-    at_once = np.zeros((num, pp), np.int64)
-    return alone._replace(rank_start_ps=at_once), replayed._replace(rank_start_ps=at_once)
+    return alone, replayed
 
 
 def _replay(
