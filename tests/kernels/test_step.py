@@ -302,6 +302,9 @@ def run_ends(*cases, rows=None, run=None):
     ]
     start, end, last, alone_start, alone_end, busy = columns
     n = len(cases)
+    microbatches = np.array([case[6] for case in cases])
+    each = np.full_like(busy, 7)
+    work = np.stack([busy - 7 * (microbatches[:, None] - 1), each], axis=1)
     rows = np.array(range(n) if rows is None else rows)
     outputs = StepOutputs.empty(rows.max() + 1)
     end_steps(
@@ -312,12 +315,14 @@ def run_ends(*cases, rows=None, run=None):
             np.arange(n),
             # Replicas and families stand the other way round.
             np.arange(n)[::-1].copy(),
-            np.array([case[6] for case in cases]),
+            microbatches,
         ),
         StepReplicas(
             np.arange(n)[::-1].copy(),
             *(np.array(column) for column in zip(*firsts[::-1], strict=True)),
             np.array([case[4] for case in cases[::-1]]),
+            np.arange(n)[::-1].copy(),
+            work,
         ),
         StepFamilies(
             np.array([case[7] for case in cases[::-1]], np.int64),
@@ -325,8 +330,8 @@ def run_ends(*cases, rows=None, run=None):
             np.array([case[8] for case in cases[::-1]]),
         ),
         np.array(cases[0][1], np.int64),
-        Replays(start, end, busy, last),
-        Replays(alone_start, alone_end, busy, last),
+        Replays(start, end, busy[:0], last),
+        Replays(alone_start, alone_end, busy[:0], last[:0]),
         # Kinds of stages stand the other way round.
         StepStages(
             np.arange(len(stage_rows))[::-1].copy(),

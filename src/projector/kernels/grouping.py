@@ -12,30 +12,31 @@ from ._jit import helper, kernel
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
-_SEED = np.uint64(0x243F6A8885A308D3)
+SEED = np.uint64(0x243F6A8885A308D3)
 
 
 @helper
-def _mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
-    mixed = (one ^ np.uint64(value)) * _MIX
-    return mixed ^ (mixed >> _SHIFT)
+def mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
+    """Return a hash of a value behind others, whose hash is given; ``SEED`` is that of none."""
+    product = (one ^ np.uint64(value)) * _MIX
+    return product ^ (product >> _SHIFT)
 
 
 @helper
 def _hash(key_NK: Ints, row: int) -> np.uint64:
     """Hash one row in four strands, as each step waits for the one before."""
     columns = key_NK.shape[1]
-    a = b = c = d = _SEED
+    a = b = c = d = SEED
     for column in range(0, columns - 3, 4):
-        a = _mixed(a, key_NK[row, column])
-        b = _mixed(b, key_NK[row, column + 1])
-        c = _mixed(c, key_NK[row, column + 2])
-        d = _mixed(d, key_NK[row, column + 3])
+        a = mixed(a, key_NK[row, column])
+        b = mixed(b, key_NK[row, column + 1])
+        c = mixed(c, key_NK[row, column + 2])
+        d = mixed(d, key_NK[row, column + 3])
     for column in range(columns - columns % 4, columns):
-        a = _mixed(a, key_NK[row, column])
+        a = mixed(a, key_NK[row, column])
     if columns < 4:
         return a
-    return _mixed(_mixed(_mixed(a, b), c), d)
+    return mixed(mixed(mixed(a, b), c), d)
 
 
 @kernel
@@ -217,6 +218,11 @@ def largest_of_segments(offset: Ints, value_N: Floats, largest_S: Floats) -> Non
         largest_S[segment] = most
 
 
+def free_slots(rows: int) -> Ints32:
+    """Return the scratch of a kernel that numbers distinct rows."""
+    return np.full(1 << max(1, (2 * rows - 1).bit_length()), -1, np.int32)
+
+
 def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each distinct combination, and the number of that of each row.
 
@@ -237,7 +243,7 @@ def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     else:
         key_NK = np.ascontiguousarray(np.column_stack(columns), np.int64)
     rows = len(key_NK)
-    slot = np.full(1 << max(1, (2 * rows - 1).bit_length()), -1, np.int32)
+    slot = free_slots(rows)
     group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
     count = number_distinct(key_NK, slot, group_N, first_N)
     return first_N[:count].copy(), group_N

@@ -15,6 +15,7 @@ from projector.arrays import Floats, Ints
 
 from ._jit import helper, inlined, kernel
 from .pipeline import Replays
+from .timings import EACH, LEAST
 
 PS = 1e-12
 """Seconds of the tick of schedules."""
@@ -75,6 +76,10 @@ class StepReplicas(NamedTuple):
     """``int64[replicas]``: first chunk."""
     tied_s: Floats
     """``float64[replicas]``: sum of tied embeddings' gradients at both ends."""
+    timing: Ints
+    """``int64[replicas]``: the times of each."""
+    work_ps: Ints
+    """``int64[timings, 2, pp]``: work of each rank; see `kernels.timings`."""
 
 
 class StepFamilies(NamedTuple):
@@ -344,7 +349,6 @@ def _sent_s(
 def _find_ends(
     replay: int,
     replayed: Replays,
-    busy_ps: Ints,
     rank_first: int,
     reduce_after_s: Floats,
     chunk_first: int,
@@ -353,12 +357,13 @@ def _find_ends(
     tied_s: float,
     apart: int,
     done_s: Floats,
+    busy_ps: Ints,
     waiting: Ints,
 ) -> _Ends:
     """Find the ranks of one job that decide its step; ``sends`` says whether there is any tail.
 
-    ``done_s`` and ``waiting`` are scratch. Each step is a loop over ranks of its own, without
-    branches: so it takes eight ranks at once, and nothing has to be foreseen.
+    ``busy_ps`` is the work of each rank; ``done_s`` and ``waiting`` are scratch. Each thing is done
+    for all ranks before the next: loops without branches take several ranks at once.
     """
     start_ps, end_ps, _, last_ps = replayed
     num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
@@ -374,7 +379,7 @@ def _find_ends(
     if num_ranks > 1:
         done_s[num_ranks - 1] += tied_s
     # Rounding keeps the order, so the last end is that of the latest tick.
-    latest_ps, most_ps = end_ps[replay, 0], busy_ps[replay, 0]
+    latest_ps, most_ps = end_ps[replay, 0], busy_ps[0]
     for r in range(num_ranks):
         latest_ps = max(latest_ps, end_ps[replay, r])
     last_s = latest_ps * PS
@@ -391,9 +396,9 @@ def _find_ends(
     while done_s[ending] < finish_s:
         ending += 1
     for r in range(num_ranks):
-        most_ps = max(most_ps, busy_ps[replay, r])
+        most_ps = max(most_ps, busy_ps[r])
     busiest = 0
-    while busy_ps[replay, busiest] < most_ps:
+    while busy_ps[busiest] < most_ps:
         busiest += 1
     return _Ends(ending, finish_s, last_s, busiest)
 
@@ -487,8 +492,8 @@ def end_steps(
     stage_held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
     replayed, alone : Replays
-        Distinct replays of the jobs, and the same without transfers. Starts are read of families
-        whose ranks are apart.
+        Distinct replays of the jobs, and the same without transfers, of which only ends are read,
+        and starts where ranks of a family are apart.
     stages : StepStages
         Of all jobs.
     ranks : StepRanks
@@ -498,18 +503,20 @@ def end_steps(
     """
     # Each array is taken out of its tuple once: that counts a reference.
     begin, row, replay_of, held_of, family_of, microbatches = jobs
-    chosen, stage_first, rank_first, chunk_first, tied_s = replicas
+    chosen, stage_first, rank_first, chunk_first, tied_s, timing_of, work_ps = replicas
     aparts, overhead_s, straggler_share = families
     start_ps, end_ps, _, _ = replayed
-    alone_start_ps, alone_end_ps, busy_ps, _ = alone
+    alone_start_ps, alone_end_ps = alone.rank_start_ps, alone.rank_end_ps
     kind_of, kind_s, exposed_first_s, tail_s = stages
     reduce_after_s, gather_after_s, optimizer_s, static_bytes, activation_bytes = ranks
     number, rank = outputs
     num_ranks, num_chunks = stage_held.shape
-    done_s, waiting = np.empty(num_ranks), np.empty(num_chunks, np.int64)
+    done_s, busy_ps = np.empty(num_ranks), np.empty(num_ranks, np.int64)
+    waiting = np.empty(num_chunks, np.int64)
     for chosen_place in range(chosen.shape[0]):
         replica = chosen[chosen_place]
         first_rank, first_chunk = rank_first[replica], chunk_first[replica]
+        timing = timing_of[replica]
         updating = _updating_rank(first_rank, num_ranks, ranks)
         after_s = optimizer_s[updating] + gather_after_s[updating]
         sends = False
@@ -518,10 +525,12 @@ def end_steps(
         held, fullest, most_bytes = -1, 0, 0.0
         for place in range(begin[chosen_place], begin[chosen_place + 1]):
             job, replay, family = row[place], replay_of[place], family_of[place]
-            apart = aparts[family]
+            apart, further = aparts[family], microbatches[place] - 1
+            for r in range(num_ranks):
+                busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
             ends = _find_ends(
-                replay, replayed, busy_ps, first_rank, reduce_after_s, first_chunk, tail_s, sends,
-                tied_s[replica], apart, done_s, waiting,
+                replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
+                tied_s[replica], apart, done_s, busy_ps, waiting,
             )  # fmt: skip
             ending = ends.ending
 
@@ -535,7 +544,7 @@ def end_steps(
             # A span can be shorter with latencies than without: its start may wait longer for them.
             idle_ps = min(span_ps, alone_end_ps[replay, ending] - alone_start)
             sent_s = ends.finish_s - (end_ps[replay, ending] * PS - start * PS)
-            number[job, BUBBLE] = (idle_ps - busy_ps[replay, ending]) * PS
+            number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
             number[job, PIPELINE] = (span_ps - idle_ps) * PS
             number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
             number[job, OPTIMIZER] = optimizer_s[updating]
@@ -547,8 +556,8 @@ def end_steps(
 
             number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
             number[job, LAST_OPERATION] = ends.last_s
-            number[job, BUSIEST] = busy_ps[replay, ends.busiest] * PS
-            number[job, ENDING] = busy_ps[replay, ending] * PS
+            number[job, BUSIEST] = busy_ps[ends.busiest] * PS
+            number[job, ENDING] = busy_ps[ending] * PS
             # Most jobs of a replica hold the same.
             if held_of[place] != held:
                 held = held_of[place]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,12 @@ from projector.kernels import step as kernels
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.pipeline import Replays
+from projector.kernels.timings import (
+    StageDurations,
+    TimingColumns,
+    distinct_timings,
+    write_timings,
+)
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.data_parallel import StageTimes
 from projector.projection.device_memory import rank_bytes
@@ -65,6 +72,13 @@ class StepInputs:
     """What each kind of rank holds besides activations."""
     static_bytes: Floats
     """float64[ranks]: all of it."""
+
+    @cached_property
+    def split_kind_ps(self) -> Ints:
+        """The durations of ``kind_ps`` where gradients of the weights stand alone."""
+        split_ps = self.kind_ps.copy()
+        split_ps[:, 1], split_ps[:, 2] = self.split_backward_ps, self.weight_ps[:, None]
+        return split_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +152,8 @@ class Timings(NamedTuple):
     """The same for blocking sends, where the job has them."""
     latency_ps: Ints
     """int64[timings, 2, virtual stages]: what is left of the latencies."""
+    work_ps: Ints
+    """int64[timings, 2, pp]: work of each rank with one microbatch, and what each further adds."""
     blocks: Flags
     """bool[timings]: whether ranks wait."""
     of_replica: Ints
@@ -250,35 +266,43 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     """Return the times of some replicas that have the placement of an order."""
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
-    stage = replicas.stage_offset[chosen][:, None, None] + placement.model_stage
-    sends_ps, sends = _latencies_ps(inputs.p2p, chosen, placement.stage_of.size)
-    asked = replicas.jobs.parallelism.overlap_p2p[chosen]
+    latency_ps, sends = _latencies_ps(inputs.p2p, chosen, placement.stage_of.size)
+    asked = replicas.jobs.parallelism.overlap_p2p.take(chosen)
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    first, timing = group_rows(
-        inputs.first_forward_ps.take(stage).reshape(len(chosen), -1),
-        inputs.like_kind.take(replicas.stage_kind.take(stage)).reshape(len(chosen), -1),
-        sends,
-        blocks,
+    stage_first = replicas.stage_offset.take(chosen)
+    stages = StageDurations(
+        replicas.stage_kind,
+        inputs.first_forward_ps,
+        inputs.like_kind,
+        inputs.split_kind_ps if order.splits_backward else inputs.kind_ps,
     )
-    stage, latency_ps, blocks = stage[first], sends_ps[sends[first]], blocks[first]
-    kind = replicas.stage_kind.take(stage)
-    alone_ps = inputs.kind_ps.take(kind, axis=0)
-    alone_ps[:, :, :, 0, 0] = inputs.first_forward_ps.take(stage)
-    if order.splits_backward:
-        alone_ps[:, :, :, 1] = inputs.split_backward_ps.take(kind, axis=0)
-        alone_ps[:, :, :, 2] = inputs.weight_ps.take(kind)[..., None]
-    duration_ps = alone_ps
-    if latency_ps.any() and blocks.any():
-        duration_ps = alone_ps.copy()
-        duration_ps[blocks], latency_ps[blocks] = placement.block(
-            alone_ps[blocks], latency_ps[blocks]
-        )
+    first, timing = distinct_timings(stage_first, placement.num_stages, 2 * sends + blocks, stages)
+    sent_ps, sends, blocks = placement.sent_ps(latency_ps), sends.take(first), blocks.take(first)
+    latency_ps = latency_ps.take(sends, axis=0)
+    waits = bool(latency_ps.any() and blocks.any())
+    shape = *placement.model_stage.shape, 3, 3
+    alone_ps = np.empty((len(first), *shape), np.int64)
+    duration_ps = np.empty((len(first) if waits else 0, *shape), np.int64)
+    work_ps = np.empty((len(first), 2, len(placement.model_stage)), np.int64)
+    columns = TimingColumns(alone_ps, duration_ps, work_ps)
+    write_timings(
+        stage_first.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
+    )
+    if waits:
+        latency_ps[blocks] = 0
     of_replica = np.zeros(len(replicas), np.int64)
     of_replica[chosen] = timing
-    silent = not latency_ps.any()
-    return Timings(alone_ps, duration_ps, latency_ps, blocks, of_replica, silent)
+    return Timings(
+        alone_ps=alone_ps,
+        duration_ps=duration_ps if waits else alone_ps,
+        latency_ps=latency_ps,
+        work_ps=work_ps,
+        blocks=blocks,
+        of_replica=of_replica,
+        silent=not latency_ps.any(),
+    )
 
 
 def _latencies_ps(p2p: PointToPoint, chosen: Ints, stages: int) -> tuple[Ints, Ints]:
@@ -373,6 +397,8 @@ def _run_placement(
             replicas.rank_offset,
             replicas.chunk_first,
             inputs.tied_s,
+            timings.of_replica,
+            timings.work_ps,
         ),
         kernels.StepFamilies(
             batch.training.post_validation,
@@ -406,21 +432,21 @@ def _replay_all(
 ) -> tuple[Replays, Replays]:
     """Return all replays of a placement, whose timings ascend, without transfers and with them.
 
-    What ``end_steps`` does not read is left out ``for_steps``: where there are transfers, last
-    backwards of the first replays and the work of ranks of the second, which have no rows then.
-    Without ``starts``, those are left out as well.
+    What ``end_steps`` does not read is left out ``for_steps``, and has no rows then: the work of
+    ranks and, where there are transfers, last backwards of the first replays. Without ``starts``,
+    those are left out as well.
     """
     num, (pp, chunks) = len(order_of_run), timings.alone_ps.shape[1:3]
     nothing = empty_replays(pp, chunks, 0)
     alone = replayed = empty_replays(pp, chunks, num)
-    if timings.transfers:
-        replayed = empty_replays(pp, chunks, num)
-    if timings.transfers and for_steps:
-        alone = alone._replace(last_backward_end_ps=nothing.last_backward_end_ps)
-        replayed = replayed._replace(rank_busy_ps=nothing.rank_busy_ps)
+    if for_steps:
+        alone = replayed = alone._replace(rank_busy_ps=nothing.rank_busy_ps)
     if not starts:
-        alone = alone._replace(rank_start_ps=nothing.rank_start_ps)
-        replayed = replayed._replace(rank_start_ps=nothing.rank_start_ps)
+        alone = replayed = alone._replace(rank_start_ps=nothing.rank_start_ps)
+    if timings.transfers:
+        replayed = Replays(*map(np.empty_like, replayed))
+        if for_steps:
+            alone = alone._replace(last_backward_end_ps=nothing.last_backward_end_ps)
     batches = [Wanted(timings.alone_ps, None, alone)]
     if timings.transfers:
         latency_ps = None if timings.silent else timings.latency_ps

@@ -56,6 +56,16 @@ class Placement:
         """Whether a virtual stage sends to another rank, on and back: ``bool[2, pp * chunks]``."""
         return np.asarray((self.neighbour != self.rank_of[:, np.newaxis]).T)
 
+    def sent_ps(self, p2p_ps: Ints) -> Ints:
+        """Return how long what each chunk sends is on its way: int64[..., 2, pp, chunks].
+
+        Parameters
+        ----------
+        p2p_ps : int64[..., 2, pp * chunks]
+            Latency from each virtual stage to the next and to the one before.
+        """
+        return np.where(self._sends, p2p_ps, 0).take(self.stage_of, axis=-1)
+
     def block(self, duration_ps: Ints, p2p_ps: Ints) -> tuple[Ints, Ints]:
         """Return durations and latencies of ranks that wait until what they send has arrived.
 
@@ -66,7 +76,7 @@ class Placement:
         p2p_ps : int64[..., 2, pp * chunks]
             Latency from each virtual stage to the next and to the one before.
         """
-        sent = np.where(self._sends, p2p_ps, 0)[..., self.stage_of]  # [..., 2, pp, chunks]
+        sent = self.sent_ps(p2p_ps)
         longer = duration_ps.copy()
         for kind, direction in ((FORWARD, 0), (BACKWARD, 1)):
             longer[..., kind, :] += sent[..., direction, :, :, np.newaxis]
