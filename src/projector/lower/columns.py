@@ -74,6 +74,33 @@ class KeyColumn(Generic[S]):
         columns.__dict__[self.name] = values
         return values
 
+    def keys(self, table: "SectionTable[S]", begin: int) -> list[Hashable]:
+        """Return what is compared of the sections from a row of their table on."""
+        return [self.read(item) for item in table.items[begin:]]
+
+
+class KeyOfColumns(KeyColumn[S]):
+    """Equal numbers where sections are equal in some columns, and in what a key reads."""
+
+    def __init__(
+        self,
+        columns: Callable[[], Sequence[Column[S, Any]]],
+        read: Callable[[S], Hashable],
+        meaning: str,
+    ) -> None:
+        """Declare which columns are compared, and what besides."""
+        super().__init__(read, meaning)
+        self._columns = columns
+
+    def keys(self, table: "SectionTable[S]", begin: int) -> list[Hashable]:
+        """Return what is compared of the sections from a row of their table on."""
+        num = len(table.items) - begin
+        columns = [table.column(column)[begin:] for column in self._columns()]
+        rows = np.concatenate([each.reshape(num, -1).view(np.int64) for each in columns], axis=1)
+        size, whole = rows[0].nbytes, rows.tobytes()
+        texts = (whole[at : at + size] for at in range(0, len(whole), size))
+        return [*zip(texts, super().keys(table, begin), strict=True)]
+
 
 class Declare(Generic[S]):
     """Makes declarations for one kind of section, so that what they read is checked."""
@@ -93,6 +120,15 @@ class Declare(Generic[S]):
     def key(self, read: Callable[[S], Hashable], meaning: str) -> KeyColumn[S]:
         """Declare what is compared."""
         return KeyColumn(read, meaning)
+
+    def key_of(
+        self,
+        columns: Callable[[], Sequence[Column[S, Any]]],
+        meaning: str,
+        read: Callable[[S], Hashable] = lambda _: None,
+    ) -> KeyOfColumns[S]:
+        """Declare which columns are compared, and what besides."""
+        return KeyOfColumns(columns, read, meaning)
 
 
 class SectionTable(Generic[S]):
@@ -122,8 +158,7 @@ class SectionTable(Generic[S]):
         """Return int64[sections]: equal numbers where sections are equal in a key."""
         known, numbers = self._keys.get(key, ({}, np.zeros(0, np.int64)))
         if len(numbers) < len(self.items):
-            rest = self.items[len(numbers) :]
-            more = [known.setdefault(key.read(item), len(known)) for item in rest]
+            more = [known.setdefault(each, len(known)) for each in key.keys(self, len(numbers))]
             numbers = np.concatenate([numbers, np.array(more, np.int64)])
             self._keys[key] = known, numbers
         return numbers

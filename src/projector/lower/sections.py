@@ -1,10 +1,8 @@
 """The columns of each section: the casts and units of everything that jobs state."""
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from projector.config.adapter import SITES, AdapterConfig, model_sites
 from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
@@ -506,7 +504,7 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     unfused_loss = _cluster.ints(
         lambda c: _loss(c.software.unfused_loss), "mixed", "The same for separate operators."
     )
-    software_key = _cluster.key(lambda c: _read(c, SOFTWARE), "Everything above.")
+    software_key = _cluster.key_of(lambda: SOFTWARE, "Everything above.")
 
 
 class HostColumns(SoftwareColumns):
@@ -546,7 +544,7 @@ class HostColumns(SoftwareColumns):
     moe_layer_shares = _cluster.floats(
         _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
     )
-    host_key = _cluster.key(lambda c: _read(c, HOST), "Everything above.")
+    host_key = _cluster.key_of(lambda: HOST, "Everything above.")
 
 
 class ClusterColumns(HostColumns):
@@ -612,12 +610,9 @@ class ClusterColumns(HostColumns):
     band_key = _cluster.key(
         lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
     )
-    machine_key = _cluster.key(
-        lambda c: (_apart(c), _read(c, OF_MACHINE)), "The same, beside what kernels read."
+    machine_key = _cluster.key_of(
+        lambda: OF_MACHINE, "The same, beside what kernels read.", sharing.CLUSTER.apart_key()
     )
-
-
-_apart: sharing.Key = sharing.CLUSTER.apart_key()
 
 
 _OfCluster = Column[ClusterConfig, Any]
@@ -625,10 +620,6 @@ _OfCluster = Column[ClusterConfig, Any]
 
 def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[_OfCluster]:
     return [column for column in vars(of).values() if isinstance(column, Column)]
-
-
-def _read(cluster: ClusterConfig, columns: Iterable[_OfCluster]) -> Hashable:
-    return tuple(np.array(column.read(cluster), column.dtype).tobytes() for column in columns)
 
 
 SOFTWARE: list[_OfCluster] = _columns(SoftwareColumns)
