@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from projector.kernels.grouping import (
     concatenated_ranges,
     distinct_pairs,
+    group_looked_up,
     group_rows,
     looked_up_sums,
     offsets,
@@ -38,6 +39,18 @@ def test_distinct_rows_are_numbered_as_they_appear(rows):
 def test_columns_are_compared_like_rows(rows):
     table = np.array(rows, np.int64)
     together, apart = group_rows(table), group_rows(*table.T)
+    assert [each.tolist() for each in together] == [each.tolist() for each in apart]
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 3)] * 3)),
+    st.lists(st.lists(st.integers(0, 200), min_size=4, max_size=4), min_size=3, max_size=3),
+)
+def test_looked_up_numbers_are_compared_like_rows(rows, tables):
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    numbers = [np.array(table, np.int64) for table in tables]
+    together = group_looked_up(columns, numbers)
+    apart = group_rows(*(table[column] for table, column in zip(numbers, columns, strict=True)))
     assert [each.tolist() for each in together] == [each.tolist() for each in apart]
 
 

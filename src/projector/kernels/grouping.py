@@ -4,6 +4,8 @@ Shapes
     N   rows, K keys of a row, S segments; ``offset`` cuts rows into segments (CSR)
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints32
@@ -146,6 +148,38 @@ def sort_by_number(number_N: Ints, place: Ints, row_N: Ints) -> None:
 
 
 @kernel
+def number_slots(code_N: Ints, slot: Ints32, group_N: Ints, first_N: Ints) -> int:
+    """Give each distinct code a number, in the order in which they first appear.
+
+    Parameters
+    ----------
+    code_N : int64[N]
+        From 0 on.
+    slot : int32[larger than any code]
+        Scratch, all -1.
+    group_N : int64[N]
+        Output: number of each row.
+    first_N : int64[N]
+        Output: first row of each number; beyond the returned count it means nothing.
+
+    Returns
+    -------
+    int
+        Distinct codes.
+    """
+    count = 0
+    for row in range(code_N.shape[0]):
+        number = slot[code_N[row]]
+        if number < 0:
+            number = count
+            slot[code_N[row]] = number
+            first_N[number] = row
+            count += 1
+        group_N[row] = number
+    return count
+
+
+@kernel
 def sum_segments(offset: Ints, value_N: Floats, sum_S: Floats) -> None:
     """Add the values of each segment up, one after the other.
 
@@ -246,6 +280,34 @@ def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     slot = free_slots(rows)
     group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
     count = number_distinct(key_NK, slot, group_N, first_N)
+    return first_N[:count].copy(), group_N
+
+
+def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return the same as ``group_rows(tables[0][rows[0]], tables[1][rows[1]], ...)``.
+
+    Parameters
+    ----------
+    rows : sequence of int64[N]
+    tables : sequence of int64[any]
+        Numbers from 0 on, not much larger than N.
+    """
+    size, code_N = 1, np.zeros(len(rows[0]), np.int64)
+    most = 4 * len(code_N) + 64
+    for row_N, table in zip(rows, tables, strict=True):
+        used = np.zeros(len(table), np.bool_)
+        used[row_N] = True
+        # Numbers without gaps, so that few products of them have no row.
+        is_met = np.zeros(int(table.max(initial=0)) + 1, np.bool_)
+        is_met[table[used]] = True
+        place = np.cumsum(is_met) - 1
+        if place[-1] > 0:
+            code_N += (size * place.take(table)).take(row_N)
+            size *= int(place[-1]) + 1
+        if size > most:
+            return group_rows(*map(np.ndarray.take, tables, rows))
+    group_N, first_N = np.empty(len(code_N), np.int64), np.empty(len(code_N), np.int64)
+    count = number_slots(code_N, np.full(size, -1, np.int32), group_N, first_N)
     return first_N[:count].copy(), group_N
 
 

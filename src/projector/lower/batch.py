@@ -69,7 +69,8 @@ class JobBatch:
 
     def take(self, rows: Ints) -> "JobBatch":
         """Return some of the jobs."""
-        return JobBatch(self.sections, self.index[:, rows], lambda row: self.job(int(rows[row])))
+        index = self.index.take(rows, axis=1)
+        return JobBatch(self.sections, index, lambda row: self.job(int(rows[row])))
 
     @cached_property
     def model(self) -> ModelColumns:

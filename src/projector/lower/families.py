@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.kernels.grouping import group_rows
+from projector.kernels.grouping import group_looked_up, group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.codes import number_codes
 from projector.lower.sections import TrainingColumns
@@ -37,7 +37,9 @@ class Families:
         )
         if training is None or not merges:
             return cls(jobs, np.arange(len(jobs)))
-        first, of_job = group_rows(index[0], index[1], training.take(index[2]), index[3])
+        sizes = (len(sections.model.items), len(sections.parallelism.items))
+        numbers = [*map(np.arange, sizes), training, np.arange(len(sections.cluster.items))]
+        first, of_job = group_looked_up([*index[:4]], numbers)
         return cls(jobs if len(first) == len(jobs) else jobs.take(first), of_job)
 
     def __len__(self) -> int:

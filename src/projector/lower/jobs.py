@@ -1,7 +1,6 @@
 """Jobs as columns: one row a job, every derived degree, each rule checked once."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -15,8 +14,8 @@ from projector.kernels.grouping import group_rows
 from projector.lower import adapters
 from projector.lower.batch import JobBatch
 from projector.lower.hardware import attention_name
-from projector.lower.placement import Blocks, Place, one_run, parts, place, strides, two_runs
-from projector.lower.sections import CP_TYPES, ClusterColumns
+from projector.lower.placement import Blocks, Runs, one_run, parts, place, strides, two_runs
+from projector.lower.sections import CP_TYPES
 from projector.lower.stages import uses_fp8_attention
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
@@ -83,10 +82,10 @@ class JobColumns:
 
 
 class _TakenColumns(JobColumns):
-    """Some of the jobs of other columns."""
+    """Some of the jobs of other columns, beside columns of their own."""
 
-    def __init__(self, source: JobColumns, rows: Ints) -> None:
-        super().__init__()
+    def __init__(self, source: JobColumns, rows: Ints, **own: Ints) -> None:
+        super().__init__(**own)
         self._source, self._rows = source, rows
 
     def __getattr__(self, name: str) -> Ints:
@@ -101,116 +100,72 @@ class _TakenColumns(JobColumns):
 def job_columns(batch: JobBatch) -> JobColumns:
     """Derive every degree; where a job breaks a rule, its degrees mean nothing."""
     split, training, cluster = batch.parallelism, batch.training, batch.cluster
+    first, of_job = group_rows(split.place_key, cluster.place_key, batch.model.is_moe)
+    return _TakenColumns(
+        _places(batch.take(first)),
+        of_job,
+        vpp=split.vpp,
+        micro_batch=training.micro_batch,
+        seq=training.seq,
+        zero_stage=split.zero_stage,
+    )
+
+
+def _places(batch: JobBatch) -> JobColumns:
+    """Derive the degrees that say where groups lie, and where they do."""
+    split, cluster = batch.parallelism, batch.cluster
     tp, pp, cp, ep = split.tp, split.pp, split.cp, split.ep
     etp = np.where(batch.model.is_moe == 1, split.expert_tp, 1)
-    gpus = cluster.gpus
+    gpus, blocks = cluster.gpus, Blocks(cluster.domain, cluster.pod, cluster.zone, cluster.gpus)
     dp = np.maximum(1, gpus // (tp * pp * cp))
     edp = np.maximum(1, gpus // (etp * ep * pp))
-    places = _places(batch, dp, edp, etp)
+    one = np.ones_like(dp)
+    dense = {"tp": tp, "cp": cp, "ep": one, "dp": dp, "pp": pp}
+    expert = {"tp": etp, "cp": one, "ep": ep, "dp": edp, "pp": pp}
+    of_dense, of_expert = strides(split.order, dense), strides(split.order, expert)
+    ranks = dp * cp
+    stated = np.maximum(1, ranks // np.maximum(1, split.sharding_ranks))
+    copies = np.where(split.sharding_ranks > 0, stated, split.optimizer_copies)
+    shared = two_runs((dp, of_dense["dp"]), (cp, of_dense["cp"]))
+    shard, across = parts(shared, np.maximum(1, ranks // copies))
+    edp_shard, expert_across = parts(one_run(edp, of_expert["dp"]), np.maximum(1, edp // copies))
+    groups = {
+        "tp": one_run(tp, of_dense["tp"]),
+        "cp": one_run(cp, of_dense["cp"]),
+        "ep": one_run(ep, of_expert["ep"]),
+        "etp": one_run(etp, of_expert["tp"]),
+        "shard": shard,
+        "edp": edp_shard,
+        "copies": across,
+        "expert_copies": expert_across,
+    }
     return JobColumns(
         tp=tp,
         pp=pp,
-        vpp=split.vpp,
         cp=cp,
         ep=ep,
         etp=etp,
         dp=dp,
         edp=edp,
         gpus=gpus,
-        domain=cluster.domain,
-        pod=cluster.pod,
-        zone=cluster.zone,
-        micro_batch=training.micro_batch,
-        seq=training.seq,
-        tp_local=places.tp.local,
-        tp_span=places.tp.span,
-        cp_local=places.cp.local,
-        cp_span=places.cp.span,
-        ep_local=places.ep.local,
-        ep_span=places.ep.span,
-        etp_local=places.etp.local,
-        etp_span=places.etp.span,
-        copies=places.copies,
-        shard_local=places.shard.local,
-        shard_span=places.shard.span,
-        edp_local=places.edp.local,
-        edp_span=places.edp.span,
-        copies_local=places.across.local,
-        copies_span=places.across.span,
-        expert_copies_local=places.expert_across.local,
-        expert_copies_span=places.expert_across.span,
-        stage_stride=places.stage_stride,
-        zero_stage=split.zero_stage,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the groups of jobs lie."""
-
-    tp: Place
-    cp: Place
-    ep: Place
-    etp: Place
-    shard: Place
-    edp: Place
-    across: Place
-    expert_across: Place
-    copies: Ints
-    stage_stride: Ints
-
-    def take(self, rows: Ints) -> "_Places":
-        """Return those of some of the jobs, in any order."""
-        return _Places(
-            tp=self.tp.take(rows),
-            cp=self.cp.take(rows),
-            ep=self.ep.take(rows),
-            etp=self.etp.take(rows),
-            shard=self.shard.take(rows),
-            edp=self.edp.take(rows),
-            across=self.across.take(rows),
-            expert_across=self.expert_across.take(rows),
-            copies=self.copies[rows],
-            stage_stride=self.stage_stride[rows],
-        )
-
-
-def _places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
-    """Place the groups of jobs; those of one split, kind of cluster and of model once."""
-    table = batch.cluster.table
-    blocks = (ClusterColumns.gpus, ClusterColumns.domain, ClusterColumns.pod, ClusterColumns.zone)
-    _, kind = group_rows(*map(table.column, blocks))
-    first, of_job = group_rows(
-        batch.parallelism.index, kind.take(batch.cluster.index), batch.model.is_moe
-    )
-    return _distinct_places(batch.take(first), dp[first], edp[first], etp[first]).take(of_job)
-
-
-def _distinct_places(batch: JobBatch, dp: Ints, edp: Ints, etp: Ints) -> _Places:
-    split, cluster = batch.parallelism, batch.cluster
-    blocks = Blocks(cluster.domain, cluster.pod, cluster.zone, cluster.gpus)
-    one = np.ones_like(dp)
-    dense = {"tp": split.tp, "cp": split.cp, "ep": one, "dp": dp, "pp": split.pp}
-    expert = {"tp": etp, "cp": one, "ep": split.ep, "dp": edp, "pp": split.pp}
-    of_dense, of_expert = strides(split.order, dense), strides(split.order, expert)
-    ranks = dp * split.cp
-    stated = np.maximum(1, ranks // np.maximum(1, split.sharding_ranks))
-    copies = np.where(split.sharding_ranks > 0, stated, split.optimizer_copies)
-    shared = two_runs((dp, of_dense["dp"]), (split.cp, of_dense["cp"]))
-    shard, across = parts(shared, np.maximum(1, ranks // copies))
-    edp_shard, expert_across = parts(one_run(edp, of_expert["dp"]), np.maximum(1, edp // copies))
-    return _Places(
-        tp=place(one_run(split.tp, of_dense["tp"]), blocks),
-        cp=place(one_run(split.cp, of_dense["cp"]), blocks),
-        ep=place(one_run(split.ep, of_expert["ep"]), blocks),
-        etp=place(one_run(etp, of_expert["tp"]), blocks),
-        shard=place(shard, blocks),
-        edp=place(edp_shard, blocks),
-        across=place(across, blocks),
-        expert_across=place(expert_across, blocks),
+        domain=blocks.domain,
+        pod=blocks.pod,
+        zone=blocks.zone,
         copies=copies,
         stage_stride=of_dense["pp"],
+        **_placed(groups, blocks),
     )
+
+
+def _placed(groups: Mapping[str, Runs], blocks: Blocks) -> dict[str, Ints]:
+    """Return ``*_local`` and ``*_span`` of groups of some jobs, given the blocks of the jobs."""
+    runs = Runs(*map(np.concatenate, zip(*groups.values(), strict=True)))
+    found = place(runs, Blocks(*(np.tile(column, len(groups)) for column in blocks)))
+    local, span = (np.split(column, len(groups)) for column in (found.local, found.span))
+    return {
+        **{f"{name}_local": column for name, column in zip(groups, local, strict=True)},
+        **{f"{name}_span": column for name, column in zip(groups, span, strict=True)},
+    }
 
 
 def broken_rules(batch: JobBatch, columns: JobColumns) -> Ints:

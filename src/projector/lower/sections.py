@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from projector.config.adapter import SITES, AdapterConfig, model_sites
@@ -306,6 +307,13 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
         "Sends go beside compute; -1 is by schedule.",
     )
     layout_key = _split.key(LayerSplit.of, "Where layers lie.")
+    place_key = _split.key(
+        attrgetter(
+            *("tp", "pp", "cp", "ep", "expert_tp", "rank_order"),
+            *("num_distributed_optimizer_instances", "sharding_group_size"),
+        ),
+        "Where groups lie.",
+    )
     pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key(), "What a pipeline costs.")
     replica_key = _split.key(sharing.PARALLELISM.replica_key(), "What a replica adds to it.")
     band_key = _split.key(lambda p: bool(p.fsdp), "How far off a projection may be.")
@@ -606,6 +614,9 @@ class ClusterColumns(HostColumns):
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
+    place_key = _cluster.key(
+        lambda c: (c.gpus, job_domain_gpus(c, c.gpus), tier_gpus(c, c.gpus)), "Where groups lie."
+    )
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
     band_key = _cluster.key(
         lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
